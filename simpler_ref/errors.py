@@ -1,0 +1,109 @@
+"""The exceptions a user can catch.
+
+Wherever programs match on a built-in type (`RuntimeError` for a failed task, `KeyError` for a foreign
+handle, …), the class here derives from it.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception that was raised in a worker; the cause of a `TaskError`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class TaskError(RuntimeError):
+    """A task of the run failed; raised by `Worker.run`, or by the next submit.
+
+    Attributes
+    ----------
+    task : int
+        The task's id in its run.
+    callable_name : str
+        What it was running.
+    worker : int | None
+        Index of the worker that ran it; None if it never ran.
+    pid : int | None
+        That worker's process.
+    remote_traceback : str
+        The traceback in the worker, as text; empty if there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: int = -1,
+        callable_name: str = "",
+        worker: int | None = None,
+        pid: int | None = None,
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.task = task
+        self.callable_name = callable_name
+        self.worker = worker
+        self.pid = pid
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            self.__cause__ = RemoteTraceback(remote_traceback)
+
+
+class WorkerLostError(TaskError):
+    """The process that ran a task died before it had done it.
+
+    Attributes
+    ----------
+    status : int
+        Its wait status, as `os.waitstatus_to_exitcode` gives it: negative for a signal.
+    """
+
+    def __init__(self, message: str, *, status: int, **details: object) -> None:
+        super().__init__(message, **details)  # type: ignore[arg-type]
+        self.status = status
+
+
+class RingFullError(RuntimeError):
+    """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
+
+
+class WorkerStartError(RuntimeError):
+    """A worker process ended, or did not answer, while it was being started."""
+
+
+class CallableError(ValueError):
+    """A callable, descriptor or hashid is not acceptable.
+
+    Attributes
+    ----------
+    code : str
+        One of the names of the callable identity document, e.g. ``HASHID_FORMAT_INVALID``.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class LocalSlotExhaustedError(RuntimeError):
+    """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``)."""
+
+    code = "LOCAL_SLOT_EXHAUSTED"
+
+
+def describe_status(status: int) -> str:
+    """Say how a process ended: ``killed by SIGKILL`` or ``exited with status 3``."""
+    if status < 0:
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+    return f"exited with status {status}"

@@ -1,0 +1,190 @@
+"""The process that forks the workers and sees them die.
+
+It is forked from the user's process when the Worker starts, before the Worker has threads of its
+own, and stays single-threaded: a worker that died can be replaced at any time by forking from it,
+where forking from a process with threads would inherit locks nobody will ever release. It holds the
+snapshot of the registered callables that all workers are made from.
+
+It reports each worker's end over a socket, and outlives nobody: when the user's process is gone it
+kills the workers and ends; when it is killed itself, the kernel kills the workers with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from .children import LocalCallables, become_worker, sub_worker_loop
+from .task_interface import Array
+
+REQUEST = struct.Struct("<ci")
+"""What the parent sends: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
+REPORT = struct.Struct("<ciii")
+"""What the parent gets: ``B`` worker i was born as pid, ``D`` it died with a status."""
+
+GRACE_S = 5.0
+"""How long workers may take to stop before they are killed."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+def _prctl(option: int, value: Any) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def serve(
+    mem: Array,
+    sock: socket.socket,
+    parent_pid: int,
+    parent_fd: int,
+    callables: LocalCallables,
+    inherited: list[int],
+    signals: set[signal.Signals],
+) -> NoReturn:
+    """Be the fork server until the parent says so or is gone. Never returns.
+
+    `signals` is the mask to restore: SIGINT and SIGTERM are blocked while forking, so that they
+    cannot meet the handlers of the user's process here.
+    """
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        gc.freeze()  # what is inherited stays shared: no collection writes to it
+        for fd in inherited:
+            os.close(fd)
+        _Server(mem, sock, parent_pid, parent_fd, callables).loop()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+class _Server:
+    def __init__(
+        self,
+        mem: Array,
+        sock: socket.socket,
+        parent_pid: int,
+        parent_fd: int,
+        callables: LocalCallables,
+    ) -> None:
+        self.mem = mem
+        self.sock = sock
+        self.parent_fd = parent_fd
+        self.callables = callables
+        self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
+        self.poll = select.poll()
+        self.poll.register(sock, select.POLLIN)
+        self.poll.register(parent_fd, select.POLLIN)
+        if os.getppid() != parent_pid:
+            self.end_all()
+
+    def loop(self) -> None:
+        while True:
+            for fd, _ in self.poll.poll():
+                if fd == self.parent_fd:
+                    self.end_all()
+                elif fd == self.sock.fileno():
+                    self.obey()
+                elif fd in self.workers:
+                    self.bury(fd)
+
+    def obey(self) -> None:
+        raw = self.sock.recv(REQUEST.size)
+        if len(raw) < REQUEST.size:
+            self.end_all()
+        order, worker = REQUEST.unpack(raw)
+        if order == b"F":
+            self.fork(worker)
+        elif order == b"K":
+            for index, pid in self.workers.values():
+                if index == worker:
+                    os.kill(pid, signal.SIGKILL)
+        else:
+            self.wait_for_all()
+            self.end_all()
+
+    def wait_for_all(self) -> None:
+        """Give the workers, which have been told to stop, time to do so."""
+        self.poll.unregister(self.sock)
+        deadline = time.monotonic() + GRACE_S
+        while self.workers and (rest := deadline - time.monotonic()) > 0:
+            for fd, _ in self.poll.poll(rest * 1000):
+                if fd == self.parent_fd:
+                    self.end_all()
+                self.bury(fd)
+
+    def fork(self, worker: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self.run_worker(worker, server)
+        pidfd = os.pidfd_open(pid)
+        self.workers[pidfd] = (worker, pid)
+        self.poll.register(pidfd, select.POLLIN)
+        self.report(b"B", worker, pid, 0)
+
+    def run_worker(self, worker: int, server: int) -> NoReturn:
+        status = 1
+        try:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:
+                os._exit(1)
+            _prctl(_PR_SET_NAME, f"sub-worker-{worker}".encode()[:15])
+            become_worker(worker, [self.sock.fileno(), self.parent_fd, *self.workers])
+            sub_worker_loop(self.mem, worker, self.callables)
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+
+    def report(self, what: bytes, worker: int, pid: int, code: int) -> None:
+        with suppress(OSError):  # the parent is gone: its pidfd says so
+            self.sock.send(REPORT.pack(what, worker, pid, code))
+
+    def bury(self, pidfd: int) -> None:
+        worker, pid = self.workers.pop(pidfd)
+        self.poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self.report(b"D", worker, pid, code)
+
+    def end_all(self) -> NoReturn:
+        for _, pid in self.workers.values():
+            os.kill(pid, signal.SIGKILL)
+        for _, pid in self.workers.values():
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
+    """Fork the server process and return its pid."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        serve_in_child()
+    return pid

@@ -1,0 +1,308 @@
+"""Atomic access to 64-bit words, memory fences, the clock, and the kernel's wait and wake.
+
+Every function has two bodies with one meaning. Compiled, it becomes the LLVM instruction with the
+ordering its name states, so that weakly ordered machines are right as well. Interpreted
+(``NUMBA_DISABLE_JIT=1``), it works on the numpy view: an aligned 64-bit access is one move, and
+whatever must be more than a plain load or store takes a lock shared by the threads of the process.
+Read-modify-write is used between threads of one process only; between processes there are only
+loads, stores and the fence, so the interpreted form is right there too.
+
+Orderings: `load` acquires, `store` releases, `exchange`, `compare_exchange` and `fetch_add` do
+both, and `fence` orders everything before it against everything after it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+import time
+
+import numpy as np
+from numba.core import cgutils, types
+from numba.core.typing.templates import signature
+from numba.extending import intrinsic
+
+from .kernel import INTERPRETED
+
+CHANGED = 0
+"""`futex_wait`: woken, or the word no longer held the expected value."""
+TIMED_OUT = 1
+"""`futex_wait`: the time was up."""
+INTERRUPTED = 2
+"""`futex_wait`: a signal arrived."""
+
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}[platform.machine()]
+_FUTEX_WAIT = 0
+_FUTEX_WAKE = 1
+_EINTR = 4
+_ETIMEDOUT = 110
+_CLOCK_MONOTONIC = 1
+
+if INTERPRETED:
+    _read_modify_write = threading.Lock()
+    _libc = ctypes.CDLL(None, use_errno=True)
+
+    class _Timespec(ctypes.Structure):
+        _fields_ = [("tv_sec", ctypes.c_int64), ("tv_nsec", ctypes.c_int64)]
+
+    def load(mem, i):
+        return int(mem[i])
+
+    def store(mem, i, value):
+        mem[i] = value
+
+    def exchange(mem, i, value):
+        with _read_modify_write:
+            old = int(mem[i])
+            mem[i] = value
+            return old
+
+    def compare_exchange(mem, i, expected, value):
+        with _read_modify_write:
+            if mem[i] != expected:
+                return False
+            mem[i] = value
+            return True
+
+    def fetch_add(mem, i, value):
+        with _read_modify_write:
+            old = int(mem[i])
+            mem[i] = old + value
+            return old
+
+    def fence():
+        with _read_modify_write:  # taking a lock is a full barrier on every machine CPython runs on
+            pass
+
+    def pause():
+        os.sched_yield()
+
+    def now_ns():
+        return time.monotonic_ns()
+
+    def _address(mem, i):
+        return mem.__array_interface__["data"][0] + 8 * int(i)
+
+    def futex_wait(mem, i, expected, timeout_ns):
+        spec = _Timespec(*divmod(int(timeout_ns), 1_000_000_000))
+        done = _libc.syscall(
+            ctypes.c_long(_SYS_FUTEX),
+            ctypes.c_void_p(_address(mem, i)),
+            ctypes.c_long(_FUTEX_WAIT),
+            ctypes.c_long(int(expected) & 0xFFFFFFFF),
+            ctypes.byref(spec) if timeout_ns >= 0 else None,
+            None,
+            ctypes.c_long(0),
+        )
+        if done == 0:
+            return CHANGED
+        error = ctypes.get_errno()
+        return {_EINTR: INTERRUPTED, _ETIMEDOUT: TIMED_OUT}.get(error, CHANGED)
+
+    def futex_wake(mem, i):
+        _libc.syscall(
+            ctypes.c_long(_SYS_FUTEX),
+            ctypes.c_void_p(_address(mem, i)),
+            ctypes.c_long(_FUTEX_WAKE),
+            ctypes.c_long(1 << 30),
+            None,
+            None,
+            ctypes.c_long(0),
+        )
+
+    def copy_words(mem, at, source, start, count):
+        mem[at : at + count] = source[start : start + count]
+
+    def wire_words(wire):
+        return np.frombuffer(wire, np.int64)
+
+else:
+    from llvmlite import ir
+
+    _I64 = ir.IntType(64)
+    _I32 = ir.IntType(32)
+
+    def _pointer(context, builder, array_type, array, index):
+        view = context.make_array(array_type)(context, builder, array)
+        return cgutils.get_item_pointer(context, builder, array_type, view, [index], wraparound=False)
+
+    @intrinsic
+    def load(typingctx, mem, i):
+        """Read a word; what the writer stored before its release is visible afterwards."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            return builder.load_atomic(pointer, "acquire", 8, typ=_I64)
+
+        return signature(types.int64, mem, types.int64), codegen
+
+    @intrinsic
+    def store(typingctx, mem, i, value):
+        """Write a word; everything written before it is visible to whoever loads it."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            builder.store_atomic(args[2], pointer, "release", 8)
+            return context.get_dummy_value()
+
+        return signature(types.void, mem, types.int64, types.int64), codegen
+
+    @intrinsic
+    def exchange(typingctx, mem, i, value):
+        """Write a word and return what it held; a full barrier."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            return builder.atomic_rmw("xchg", pointer, args[2], "seq_cst")
+
+        return signature(types.int64, mem, types.int64, types.int64), codegen
+
+    @intrinsic
+    def compare_exchange(typingctx, mem, i, expected, value):
+        """Write `value` if the word holds `expected`; return whether it did. A full barrier."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
+            return builder.extract_value(pair, 1)
+
+        return signature(types.boolean, mem, types.int64, types.int64, types.int64), codegen
+
+    @intrinsic
+    def fetch_add(typingctx, mem, i, value):
+        """Add to a word and return what it held before; a full barrier."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
+
+        return signature(types.int64, mem, types.int64, types.int64), codegen
+
+    @intrinsic
+    def fence(typingctx):
+        """Order every access before against every access after, stores against loads included."""
+
+        def codegen(context, builder, sig, args):
+            builder.fence("seq_cst")
+            return context.get_dummy_value()
+
+        return signature(types.void), codegen
+
+    @intrinsic
+    def pause(typingctx):
+        """Tell the core that this is a spin loop."""
+
+        def codegen(context, builder, sig, args):
+            if platform.machine() == "x86_64":
+                builder.call(_external(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+            elif platform.machine() == "aarch64":
+                isb = _external(builder, "llvm.aarch64.isb", ir.VoidType(), [_I32])
+                builder.call(isb, [ir.Constant(_I32, 15)])
+            return context.get_dummy_value()
+
+        return signature(types.void), codegen
+
+    def _external(builder, name, result, arguments):
+        return cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(result, arguments), name
+        )
+
+    def _timespec(builder, nanoseconds):
+        spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        second = ir.Constant(_I64, 1_000_000_000)
+        zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
+        builder.store(builder.sdiv(nanoseconds, second), builder.gep(spec, [zero, zero]))
+        builder.store(builder.srem(nanoseconds, second), builder.gep(spec, [zero, one]))
+        return spec
+
+    @intrinsic
+    def now_ns(typingctx):
+        """Return the monotonic clock, ns."""
+
+        def codegen(context, builder, sig, args):
+            spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+            clock = _external(builder, "clock_gettime", _I32, [_I32, spec.type])
+            builder.call(clock, [ir.Constant(_I32, _CLOCK_MONOTONIC), spec])
+            zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
+            seconds = builder.load(builder.gep(spec, [zero, zero]), typ=_I64)
+            rest = builder.load(builder.gep(spec, [zero, one]), typ=_I64)
+            return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
+
+        return signature(types.int64), codegen
+
+    def _futex(builder, pointer, operation, value, timeout):
+        call = _external(builder, "syscall", _I64, [_I64] * 7)
+        null = ir.Constant(_I64, 0)
+        address = builder.ptrtoint(pointer, _I64)
+        return builder.call(
+            call,
+            [
+                ir.Constant(_I64, _SYS_FUTEX),
+                address,
+                ir.Constant(_I64, operation),
+                value,
+                timeout,
+                null,
+                null,
+            ],
+        )
+
+    @intrinsic
+    def futex_wait(typingctx, mem, i, expected, timeout_ns):
+        """Sleep while the low half of the word equals that of `expected`; negative: no time limit.
+
+        Returns CHANGED, TIMED_OUT or INTERRUPTED.
+        """
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            spec = _timespec(builder, args[3])
+            forever = builder.icmp_signed("<", args[3], ir.Constant(_I64, 0))
+            timeout = builder.select(
+                forever, ir.Constant(_I64, 0), builder.ptrtoint(spec, _I64)
+            )
+            expected = builder.and_(args[2], ir.Constant(_I64, 0xFFFFFFFF))
+            done = _futex(builder, pointer, _FUTEX_WAIT, expected, timeout)
+            location = _external(builder, "__errno_location", _I32.as_pointer(), [])
+            error = builder.load(builder.call(location, []), typ=_I32)
+            code = builder.select(
+                builder.icmp_signed("==", error, ir.Constant(_I32, _ETIMEDOUT)),
+                ir.Constant(_I64, TIMED_OUT),
+                ir.Constant(_I64, CHANGED),
+            )
+            code = builder.select(
+                builder.icmp_signed("==", error, ir.Constant(_I32, _EINTR)),
+                ir.Constant(_I64, INTERRUPTED),
+                code,
+            )
+            woken = builder.icmp_signed("==", done, ir.Constant(_I64, 0))
+            return builder.select(woken, ir.Constant(_I64, CHANGED), code)
+
+        return signature(types.int64, mem, types.int64, types.int64, types.int64), codegen
+
+    @intrinsic
+    def futex_wake(typingctx, mem, i):
+        """Wake everybody who sleeps on the word."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
+            null = ir.Constant(_I64, 0)
+            _futex(builder, pointer, _FUTEX_WAKE, ir.Constant(_I64, 1 << 30), null)
+            return context.get_dummy_value()
+
+        return signature(types.void, mem, types.int64), codegen
+
+    import numba
+
+    @numba.njit(nogil=True)
+    def copy_words(mem, at, source, start, count):
+        """Copy `count` words."""
+        for k in range(count):
+            mem[at + k] = source[start + k]
+
+    @numba.njit(nogil=True)
+    def wire_words(wire):
+        """Read wire bytes as words, without a copy."""
+        return np.frombuffer(wire, np.int64)

@@ -1,0 +1,220 @@
+"""What Python calls: the few functions that cross into compiled code, and nothing behind them.
+
+Each is compiled for one signature, before the fork, and cached on disk. Those that may wait give the
+GIL away; those that are over in well under a microsecond keep it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from . import layout as L
+from . import mailbox, ring, schedule, submit, tensormap
+from .atomics import fence, load, store, wire_words
+from .kernel import BYTES, INT, INTERPRETED, WORDS, bind, entry
+
+Entry = Callable[..., int]
+
+
+# ---------------------------------------------------------------- Orch thread
+@entry(WORDS, INT, INT, BYTES, INT, nogil=False)
+def submit_and_pass(mem, callable_word, counts, wire, worker):
+    """Submit a task, then run a scheduler pass; see `submit_task`."""
+    slot = submit.submit_task(mem, callable_word, counts, wire_words(wire), worker)
+    if slot >= 0:
+        schedule.pass_after_submit(mem)
+    return slot
+
+
+@entry(WORDS, BYTES, nogil=False)
+def alloc_buffer(mem, wire):
+    """Claim a buffer; see `submit.alloc_buffer`."""
+    return submit.alloc_buffer(mem, wire_words(wire))
+
+
+@entry(WORDS, nogil=False)
+def open_scope(mem):
+    """Open a scope."""
+    return submit.open_scope(mem)
+
+
+@entry(WORDS, nogil=False)
+def close_scope(mem):
+    """End the innermost scope; what it consumed is reclaimed at once."""
+    return submit.close_scope(mem)
+
+
+@entry(WORDS, INT, INT, INT, nogil=True)
+def help_scheduler(mem, live, any_move, slice_ns):
+    """Run passes and sleep between them until a goal is reached."""
+    return schedule.help_scheduler(mem, live, any_move, slice_ns)
+
+
+@entry(WORDS, nogil=False)
+def begin_run(mem):
+    """Start a run: its own scope is open afterwards."""
+    schedule.begin_run(mem)
+    return submit.open_scope(mem)
+
+
+@entry(WORDS, INT, nogil=True)
+def finish_run(mem, cancel):
+    """End every open scope, and cancel what has not started if told to. Does not wait."""
+    if cancel:
+        submit.request_cancel(mem)
+    while submit.close_scope(mem) == L.OK:
+        pass
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def end_run(mem):
+    """Reset everything after the drain."""
+    schedule.end_run(mem)
+    return L.OK
+
+
+# ---------------------------------------------------------------- other threads of the parent
+@entry(WORDS, INT, nogil=True)
+def scheduler_loop(mem, timer_ns):
+    """Be the Scheduler thread."""
+    return schedule.scheduler_loop(mem, timer_ns)
+
+
+@entry(WORDS, nogil=False)
+def stop_scheduler(mem):
+    """Ask the Scheduler thread to end."""
+    store(mem, L.STOPPING, 1)
+    fence()
+    mailbox.notify(mem, L.PARK_SCHED)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=False)
+def report_death(mem, worker, code):
+    """Note that a worker died (monitor thread), and wake whoever must know."""
+    mailbox.mark_dead(mem, worker, code)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def wait_ready(mem, worker, timeout_ns):
+    """Wait until a worker said INIT_DONE."""
+    return mailbox.wait_ready(mem, worker, timeout_ns)
+
+
+@entry(WORDS, INT, nogil=False)
+def request_stop(mem, worker):
+    """Tell a worker to stop."""
+    mailbox.request_stop(mem, worker)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def set_usable(mem, worker, usable):
+    """Let the Scheduler use a worker, or (0) make its words fit for a fresh process."""
+    schedule.set_usable(mem, worker, usable)
+    return L.OK
+
+
+# ---------------------------------------------------------------- worker processes
+@entry(WORDS, INT, INT, nogil=False)
+def finish_and_receive(mem, worker, error):
+    """Answer a task and wait for the next one, for a short time."""
+    return mailbox.finish_and_receive(mem, worker, error)
+
+
+@entry(WORDS, INT, nogil=True)
+def park_and_receive(mem, worker):
+    """Sleep until there is something to do."""
+    return mailbox.park_and_receive(mem, worker)
+
+
+@entry(WORDS, INT, INT, nogil=False)
+def remember(mem, worker, local_slot):
+    """Cache the local slot of the digest in the mailbox."""
+    mailbox.remember(mem, worker, local_slot)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=False)
+def report_ready(mem, worker):
+    """Say INIT_DONE."""
+    mailbox.report_ready(mem, worker)
+    return L.OK
+
+
+# ---------------------------------------------------------------- the documents' classes, one by one
+@entry(WORDS, INT, INT, nogil=False)
+def ring_alloc(mem, nbytes, depth):
+    """Claim a slot and a slab."""
+    return ring.alloc(mem, nbytes, depth)
+
+
+@entry(WORDS, INT, nogil=False)
+def ring_release(mem, slot):
+    """Release a slot of the ring."""
+    mem[slot + L.S_STATE] = L.FREE
+    ring.release(mem, slot)
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def ring_reset(mem):
+    """Rewind every ring."""
+    ring.reset_to_empty(mem)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=False)
+def map_lookup(mem, data, owner):
+    """Look a buffer's producer up."""
+    return tensormap.lookup(mem, data, owner)
+
+
+@entry(WORDS, INT, INT, INT, nogil=False)
+def map_insert(mem, data, owner, slot):
+    """Set a buffer's producer."""
+    if not tensormap.has_room(mem, 1):
+        return L.WOULD_BLOCK
+    tensormap.insert(mem, data, owner, slot)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, INT, nogil=False)
+def map_erase(mem, data, owner, slot):
+    """Remove a buffer's entry if it names `slot`."""
+    return int(tensormap.erase(mem, data, owner, slot))
+
+
+class Entries:
+    """Every entry above, bound: ``entries.submit_and_pass(mem, …)``."""
+
+    def __init__(self) -> None:
+        names = [
+            name
+            for name, value in globals().items()
+            if INTERPRETED and callable(value) and getattr(value, "__module__", "") == __name__
+            or hasattr(value, "entry_signature")
+        ]
+        for name in names:
+            if name[0].islower():
+                setattr(self, name, bind(globals()[name]))
+
+    def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
+        raise AttributeError(name)
+
+
+_entries: Entries | None = None
+_binding = threading.Lock()
+
+
+def entries() -> Entries:
+    """Return the bound entries; the first call compiles them or loads them from the cache."""
+    global _entries
+    with _binding:
+        if _entries is None:
+            _entries = Entries()
+        return _entries
+

@@ -1,0 +1,124 @@
+"""The `kernel` decorator: one function, compiled or interpreted, with a cache that cannot go stale.
+
+Numba keeps compiled code on disk and decides by the *calling* file's time stamp whether it is still
+good. A kernel here inlines constants and callees from other files of this package (every offset in
+`layout`), so that rule would let an old layout survive in a cached caller. The cache below is
+stamped with a digest of all sources in `simpler_ref/jit` instead: change one byte of any of them and
+every compiled kernel is compiled anew.
+
+With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import config, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+INTERPRETED: bool = bool(config.DISABLE_JIT)
+"""True when ``NUMBA_DISABLE_JIT=1``: the kernels then run as plain Python."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WORDS = types.Array(types.int64, 1, "C")
+BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
+INT = types.int64
+
+
+def source_digest() -> str:
+    """Return the digest of every source file in this folder, of numba and of the machine."""
+    h = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        h.update(path.name.encode())
+        h.update(path.read_bytes())
+    h.update(f"{numba.__version__} {platform.machine()}".encode())
+    return h.hexdigest()
+
+
+_STAMP = "" if INTERPRETED else source_digest()
+
+
+def cache_dir() -> Path:
+    """Return the folder of compiled kernels: beside the package, else in the user's cache."""
+    beside = Path(__file__).parent / "__pycache__"
+    try:
+        beside.mkdir(exist_ok=True)
+        if os.access(beside, os.W_OK | os.X_OK):
+            return beside
+    except OSError:
+        pass
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "simpler_ref"
+
+
+class _DigestLocator(_CacheLocator):  # type: ignore[misc]
+    """Tells numba where compiled kernels live and which sources they were made from."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._lineno = py_func.__code__.co_firstlineno
+        self._dir = str(cache_dir())
+
+    def get_cache_path(self) -> str:
+        return self._dir
+
+    def get_source_stamp(self) -> str:
+        return _STAMP
+
+    def get_disambiguator(self) -> str:
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _DigestLocator:
+        return cls(py_func, py_file)
+
+
+class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_DigestLocator]
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _CacheImpl
+
+
+def kernel(func: F) -> F:
+    """Make `func` a kernel: compiled on first use, inlined into its callers, without the GIL."""
+    if INTERPRETED:
+        return func
+    return numba.njit(nogil=True, error_model="numpy")(func)  # type: ignore[no-any-return]
+
+
+def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
+    """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
+
+    `nogil=False` is for short, non-blocking entries, where giving the GIL away would cost more than
+    the work; whatever may wait is `nogil=True`. Compilation happens in `warm`, not at import.
+    """
+
+    def wrap(func: F) -> F:
+        if INTERPRETED:
+            return func
+        dispatcher = numba.njit(nogil=nogil, error_model="numpy")(func)
+        dispatcher._cache = _KernelCache(func)
+        dispatcher.entry_signature = signature
+        return dispatcher  # type: ignore[no-any-return]
+
+    return wrap
+
+
+def bind(func: F) -> F:
+    """Return the cheapest way to call an entry from Python: no look-up of argument types.
+
+    Arguments must have the declared types; numba's unboxing rejects others with a TypeError.
+    """
+    if INTERPRETED:
+        return func
+    signature = func.entry_signature  # type: ignore[attr-defined]
+    func.compile(signature)  # type: ignore[attr-defined]
+    return func.get_overload(signature)  # type: ignore[attr-defined, no-any-return]

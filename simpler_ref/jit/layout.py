@@ -1,0 +1,335 @@
+"""Every offset, record and constant that crosses a boundary. Nothing else is in this file.
+
+The engine is one array of 64-bit little-endian words, `mem`, in shared memory. All offsets are in
+words. Words that different threads or processes write stand on different cache lines (8 words);
+who writes and who reads each of them is the ownership table of the documentation, and the headings
+below name the writer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+LINE = 8
+WORD = 8
+NONE = 0
+"""No slot, no edge, no block: offset 0 is the header's."""
+
+# ---------------------------------------------------------------- constants of the documents
+MAX_RING_DEPTH = 4
+MAX_SCOPE_DEPTH = 64
+HEAP_ALIGN = 1024
+DEFAULT_HEAP_RING_SIZE = 1 << 30
+DEFAULT_ALLOC_TIMEOUT_S = 10.0
+CONTINUOUS_TENSOR_MAX_DIMS = 5
+CHIP_MAX_TENSOR_ARGS = 128
+CHIP_MAX_SCALAR_ARGS = 128
+MAX_REGISTERED_CALLABLE_IDS = 4096
+CALLABLE_HASH_DIGEST_BYTES = 32
+DEFAULT_TASK_WINDOW = 1 << 21
+"""Tasks that may be alive at once; memory for them is only touched as they come to life."""
+
+DTYPE_SIZES = (4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1)
+"""Bytes per element of each DataType, in the order of its values."""
+
+# tags (TensorArgType)
+INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
+# worker types (WorkerType), also the index of a pool and of a ready queue
+NEXT_LEVEL, SUB = range(2)
+# states of a task (TaskState)
+FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
+# states of a mailbox (MailboxState)
+IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
+# outcomes of a task
+SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
+
+# ---------------------------------------------------------------- answers of the kernels
+OK = 0
+WOULD_BLOCK = -1
+"""No room now: nothing was changed; wait and call again."""
+TOO_LARGE = -2
+"""The request exceeds its ring: it can never be served."""
+RUN_FAILED = -3
+"""A task of this run has failed: nothing more is accepted."""
+TOO_DEEP = -4
+"""MAX_SCOPE_DEPTH user scopes are open."""
+NO_SCOPE = -5
+"""No user scope is open."""
+ILLEGAL = -6
+"""The state machine has no such step: nothing was changed."""
+TIMED_OUT = -7
+INTERRUPTED = -8
+TOO_MANY_ARGS = -9
+"""The arguments do not fit a mailbox: nothing was changed."""
+
+AUTO_OUTPUT = 1 << 62
+"""Set in what submit returns when it provided the memory of an output."""
+
+# what a worker's `next_task` says besides a local slot
+STOP = -1
+PARK = -2
+RESOLVE = -3
+
+# ---------------------------------------------------------------- ContinuousTensor, 40 bytes
+TENSOR_WORDS = 5
+TENSOR_DATA = 0  # u64 data
+TENSOR_SHAPE = 1  # u32 shapes[5] in words 1, 2 and the low half of 3
+TENSOR_DIMS = 3  # u32 ndims in the high half
+TENSOR_KIND = 4  # u8 dtype, u8 child_memory; on its way into submit, u8 tag at bit 16
+TENSOR_KIND_MASK = 0xFFFF
+TENSOR_TAG_SHIFT = 16
+
+# ---------------------------------------------------------------- the mailbox, 16384 bytes
+MAILBOX_SIZE = 16384
+MAILBOX_ERROR_MSG_SIZE = 256
+MAILBOX_OFF_STATE = 0  # i32 state | i32 error, one word
+MAILBOX_OFF_COMMAND = 8
+MAILBOX_OFF_CONFIG = 16
+CALL_CONFIG_SIZE = 1052
+MAILBOX_OFF_DIGEST = 1072
+MAILBOX_OFF_ARGS = 1104
+MAILBOX_OFF_ERROR_MSG = MAILBOX_SIZE - MAILBOX_ERROR_MSG_SIZE
+MAILBOX_ARGS_CAPACITY = MAILBOX_OFF_ERROR_MSG - MAILBOX_OFF_ARGS
+
+MAILBOX_WORDS = MAILBOX_SIZE // WORD
+MAIL_STATE = MAILBOX_OFF_STATE // WORD
+MAIL_DIGEST = MAILBOX_OFF_DIGEST // WORD
+MAIL_COUNTS = MAILBOX_OFF_ARGS // WORD  # i32 tensor_count | i32 scalar_count
+MAIL_TENSORS = MAIL_COUNTS + 1
+MAIL_ERROR_MSG = MAILBOX_OFF_ERROR_MSG // WORD
+ERROR_MSG_WORDS = MAILBOX_ERROR_MSG_SIZE // WORD
+DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
+
+# ---------------------------------------------------------------- one worker: control, mailbox, trace
+# written by the parent
+W_SHUTDOWN = 0  # set once, never cleared (D20)
+W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
+DEATH_BIAS = 1024
+# written by the worker
+W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
+W_CACHE = 2 * LINE  # digest cache: DIGEST_CACHE entries of digest, local slot + 1
+DIGEST_CACHE = 16
+DIGEST_CACHE_WORDS = DIGEST_WORDS + 1
+# written by the Scheduler
+W_SLOT = 12 * LINE  # the task it was given, NONE when idle
+W_LAST_CALLABLE = W_SLOT + 1  # index + 1 of the digest that stands in the mailbox
+W_COLLECTED = W_SLOT + 2  # 1: its completion is taken, its mailbox still says TASK_DONE
+W_USABLE = W_SLOT + 3  # 1 between INIT_DONE and death
+W_MAILBOX = 13 * LINE
+W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
+TRACE_WORDS = 1024
+TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD
+WORKER_WORDS = W_TRACE + TRACE_WORDS
+
+# ---------------------------------------------------------------- header
+# geometry: written once, before the fork
+MAGIC = 1
+WORKERS = 2
+POOL_FIRST = 3  # first worker of each pool; POOL_FIRST + type
+POOL_END = 5  # one past its last
+RINGS = 7
+WINDOW = 8  # tasks alive at once
+RING_MASK = 9  # capacity - 1 of every circular array of slots
+A_SLOTS = 10
+A_SPILL = 11
+A_SPILL_END = 12
+A_MAP = 13  # two areas: the live table and the one it grows into
+MAP_AREA = 15  # entries that fit an area
+A_FIFO = 16  # one circular array per ring
+A_READY = 20  # one per worker type
+A_WIRING = 22
+A_WORKERS = 23
+A_CALLABLES = 24
+SPIN_NS = 25  # how long a thread spins before it parks
+HOLD_NS = 26  # how long a ready task waits for a worker that is awake before one is woken
+PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
+CORES = 28
+
+# rings, one line each; written by the Orch thread
+RING_BLOCK = 32
+R_BASE = 0  # address
+R_SIZE = 1
+R_TOP = 2  # bytes handed out since the ring was last empty, skipped ones included
+R_TAIL = 3  # bytes reclaimed, on the same scale
+R_CURSOR = 4  # R_TOP as an offset in the ring
+R_NEXT = 5  # position of the next allocation in the FIFO
+R_ALIVE = 6  # position of the oldest one not yet released (the document's last_alive)
+R_PEAK = 7
+
+# Orch thread
+ORCH = RING_BLOCK + MAX_RING_DEPTH * LINE
+NEXT_TASK_ID = ORCH
+FREE_SLOT = ORCH + 1
+SLOTS_USED = ORCH + 2
+LIVE = ORCH + 3  # slots not yet reclaimed (the document's active_tasks)
+SCOPE_DEPTH = ORCH + 4
+EDGE_COUNT = ORCH + 5
+WIRING_PUSHED = ORCH + 6  # release; the Scheduler acquires
+CANCEL = ORCH + 7  # 1: what has not started will not start; release
+MAP_BASE = ORCH + 8
+MAP_MASK = ORCH + 9
+MAP_COUNT = ORCH + 10
+SPILL_USED = ORCH + 11
+SPILL_FREE = ORCH + 12  # one free list per size class
+SPILL_CLASSES = 8
+SPILL_SMALLEST = 64
+ORCH_PASSES = ORCH + 20  # passes run by the Orch thread: how the Scheduler thread sees it is there
+SCOPE_STACK = ORCH + 3 * LINE  # head of each open scope's chain of tasks
+SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
+
+# Scheduler (whoever holds PASS_LOCK)
+SCHED = SCOPE_STACK + SCOPE_STACK_WORDS
+WIRING_TAKEN = SCHED
+READY_HEAD = SCHED + 1  # + type
+READY_TAIL = SCHED + 3
+BUSY = SCHED + 5  # workers that hold a task
+CONSUMED_HEAD = SCHED + 6  # chain of consumed slots, for the Orch thread
+DEATHS_SEEN = SCHED + 7
+UNCOLLECTED = SCHED + 9  # workers whose mailbox has still to be set IDLE
+COMPLETED_COUNT = SCHED + 10
+FAILED_COUNT = SCHED + 11
+RUN_ERROR = SCHED + 12  # 0, or outcome of the first failure; release
+ERROR_TASK = SCHED + 13
+ERROR_WORKER = SCHED + 14  # -1: it never ran
+ERROR_CALLABLE = SCHED + 15
+RETIRING = SCHED + 19  # chain of terminal tasks that `retire` has still to see off
+ERROR_DETAIL = SCHED + 16  # exit code of a dead worker + DEATH_BIAS
+HELD_SINCE = SCHED + 17  # + type; ns, when a queue's head began to wait for a worker that is awake
+ERROR_MSG = SCHED + 3 * LINE
+ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
+
+# locks and park words, a line each
+PASS_LOCK = ERROR_TRACE + TRACE_WORDS
+PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event
+PARK_SCHED = PASS_LOCK + LINE + 1  # 0 awake, else ON_DUTY, OFF_DUTY or TIMED
+DEATHS = PASS_LOCK + 2 * LINE  # monitor thread: workers that died, ever
+STOPPING = DEATHS + 1  # closing thread: the Scheduler thread shall end
+HEADER_WORDS = PASS_LOCK + 4 * LINE
+
+ON_DUTY = 1
+"""Parked, and to be woken at once: nobody else runs passes."""
+OFF_DUTY = 2
+"""Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
+TIMED = 3
+"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back."""
+
+# ---------------------------------------------------------------- one task: a slot
+# first line: the Scheduler's after submit, but for the atomic FANOUT
+S_STATE = 0
+S_FANOUT = 1  # fanout_total | fanout_released << 32, atomic
+S_FANIN = 2  # live fan-ins not yet released, plus one until wiring ends (D16)
+S_CONSUMERS = 3  # chain of edges to this task's consumers
+S_WORKER = 4  # worker it runs or ran on, -1 if none
+S_NEXT = 5  # next in the chain of tasks to retire
+# second line: written by the Orch thread at submit
+S_ID = 8
+S_SEEN = 9  # id + 1 of the last task that found this one as a producer
+S_CALLABLE = 10  # index of the callable | worker type << 32; -1 for an alloc
+S_COUNTS = 11  # tensors | scalars << 32
+S_BODY = 12
+S_EDGES = 13  # edges | room for edges << 32
+S_RING = 14  # ring_idx | ring_slot_idx << 3
+S_LINK = 15  # next in the scope's chain, then in the consumed chain, then in the free list
+S_OWNER = 16  # worker that owns its child_memory tensors, -1 if none
+S_INLINE = 17
+SLOT_WORDS = 48
+INLINE_WORDS = SLOT_WORDS - S_INLINE
+
+FANOUT_RELEASE = 1 << 32
+FANOUT_TOTAL_MASK = (1 << 32) - 1
+
+# body: output mask, tensors, scalars, edges
+MASK_TENSORS = 32  # bits used of a word of the output mask
+EDGE_PRODUCER = 0
+EDGE_NEXT = 1
+EDGE_CONSUMER = 2
+EDGE_WORDS = 3
+
+# ---------------------------------------------------------------- TensorMap entry
+E_DATA = 0
+E_OWNER = 1
+E_SLOT = 2  # NONE: empty
+ENTRY_WORDS = 4
+MAP_SMALLEST = 1024
+
+FIFO_END = 0  # R_TOP after the allocation, times two, plus one once released
+FIFO_SLOT = 1
+FIFO_WORDS = 2
+
+WIRING_CAPACITY = 8192
+LAYOUT_MAGIC = 0x5349_4D52_0001
+
+
+def round_up(value: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` that is not below `value`."""
+    return -(-value // unit) * unit
+
+
+def round_up_pow2(value: int) -> int:
+    """Return the smallest power of two that is not below `value`."""
+    return 1 << max(0, int(value) - 1).bit_length()
+
+
+def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, dict[int, int]]:
+    """Return the words an engine of this size needs and what its geometry words hold."""
+    workers = next_level + sub
+    circular = round_up_pow2(window)
+    words = {
+        MAGIC: LAYOUT_MAGIC,
+        WORKERS: workers,
+        POOL_FIRST + NEXT_LEVEL: 0,
+        POOL_END + NEXT_LEVEL: next_level,
+        POOL_FIRST + SUB: next_level,
+        POOL_END + SUB: workers,
+        RINGS: rings,
+        WINDOW: window,
+        RING_MASK: circular - 1,
+    }
+    end = HEADER_WORDS
+
+    def area(where: int, size: int) -> None:
+        nonlocal end
+        words[where] = end
+        end += round_up(size, LINE)
+
+    area(A_WORKERS, workers * WORKER_WORDS)
+    area(A_CALLABLES, MAX_REGISTERED_CALLABLE_IDS * DIGEST_WORDS)
+    area(A_WIRING, WIRING_CAPACITY)
+    for kind in (NEXT_LEVEL, SUB):
+        area(A_READY + kind, circular)
+    for ring in range(rings):
+        area(A_FIFO + ring, circular * FIFO_WORDS)
+    entries = max(MAP_SMALLEST, 4 * circular)
+    words[MAP_AREA] = entries
+    for half in (0, 1):
+        area(A_MAP + half, entries * ENTRY_WORDS)
+    area(A_SLOTS, window * SLOT_WORDS)
+    area(A_SPILL, max(1 << 16, window * INLINE_WORDS))
+    words[A_SPILL_END] = end
+    words[MAP_BASE] = words[A_MAP]
+    words[MAP_MASK] = MAP_SMALLEST - 1
+    words[SPILL_USED] = words[A_SPILL]
+    return end, words
+
+
+def initialise(
+    mem: np.ndarray[tuple[int], np.dtype[np.int64]],
+    words: dict[int, int],
+    *,
+    heap_bases: list[int],
+    heap_size: int,
+    cores: int,
+    spin_ns: int,
+    hold_ns: int,
+    park_ns: int,
+) -> None:
+    """Write the geometry into fresh, zeroed memory."""
+    for where, value in words.items():
+        mem[where] = value
+    for ring, base in enumerate(heap_bases):
+        mem[RING_BLOCK + ring * LINE + R_BASE] = base
+        mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
+    mem[CORES] = cores
+    mem[SPIN_NS] = spin_ns
+    mem[HOLD_NS] = hold_ns
+    mem[PARK_NS] = park_ns

@@ -1,0 +1,258 @@
+"""The mailbox of one worker: encode, decode, and the handshake.
+
+    IDLE ──► TASK_READY ──► TASK_DONE ──► IDLE        state and error code are one word
+           parent         worker        parent
+
+The parent writes the frame (digest, counts, tensors, scalars), then the state; the worker writes the
+error, if any, then the state. Before its first task a worker says INIT_DONE, which counts as idle.
+A request to stop is a word of its own, so that no state written late can erase it (D20).
+
+Nobody waits by polling for ever. A worker spins for SPIN_NS, then announces that it sleeps
+(W_PARKED), looks once more, and sleeps on the state word; the parent writes the state, then looks
+whether the worker announced itself. Each side stores, then loads what the other stores, with a full
+barrier between, so at least one of them sees the other: no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import (
+    compare_exchange,
+    copy_words,
+    exchange,
+    fence,
+    futex_wait,
+    futex_wake,
+    load,
+    now_ns,
+    pause,
+    store,
+)
+from .kernel import kernel
+
+STATE_MASK = 0xFFFFFFFF
+
+
+@kernel
+def worker_at(mem, worker):
+    """Return where a worker's words begin."""
+    return int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
+
+
+@kernel
+def mailbox_state(mem, worker):
+    """Return the state half of a mailbox's first word."""
+    return load(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
+
+
+@kernel
+def encode(mem, worker, slot):
+    """Write a task's frame: digest, counts, tensors, scalars. Tags do not travel.
+
+    Reads    the slot's callable and body
+    Effects  the mailbox but for its state; the digest only if another one stands there
+    """
+    w = worker_at(mem, worker)
+    box = w + L.W_MAILBOX
+    index = int(mem[slot + L.S_CALLABLE]) & 0xFFFFFFFF
+    if mem[w + L.W_LAST_CALLABLE] != index + 1:
+        copy_words(
+            mem,
+            box + L.MAIL_DIGEST,
+            mem,
+            int(mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS,
+            L.DIGEST_WORDS,
+        )
+        mem[w + L.W_LAST_CALLABLE] = index + 1
+    counts = int(mem[slot + L.S_COUNTS])
+    tensors = counts & 0xFFFFFFFF
+    scalars = counts >> 32
+    mem[box + L.MAIL_COUNTS] = counts
+    body = int(mem[slot + L.S_BODY]) + (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
+    copy_words(mem, box + L.MAIL_TENSORS, mem, body, tensors * L.TENSOR_WORDS + scalars)
+
+
+@kernel
+def send(mem, worker):
+    """Publish the frame and wake the worker if it sleeps.
+
+    Ordering the exchange pairs with the load of the state in `receive`; it also stands between this
+             store and the load of W_PARKED, see the module text
+    """
+    w = worker_at(mem, worker)
+    exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.TASK_READY)
+    if load(mem, w + L.W_PARKED) != 0:
+        futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+
+
+@kernel
+def notify(mem, park_word):
+    """Wake the thread that sleeps on a park word, if one does."""
+    if load(mem, park_word) != 0:
+        store(mem, park_word, 0)
+        futex_wake(mem, park_word)
+
+
+@kernel
+def announce_done(mem):
+    """Tell whoever runs the passes that a completion stands in a mailbox.
+
+    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
+    """
+    if load(mem, L.PARK_ORCH) != 0:
+        notify(mem, L.PARK_ORCH)
+    elif load(mem, L.PARK_SCHED) == L.ON_DUTY:
+        notify(mem, L.PARK_SCHED)
+
+
+@kernel
+def announce_uncollected(mem):
+    """Tell whoever sleeps, on duty or not, that a completion has not been collected for SPIN_NS."""
+    if load(mem, L.PARK_ORCH) != 0:
+        notify(mem, L.PARK_ORCH)
+    else:
+        notify(mem, L.PARK_SCHED)
+
+
+@kernel
+def post(mem, worker, state, error):
+    """Write the worker's answer: state and error code in one store (worker side).
+
+    Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
+    """
+    exchange(
+        mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE, state | error << 32
+    )
+
+
+@kernel
+def resolve(mem, w):
+    """Return the local slot of the digest in the mailbox from the worker's small cache, or RESOLVE."""
+    digest = w + L.W_MAILBOX + L.MAIL_DIGEST
+    line = w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
+    for k in range(L.DIGEST_WORDS):
+        if mem[line + k] != mem[digest + k]:
+            return L.RESOLVE
+    return int(mem[line + L.DIGEST_WORDS]) - 1
+
+
+@kernel
+def remember(mem, worker, local_slot):
+    """Put the digest in the mailbox into the worker's cache (worker side)."""
+    w = worker_at(mem, worker)
+    digest = w + L.W_MAILBOX + L.MAIL_DIGEST
+    line = w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
+    copy_words(mem, line, mem, digest, L.DIGEST_WORDS)
+    mem[line + L.DIGEST_WORDS] = local_slot + 1
+
+
+@kernel
+def receive(mem, worker):
+    """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
+
+    Returns  the task's local slot, RESOLVE, STOP, or PARK when the time is up
+    """
+    w = worker_at(mem, worker)
+    until = 0
+    while True:
+        for _ in range(32):
+            if load(mem, w + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY:
+                return resolve(mem, w)
+            pause()
+        if load(mem, w + L.W_SHUTDOWN) != 0:
+            return L.STOP
+        if until == 0:
+            until = now_ns() + int(mem[L.SPIN_NS])
+        elif now_ns() > until:
+            return L.PARK
+
+
+@kernel
+def finish_and_receive(mem, worker, error):
+    """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
+    post(mem, worker, L.TASK_DONE, error)
+    fence()
+    announce_done(mem)
+    return receive(mem, worker)
+
+
+@kernel
+def park_and_receive(mem, worker):
+    """Sleep until a task or a request to stop is there (worker side); see `receive`."""
+    w = worker_at(mem, worker)
+    state_word = w + L.W_MAILBOX + L.MAIL_STATE
+    answer = L.PARK
+    while answer == L.PARK:
+        store(mem, w + L.W_PARKED, 1)
+        fence()
+        seen = load(mem, state_word)
+        if seen & STATE_MASK != L.TASK_READY and load(mem, w + L.W_SHUTDOWN) == 0:
+            if seen & STATE_MASK == L.TASK_DONE:
+                announce_uncollected(mem)
+            futex_wait(mem, state_word, seen, -1)
+        store(mem, w + L.W_PARKED, 0)
+        if load(mem, w + L.W_SHUTDOWN) != 0:
+            return L.STOP
+        answer = receive(mem, worker)
+    return answer
+
+
+@kernel
+def report_ready(mem, worker):
+    """Say INIT_DONE (worker side)."""
+    post(mem, worker, L.INIT_DONE, 0)
+    futex_wake(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE)
+
+
+@kernel
+def wait_ready(mem, worker, timeout_ns):
+    """Wait until a worker has said INIT_DONE or is dead (parent side).
+
+    Returns  OK, ILLEGAL when it died, or TIMED_OUT
+    """
+    w = worker_at(mem, worker)
+    until = now_ns() + timeout_ns
+    while True:
+        seen = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+        if load(mem, w + L.W_DEATH) != 0:
+            return L.ILLEGAL
+        if seen & STATE_MASK == L.INIT_DONE:
+            return L.OK
+        rest = until - now_ns()
+        if rest <= 0:
+            return L.TIMED_OUT
+        futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest)
+
+
+@kernel
+def mark_dead(mem, worker, code):
+    """Note how a worker ended (monitor thread).
+
+    A mailbox that says IDLE is changed to SHUTDOWN, so that whoever is about to sleep in
+    `wait_ready` does not; any other state still tells what the worker had done.
+    """
+    w = worker_at(mem, worker)
+    store(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
+    compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE, L.SHUTDOWN)
+    futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+    store(mem, L.DEATHS, load(mem, L.DEATHS) + 1)
+    fence()
+    notify(mem, L.PARK_ORCH)
+    notify(mem, L.PARK_SCHED)
+
+
+@kernel
+def request_stop(mem, worker):
+    """Tell a worker to stop: a word that is set once, and a wake-up (parent side)."""
+    w = worker_at(mem, worker)
+    store(mem, w + L.W_SHUTDOWN, 1)
+    fence()
+    futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+
+
+@kernel
+def empty_mailbox(mem, worker):
+    """Bring a worker's words to what a fresh process expects (no process serves them now)."""
+    w = worker_at(mem, worker)
+    for k in range(L.WORKER_WORDS):
+        mem[w + k] = 0

@@ -1,0 +1,91 @@
+"""The queues between the actors: circular arrays of slots and one chain.
+
+wiring    Orch → Scheduler, single producer, single consumer, lock-free
+ready     one per worker type, inside the Scheduler; never full: it has room for every live task
+consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import load, store
+from .kernel import kernel
+
+WIRING_MASK = L.WIRING_CAPACITY - 1
+
+
+@kernel
+def wiring_full(mem):
+    """Say whether the Scheduler is a whole queue behind (read by the Orch thread)."""
+    return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.WIRING_CAPACITY
+
+
+@kernel
+def push_wiring(mem, slot):
+    """Hand a submitted task to the Scheduler.
+
+    Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: who sees the entry
+             sees the whole slot
+    """
+    pushed = int(mem[L.WIRING_PUSHED])
+    mem[int(mem[L.A_WIRING]) + (pushed & WIRING_MASK)] = slot
+    store(mem, L.WIRING_PUSHED, pushed + 1)
+
+
+@kernel
+def pop_wiring(mem):
+    """Take the oldest submitted task, or NONE.
+
+    Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the place is free
+    """
+    taken = int(mem[L.WIRING_TAKEN])
+    if taken == load(mem, L.WIRING_PUSHED):
+        return L.NONE
+    slot = int(mem[int(mem[L.A_WIRING]) + (taken & WIRING_MASK)])
+    store(mem, L.WIRING_TAKEN, taken + 1)
+    return slot
+
+
+@kernel
+def ready_empty(mem, kind):
+    """Say whether no task of a worker type waits for a worker."""
+    return mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind]
+
+
+@kernel
+def push_ready(mem, kind, slot):
+    """Append a task whose producers are all done."""
+    tail = int(mem[L.READY_TAIL + kind])
+    mem[int(mem[L.A_READY + kind]) + (tail & int(mem[L.RING_MASK]))] = slot
+    mem[L.READY_TAIL + kind] = tail + 1
+
+
+@kernel
+def first_ready(mem, kind):
+    """Return the oldest ready task of a worker type (the queue is not empty)."""
+    head = int(mem[L.READY_HEAD + kind])
+    return int(mem[int(mem[L.A_READY + kind]) + (head & int(mem[L.RING_MASK]))])
+
+
+@kernel
+def drop_first_ready(mem, kind):
+    """Remove the oldest ready task; an emptied queue starts over where its memory is warm."""
+    mem[L.READY_HEAD + kind] += 1
+    if ready_empty(mem, kind):
+        mem[L.READY_HEAD + kind] = 0
+        mem[L.READY_TAIL + kind] = 0
+
+
+@kernel
+def push_consumed(mem, slot):
+    """Leave a consumed slot for the Orch thread (the caller holds the pass lock)."""
+    mem[slot + L.S_LINK] = mem[L.CONSUMED_HEAD]
+    mem[L.CONSUMED_HEAD] = slot
+
+
+@kernel
+def take_consumed(mem):
+    """Take the whole chain of consumed slots (the caller holds the pass lock)."""
+    head = int(mem[L.CONSUMED_HEAD])
+    mem[L.CONSUMED_HEAD] = L.NONE
+    return head

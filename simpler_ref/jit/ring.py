@@ -1,0 +1,157 @@
+"""Ring: task ids, slots, and the heap rings with FIFO reclamation.
+
+One ring per scope depth, up to RINGS; deeper scopes share the last. Each ring is a heap with a bump
+cursor and a FIFO of its allocations in order: an allocation's bytes come back when it and every
+older one of the same ring have been released. Rings never wait for each other.
+
+A ring's cursors count bytes handed out and bytes reclaimed since it was last empty, so "full" and
+"empty" cannot be confused; an empty ring starts over at offset 0, where its pages are warm.
+
+Everything here belongs to the Orch thread. No kernel waits: what has no room answers WOULD_BLOCK
+and has changed nothing.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .kernel import kernel
+
+LINE = L.LINE
+RING_BLOCK = L.RING_BLOCK
+HEAP_ALIGN = L.HEAP_ALIGN
+
+
+@kernel
+def align(nbytes):
+    """Round a request up to the heap alignment.
+
+    Rule     ORCH-RING alignment: 1024 bytes
+    """
+    return (nbytes + HEAP_ALIGN - 1) & -HEAP_ALIGN
+
+
+@kernel
+def ring_of_depth(mem, depth):
+    """Return the ring of a 0-based scope depth: the depth itself, at most the last ring."""
+    return min(depth, int(mem[L.RINGS]) - 1)
+
+
+@kernel
+def alloc(mem, nbytes, depth):
+    """Claim a task id, a slot and, for nbytes > 0, a slab: all of them or nothing.
+
+    Reads    the ring of `depth`, the free list
+    Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and place in the ring
+    Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
+             nothing changed. The slab, if any, ends at the ring's cursor.
+    """
+    ring = ring_of_depth(mem, depth)
+    r = RING_BLOCK + ring * LINE
+    size = int(mem[r + L.R_SIZE])
+    need = align(nbytes)
+    if need > size:
+        return L.TOO_LARGE
+    position = int(mem[r + L.R_NEXT])
+    window = int(mem[L.WINDOW])
+    if mem[L.LIVE] >= window or position - mem[r + L.R_ALIVE] >= window:
+        return L.WOULD_BLOCK
+    top = int(mem[r + L.R_TOP])
+    tail = int(mem[r + L.R_TAIL])
+    cursor = int(mem[r + L.R_CURSOR])
+    if cursor + need > size:  # a slab is contiguous: skip the short end, it comes back with the slab
+        rest = size - cursor
+        if top == tail:  # nothing is held: the skipped end is free at once
+            tail += rest
+        top += rest
+        cursor = 0
+    if top + need - tail > size:
+        return L.WOULD_BLOCK
+    top += need
+    mem[r + L.R_TOP] = top
+    mem[r + L.R_TAIL] = tail
+    mem[r + L.R_CURSOR] = cursor + need
+    if top - tail > mem[r + L.R_PEAK]:
+        mem[r + L.R_PEAK] = top - tail
+
+    slot = int(mem[L.FREE_SLOT])
+    if slot != L.NONE:
+        mem[L.FREE_SLOT] = mem[slot + L.S_LINK]
+    else:
+        slot = int(mem[L.A_SLOTS] + mem[L.SLOTS_USED] * L.SLOT_WORDS)
+        mem[L.SLOTS_USED] += 1
+    entry = fifo_entry(mem, ring, position)
+    mem[entry + L.FIFO_END] = top * 2
+    mem[entry + L.FIFO_SLOT] = slot
+    mem[r + L.R_NEXT] = position + 1
+    mem[slot + L.S_RING] = ring | position << 3
+    mem[slot + L.S_ID] = mem[L.NEXT_TASK_ID]
+    mem[slot + L.S_SEEN] = 0
+    mem[L.NEXT_TASK_ID] += 1
+    mem[L.LIVE] += 1
+    return slot
+
+
+@kernel
+def slab_before_cursor(mem, ring, nbytes):
+    """Return the address of the `nbytes` (aligned) that the last allocation of a ring took."""
+    r = RING_BLOCK + ring * LINE
+    return int(mem[r + L.R_BASE] + mem[r + L.R_CURSOR]) - nbytes
+
+
+@kernel
+def fifo_entry(mem, ring, position):
+    """Return where a ring's FIFO keeps the allocation at `position`."""
+    return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.RING_MASK])) * L.FIFO_WORDS
+
+
+@kernel
+def release(mem, slot):
+    """Give a slot back, and the bytes of its ring's oldest run of released allocations.
+
+    Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
+    Failure  none: the caller owns the slot (CONSUMED)
+    """
+    ring = int(mem[slot + L.S_RING]) & 7
+    position = int(mem[slot + L.S_RING]) >> 3
+    r = RING_BLOCK + ring * LINE
+    mem[fifo_entry(mem, ring, position) + L.FIFO_END] |= 1
+    alive = int(mem[r + L.R_ALIVE])
+    if position == alive:
+        end = int(mem[r + L.R_NEXT])
+        tail = int(mem[r + L.R_TAIL])
+        while alive != end:
+            word = int(mem[fifo_entry(mem, ring, alive) + L.FIFO_END])
+            if word & 1 == 0:
+                break
+            tail = max(tail, word >> 1)
+            alive += 1
+        if alive == end:
+            rewind(mem, ring)
+        else:
+            mem[r + L.R_ALIVE] = alive
+            mem[r + L.R_TAIL] = tail
+    mem[slot + L.S_LINK] = mem[L.FREE_SLOT]
+    mem[L.FREE_SLOT] = slot
+    mem[L.LIVE] -= 1
+
+
+@kernel
+def rewind(mem, ring):
+    """Start an empty ring over at offset 0."""
+    r = RING_BLOCK + ring * LINE
+    mem[r + L.R_TOP] = 0
+    mem[r + L.R_TAIL] = 0
+    mem[r + L.R_CURSOR] = 0
+    mem[r + L.R_NEXT] = 0
+    mem[r + L.R_ALIVE] = 0
+
+
+@kernel
+def reset_to_empty(mem):
+    """Forget every task: ids start at 0 again, every ring is empty, every slot is free."""
+    mem[L.NEXT_TASK_ID] = 0
+    mem[L.LIVE] = 0
+    mem[L.FREE_SLOT] = L.NONE
+    mem[L.SLOTS_USED] = 0
+    for ring in range(mem[L.RINGS]):
+        rewind(mem, ring)

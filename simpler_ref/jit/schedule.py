@@ -1,0 +1,598 @@
+"""The Scheduler: one pass wires, dispatches and completes; whoever holds the pass lock runs it.
+
+The lock is a try-lock: nobody ever waits for it. The Orch thread runs passes while it submits,
+drains or waits for room; the Scheduler thread runs them while the user's orchestration function is
+busy elsewhere. Whoever holds the lock *is* the Scheduler as far as ownership goes.
+
+Who sleeps is woken as follows. Before a thread parks it announces that, then looks for work once
+more (`has_work`); whoever makes work looks for the announcement afterwards, with a full barrier
+between. So a change is seen by one side or the other, and no time limit is ever what saves it.
+
+    event                          seen by
+    submit                         the Orch thread itself, which runs a pass at once
+    TASK_DONE, somebody on duty    woken by the worker
+    TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
+                                   wakes the Scheduler thread when it has spun for SPIN_NS
+    death of a worker              both threads woken by the monitor thread
+
+A ready task goes to an idle worker that is awake, if there is one: waking another process costs
+about as much as many small tasks. If all idle workers sleep and others are at work, the task is
+held for HOLD_NS, then one is woken.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import (
+    INTERRUPTED,
+    compare_exchange,
+    copy_words,
+    fence,
+    futex_wait,
+    load,
+    now_ns,
+    pause,
+    store,
+)
+from .kernel import kernel
+from .mailbox import STATE_MASK, empty_mailbox, encode, mailbox_state, notify, send, worker_at
+from .queues import (
+    drop_first_ready,
+    first_ready,
+    pop_wiring,
+    push_consumed,
+    push_ready,
+    ready_empty,
+    take_consumed,
+)
+from .ring import reset_to_empty
+from .slots import move, release_ref
+from .submit import edges_at, reclaim
+from .tensormap import reset as reset_map
+
+EDGE_WORDS = L.EDGE_WORDS
+
+NOBODY = -1
+"""No idle worker."""
+HOLD = -2
+"""Idle workers sleep; the task waits a moment for one that is awake."""
+
+
+@kernel
+def kind_of(mem, slot):
+    """Return the worker type of a task."""
+    return int(mem[slot + L.S_CALLABLE]) >> 32
+
+
+# ---------------------------------------------------------------- wiring
+@kernel
+def wire(mem, slot):
+    """Connect a task with its producers, and make it READY if none of them is still to come.
+
+    Fan-in starts at one, a unit that only the end of wiring releases: a producer that completes
+    meanwhile can neither make the task READY early nor be missed (D16).
+
+    Reads    each producer's state (pinned by submit, so none is CONSUMED)
+    Effects  the producers' chains of consumers; this task's fan-in
+    """
+    mem[slot + L.S_FANIN] = 1
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        producer = int(mem[edge + L.EDGE_PRODUCER])
+        state = int(mem[producer + L.S_STATE])
+        if state == L.FAILED:
+            poison(mem, slot)
+        elif state != L.COMPLETED:
+            mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
+            mem[producer + L.S_CONSUMERS] = edge
+            mem[slot + L.S_FANIN] += 1
+        edge += EDGE_WORDS
+    release_fanin(mem, slot)
+    retire(mem)
+
+
+@kernel
+def poison(mem, slot):
+    """A producer failed: this task will never run.
+
+    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal
+    """
+    if mem[slot + L.S_STATE] == L.PENDING:
+        move(mem, slot, L.FAILED)
+        mem[L.FAILED_COUNT] += 1
+
+
+@kernel
+def release_fanin(mem, slot):
+    """One producer is done, or wiring is: the last release makes the task READY, or retires it."""
+    mem[slot + L.S_FANIN] -= 1
+    if mem[slot + L.S_FANIN] == 0:
+        if mem[slot + L.S_STATE] == L.FAILED:
+            push_retiring(mem, slot)
+        else:
+            move(mem, slot, L.READY)
+            push_ready(mem, kind_of(mem, slot), slot)
+
+
+# ---------------------------------------------------------------- completion
+@kernel
+def complete(mem, slot):
+    """A worker has done the task.
+
+    Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
+    Returns  OK, or ILLEGAL with nothing changed
+    """
+    if mem[slot + L.S_STATE] != L.RUNNING:
+        return L.ILLEGAL
+    move(mem, slot, L.COMPLETED)
+    mem[L.COMPLETED_COUNT] += 1
+    push_retiring(mem, slot)
+    retire(mem)
+    return L.OK
+
+
+@kernel
+def fail(mem, slot):
+    """A task has failed while it ran, or shall not run: FAILED, consumers poisoned.
+
+    Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
+    """
+    state = int(mem[slot + L.S_STATE])
+    if state != L.READY and state != L.RUNNING:
+        return L.ILLEGAL
+    move(mem, slot, L.FAILED)
+    mem[L.FAILED_COUNT] += 1
+    push_retiring(mem, slot)
+    retire(mem)
+    return L.OK
+
+
+@kernel
+def push_retiring(mem, slot):
+    """Note a terminal task for `retire`."""
+    mem[slot + L.S_NEXT] = mem[L.RETIRING]
+    mem[L.RETIRING] = slot
+
+
+@kernel
+def retire(mem):
+    """See the terminal tasks off: their consumers, then their producers and themselves.
+
+    A poisoned consumer whose last fan-in is released here joins the chain, so a failure reaches
+    everything downstream without recursion.
+
+    Effects  each consumer's fan-in; one reference less on each producer and on the task itself
+    """
+    while mem[L.RETIRING] != L.NONE:
+        slot = int(mem[L.RETIRING])
+        mem[L.RETIRING] = mem[slot + L.S_NEXT]
+        failed = mem[slot + L.S_STATE] == L.FAILED
+        edge = int(mem[slot + L.S_CONSUMERS])
+        mem[slot + L.S_CONSUMERS] = L.NONE
+        while edge != L.NONE:
+            consumer = int(mem[edge + L.EDGE_CONSUMER])
+            after = int(mem[edge + L.EDGE_NEXT])
+            if failed:
+                poison(mem, consumer)
+            release_fanin(mem, consumer)
+            edge = after
+        release_producers(mem, slot)
+
+
+@kernel
+def release_producers(mem, slot):
+    """Drop the task's reference on each of its producers, then its own."""
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
+        edge += EDGE_WORDS
+    drop_reference(mem, slot)
+
+
+@kernel
+def drop_reference(mem, slot):
+    """Release one reference; a slot consumed by it is left for the Orch thread."""
+    if release_ref(mem, slot):
+        push_consumed(mem, slot)
+
+
+@kernel
+def record_error(mem, outcome, slot, worker, detail):
+    """Keep the first failure of the run: what, which task, which worker, its words.
+
+    Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
+             because its mailbox is used again before Python comes to read them
+    Ordering the release of RUN_ERROR pairs with the load in `submit_task`
+    """
+    if mem[L.RUN_ERROR] != 0:
+        return
+    mem[L.ERROR_TASK] = mem[slot + L.S_ID]
+    mem[L.ERROR_CALLABLE] = int(mem[slot + L.S_CALLABLE]) & 0xFFFFFFFF
+    mem[L.ERROR_WORKER] = worker
+    mem[L.ERROR_DETAIL] = detail
+    mem[L.ERROR_TRACE] = 0
+    if outcome == L.TASK_FAILURE:
+        w = worker_at(mem, worker)
+        copy_words(
+            mem, L.ERROR_MSG, mem, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS
+        )
+        copy_words(mem, L.ERROR_TRACE, mem, w + L.W_TRACE, L.TRACE_WORDS)
+    store(mem, L.RUN_ERROR, outcome)
+
+
+# ---------------------------------------------------------------- dispatch
+@kernel
+def pick_idle(mem, kind):
+    """Choose the worker for the head of a ready queue, without changing anything.
+
+    Returns  an idle worker that is awake, else one that sleeps if no task runs or the head has been
+             held long enough; else NOBODY or HOLD
+    """
+    asleep = NOBODY
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_USABLE] != 0:
+            if load(mem, w + L.W_PARKED) == 0:
+                return worker
+            if asleep == NOBODY:
+                asleep = worker
+    if asleep == NOBODY or mem[L.BUSY] == 0:
+        return asleep
+    since = int(mem[L.HELD_SINCE + kind])
+    if since == 0 or now_ns() - since < mem[L.HOLD_NS]:
+        return HOLD
+    return asleep
+
+
+@kernel
+def any_usable(mem, kind):
+    """Say whether a pool has a live worker."""
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        if mem[worker_at(mem, worker) + L.W_USABLE] != 0:
+            return True
+    return False
+
+
+@kernel
+def dispatch(mem, kind):
+    """Give ready tasks of one type to idle workers until one of the two runs out.
+
+    A cancelled run fails them instead, and so does a pool whose workers have all died.
+
+    Effects  READY → RUNNING, mailboxes; or READY → FAILED
+    Returns  how many tasks left the queue
+    """
+    moved = 0
+    while not ready_empty(mem, kind):
+        slot = first_ready(mem, kind)
+        if load(mem, L.CANCEL) != 0:
+            drop_first_ready(mem, kind)
+            fail(mem, slot)
+        else:
+            worker = pick_idle(mem, kind)
+            if worker == HOLD:
+                if mem[L.HELD_SINCE + kind] == 0:
+                    mem[L.HELD_SINCE + kind] = now_ns()
+                return moved
+            if worker == NOBODY:
+                if any_usable(mem, kind):
+                    break
+                drop_first_ready(mem, kind)
+                record_error(mem, L.ENDPOINT_FAILURE, slot, -1, 0)
+                fail(mem, slot)
+            else:
+                drop_first_ready(mem, kind)
+                assign(mem, slot, worker)
+                mem[L.HELD_SINCE + kind] = 0
+        moved += 1
+    mem[L.HELD_SINCE + kind] = 0
+    return moved
+
+
+@kernel
+def assign(mem, slot, worker):
+    """Hand a task to an idle worker: READY → RUNNING, encode, signal."""
+    w = worker_at(mem, worker)
+    move(mem, slot, L.RUNNING)
+    mem[slot + L.S_WORKER] = worker
+    mem[w + L.W_SLOT] = slot
+    mem[L.BUSY] += 1
+    if mem[w + L.W_COLLECTED] != 0:
+        mem[w + L.W_COLLECTED] = 0
+        mem[L.UNCOLLECTED] -= 1
+    encode(mem, worker, slot)
+    send(mem, worker)
+
+
+@kernel
+def set_idle(mem):
+    """Bring TASK_DONE mailboxes whose completion was taken, and that got no new task, to IDLE.
+
+    It stands after dispatch so that a worker that gets its next task at once sees one write.
+    """
+    if mem[L.UNCOLLECTED] == 0:
+        return
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_COLLECTED] != 0:
+            mem[w + L.W_COLLECTED] = 0
+            store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+    mem[L.UNCOLLECTED] = 0
+
+
+@kernel
+def collect(mem):
+    """Take the completions that stand in the mailboxes.
+
+    A worker is idle again before its task's completion is acted on, so that whatever the
+    completion makes ready finds it.
+
+    Returns  how many were taken
+    """
+    waiting = int(mem[L.BUSY])
+    moved = 0
+    worker = 0
+    while waiting > 0:
+        w = worker_at(mem, worker)
+        slot = int(mem[w + L.W_SLOT])
+        if slot != L.NONE:
+            waiting -= 1
+            word = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+            if word & STATE_MASK == L.TASK_DONE:
+                mem[w + L.W_SLOT] = L.NONE
+                mem[w + L.W_COLLECTED] = 1
+                mem[L.UNCOLLECTED] += 1
+                mem[L.BUSY] -= 1
+                moved += 1
+                if word >> 32 == 0:
+                    complete(mem, slot)
+                else:
+                    record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+                    fail(mem, slot)
+        worker += 1
+    return moved
+
+
+@kernel
+def bury(mem):
+    """Take note of workers that died: unusable, and their unfinished tasks failed.
+
+    A worker that had posted TASK_DONE before it died has done its task: `collect` takes that first.
+
+    Returns  1 if anybody died since the last look
+    """
+    deaths = load(mem, L.DEATHS)
+    if deaths == mem[L.DEATHS_SEEN]:
+        return 0
+    collect(mem)
+    mem[L.DEATHS_SEEN] = deaths
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        status = load(mem, w + L.W_DEATH)
+        if status != 0 and mem[w + L.W_USABLE] != 0:
+            mem[w + L.W_USABLE] = 0
+            slot = int(mem[w + L.W_SLOT])
+            if slot != L.NONE:
+                mem[w + L.W_SLOT] = L.NONE
+                mem[L.BUSY] -= 1
+                record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
+                fail(mem, slot)
+    return 1
+
+
+# ---------------------------------------------------------------- the pass
+@kernel
+def scheduler_pass(mem):
+    """Run one pass: deaths, wiring, dispatch to either pool, completions.
+
+    Returns  how much moved; 0 means that nothing can until an event comes
+    """
+    moved = bury(mem)
+    slot = pop_wiring(mem)
+    while slot != L.NONE:
+        wire(mem, slot)
+        moved += 1
+        slot = pop_wiring(mem)
+    moved += dispatch(mem, L.NEXT_LEVEL)
+    moved += dispatch(mem, L.SUB)
+    set_idle(mem)
+    moved += collect(mem)
+    return moved
+
+
+@kernel
+def try_lock(mem):
+    """Become the Scheduler if nobody else is; never waits.
+
+    Ordering the exchange pairs with the release in `unlock`: the holder sees all the last one wrote
+    """
+    return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)
+
+
+@kernel
+def unlock(mem):
+    """Stop being the Scheduler."""
+    store(mem, L.PASS_LOCK, 0)
+
+
+@kernel
+def two_passes(mem):
+    """Run a pass, and a second one for what the first has completed."""
+    moved = scheduler_pass(mem)
+    if moved != 0:
+        moved += scheduler_pass(mem)
+    return moved
+
+
+@kernel
+def has_work(mem):
+    """Say whether a pass would find something: the look a thread takes before it parks.
+
+    A task that is held back does not count, see `held`.
+    """
+    if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
+        return True
+    if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN] or mem[L.UNCOLLECTED] != 0:
+        return True
+    for kind in range(2):
+        if not ready_empty(mem, kind) and (load(mem, L.CANCEL) != 0 or pick_idle(mem, kind) >= 0):
+            return True
+    if mem[L.BUSY] != 0:
+        for worker in range(mem[L.WORKERS]):
+            if mem[worker_at(mem, worker) + L.W_SLOT] != L.NONE:
+                if mailbox_state(mem, worker) == L.TASK_DONE:
+                    return True
+    return False
+
+
+@kernel
+def held(mem):
+    """Say whether a ready task is being held back for a worker that is awake."""
+    return mem[L.HELD_SINCE] != 0 or mem[L.HELD_SINCE + 1] != 0
+
+
+# ---------------------------------------------------------------- the Orch thread's share
+@kernel
+def orch_pass(mem):
+    """Run a pass as the Orch thread and reclaim what was consumed.
+
+    The Scheduler thread goes off duty: it sees that the Orch thread is here.
+
+    Returns  how much moved, or -1 if the Scheduler thread is at it
+    """
+    mem[L.ORCH_PASSES] += 1
+    if not try_lock(mem):
+        return -1
+    moved = two_passes(mem)
+    slot = take_consumed(mem)
+    unlock(mem)
+    while slot != L.NONE:
+        after = int(mem[slot + L.S_LINK])
+        reclaim(mem, slot)
+        slot = after
+    return moved
+
+
+@kernel
+def pass_after_submit(mem):
+    """What the Orch thread does for the Scheduler at the end of each submit.
+
+    While it submits it runs the passes; a Scheduler thread on duty is told to stand down. A task
+    that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
+    thread is woken once to keep time.
+    """
+    orch_pass(mem)
+    parked = load(mem, L.PARK_SCHED)
+    if parked == L.ON_DUTY:
+        store(mem, L.PARK_SCHED, L.OFF_DUTY)
+    if parked != L.TIMED and held(mem):
+        notify(mem, L.PARK_SCHED)
+
+
+@kernel
+def core_is_free(mem):
+    """Say whether a core is left to spin on beside the workers that run tasks."""
+    return mem[L.BUSY] < mem[L.CORES]
+
+
+@kernel
+def help_scheduler(mem, live, any_move, slice_ns):
+    """Run passes as the Orch thread, and sleep between them, until a goal is reached.
+
+    Goals: at most `live` tasks alive, or, with `any_move`, anything at all has moved.
+
+    Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
+    """
+    start = now_ns()
+    quiet_since = 0
+    while True:
+        moved = orch_pass(mem)
+        if mem[L.LIVE] <= live or (any_move and moved > 0):
+            return L.OK
+        now = now_ns()
+        if now - start > slice_ns:
+            return L.TIMED_OUT
+        if moved > 0:
+            quiet_since = 0
+            continue
+        if quiet_since == 0:
+            quiet_since = now
+        if held(mem) or (core_is_free(mem) and now - quiet_since < mem[L.SPIN_NS]):
+            pause()
+            continue
+        store(mem, L.PARK_ORCH, L.ON_DUTY)
+        fence()
+        answer = L.OK
+        if not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE:
+            answer = futex_wait(
+                mem, L.PARK_ORCH, L.ON_DUTY, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
+            )
+        store(mem, L.PARK_ORCH, 0)
+        if answer == INTERRUPTED:
+            return L.INTERRUPTED
+
+
+@kernel
+def set_usable(mem, worker, usable):
+    """Admit a worker that said INIT_DONE to its pool, or clear a dead one's words for its successor.
+
+    Between runs, as the Scheduler: the lock is free but for the moment of an empty pass.
+    """
+    while not try_lock(mem):
+        pause()
+    if usable:
+        mem[worker_at(mem, worker) + L.W_USABLE] = 1
+    else:
+        empty_mailbox(mem, worker)
+    unlock(mem)
+
+
+@kernel
+def begin_run(mem):
+    """Forget the last run's error and open the run's own scope."""
+    store(mem, L.CANCEL, 0)
+    store(mem, L.RUN_ERROR, 0)
+    mem[L.EDGE_COUNT] = 0
+    mem[L.COMPLETED_COUNT] = 0
+    mem[L.FAILED_COUNT] = 0
+    for ring in range(mem[L.RINGS]):
+        mem[L.RING_BLOCK + ring * L.LINE + L.R_PEAK] = 0
+
+
+@kernel
+def end_run(mem):
+    """Everything is reclaimed: ids start at 0 again, every structure is as small as at first."""
+    reset_to_empty(mem)
+    reset_map(mem)
+
+
+# ---------------------------------------------------------------- the Scheduler thread
+@kernel
+def scheduler_loop(mem, timer_ns):
+    """Be the Scheduler thread until STOPPING is set. It never spins for long and never polls.
+
+    On duty it is woken by every completion. It goes off duty when the Orch thread has run passes
+    since it last looked; while a task is held back it sleeps `timer_ns` at most.
+    """
+    seen = -1
+    while load(mem, L.STOPPING) == 0:
+        moved = 0
+        if try_lock(mem):
+            moved = two_passes(mem)
+            unlock(mem)
+        if moved > 0:
+            notify(mem, L.PARK_ORCH)
+            continue
+        passes = int(mem[L.ORCH_PASSES])
+        duty = L.ON_DUTY if passes == seen else L.OFF_DUTY
+        timeout = -1
+        if held(mem):
+            duty = L.TIMED
+            timeout = timer_ns
+        seen = passes
+        store(mem, L.PARK_SCHED, duty)
+        fence()
+        if not has_work(mem) and load(mem, L.STOPPING) == 0:
+            futex_wait(mem, L.PARK_SCHED, duty, timeout)
+        store(mem, L.PARK_SCHED, 0)
+    return L.OK

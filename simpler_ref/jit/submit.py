@@ -1,0 +1,377 @@
+"""The seven steps of submit, alloc, and the scopes: everything the Orch thread does to the graph.
+
+    1 claim a slot and the slabs of its outputs      5 register with the open scope
+    2 store the arguments                            6 push the wiring entry
+    3 walk the tags: producers in, outputs out       7 return the slot
+    4 record the producers as fan-in
+
+Nothing waits here. What cannot be served now answers WOULD_BLOCK with nothing changed; the Orch
+thread then helps the Scheduler and calls again.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import load, store
+from .kernel import kernel
+from .queues import push_wiring, wiring_full
+from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
+from .slots import move, pin, prepare, release_ref
+from .tensormap import erase, has_room, insert, lookup
+
+TENSOR_WORDS = L.TENSOR_WORDS
+EDGE_WORDS = L.EDGE_WORDS
+DTYPE_SIZES = L.DTYPE_SIZES
+
+
+# ---------------------------------------------------------------- what a wire tensor says
+@kernel
+def tag_of(words, t):
+    """Return the tag that rides in the padding of a tensor on its way into submit."""
+    return int(words[t + L.TENSOR_KIND]) >> L.TENSOR_TAG_SHIFT & 0xFF
+
+
+@kernel
+def nbytes_of(words, t):
+    """Return the bytes of a tensor: product of its dimensions times its element size."""
+    dims = int(words[t + L.TENSOR_DIMS]) >> 32
+    count = DTYPE_SIZES[int(words[t + L.TENSOR_KIND]) & 0xFF]
+    for d in range(dims):
+        count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
+    return count
+
+
+@kernel
+def owner_of(words, t, worker):
+    """Return whose memory a tensor's address is in: -1 the host's, else the worker's (D7)."""
+    if int(words[t + L.TENSOR_KIND]) >> 8 & 0xFF != 0:
+        return worker
+    return -1
+
+
+@kernel
+def reads(tag):
+    """Say whether a tag looks its buffer up: INPUT and INOUT do."""
+    return tag == L.INPUT or tag == L.INOUT
+
+
+@kernel
+def writes(tag):
+    """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do."""
+    return tag == L.OUTPUT or tag == L.INOUT or tag == L.OUTPUT_EXISTING
+
+
+@kernel
+def is_auto_output(words, t):
+    """Say whether the runtime shall provide the buffer: an OUTPUT without an address."""
+    return tag_of(words, t) == L.OUTPUT and words[t + L.TENSOR_DATA] == 0
+
+
+# ---------------------------------------------------------------- bodies that do not fit the slot
+@kernel
+def size_class(words):
+    """Return the smallest class of spill blocks that holds so many words."""
+    kind = 0
+    while L.SPILL_SMALLEST << kind < words:
+        kind += 1
+    return kind
+
+
+@kernel
+def spill_has_room(mem, words):
+    """Say whether a body of so many words has a place, in its slot or in a spill block."""
+    if words <= L.INLINE_WORDS:
+        return True
+    kind = size_class(words)
+    if mem[L.SPILL_FREE + kind] != L.NONE:
+        return True
+    return mem[L.SPILL_USED] + (L.SPILL_SMALLEST << kind) <= mem[L.A_SPILL_END]
+
+
+@kernel
+def take_body(mem, slot, words):
+    """Give a slot room for its body: inside the slot, else a block of the next power of two."""
+    if words <= L.INLINE_WORDS:
+        mem[slot + L.S_BODY] = slot + L.S_INLINE
+        return
+    kind = size_class(words)
+    block = int(mem[L.SPILL_FREE + kind])
+    if block != L.NONE:
+        mem[L.SPILL_FREE + kind] = mem[block]
+    else:
+        block = int(mem[L.SPILL_USED])
+        mem[block] = kind
+        mem[L.SPILL_USED] = block + (L.SPILL_SMALLEST << kind)
+    mem[slot + L.S_BODY] = block
+
+
+@kernel
+def body_words(tensors, scalars, inputs):
+    """Return the words of a body: output mask, tensors, scalars, and an edge per input at most."""
+    return mask_words(tensors) + tensors * TENSOR_WORDS + scalars + inputs * EDGE_WORDS
+
+
+@kernel
+def mask_words(tensors):
+    """Return the words of the output mask: a bit per tensor."""
+    return (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
+
+
+@kernel
+def tensors_at(mem, slot):
+    """Return where the tensors of a slot's body begin."""
+    return int(mem[slot + L.S_BODY]) + mask_words(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF)
+
+
+@kernel
+def edges_at(mem, slot):
+    """Return where the edges of a slot's body begin."""
+    counts = int(mem[slot + L.S_COUNTS])
+    return tensors_at(mem, slot) + (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
+
+
+@kernel
+def give_body_back(mem, slot):
+    """Return a spill block to its free list."""
+    body = int(mem[slot + L.S_BODY])
+    if body == slot + L.S_INLINE:
+        return
+    counts = int(mem[slot + L.S_COUNTS])
+    tensors = counts & 0xFFFFFFFF
+    kind = size_class(body_words(tensors, counts >> 32, int(mem[slot + L.S_EDGES]) >> 32))
+    mem[body] = mem[L.SPILL_FREE + kind]
+    mem[L.SPILL_FREE + kind] = body
+
+
+# ---------------------------------------------------------------- submit
+@kernel
+def submit_task(mem, callable_word, counts, words, worker):
+    """Add one task to the graph: the seven steps.
+
+    `words` are the tensors, five words each with the tag in the padding, then the scalars.
+
+    Reads    the TensorMap, the open scope, the run's error
+    Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
+    Returns  the slot, with AUTO_OUTPUT set if it provided memory; or RUN_FAILED, WOULD_BLOCK,
+             TOO_LARGE, TOO_MANY_ARGS with nothing changed
+    """
+    if load(mem, L.RUN_ERROR) != 0:
+        return L.RUN_FAILED
+    tensors = counts & 0xFFFFFFFF
+    scalars = counts >> 32
+    if 8 * (1 + tensors * TENSOR_WORDS + scalars) > L.MAILBOX_ARGS_CAPACITY:
+        return L.TOO_MANY_ARGS
+    inputs, outputs, slab_bytes = 0, 0, 0
+    for i in range(tensors):
+        tag = tag_of(words, i * TENSOR_WORDS)
+        inputs += reads(tag)
+        outputs += writes(tag)
+        if is_auto_output(words, i * TENSOR_WORDS):
+            slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
+    room = body_words(tensors, scalars, inputs)
+    if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
+        return L.WOULD_BLOCK
+
+    slot = alloc(mem, slab_bytes, int(mem[L.SCOPE_DEPTH]) - 1)  # step 1
+    if slot < 0:
+        return slot
+    prepare(mem, slot, callable_word, 0, 0)
+    mem[slot + L.S_COUNTS] = counts
+    take_body(mem, slot, room)
+    store_arguments(mem, slot, words, slab_bytes)  # step 2
+    edges = find_producers(mem, slot, words, worker)  # steps 3 and 4
+    mem[slot + L.S_EDGES] = edges | inputs << 32
+    mem[L.EDGE_COUNT] += edges
+    register_outputs(mem, slot, words, worker)
+    register_task(mem, slot)  # step 5
+    move(mem, slot, L.PENDING)
+    push_wiring(mem, slot)  # step 6
+    if slab_bytes > 0:
+        return slot | L.AUTO_OUTPUT
+    return slot  # step 7
+
+
+@kernel
+def store_arguments(mem, slot, words, slab_bytes):
+    """Copy tensors and scalars into the slot without their tags; carve the slabs of the outputs.
+
+    Rule     one allocation per submit, one 1024-byte-aligned piece of it per OUTPUT without address
+    """
+    counts = int(mem[slot + L.S_COUNTS])
+    tensors = counts & 0xFFFFFFFF
+    slab = slab_before_cursor(mem, int(mem[slot + L.S_RING]) & 7, slab_bytes)
+    at = tensors_at(mem, slot)
+    for i in range(tensors):
+        t = i * TENSOR_WORDS
+        for k in range(TENSOR_WORDS - 1):
+            mem[at + t + k] = words[t + k]
+        mem[at + t + L.TENSOR_KIND] = words[t + L.TENSOR_KIND] & L.TENSOR_KIND_MASK
+        if is_auto_output(words, t):
+            nbytes = align(nbytes_of(words, t))
+            if nbytes > 0:
+                mem[at + t + L.TENSOR_DATA] = slab
+                slab += nbytes
+    first = tensors * TENSOR_WORDS
+    for k in range(counts >> 32):
+        mem[at + first + k] = words[first + k]
+
+
+@kernel
+def find_producers(mem, slot, words, worker):
+    """Look every read buffer up and pin each producer once.
+
+    All look-ups come before the first insertion, so a task is never its own producer (D6).
+
+    Effects  an edge per producer in the slot's body; a reference on each producer (D3)
+    Returns  the number of edges
+    """
+    stamp = int(mem[slot + L.S_ID]) + 1
+    at = tensors_at(mem, slot)
+    edge = edges_at(mem, slot)
+    edges = 0
+    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+        t = i * TENSOR_WORDS
+        data = int(mem[at + t + L.TENSOR_DATA])
+        if data == 0 or not reads(tag_of(words, t)):
+            continue
+        producer = lookup(mem, data, owner_of(words, t, worker))
+        if producer == L.NONE or mem[producer + L.S_SEEN] == stamp:
+            continue
+        mem[producer + L.S_SEEN] = stamp
+        if pin(mem, producer):
+            mem[edge + L.EDGE_PRODUCER] = producer
+            mem[edge + L.EDGE_NEXT] = L.NONE
+            mem[edge + L.EDGE_CONSUMER] = slot
+            edge += EDGE_WORDS
+            edges += 1
+    return edges
+
+
+@kernel
+def register_outputs(mem, slot, words, worker):
+    """Make the task the producer of every buffer it writes, and note which they are.
+
+    Effects  TensorMap entries; the output mask, from which `reclaim` erases them again
+    """
+    body = int(mem[slot + L.S_BODY])
+    at = tensors_at(mem, slot)
+    for k in range(body, at):
+        mem[k] = 0
+    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+        t = i * TENSOR_WORDS
+        data = int(mem[at + t + L.TENSOR_DATA])
+        if data != 0 and writes(tag_of(words, t)):
+            insert(mem, data, owner_of(words, t, worker), slot)
+            mem[body + i // L.MASK_TENSORS] |= 1 << (i % L.MASK_TENSORS)
+    mem[slot + L.S_OWNER] = worker
+
+
+# ---------------------------------------------------------------- alloc
+@kernel
+def alloc_buffer(mem, words):
+    """Add a synthetic task, already COMPLETED, that owns a slab.
+
+    `words` is the tensor to be: shape and dtype, no address.
+
+    Effects  a slot (COMPLETED, its self-reference already released), its slab, a TensorMap entry
+    Returns  the slot; or RUN_FAILED, WOULD_BLOCK, TOO_LARGE with nothing changed. The slab's address
+             stands in the slot's first tensor; zero bytes claim a slot without slab and key (D12)
+    """
+    if load(mem, L.RUN_ERROR) != 0:
+        return L.RUN_FAILED
+    if not has_room(mem, 1):
+        return L.WOULD_BLOCK
+    nbytes = align(nbytes_of(words, 0))
+    slot = alloc(mem, nbytes, int(mem[L.SCOPE_DEPTH]) - 1)
+    if slot < 0:
+        return slot
+    prepare(mem, slot, -1, 0, 1)
+    mem[slot + L.S_COUNTS] = 1
+    take_body(mem, slot, body_words(1, 0, 0))
+    at = tensors_at(mem, slot)
+    for k in range(TENSOR_WORDS - 1):
+        mem[at + k] = words[k]
+    mem[at + L.TENSOR_KIND] = words[L.TENSOR_KIND] & L.TENSOR_KIND_MASK
+    mem[int(mem[slot + L.S_BODY])] = 0
+    mem[slot + L.S_OWNER] = -1
+    if nbytes > 0:
+        slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
+        mem[at + L.TENSOR_DATA] = slab
+        mem[int(mem[slot + L.S_BODY])] = 1
+        insert(mem, slab, -1, slot)
+    register_task(mem, slot)
+    move(mem, slot, L.COMPLETED)
+    return slot
+
+
+# ---------------------------------------------------------------- scopes
+@kernel
+def register_task(mem, slot):
+    """Give a fresh slot the reference of the innermost open scope."""
+    depth = int(mem[L.SCOPE_DEPTH])
+    mem[slot + L.S_FANOUT] += 1
+    mem[slot + L.S_LINK] = mem[L.SCOPE_STACK + depth - 1]
+    mem[L.SCOPE_STACK + depth - 1] = slot
+
+
+@kernel
+def open_scope(mem):
+    """Open a scope: what is submitted from now on binds to it.
+
+    Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
+    """
+    depth = int(mem[L.SCOPE_DEPTH])
+    if depth > L.MAX_SCOPE_DEPTH:
+        return L.TOO_DEEP
+    mem[L.SCOPE_STACK + depth] = L.NONE
+    mem[L.SCOPE_DEPTH] = depth + 1
+    return L.OK
+
+
+@kernel
+def close_scope(mem):
+    """End the innermost scope: drop its reference on each of its tasks. Does not wait.
+
+    Returns  OK, or NO_SCOPE with nothing changed
+    """
+    depth = int(mem[L.SCOPE_DEPTH])
+    if depth == 0:
+        return L.NO_SCOPE
+    mem[L.SCOPE_DEPTH] = depth - 1
+    slot = int(mem[L.SCOPE_STACK + depth - 1])
+    while slot != L.NONE:
+        after = int(mem[slot + L.S_LINK])
+        if release_ref(mem, slot):
+            reclaim(mem, slot)
+        slot = after
+    return L.OK
+
+
+# ---------------------------------------------------------------- reclamation
+@kernel
+def reclaim(mem, slot):
+    """Take a CONSUMED slot apart: its TensorMap entries, its body, its slab, itself.
+
+    Rule     an entry is erased only while it names this slot (D5); CONSUMED → FREE
+    """
+    body = int(mem[slot + L.S_BODY])
+    at = tensors_at(mem, slot)
+    worker = int(mem[slot + L.S_OWNER])
+    for k in range(at - body):
+        mask = int(mem[body + k])
+        i = k * L.MASK_TENSORS
+        while mask != 0:
+            if mask & 1 != 0:
+                t = at + i * TENSOR_WORDS
+                erase(mem, int(mem[t + L.TENSOR_DATA]), owner_of(mem, t, worker), slot)
+            mask >>= 1
+            i += 1
+    give_body_back(mem, slot)
+    move(mem, slot, L.FREE)
+    release(mem, slot)
+
+
+@kernel
+def request_cancel(mem):
+    """What has not started shall not start (D11)."""
+    store(mem, L.CANCEL, 1)

@@ -1,0 +1,120 @@
+"""TensorMap: (address, owner) → the task that currently produces what stands there.
+
+Open addressing with linear probing; an entry is removed by shifting its followers back, so an empty
+place is truly empty and the table never needs cleaning. It doubles into its other area when half
+full and starts small again when a run has ended. The Orch thread owns it.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .kernel import kernel
+
+ENTRY_WORDS = L.ENTRY_WORDS
+
+
+@kernel
+def home(data, owner, mask):
+    """Return the preferred place of a key: multiplicative hashing, all bits of the address count."""
+    x = (data ^ data >> 29) + owner * 40503
+    x = (x * 0x9E3779B1) & 0xFFFFFFFFFFFF
+    return (x ^ x >> 23) & mask
+
+
+@kernel
+def find(mem, data, owner):
+    """Return the entry that holds the key, or the empty one where it belongs."""
+    base = int(mem[L.MAP_BASE])
+    mask = int(mem[L.MAP_MASK])
+    place = home(data, owner, mask)
+    while True:
+        entry = base + place * ENTRY_WORDS
+        if mem[entry + L.E_SLOT] == L.NONE:
+            return entry
+        if mem[entry + L.E_DATA] == data and mem[entry + L.E_OWNER] == owner:
+            return entry
+        place = (place + 1) & mask
+
+
+@kernel
+def lookup(mem, data, owner):
+    """Return the current producer of a buffer, or NONE."""
+    return int(mem[find(mem, data, owner) + L.E_SLOT])
+
+
+@kernel
+def has_room(mem, keys):
+    """Say whether `keys` more entries keep the table at most half full, growing it if they do not."""
+    while 2 * (mem[L.MAP_COUNT] + keys) > mem[L.MAP_MASK] + 1:
+        if not grow(mem):
+            return False
+    return True
+
+
+@kernel
+def grow(mem):
+    """Move every entry into a table of twice the size; False if the area ends here."""
+    old_base = int(mem[L.MAP_BASE])
+    old_mask = int(mem[L.MAP_MASK])
+    if 2 * (old_mask + 1) > mem[L.MAP_AREA]:
+        return False
+    other = L.A_MAP + 1 if old_base == mem[L.A_MAP] else L.A_MAP
+    mem[L.MAP_BASE] = mem[other]
+    mem[L.MAP_MASK] = 2 * old_mask + 1
+    mem[L.MAP_COUNT] = 0
+    for place in range(old_mask + 1):
+        entry = old_base + place * ENTRY_WORDS
+        slot = int(mem[entry + L.E_SLOT])
+        if slot != L.NONE:
+            insert(mem, int(mem[entry + L.E_DATA]), int(mem[entry + L.E_OWNER]), slot)
+            mem[entry + L.E_SLOT] = L.NONE
+    return True
+
+
+@kernel
+def insert(mem, data, owner, slot):
+    """Make `slot` the producer of a buffer; whoever was, keeps only the consumers it has."""
+    entry = find(mem, data, owner)
+    if mem[entry + L.E_SLOT] == L.NONE:
+        mem[entry + L.E_DATA] = data
+        mem[entry + L.E_OWNER] = owner
+        mem[L.MAP_COUNT] += 1
+    mem[entry + L.E_SLOT] = slot
+
+
+@kernel
+def erase(mem, data, owner, slot):
+    """Remove a key if it still names `slot`: a newer producer's entry stays (D5).
+
+    Returns  whether an entry was removed
+    """
+    entry = find(mem, data, owner)
+    if mem[entry + L.E_SLOT] != slot or slot == L.NONE:
+        return False
+    base = int(mem[L.MAP_BASE])
+    mask = int(mem[L.MAP_MASK])
+    hole = (entry - base) // ENTRY_WORDS
+    place = hole
+    while True:
+        place = (place + 1) & mask
+        mover = base + place * ENTRY_WORDS
+        if mem[mover + L.E_SLOT] == L.NONE:
+            break
+        wanted = home(int(mem[mover + L.E_DATA]), int(mem[mover + L.E_OWNER]), mask)
+        if (place - wanted) & mask >= (place - hole) & mask:  # it may stand in the hole
+            target = base + hole * ENTRY_WORDS
+            mem[target + L.E_DATA] = mem[mover + L.E_DATA]
+            mem[target + L.E_OWNER] = mem[mover + L.E_OWNER]
+            mem[target + L.E_SLOT] = mem[mover + L.E_SLOT]
+            hole = place
+    mem[base + hole * ENTRY_WORDS + L.E_SLOT] = L.NONE
+    mem[L.MAP_COUNT] -= 1
+    return True
+
+
+@kernel
+def reset(mem):
+    """Make an empty table small again, so that it stays in the cache."""
+    if mem[L.MAP_COUNT] == 0:
+        mem[L.MAP_BASE] = mem[L.A_MAP]
+        mem[L.MAP_MASK] = L.MAP_SMALLEST - 1

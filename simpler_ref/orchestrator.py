@@ -1,0 +1,597 @@
+"""What the orchestration function holds, and the documents' three structures on their own.
+
+`Orchestrator` turns `submit_sub`, `alloc` and scopes into tasks of the graph; the work is done by the
+kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` give the same kernels one at a time, for
+tests and for learning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .callable_identity import CallableHandle
+from .engine import Engine
+from .errors import RingFullError, TaskError
+from .jit import layout as L
+from .task_interface import (
+    ContinuousTensor,
+    DataType,
+    TaskArgs,
+    TaskState,
+    make_tensor,
+    to_dtype,
+)
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+INVALID = -1
+"""`TensorMap.lookup`: nobody produces that buffer."""
+_FOREVER_NS = 1 << 62
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes} bytes"
+
+
+class Orchestrator:
+    """Builds the graph of one run; valid while the orchestration function runs, on its thread.
+
+    `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
+    """
+
+    def __init__(self, worker: Worker, engine: Engine) -> None:
+        self._worker = worker
+        self._engine = engine
+        self._mem = engine.mem
+        self._submit = engine.kernels.submit_and_pass
+        self._callables: dict[CallableHandle, int] = {}
+        self._thread = -1
+        self._error: TaskError | None = None
+        self.ring = Ring._over(engine, worker.alloc_timeout_s)
+        """Introspection of this Worker's rings."""
+
+    # ------------------------------------------------------------ submit
+    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
+        """Submit a task for a sub worker: ``handle``'s callable on `args`.
+
+        Its dependencies follow from the tags: it runs after the tasks that currently produce its
+        INPUT and INOUT tensors, and becomes the producer of its OUTPUT, INOUT and OUTPUT_EXISTING
+        ones. An OUTPUT without address gets memory from the ring of the open scope;
+        ``args.tensor(i)`` then has it.
+
+        Raises
+        ------
+        TypeError, KeyError
+            `handle` is no CallableHandle; belongs to another Worker; is no longer live.
+        TaskError
+            A task of this run has failed: nothing more is accepted.
+        RingFullError
+            No room within the Worker's `alloc_timeout_s`.
+        RuntimeError
+            The outputs exceed a ring; outside of a run; on another thread; no sub workers.
+        ValueError
+            The arguments do not fit a mailbox.
+        """
+        try:
+            word = self._callables[handle]
+            if args is None:
+                counts, wire = 0, b""
+            else:
+                tensors, scalars = args._tensors, args._scalars
+                if scalars:
+                    counts = len(tensors) | len(scalars) << 32
+                    wire = b"".join(tensors + scalars)
+                else:
+                    counts = len(tensors)
+                    wire = b"".join(tensors)
+        except (KeyError, TypeError, AttributeError):
+            raise self._refusal(handle, args) from None
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
+        slot = self._submit(self._mem, word, counts, wire, -1)
+        if slot < 0:
+            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire, -1), wire)
+        if slot & L.AUTO_OUTPUT and args is not None:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, args)
+
+    def _note_outputs(self, slot: int, args: TaskArgs) -> None:
+        """Write the addresses the runtime chose back into `args`."""
+        tensors = len(args._tensors)
+        mask_words = -(-tensors // L.MASK_TENSORS)
+        at = int(self._mem[slot + L.S_BODY]) + mask_words
+        for i, wire in enumerate(args._tensors):
+            if wire[34] == L.OUTPUT and not any(wire[:8]):
+                args._tensors[i] = self._mem[at + 5 * i : at + 5 * i + 1].tobytes() + wire[8:]
+
+    def _refusal(self, handle: Any, args: Any) -> Exception:
+        """Say why a submit was refused; nothing has changed."""
+        if not isinstance(handle, CallableHandle):
+            return TypeError(
+                "submit_sub expects a CallableHandle returned by Worker.register, got "
+                f"{type(handle).__name__}; write handle = worker.register(function) first"
+            )
+        if args is not None and not isinstance(args, TaskArgs):
+            return TypeError(f"args must be a TaskArgs or None, got {type(args).__name__}")
+        if self._thread == -1:
+            return self._closed()
+        if handle in self._callables:
+            return TypeError("these TaskArgs are those of a running task; build new ones")
+        return self._worker._explain_handle(handle)
+
+    def _closed(self) -> RuntimeError:
+        return RuntimeError(
+            "this Orchestrator's run has ended: submit, alloc and scopes work only while the "
+            "orchestration function given to Worker.run is running"
+        )
+
+    def _wrong_thread(self) -> RuntimeError:
+        if self._thread == -1:
+            return self._closed()
+        return RuntimeError(
+            f"the Orchestrator belongs to the thread that called Worker.run ({self._thread}); it "
+            f"was used on thread {get_ident()}"
+        )
+
+    # ------------------------------------------------------------ alloc
+    def alloc(self, shape: int | Sequence[int], dtype: Any) -> ContinuousTensor:
+        """Return a buffer from the ring of the open scope.
+
+        It stays until the scope has ended and every task that was given it as INPUT or INOUT is
+        done. A task that writes it must tag it INOUT: OUTPUT would be a mere overwrite, without a
+        hold on the memory.
+
+        Raises
+        ------
+        RuntimeError, RingFullError, TaskError
+            See `submit_sub`.
+        """
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        tensor = ContinuousTensor(0, sizes, to_dtype(dtype))
+        kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
+        slot = kernels.alloc_buffer(mem, wire)
+        if slot < 0:
+            slot = self._retry(slot, lambda: kernels.alloc_buffer(mem, wire), wire)
+        data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
+        return ContinuousTensor(data, sizes, tensor.dtype, keep=self._engine.heap)
+
+    # ------------------------------------------------------------ scopes
+    def scope(self) -> ScopeGuard:
+        """Return a context manager: a scope one deeper, whose tasks use the next ring."""
+        return ScopeGuard(self)
+
+    def scope_begin(self) -> None:
+        """Open a scope.
+
+        Raises
+        ------
+        RuntimeError
+            64 scopes are open already; outside of a run.
+        """
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
+        if self._engine.kernels.open_scope(self._mem) != L.OK:
+            raise RuntimeError(
+                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
+            )
+
+    def scope_end(self) -> None:
+        """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
+
+        Raises
+        ------
+        RuntimeError
+            No scope is open; outside of a run.
+        """
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
+        if self._mem[L.SCOPE_DEPTH] <= 1:
+            raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
+        self._engine.kernels.close_scope(self._mem)
+
+    def live_tasks(self) -> int:
+        """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""
+        return int(self._mem[L.LIVE])
+
+    # ------------------------------------------------------------ waiting for room
+    def _retry(self, code: int, attempt: Callable[[], int], wire: bytes) -> int:
+        """Turn a refusal into an exception, or help the Scheduler until there is room."""
+        mem, kernels = self._mem, self._engine.kernels
+        timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
+        since = time.monotonic_ns()
+        reclaimed = self._progress()
+        while code == L.WOULD_BLOCK:
+            rest = timeout_ns - (time.monotonic_ns() - since)
+            if rest <= 0:
+                raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire))
+            kernels.help_scheduler(mem, -1, 1, rest)
+            code = attempt()
+            if self._progress() != reclaimed:
+                reclaimed, since = self._progress(), time.monotonic_ns()
+        if code >= 0:
+            return code
+        if code == L.RUN_FAILED:
+            raise self._task_error()
+        if code == L.TOO_MANY_ARGS:
+            raise ValueError(
+                f"the arguments take {8 + len(wire)} bytes, a mailbox holds "
+                f"{L.MAILBOX_ARGS_CAPACITY}: 8 + 40 per tensor + 8 per scalar; pass fewer, or put "
+                "the numbers into a tensor"
+            )
+        assert code == L.TOO_LARGE, code
+        raise RuntimeError(
+            f"a request exceeds per-ring heap size: {_mib(self._requested(wire))} were asked for, a "
+            f"ring has {_mib(self.ring.heap_size(0))}; give Worker(heap_ring_size=…) a larger value"
+        )
+
+    def _progress(self) -> tuple[int, int]:
+        """Return what changes whenever a task finishes or is reclaimed."""
+        mem = self._mem
+        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
+            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
+        )
+
+    @staticmethod
+    def _requested(wire: bytes) -> int:
+        """Return the ring bytes a submit or an alloc asks for."""
+        total = 0
+        for at in range(0, len(wire) - 39, 40):
+            if not any(wire[at : at + 8]) and wire[at + 34] == L.OUTPUT:
+                nbytes = ContinuousTensor._from_wire(wire[at : at + 40]).nbytes()
+                total += L.round_up(nbytes, L.HEAP_ALIGN)
+        return total
+
+    # ------------------------------------------------------------ for Worker.run
+    def _open(self, callables: dict[CallableHandle, int]) -> None:
+        self._callables = callables
+        self._error = None
+        self._thread = get_ident()
+
+    def _close(self) -> None:
+        self._thread = -1
+        self._callables = {}
+
+    def _task_error(self) -> TaskError:
+        """Return the run's first failure as an exception, the same one each time."""
+        if self._error is None:
+            self._error = self._worker._read_error()
+        return self._error
+
+
+class ScopeGuard:
+    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it."""
+
+    __slots__ = ("_depth", "_orch")
+
+    def __init__(self, orch: Orchestrator) -> None:
+        self._orch = orch
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if self._depth:
+            raise RuntimeError("this scope is open already: call orch.scope() for each with")
+        self._orch.scope_begin()
+        self._depth = int(self._orch._mem[L.SCOPE_DEPTH])
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        orch, depth = self._orch, self._depth
+        self._depth = 0
+        if orch._mem[L.SCOPE_DEPTH] < depth:
+            if error is None:
+                raise RuntimeError(
+                    "scope_end without scope_begin: this scope was ended inside its with block"
+                )
+            return
+        while orch._mem[L.SCOPE_DEPTH] >= depth:
+            orch.scope_end()
+
+
+# ---------------------------------------------------------------- Ring on its own
+class AllocResult(NamedTuple):
+    """What `Ring.alloc` hands out."""
+
+    slot: int
+    """Task id, counted from 0 since the ring was last reset."""
+    heap_ptr: int | None
+    """Address of the slab; None for zero bytes."""
+    heap_end_offset: int
+    """Offset in the ring just past the slab."""
+    ring_idx: int
+
+
+class SlotView(NamedTuple):
+    """A look at one live slot."""
+
+    task_id: int
+    state: TaskState
+    ring_idx: int
+    ring_slot_idx: int
+    fanout_total: int
+    fanout_released: int
+
+
+class Ring:
+    """Task ids and heap rings: `alloc` claims an id and a slab, `release` gives them back.
+
+    Parameters
+    ----------
+    heap_bytes : int
+        Size of each ring.
+    timeout_ms : int
+        How long `alloc` waits without progress.
+    ring_depth : int
+        Number of rings.
+    task_window : int
+        How many ids a ring may span, from the oldest not released to the newest.
+    """
+
+    def __init__(
+        self,
+        heap_bytes: int = L.DEFAULT_HEAP_RING_SIZE,
+        timeout_ms: int = int(L.DEFAULT_ALLOC_TIMEOUT_S * 1000),
+        *,
+        ring_depth: int = L.MAX_RING_DEPTH,
+        task_window: int = 1 << 16,
+    ) -> None:
+        engine = Engine(heap_ring_size=heap_bytes, ring_depth=ring_depth, task_window=task_window)
+        self._attach(engine, timeout_ms / 1000)
+
+    @classmethod
+    def _over(cls, engine: Engine, timeout_s: float) -> Ring:
+        ring = cls.__new__(cls)
+        ring._attach(engine, timeout_s)
+        return ring
+
+    def _attach(self, engine: Engine, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._slots: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._shut_down = False
+
+    def alloc(self, nbytes: int = 0, scope_depth: int = 0) -> AllocResult:
+        """Claim a task id and `nbytes` from the ring of a 0-based scope depth.
+
+        Raises
+        ------
+        RingFullError
+            No room within the timeout.
+        RuntimeError
+            The request exceeds the ring; the ring is shut down.
+        """
+        if nbytes < 0 or scope_depth < 0:
+            raise ValueError(f"nbytes {nbytes} and scope_depth {scope_depth} must not be negative")
+        mem, kernels = self._engine.mem, self._engine.kernels
+        with self._changed:
+            while True:
+                if self._shut_down:
+                    raise RuntimeError("this Ring is shut down")
+                slot = kernels.ring_alloc(mem, nbytes, scope_depth)
+                if slot >= 0:
+                    break
+                if slot == L.TOO_LARGE:
+                    raise RuntimeError(
+                        f"{nbytes} bytes exceeds per-ring heap size: a ring has {self.heap_size(0)}"
+                    )
+                if not self._changed.wait(self._timeout_s):
+                    raise RingFullError(self._full_message(self._timeout_s, b""))
+            task_id = int(mem[slot + L.S_ID])
+            self._slots[task_id] = slot
+            ring = int(mem[slot + L.S_RING]) & 7
+            cursor = int(mem[self._word(ring, L.R_CURSOR)])
+            size = L.round_up(nbytes, L.HEAP_ALIGN)
+            pointer = self.heap_base(ring) + cursor - size if nbytes else None
+            return AllocResult(task_id, pointer, cursor, ring)
+
+    def release(self, slot: int) -> None:
+        """Give a task id back; its ring's tail moves over every released allocation that is oldest.
+
+        Raises
+        ------
+        KeyError
+            `slot` is not live.
+        """
+        with self._changed:
+            if slot not in self._slots:
+                raise KeyError(f"task {slot} is not live in this Ring")
+            self._engine.kernels.ring_release(self._engine.mem, self._slots.pop(slot))
+            self._changed.notify_all()
+
+    def slot_state(self, slot: int) -> SlotView:
+        """Return a look at a live slot.
+
+        Raises
+        ------
+        KeyError
+            `slot` is not live.
+        """
+        if slot not in self._slots:
+            raise KeyError(f"task {slot} is not live in this Ring")
+        return view_slot(self._engine, self._slots[slot])
+
+    def reset_to_empty(self) -> None:
+        """Forget every allocation: ids start at 0, every ring is empty."""
+        with self._changed:
+            self._slots.clear()
+            self._engine.kernels.ring_reset(self._engine.mem)
+            self._changed.notify_all()
+
+    def shutdown(self) -> None:
+        """Refuse every further alloc, also those that wait."""
+        with self._changed:
+            self._shut_down = True
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------ introspection
+    def _word(self, ring_idx: int, field: int) -> int:
+        if not 0 <= ring_idx < self._engine.mem[L.RINGS]:
+            raise IndexError(f"ring {ring_idx} does not exist: there are {self.ring_count()}")
+        return L.RING_BLOCK + ring_idx * L.LINE + field
+
+    def ring_count(self) -> int:
+        """Return how many rings there are."""
+        return int(self._engine.mem[L.RINGS])
+
+    def heap_base(self, ring_idx: int) -> int:
+        """Return the address of a ring."""
+        return int(self._engine.mem[self._word(ring_idx, L.R_BASE)])
+
+    def heap_size(self, ring_idx: int) -> int:
+        """Return the bytes of a ring."""
+        return int(self._engine.mem[self._word(ring_idx, L.R_SIZE)])
+
+    def heap_top(self, ring_idx: int) -> int:
+        """Return the offset at which the next allocation begins."""
+        return int(self._engine.mem[self._word(ring_idx, L.R_CURSOR)])
+
+    def heap_tail(self, ring_idx: int) -> int:
+        """Return the offset of the oldest byte still held; heap_top if there is none."""
+        tail = int(self._engine.mem[self._word(ring_idx, L.R_TAIL)])
+        top = int(self._engine.mem[self._word(ring_idx, L.R_TOP)])
+        return self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)
+
+    def heap_held(self, ring_idx: int) -> int:
+        """Return the bytes held, the skipped end of a lap included."""
+        mem = self._engine.mem
+        return int(mem[self._word(ring_idx, L.R_TOP)] - mem[self._word(ring_idx, L.R_TAIL)])
+
+    def next_task_id(self) -> int:
+        """Return the id the next allocation gets."""
+        return int(self._engine.mem[L.NEXT_TASK_ID])
+
+    def _full_message(self, timeout_s: float, wire: bytes) -> str:
+        """Say which ring is full of what, and what to do about it."""
+        mem = self._engine.mem
+        depth = max(0, int(mem[L.SCOPE_DEPTH]) - 1)
+        ring = min(depth, self.ring_count() - 1)
+        r = L.RING_BLOCK + ring * L.LINE
+        alive, end = int(mem[r + L.R_ALIVE]), int(mem[r + L.R_NEXT])
+        oldest = ""
+        if alive != end:
+            entry = int(mem[L.A_FIFO + ring]) + (alive & int(mem[L.RING_MASK])) * L.FIFO_WORDS
+            view = view_slot(self._engine, int(mem[entry + L.FIFO_SLOT]))
+            oldest = f", the oldest is task {view.task_id} ({view.state.name})"
+        window = int(mem[L.WINDOW])
+        if end - alive >= window or mem[L.LIVE] >= window:
+            return (
+                f"task window full: {window} tasks are alive and none was reclaimed within "
+                f"{timeout_s} s{oldest}. Give Worker(task_window=…) a larger value, or end a scope "
+                "earlier"
+            )
+        asked = Orchestrator._requested(wire)
+        return (
+            f"HeapRing exhausted: ring {ring} ({_mib(self.heap_size(ring))}) had no room"
+            f"{' for ' + _mib(asked) if asked else ''} within {timeout_s} s: "
+            f"{_mib(self.heap_held(ring))} are held by {end - alive} tasks{oldest}. Increase "
+            "heap_ring_size on Worker, or end a scope earlier"
+        )
+
+
+def view_slot(engine: Engine, slot: int) -> SlotView:
+    """Read the fields of a slot that are of interest to people."""
+    mem = engine.mem
+    fanout = int(mem[slot + L.S_FANOUT])
+    place = int(mem[slot + L.S_RING])
+    return SlotView(
+        task_id=int(mem[slot + L.S_ID]),
+        state=TaskState(int(mem[slot + L.S_STATE])),
+        ring_idx=place & 7,
+        ring_slot_idx=place >> 3,
+        fanout_total=fanout & L.FANOUT_TOTAL_MASK,
+        fanout_released=fanout >> 32,
+    )
+
+
+class TensorMap:
+    """Which task currently produces the buffer at an address."""
+
+    def __init__(self) -> None:
+        self._engine = Engine(heap_ring_size=L.HEAP_ALIGN, ring_depth=1, task_window=1 << 16)
+
+    def lookup(self, base_ptr: int, owner: int = -1) -> int:
+        """Return the producer of a buffer, or INVALID."""
+        return int(self._engine.kernels.map_lookup(self._engine.mem, base_ptr, owner)) - 1
+
+    def insert(self, base_ptr: int, slot: int, owner: int = -1) -> None:
+        """Make `slot` the producer of a buffer, in place of whoever was."""
+        if slot < 0 or base_ptr == 0:
+            raise ValueError(f"slot {slot} must not be negative and address {base_ptr} not 0")
+        if self._engine.kernels.map_insert(self._engine.mem, base_ptr, owner, slot + 1) != L.OK:
+            raise MemoryError("the TensorMap is full")
+
+    def erase(self, base_ptr: int, slot: int, owner: int = -1) -> bool:
+        """Remove a buffer's entry if it still names `slot`; say whether it did."""
+        return bool(
+            self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1)
+        )
+
+    def __len__(self) -> int:
+        return int(self._engine.mem[L.MAP_COUNT])
+
+
+class Scope:
+    """The stack of open scopes: each holds a reference on the tasks registered in it."""
+
+    def __init__(self) -> None:
+        self._frames: list[list[int]] = []
+
+    def scope_begin(self) -> None:
+        """Open a scope.
+
+        Raises
+        ------
+        RuntimeError
+            The run's own scope and 64 more are open.
+        """
+        if len(self._frames) > L.MAX_SCOPE_DEPTH:
+            raise RuntimeError(f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open")
+        self._frames.append([])
+
+    def scope_end(self, release_ref: Callable[[int], None]) -> None:
+        """End the innermost scope: call `release_ref` once for each of its tasks."""
+        if not self._frames:
+            raise RuntimeError("scope_end without scope_begin: no scope is open")
+        for slot in self._frames.pop():
+            release_ref(slot)
+
+    def register_task(self, slot: int) -> None:
+        """Bind a task to the innermost scope."""
+        if not self._frames:
+            raise RuntimeError("register_task without scope_begin: no scope is open")
+        if slot not in self._frames[-1]:
+            self._frames[-1].append(slot)
+
+    def depth(self) -> int:
+        """Return how many scopes are open; 0 means none."""
+        return len(self._frames)
+
+    def current_depth(self) -> int:
+        """Return the 0-based depth, from which the ring follows."""
+        return len(self._frames) - 1
+
+
+__all__ = [
+    "INVALID",
+    "AllocResult",
+    "ContinuousTensor",
+    "DataType",
+    "Orchestrator",
+    "Ring",
+    "Scope",
+    "ScopeGuard",
+    "SlotView",
+    "TensorMap",
+    "make_tensor",
+]

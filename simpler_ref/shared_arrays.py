@@ -1,0 +1,140 @@
+"""Shared memory: for the engine, for the heap rings, and for users' tensors.
+
+A region is created with `multiprocessing.shared_memory`, mapped, and unlinked before anything else
+happens, so that no process, however it ends, can leave a name behind. The mapping lives as long as
+any array over it does: an array from `Worker.empty` stays valid after the Worker is closed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from multiprocessing import shared_memory
+from typing import Any
+
+import numpy as np
+
+from .jit.layout import round_up
+from .task_interface import Array
+
+PAGE = mmap.PAGESIZE
+ARENA_ALIGN = 64
+_SHM = "/dev/shm"
+
+
+def create_region(nbytes: int) -> Array:
+    """Return fresh, zeroed bytes that this process and all it forks from now on share.
+
+    Pages take memory only once they are touched. Where the system's shared-memory file system is
+    smaller than the request (64 MiB in many containers), touching it would end in SIGBUS; an
+    anonymous shared mapping, which has no such limit, is used instead.
+
+    Raises
+    ------
+    MemoryError
+        The address space or the system's limits do not allow a region of this size.
+    """
+    nbytes = round_up(max(nbytes, 1), PAGE)
+    try:
+        mapping = _map_named(nbytes) if _free_in_shm() >= nbytes else None
+        if mapping is None:
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+            mapping = mmap.mmap(-1, nbytes, flags=flags)
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(
+            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
+            "arena_size and task_window set the sizes"
+        ) from error
+    return np.frombuffer(mapping, np.uint8)
+
+
+def _free_in_shm() -> int:
+    try:
+        stat = os.statvfs(_SHM)
+    except OSError:
+        return 0
+    return stat.f_bavail * stat.f_frsize
+
+
+def _map_named(nbytes: int) -> mmap.mmap | None:
+    try:
+        block = shared_memory.SharedMemory(create=True, size=nbytes)
+    except OSError:
+        return None
+    try:
+        fd = os.open(f"{_SHM}/{block.name}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return mmap.mmap(fd, nbytes, mmap.MAP_SHARED)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    finally:
+        block.close()
+        block.unlink()
+
+
+class Arena:
+    """Memory for users' tensors: first fit over free spans, given back with the last reference.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size of the region; pages are lazy.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = create_region(nbytes)
+        self.base: int = self.memory.ctypes.data
+        self.size = int(self.memory.nbytes)
+        self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
+        self._lock = threading.RLock()  # a finalizer may run in the middle of an allocation
+
+    def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        """Return an uninitialised array of the arena.
+
+        Raises
+        ------
+        MemoryError
+            No free span is long enough.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        kind = np.dtype(dtype)
+        if any(size < 0 for size in sizes):
+            raise ValueError(f"shape {sizes} has a negative dimension")
+        nbytes = int(np.prod(sizes, dtype=object)) * kind.itemsize
+        length = round_up(max(nbytes, 1), ARENA_ALIGN)
+        offset = self._take(length)
+        owner = self.memory[offset : offset + length]  # dies with the last view of it
+        weakref.finalize(owner, self._give_back, offset, length).atexit = False
+        return np.ndarray(sizes, kind, buffer=owner)
+
+    def _take(self, length: int) -> int:
+        with self._lock:
+            for i, (offset, room) in enumerate(self._free):
+                if room >= length:
+                    if room == length:
+                        del self._free[i]
+                    else:
+                        self._free[i] = (offset + length, room - length)
+                    return offset
+            largest = max((room for _, room in self._free), default=0)
+        raise MemoryError(
+            f"no room for {length} bytes: the arena of {self.size} bytes has a largest free span "
+            f"of {largest}; drop arrays no longer needed or give Worker(arena_size=…) a larger value"
+        )
+
+    def _give_back(self, offset: int, length: int) -> None:
+        with self._lock:
+            i = bisect.bisect(self._free, (offset, length))
+            if i < len(self._free) and self._free[i][0] == offset + length:
+                length += self._free.pop(i)[1]
+            if i > 0 and sum(self._free[i - 1]) == offset:
+                start, room = self._free[i - 1]
+                self._free[i - 1] = (start, room + length)
+            else:
+                self._free.insert(i, (offset, length))

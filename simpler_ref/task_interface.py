@@ -1,0 +1,619 @@
+"""What a task is made of: tensors with tags, scalars, configuration.
+
+`ContinuousTensor` describes memory, it does not own it: address, shape, element type. `TaskArgs`
+collects tensors, each with the tag that says how the task uses it, and then scalars. Tags are read
+once, by submit; what reaches the worker has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import math
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsInt, TypeAlias
+
+import numpy as np
+
+from .jit import layout as L
+from .mappings import covers, shared_mappings
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Tensor: TypeAlias = "ContinuousTensor | Array | Any"
+
+
+class DataType(enum.IntEnum):
+    """Element type of a tensor."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT32 = 2
+    INT16 = 3
+    INT8 = 4
+    UINT8 = 5
+    BFLOAT16 = 6
+    INT64 = 7
+    UINT64 = 8
+    UINT16 = 9
+    UINT32 = 10
+    BOOL = 11
+
+
+class TensorArgType(enum.IntEnum):
+    """How a task uses a tensor, from which its dependencies follow."""
+
+    INPUT = L.INPUT
+    OUTPUT = L.OUTPUT
+    INOUT = L.INOUT
+    OUTPUT_EXISTING = L.OUTPUT_EXISTING
+    NO_DEP = L.NO_DEP
+
+
+class ArgDirection(enum.IntEnum):
+    """Direction of one argument of a chip callable."""
+
+    SCALAR = 0
+    IN = 1
+    OUT = 2
+    INOUT = 3
+
+
+class WorkerType(enum.IntEnum):
+    """The pool a task goes to."""
+
+    NEXT_LEVEL = L.NEXT_LEVEL
+    SUB = L.SUB
+
+
+class TaskState(enum.IntEnum):
+    """Where a task is in its life; `jit/slots.py` has the transitions."""
+
+    FREE = L.FREE
+    PENDING = L.PENDING
+    READY = L.READY
+    RUNNING = L.RUNNING
+    COMPLETED = L.COMPLETED
+    CONSUMED = L.CONSUMED
+    FAILED = L.FAILED
+
+
+class MailboxState(enum.IntEnum):
+    """Who has to act on a mailbox."""
+
+    IDLE = L.IDLE
+    TASK_READY = L.TASK_READY
+    TASK_DONE = L.TASK_DONE
+    SHUTDOWN = L.SHUTDOWN
+    CONTROL_REQUEST = L.CONTROL_REQUEST
+    CONTROL_DONE = L.CONTROL_DONE
+    INIT_DONE = L.INIT_DONE
+
+
+MAILBOX_SIZE = L.MAILBOX_SIZE
+MAILBOX_OFF_ERROR_MSG = L.MAILBOX_OFF_ERROR_MSG
+MAILBOX_ERROR_MSG_SIZE = L.MAILBOX_ERROR_MSG_SIZE
+
+_NUMPY_NAMES = {
+    DataType.FLOAT32: "float32",
+    DataType.FLOAT16: "float16",
+    DataType.INT32: "int32",
+    DataType.INT16: "int16",
+    DataType.INT8: "int8",
+    DataType.UINT8: "uint8",
+    DataType.INT64: "int64",
+    DataType.UINT64: "uint64",
+    DataType.UINT16: "uint16",
+    DataType.UINT32: "uint32",
+    DataType.BOOL: "bool",
+}
+_TO_NUMPY = {kind: np.dtype(name) for kind, name in _NUMPY_NAMES.items()}
+_FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": DataType.BFLOAT16}
+
+_WIRE = struct.Struct("<Q5IIBB6x")
+_U64_MASK = (1 << 64) - 1
+
+
+def get_element_size(dtype: DataType) -> int:
+    """Return the bytes of one element."""
+    return L.DTYPE_SIZES[DataType(dtype)]
+
+
+def get_dtype_name(dtype: DataType) -> str:
+    """Return the name of an element type, e.g. ``"FLOAT32"``."""
+    return DataType(dtype).name
+
+
+def scalar_to_uint64(value: Any) -> int:
+    """Return the 64 bits that carry a scalar argument.
+
+    Integers (also negative ones, in two's complement) and bools as they are; a Python or 64-bit
+    numpy float, and a `ctypes` or 32-bit numpy float, as the bits of their IEEE 754 form.
+    """
+    if isinstance(value, (float, np.float64)):
+        return int.from_bytes(struct.pack("<d", value), "little")
+    if isinstance(value, (np.float32, ctypes.c_float)):
+        return int.from_bytes(struct.pack("<f", float(getattr(value, "value", value))), "little")
+    if isinstance(value, ctypes._SimpleCData):
+        return scalar_to_uint64(value.value)
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError(f"scalar {value} does not fit 64 bits")
+    return number & _U64_MASK
+
+
+def to_dtype(dtype: Any) -> DataType:
+    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype."""
+    if isinstance(dtype, DataType):
+        return dtype
+    if isinstance(dtype, int) and not isinstance(dtype, bool):
+        return DataType(dtype)
+    name = str(dtype).removeprefix("torch.")
+    kind = _FROM_NAME.get(name)
+    if kind is None:
+        try:
+            converted = np.dtype(dtype)
+        except TypeError:
+            converted = None
+        if converted is not None and converted.isnative:
+            kind = _FROM_NAME.get(converted.name)
+    if kind is None:
+        names = ", ".join(sorted(_FROM_NAME))
+        raise TypeError(f"dtype {dtype!r} cannot be passed to a task; convert to one of {names}")
+    return kind
+
+
+def numpy_dtype(kind: DataType) -> np.dtype[Any]:
+    """Return the numpy dtype of an element type; bfloat16 needs the package ml_dtypes."""
+    dtype = _TO_NUMPY.get(kind)
+    if dtype is None:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(
+                "numpy has no bfloat16: install ml_dtypes, or view the memory as UINT16"
+            ) from None
+        dtype = _TO_NUMPY[kind] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+class ContinuousTensor:
+    """A contiguous, row-major tensor at an address, at most five dimensions; owns no memory.
+
+    Attributes
+    ----------
+    data : int
+        Address of the first element; 0 for an OUTPUT that the runtime shall provide.
+    shapes : tuple[int, ...]
+        The dimensions.
+    ndims : int
+    dtype : DataType
+    child_memory : bool
+        True if the address is in the memory of a next-level worker, not of the host.
+    """
+
+    __slots__ = ("_keep", "_wire", "_wires", "child_memory", "data", "dtype", "shapes")
+
+    data: int
+    shapes: tuple[int, ...]
+    dtype: DataType
+    child_memory: bool
+    _wire: bytes
+    _wires: dict[int, bytes]
+    _keep: Any
+
+    def __init__(
+        self,
+        data: int,
+        shapes: Sequence[int],
+        dtype: DataType,
+        child_memory: bool = False,
+        *,
+        keep: Any = None,
+    ) -> None:
+        sizes = tuple(int(size) for size in shapes)
+        kind = to_dtype(dtype)
+        if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
+            raise ValueError(
+                f"a tensor has at most {L.CONTINUOUS_TENSOR_MAX_DIMS} dimensions, this one has "
+                f"{len(sizes)} {sizes}; reshape it"
+            )
+        if any(size < 0 or size > 0xFFFFFFFF for size in sizes):
+            raise ValueError(f"shape {sizes} has a dimension outside 0 … 2**32-1")
+        if math.prod(sizes) * L.DTYPE_SIZES[kind] >= 1 << 62:
+            raise ValueError(f"a tensor of shape {sizes} does not fit an address space")
+        if not 0 <= data <= _U64_MASK:
+            raise ValueError(f"address {data} is not an unsigned 64-bit number")
+        write = object.__setattr__
+        write(self, "data", int(data))
+        write(self, "shapes", sizes)
+        write(self, "dtype", kind)
+        write(self, "child_memory", bool(child_memory))
+        write(self, "_keep", keep)
+        padded = sizes + (0,) * (L.CONTINUOUS_TENSOR_MAX_DIMS - len(sizes))
+        wire = _WIRE.pack(data, *padded, len(sizes), kind, self.child_memory)
+        write(self, "_wire", wire)
+        write(self, "_wires", {tag: wire[:34] + bytes((tag, 0, 0, 0, 0, 0)) for tag in range(5)})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a ContinuousTensor cannot be changed (tried to set {name!r})")
+
+    @classmethod
+    def make(
+        cls, data: int, shapes: Sequence[int], dtype: DataType, child_memory: bool = False
+    ) -> ContinuousTensor:
+        """Describe memory by hand. The address is taken at its word."""
+        return cls(data, shapes, dtype, child_memory)
+
+    @property
+    def ndims(self) -> int:
+        """Number of dimensions."""
+        return len(self.shapes)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the tensor: elements times element size."""
+        return math.prod(self.shapes) * L.DTYPE_SIZES[self.dtype]
+
+    def numpy(self) -> Array:
+        """Return a numpy array over the same memory, without a copy.
+
+        Raises
+        ------
+        ValueError
+            If the tensor has no address, or one in a chip's memory.
+        """
+        if self.child_memory:
+            raise ValueError("this tensor is in a next-level worker's memory; copy it from there")
+        if self.data == 0 and self.nbytes() > 0:
+            raise ValueError(
+                "this tensor has no memory yet: the runtime provides it when it is submitted"
+            )
+        return view_memory(self.data, self.shapes, numpy_dtype(self.dtype), self._keep)
+
+    def __repr__(self) -> str:
+        where = ", child_memory" if self.child_memory else ""
+        return f"ContinuousTensor({self.data:#x}, {self.shapes}, {self.dtype.name}{where})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ContinuousTensor) and self._wire == other._wire
+
+    def __hash__(self) -> int:
+        return hash(self._wire)
+
+    @classmethod
+    def _from_wire(cls, wire: bytes) -> ContinuousTensor:
+        data, *sizes, ndims, dtype, child = _WIRE.unpack(wire)
+        return cls(data, sizes[:ndims], DataType(dtype), bool(child))
+
+
+_FIRST_ADDRESS = 4096
+_memory = (ctypes.c_char * ((1 << 47) - _FIRST_ADDRESS)).from_address(_FIRST_ADDRESS)
+"""The whole address space as one buffer: numpy makes views of it faster than of anything else."""
+
+
+def view_memory(data: int, shape: Sequence[int], dtype: np.dtype[Any], keep: Any = None) -> Array:
+    """Return an array over memory at an address; `keep` lives as long as the array does."""
+    if math.prod(shape) == 0:
+        return np.empty(shape, dtype)
+    if keep is None:
+        return np.ndarray(shape, dtype, buffer=_memory, offset=data - _FIRST_ADDRESS)
+    return np.ndarray(shape, dtype, buffer=keep, offset=data - keep.ctypes.data)
+
+
+# ---------------------------------------------------------------- arrays as arguments
+Visible = Callable[[int, int], str | None]
+"""Says whether the children see bytes [address, address + n): None, or why not."""
+
+_visibility: list[Visible] = []
+_current: Visible | None = None
+_known: dict[int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]] = {}
+
+
+def add_visibility(check: Visible) -> None:
+    """Let `check` vouch for shared memory (each open Worker does)."""
+    _visibility.append(check)
+
+
+def remove_visibility(check: Visible) -> None:
+    """Take a check back, and forget what it vouched for."""
+    if check in _visibility:
+        _visibility.remove(check)
+    _known.clear()
+
+
+def set_current(check: Visible | None) -> None:
+    """Let only the Worker whose run is in progress vouch, until told otherwise."""
+    global _current
+    _current = check
+
+
+def forget_visibility() -> None:
+    """Forget every check: this process was forked, the Workers are its parent's."""
+    global _current
+    _current = None
+    _visibility.clear()
+    _known.clear()
+
+
+def is_visible(address: int, nbytes: int) -> bool:
+    """Say whether any open Worker's children see some memory."""
+    return any(check(address, nbytes) is None for check in _visibility)
+
+
+def make_tensor(array: Any) -> ContinuousTensor:
+    """Describe an array (numpy, or a torch CPU tensor) that lives in shared memory.
+
+    Raises
+    ------
+    TypeError
+        Not an array, or an element type that cannot be passed.
+    ValueError
+        Not contiguous, more than five dimensions, or memory that a worker process cannot see.
+    """
+    if isinstance(array, ContinuousTensor):
+        return array
+    if isinstance(array, np.ndarray):
+        return _from_numpy(array)
+    if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
+        return _from_torch(array)
+    raise TypeError(
+        f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
+        "pass Worker.share(array) or Worker.empty(shape, dtype)"
+    )
+
+
+def _from_numpy(array: Array) -> ContinuousTensor:
+    known = _known.get(id(array))
+    if known is not None:
+        reference, shape, dtype, voucher, tensor = known
+        if (
+            reference() is array
+            and array.shape == shape
+            and array.dtype is dtype
+            and (_current is None or _current == voucher)
+        ):
+            return tensor
+    if not array.flags.c_contiguous:
+        raise ValueError(
+            f"an array of shape {array.shape} and strides {array.strides} is not contiguous; "
+            "pass Worker.share(array), which makes a contiguous copy"
+        )
+    kind = to_dtype(array.dtype)
+    address: int = array.__array_interface__["data"][0]
+    voucher = _require_visible(address, array.nbytes)
+    tensor = ContinuousTensor(address, array.shape, kind)
+    key = id(array)
+    reference = weakref.ref(array, lambda _: _known.pop(key, None))
+    _known[key] = (reference, array.shape, array.dtype, voucher, tensor)
+    return tensor
+
+
+def _from_torch(tensor: Any) -> ContinuousTensor:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"a tensor on {tensor.device} is not host memory; pass a CPU tensor")
+    if not tensor.is_contiguous():
+        raise ValueError("a torch tensor must be contiguous; call .contiguous().share_memory_()")
+    nbytes = tensor.numel() * tensor.element_size()
+    _require_visible(tensor.data_ptr(), nbytes, "call .share_memory_() before the Worker starts")
+    return ContinuousTensor(tensor.data_ptr(), tuple(tensor.shape), to_dtype(tensor.dtype))
+
+
+def _require_visible(
+    address: int, nbytes: int, remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)"
+) -> Visible | None:
+    """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
+    checks = [_current] if _current is not None else _visibility
+    why = ""
+    for check in checks:
+        reason = check(address, nbytes)
+        if reason is None:
+            return check
+        why = reason
+    if not checks and covers(shared_mappings(), address, nbytes) is not None:
+        return None
+    raise ValueError(
+        f"a worker process cannot see the {nbytes} bytes at {address:#x}: "
+        f"{why or 'it is private to this process'}; {remedy}"
+    )
+
+
+# ---------------------------------------------------------------- TaskArgs
+
+class TaskArgs:
+    """The arguments of one task: tensors with tags, then scalars.
+
+    In the orchestration function it is built; in a worker it is read, for the time of the call.
+    """
+
+    __slots__ = ("_scalars", "_tensors")
+
+    _tensors: list[bytes]
+    _scalars: list[bytes]
+
+    def __init__(self) -> None:
+        self._tensors = []
+        self._scalars = []
+
+    def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
+        """Append a tensor: a ContinuousTensor, or an array in shared memory.
+
+        Raises
+        ------
+        RuntimeError
+            After `add_scalar`: tensors come first.
+        TypeError, ValueError
+            See `make_tensor`; or `tag` is no TensorArgType.
+        """
+        if self._scalars:
+            raise RuntimeError("cannot add tensor after scalar: add all tensors first")
+        try:
+            self._tensors.append(tensor._wires[tag])
+        except (AttributeError, KeyError, TypeError):
+            self._tensors.append(make_tensor(tensor)._wires[_check_tag(tag)])
+
+    def add_scalar(self, value: SupportsInt | float) -> None:
+        """Append a scalar: 64 bits; see `scalar_to_uint64`."""
+        if type(value) is int and 0 <= value <= _U64_MASK:
+            self._scalars.append(value.to_bytes(8, "little"))
+        else:
+            self._scalars.append(scalar_to_uint64(value).to_bytes(8, "little"))
+
+    def tensor(self, i: int) -> ContinuousTensor:
+        """Return tensor `i`.
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … tensor_count()-1.
+        """
+        return ContinuousTensor._from_wire(self._tensors[_check_index(i, self._tensors, "tensor")])
+
+    def scalar(self, i: int) -> int:
+        """Return scalar `i` as the unsigned 64-bit integer that travelled.
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … scalar_count()-1.
+        """
+        return int.from_bytes(self._scalars[_check_index(i, self._scalars, "scalar")], "little")
+
+    def scalar_float(self, i: int) -> float:
+        """Return scalar `i`, which was added as a Python float."""
+        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        return float(struct.unpack("<d", raw)[0])
+
+    def tag(self, i: int) -> TensorArgType:
+        """Return the tag of tensor `i`."""
+        return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][34])
+
+    def set_tag(self, i: int, tag: TensorArgType) -> None:
+        """Change the tag of tensor `i`."""
+        wire = self._tensors[_check_index(i, self._tensors, "tag")]
+        self._tensors[i] = wire[:34] + bytes((_check_tag(tag), 0, 0, 0, 0, 0))
+
+    def tensor_count(self) -> int:
+        """Return the number of tensors."""
+        return len(self._tensors)
+
+    def scalar_count(self) -> int:
+        """Return the number of scalars."""
+        return len(self._scalars)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._tensors.clear()
+        self._scalars.clear()
+
+    def __len__(self) -> int:
+        return len(self._tensors) + len(self._scalars)
+
+    def __repr__(self) -> str:
+        return f"TaskArgs({self.tensor_count()} tensors, {self.scalar_count()} scalars)"
+
+
+def _check_index(i: int, items: Sequence[Any], what: str) -> int:
+    if not 0 <= i < len(items):
+        raise IndexError(f"{what} index {i} is out of range: there are {len(items)}")
+    return i
+
+
+def _check_tag(tag: Any) -> int:
+    try:
+        return int(TensorArgType(tag))
+    except ValueError:
+        raise ValueError(
+            f"{tag!r} is no TensorArgType; use INPUT, OUTPUT, INOUT, OUTPUT_EXISTING or NO_DEP"
+        ) from None
+
+
+class CallConfig:
+    """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
+
+    Attributes
+    ----------
+    block_dim : int
+        Cores a chip callable runs on; 0 lets the runtime choose.
+    aicpu_thread_num : int
+        Threads that feed them.
+    enable_l2_swimlane : int
+        0 (off) … 4 (full).
+    enable_dump_tensor, enable_pmu, enable_dep_gen, enable_scope_stats : int
+        Diagnostics; any of them needs `output_prefix`.
+    output_prefix : str
+        Where diagnostics write, at most 1023 bytes.
+    """
+
+    _FIELDS = (
+        "block_dim",
+        "aicpu_thread_num",
+        "enable_l2_swimlane",
+        "enable_dump_tensor",
+        "enable_pmu",
+        "enable_dep_gen",
+        "enable_scope_stats",
+    )
+    _LAYOUT = struct.Struct("<7i1024s")
+    __slots__ = (*_FIELDS, "output_prefix")
+
+    block_dim: int
+    aicpu_thread_num: int
+    enable_l2_swimlane: int
+    enable_dump_tensor: int
+    enable_pmu: int
+    enable_dep_gen: int
+    enable_scope_stats: int
+    output_prefix: str
+
+    def __init__(self, **fields: Any) -> None:
+        for name in self._FIELDS:
+            setattr(self, name, 0)
+        self.aicpu_thread_num = 3
+        self.output_prefix = ""
+        for name, value in fields.items():
+            if name not in self.__slots__:
+                known = ", ".join(self.__slots__)
+                raise TypeError(f"CallConfig has no field {name!r}; there are {known}")
+            setattr(self, name, value)
+
+    def validate(self) -> None:
+        """Check every field.
+
+        Raises
+        ------
+        ValueError
+            A field out of range, or diagnostics without `output_prefix`.
+        """
+        for name in self._FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31 or value < 0:
+                raise ValueError(f"CallConfig.{name} is {value!r}; give a non-negative 32-bit int")
+        if self.enable_l2_swimlane > 4:
+            raise ValueError(
+                f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are 0 … 4"
+            )
+        if len(self.output_prefix.encode()) > 1023:
+            raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
+        on = [name for name in self._FIELDS[2:] if getattr(self, name)]
+        if on and not self.output_prefix:
+            raise ValueError(
+                f"CallConfig.{on[0]} is on without output_prefix: say where diagnostics shall go"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the wire form, `CALL_CONFIG_SIZE` bytes."""
+        self.validate()
+        values = [getattr(self, name) for name in self._FIELDS]
+        return self._LAYOUT.pack(*values, self.output_prefix.encode())
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> CallConfig:
+        """Read the wire form."""
+        *values, prefix = cls._LAYOUT.unpack(raw)
+        fields = dict(zip(cls._FIELDS, values, strict=True))
+        return cls(**fields, output_prefix=prefix.rstrip(b"\0").decode())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"CallConfig({shown})"

@@ -1,0 +1,636 @@
+"""Worker: what a user holds. It owns an engine, the processes behind it, and the callables they know."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from . import task_interface
+from .callable_identity import (
+    CallableHandle,
+    CallableKind,
+    TargetNamespace,
+    build_python_serialized_descriptor,
+    compute_callable_hashid,
+)
+from .engine import Engine
+from .errors import (
+    CallableError,
+    LocalSlotExhaustedError,
+    TaskError,
+    WorkerLostError,
+    describe_status,
+)
+from .jit import layout as L
+from .orchestrator import Orchestrator
+from .scheduler import Scheduler
+from .mappings import covers, shared_mappings
+from .shared_arrays import Arena
+from .task_interface import Array, CallConfig, ContinuousTensor, TaskArgs, view_memory
+from .worker_manager import WorkerManager
+
+DEFAULT_ARENA_SIZE = 1 << 32
+DEFAULT_START_TIMEOUT_S = 30.0
+_DRAIN_SLICE_NS = 1_000_000_000
+
+OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
+
+
+class RunTiming(NamedTuple):
+    """What `Worker.run` returns."""
+
+    host_wall_ns: int
+    """Time from the call to the end of the drain, ns."""
+    device_wall_ns: int
+    """Time on chips, ns; 0 where there are none."""
+    tasks: int
+    """Tasks submitted, buffers from `alloc` included."""
+    edges: int
+    """Dependencies found."""
+    ring_peak_bytes: tuple[int, ...]
+    """Most bytes held at once, per ring."""
+
+
+class _Installed:
+    """One callable the workers know, and the handles that keep it."""
+
+    __slots__ = ("handles", "index", "target")
+
+    def __init__(self, index: int, target: Callable[..., Any]) -> None:
+        self.index = index
+        self.target = target
+        self.handles: set[CallableHandle] = set()
+
+
+class _Runtime:
+    """Everything of a Worker that must be taken down, apart from the Worker itself.
+
+    A Worker that is forgotten, or alive when the interpreter ends, is closed through this.
+    """
+
+    def __init__(self, engine: Engine, arena: Arena, workers: int, start_timeout_s: float) -> None:
+        self.engine = engine
+        self.arena = arena
+        self.workers = workers
+        self.start_timeout_s = start_timeout_s
+        self.manager: WorkerManager | None = None
+        self.scheduler: Scheduler | None = None
+        self.mappings: list[tuple[int, int, str]] = []
+        self.pid = os.getpid()
+
+    def start(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
+        self.mappings = shared_mappings()
+        if self.workers:
+            self.manager = WorkerManager(self.engine, self.workers, self.start_timeout_s)
+            try:
+                self.manager.start(snapshot)
+            except BaseException:
+                self.stop_workers()
+                raise
+        if self.scheduler is None:
+            self.scheduler = Scheduler(self.engine)
+            self.scheduler.start()
+
+    def stop_workers(self) -> None:
+        if self.manager is not None:
+            manager, self.manager = self.manager, None
+            manager.stop()
+
+    def close(self) -> None:
+        if os.getpid() != self.pid:
+            return  # a process somebody forked from ours: nothing here is its own
+        if self.scheduler is not None:
+            scheduler, self.scheduler = self.scheduler, None
+            scheduler.stop()
+        self.stop_workers()
+
+    def why_invisible(self, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see some memory; None if they can."""
+        for memory in (self.arena.memory, self.engine.heap):
+            start = memory.ctypes.data
+            if start <= address and address + nbytes <= start + memory.nbytes:
+                return None
+        now = covers(shared_mappings(), address, nbytes)
+        if now is None:
+            return "it is private to this process"
+        if self.scheduler is not None and covers(self.mappings, address, nbytes) != now:
+            return "it was allocated after the workers were started"
+        return None
+
+
+class Worker:
+    """A task engine with a pool of worker processes.
+
+    Parameters
+    ----------
+    level : int
+        Place in the hierarchy, at least 3; a label for messages.
+    num_sub_workers : int
+        Processes that run Python callables.
+    heap_ring_size : int
+        Bytes of each heap ring; pages take memory only when touched.
+    alloc_timeout_s : float
+        How long submit and alloc wait for room without progress.
+    ring_depth : int
+        Number of rings, 1 … 4. A task uses the ring of its scope depth, the last one if deeper.
+    task_window : int | None
+        How many tasks may be alive at once; None: 2 097 152.
+    arena_size : int
+        Bytes for `empty` and `share`; pages take memory only when touched.
+    start_timeout_s : float
+        How long a worker process may take to report that it is ready.
+
+    Raises
+    ------
+    ValueError
+        A value out of range; the message names it.
+    """
+
+    def __init__(
+        self,
+        level: int,
+        *,
+        num_sub_workers: int = 0,
+        heap_ring_size: int = L.DEFAULT_HEAP_RING_SIZE,
+        alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
+        ring_depth: int = L.MAX_RING_DEPTH,
+        task_window: int | None = None,
+        arena_size: int = DEFAULT_ARENA_SIZE,
+        start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
+    ) -> None:
+        if not isinstance(level, int) or level < 3:
+            raise ValueError(f"level {level} not supported: a Worker has level 3 or more")
+        window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
+        for name, value, low, high in (
+            ("num_sub_workers", num_sub_workers, 0, 1024),
+            ("heap_ring_size", heap_ring_size, 1, 1 << 44),
+            ("alloc_timeout_s", alloc_timeout_s, 0, 1 << 30),
+            ("ring_depth", ring_depth, 1, L.MAX_RING_DEPTH),
+            ("task_window", window, 1, 1 << 26),
+            ("arena_size", arena_size, 1, 1 << 44),
+            ("start_timeout_s", start_timeout_s, 0, 1 << 30),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name}={value} is out of range: {low} … {high}")
+        self.level = level
+        self.num_sub_workers = int(num_sub_workers)
+        self.heap_ring_size = int(heap_ring_size)
+        self.alloc_timeout_s = float(alloc_timeout_s)
+        self.ring_depth = int(ring_depth)
+        self.task_window = int(window)
+        self._arena_size = int(arena_size)
+        self._start_timeout_s = float(start_timeout_s)
+        self._runtime: _Runtime | None = None
+        self._closed = False
+        self._running = False
+        self._lock = threading.RLock()
+        self._installed: dict[bytes, _Installed] = {}
+        self._words: dict[CallableHandle, int] = {}
+        self._names: list[str] = []
+        self._needs_start = True
+        fork_hygiene_once()
+
+    # ------------------------------------------------------------ life
+    def init(self) -> None:
+        """Map the memory. No process is forked yet: what is registered until the first run, or
+        until `start`, is known to the workers from their birth.
+
+        Raises
+        ------
+        RuntimeError
+            Already initialised, or closed.
+        MemoryError
+            The memory cannot be mapped.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this Worker is closed; make a new one")
+            if self._runtime is not None:
+                raise RuntimeError("this Worker is already initialized")
+            engine = Engine(
+                heap_ring_size=self.heap_ring_size,
+                ring_depth=self.ring_depth,
+                task_window=self.task_window,
+                sub=self.num_sub_workers,
+            )
+            runtime = _Runtime(
+                engine, Arena(self._arena_size), self.num_sub_workers, self._start_timeout_s
+            )
+            self._runtime = runtime
+            self._orch = Orchestrator(self, engine)
+            self._finalizer = weakref.finalize(self, _take_down, runtime)
+            task_interface.add_visibility(runtime.why_invisible)
+
+    def start(self) -> None:
+        """Fork the workers now instead of at the first run; a second call does nothing.
+
+        Raises
+        ------
+        WorkerStartError
+            A worker ended or did not report in time.
+        RuntimeError
+            Not initialised, or closed.
+        """
+        with self._lock:
+            self._start(self._live())
+
+    def close(self) -> None:
+        """Stop the workers and give the memory back. Again and again is fine.
+
+        Arrays from `empty` and `share` stay valid for as long as they are referred to.
+
+        Raises
+        ------
+        RuntimeError
+            During a run.
+        """
+        if self._running:
+            raise RuntimeError("close during a run: let the run end first")
+        with self._lock:
+            self._closed = True
+            if self._runtime is not None:
+                self._runtime = None
+                self._finalizer()
+
+    def __enter__(self) -> Worker:
+        self.init()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _live(self) -> _Runtime:
+        runtime = self._runtime
+        if runtime is None:
+            raise RuntimeError(
+                "this Worker is closed; make a new one"
+                if self._closed
+                else "this Worker is not initialized: call init() first, or use it in a with block"
+            )
+        if runtime.pid != os.getpid():
+            raise RuntimeError(
+                f"this Worker belongs to process {runtime.pid}; process {os.getpid()}, which was "
+                "forked from it, needs a Worker of its own"
+            )
+        return runtime
+
+    def _start(self, runtime: _Runtime) -> None:
+        if self._needs_start or (runtime.manager is not None and runtime.manager.lost):
+            runtime.stop_workers()
+            runtime.start({digest: one.target for digest, one in self._installed.items()})
+            self._needs_start = False
+        elif runtime.manager is not None and runtime.manager.dead:
+            runtime.manager.replace_dead()
+
+    # ------------------------------------------------------------ memory
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
+        """Return an uninitialised numpy array that all workers share, also after the start.
+
+        Raises
+        ------
+        MemoryError
+            The arena is full.
+        """
+        return self._live().arena.empty(shape, dtype)
+
+    def share(self, array: Any) -> Array:
+        """Return a contiguous copy of an array in memory that all workers share."""
+        source = np.asarray(array)
+        shared = self.empty(source.shape, source.dtype)
+        shared[...] = source
+        return shared
+
+    # ------------------------------------------------------------ callables
+    def register(self, target: Callable[..., Any]) -> CallableHandle:
+        """Make a Python callable known to the workers and return its handle.
+
+        Functions, lambdas, closures, bound methods and objects with ``__call__`` will do. It is
+        called with the task's arguments; one without parameters is called without any. Workers are
+        forked from the state at the start, so what is registered later makes the next run fork them
+        anew. Registering the same callable twice gives two handles over one installation.
+
+        Raises
+        ------
+        TypeError
+            `target` is not callable.
+        LocalSlotExhaustedError
+            4096 callables are registered.
+        RuntimeError
+            Closed.
+        """
+        if not callable(target):
+            raise TypeError(
+                f"register expects a callable, got {type(target).__name__}; pass the function itself"
+            )
+        if self._closed:
+            raise RuntimeError("this Worker is closed; make a new one")
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        hashid = compute_callable_hashid(build_python_serialized_descriptor(serialize(target)))
+        handle = CallableHandle(
+            hashid, CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON, name
+        )
+        with self._lock:
+            installed = self._installed.get(handle.digest)
+            if installed is None:
+                installed = self._install(handle.digest, target, name)
+            installed.handles.add(handle)
+            self._words[handle] = installed.index | L.SUB << 32
+        return handle
+
+    def _install(self, digest: bytes, target: Callable[..., Any], name: str) -> _Installed:
+        used = {one.index for one in self._installed.values()}
+        index = next((i for i in range(len(used) + 1) if i not in used), 0)
+        if index >= L.MAX_REGISTERED_CALLABLE_IDS:
+            raise LocalSlotExhaustedError(
+                f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered; "
+                "unregister those no longer needed"
+            )
+        installed = self._installed[digest] = _Installed(index, target)
+        self._names[index : index + 1] = [name]
+        self._needs_start = True
+        if self._runtime is not None:
+            self._write_digest(index, digest)
+        return installed
+
+    def _write_digest(self, index: int, digest: bytes) -> None:
+        mem = self._live().engine.mem
+        at = int(mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
+        mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
+
+    def unregister(self, handle: CallableHandle) -> None:
+        """Give a handle back; its callable goes with its last handle.
+
+        Raises
+        ------
+        TypeError, KeyError
+            No handle; a foreign one; one that is not live.
+        RuntimeError
+            During a run.
+        """
+        if not isinstance(handle, CallableHandle):
+            raise TypeError("unregister expects a CallableHandle returned by Worker.register")
+        with self._lock:
+            if self._running:
+                raise RuntimeError("unregister during a run: let the run end first")
+            if handle not in self._words:
+                raise self._explain_handle(handle)
+            del self._words[handle]
+            installed = self._installed[handle.digest]
+            installed.handles.discard(handle)
+            if not installed.handles:
+                del self._installed[handle.digest]
+            _retired.add(handle)
+
+    def _explain_handle(self, handle: CallableHandle) -> Exception:
+        if handle in _retired and handle not in self._words:
+            return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
+        if self.num_sub_workers == 0 and handle in self._words:
+            return RuntimeError(
+                "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
+            )
+        return KeyError(
+            f"{handle!r} does not belong to this Worker: register its callable here"
+        )
+
+    # ------------------------------------------------------------ run
+    def run(
+        self, orch_fn: OrchFunction, args: Any = None, config: CallConfig | None = None
+    ) -> RunTiming:
+        """Run an orchestration function, and return when every task it submitted is done.
+
+        `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread.
+
+        Raises
+        ------
+        TaskError
+            The first failure of a task of this run; its cause has the worker's traceback.
+        Exception
+            Whatever `orch_fn` raised: open scopes are ended, tasks that have not started are
+            cancelled, running ones finish, then it is passed on.
+        RuntimeError
+            Not initialised, closed, or a run is in progress.
+        TypeError, ValueError
+            `orch_fn` is not callable; `config` is not valid.
+        """
+        start = time.perf_counter_ns()
+        runtime = self._live()
+        if not callable(orch_fn):
+            raise TypeError(f"run expects an orchestration function, got {type(orch_fn).__name__}")
+        if config is None:
+            config = CallConfig()
+        else:
+            config.validate()
+        with self._lock:
+            if self._running:
+                raise RuntimeError(
+                    "a run is in progress on this Worker: runs cannot be nested, and one Worker "
+                    "serves one run at a time"
+                )
+            self._running = True
+        try:
+            return self._run(runtime, orch_fn, args, config, start)
+        finally:
+            self._running = False
+
+    def _run(
+        self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
+    ) -> RunTiming:
+        engine, orch = runtime.engine, self._orch
+        mem, kernels = engine.mem, engine.kernels
+        if mem[L.SCOPE_DEPTH] or mem[L.LIVE]:  # a Ctrl-C hit the end of the last run
+            self._drain(runtime, cancel=True)
+        manager = runtime.manager
+        if self._needs_start or (manager is not None and (manager.dead or manager.lost)):
+            self._write_digests()
+            self._start(runtime)
+        failure: BaseException | None = None
+        try:
+            task_interface.set_current(runtime.why_invisible)
+            kernels.begin_run(mem)
+            orch._open(self._words if self.num_sub_workers else {})
+            orch_fn(orch, args, config)
+        except BaseException as error:
+            failure = error
+        orch._close()
+        task_interface.set_current(None)
+        interrupt = self._drain(runtime, cancel=failure is not None)
+        tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
+        failed = int(mem[L.RUN_ERROR])
+        kernels.end_run(mem)
+        failure = failure or interrupt or (orch._task_error() if failed else None)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure, interrupt
+        return RunTiming(time.perf_counter_ns() - start, 0, tasks, edges, self._peaks(mem))
+
+    def _write_digests(self) -> None:
+        for digest, installed in self._installed.items():
+            self._write_digest(installed.index, digest)
+
+    @staticmethod
+    def _peaks(mem: Array) -> tuple[int, ...]:
+        block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
+        return tuple(block[L.R_PEAK :: L.LINE])
+
+    def _drain(self, runtime: _Runtime, cancel: bool) -> KeyboardInterrupt | None:
+        """End every scope and wait until every task is reclaimed.
+
+        A Ctrl-C cancels what has not started; a second one kills the workers that are busy.
+
+        Returns
+        -------
+        KeyboardInterrupt | None
+            The Ctrl-C that came meanwhile.
+        """
+        mem, kernels = runtime.engine.mem, runtime.engine.kernels
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                kernels.finish_run(mem, cancel)
+                while kernels.help_scheduler(mem, 0, 0, _DRAIN_SLICE_NS) != L.OK:
+                    pass
+                return interrupt
+            except KeyboardInterrupt as signal:
+                if cancel and runtime.manager is not None:
+                    runtime.manager.kill_busy()
+                cancel = True
+                interrupt = signal
+
+    def _read_error(self) -> TaskError:
+        """Make an exception of the first failure that the Scheduler has noted."""
+        runtime = self._live()
+        mem = runtime.engine.mem
+        octets = mem.view(np.uint8)
+        outcome, task = int(mem[L.RUN_ERROR]), int(mem[L.ERROR_TASK])
+        worker = int(mem[L.ERROR_WORKER])
+        index = int(mem[L.ERROR_CALLABLE])
+        name = self._names[index] if index < len(self._names) else "?"
+        pids = runtime.manager.pids if runtime.manager is not None else {}
+        details: dict[str, Any] = {"task": task, "callable_name": name}
+        if worker < 0:
+            return TaskError(
+                f"sub_worker: task {task} ({name}) cannot run: every sub worker has died", **details
+            )
+        details |= {"worker": worker, "pid": pids.get(worker)}
+        where = f"sub_worker {worker} (pid {pids.get(worker)}), task {task} ({name})"
+        if outcome == L.ENDPOINT_FAILURE:
+            code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
+            return WorkerLostError(
+                f"{where}: the worker was {describe_status(code)} before the task was done; the "
+                "next run starts a new one"
+                if code < 0
+                else f"{where}: the worker {describe_status(code)} before the task was done; the "
+                "next run starts a new one",
+                status=code,
+                **details,
+            )
+        raw = octets[8 * L.ERROR_MSG : 8 * (L.ERROR_MSG + L.ERROR_MSG_WORDS)].tobytes()
+        message = raw.split(b"\0", 1)[0].decode(errors="replace")
+        size = int(mem[L.ERROR_TRACE])
+        trace = octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes().decode(errors="replace")
+        return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
+
+    # ------------------------------------------------------------ looking in from outside
+    def progress(self) -> tuple[int, int]:
+        """Return (tasks done, tasks submitted) of the run in progress, buffers not counted as done.
+
+        May be called from another thread, for a progress bar.
+        """
+        mem = self._live().engine.mem
+        return int(mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]), int(mem[L.NEXT_TASK_ID])
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of the live workers."""
+        manager = self._live().manager
+        if manager is None:
+            return []
+        return [pid for worker, pid in sorted(manager.pids.items()) if worker not in manager.dead]
+
+
+def _take_down(runtime: _Runtime) -> None:
+    task_interface.remove_visibility(runtime.why_invisible)
+    runtime.close()
+
+
+_retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
+"""Handles that were unregistered, for the message when they are used again."""
+
+
+# ---------------------------------------------------------------- serialisation
+class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but an array in shared memory is named by its address, not copied.
+
+    Two closures over two shared arrays are two callables, whatever the arrays hold.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and obj.nbytes and obj.flags.c_contiguous:
+            address = obj.__array_interface__["data"][0]
+            if task_interface.is_visible(address, obj.nbytes):
+                return view_memory, (address, obj.shape, obj.dtype)
+        if type(obj) is ContinuousTensor:
+            return ContinuousTensor._from_wire, (obj._wire,)
+        return super().reducer_override(obj)
+
+
+def serialize(target: Callable[..., Any]) -> bytes:
+    """Return the bytes that identify a callable.
+
+    What cloudpickle cannot take (a lock, a socket in a closure) still reaches workers that are
+    forked after its registration; such a callable is known by that registration alone.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Serializer(buffer).dump(target)
+    except Exception:
+        return b"by registration only: " + uuid.uuid4().bytes
+    return buffer.getvalue()
+
+
+# ---------------------------------------------------------------- fork hygiene
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+_hygiene_done = False
+
+
+def fork_hygiene_once() -> None:
+    """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
+
+    Libraries loaded from now on start with one thread each; a value the user has set stays. The
+    hook marks in every forked child that the parent's visibility checks are not its own; no lock
+    of ours is held across a fork. Locks, where a thread takes more than one: Worker, then
+    WorkerManager, then the pass lock, then the arena.
+    """
+    global _hygiene_done
+    if _hygiene_done:
+        return
+    _hygiene_done = True
+    for name in _THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    if os.uname().sysname == "Darwin":
+        os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
+    os.register_at_fork(after_in_child=task_interface.forget_visibility)
+
+
+__all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]
