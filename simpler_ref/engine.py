@@ -9,7 +9,7 @@ import numpy as np
 
 from .jit import layout as L
 from .jit.entries import entries
-from .shared_arrays import create_region
+from .shared_arrays import create_region, make_private
 
 SPIN_NS = 50_000
 HOLD_NS = 30_000
@@ -55,7 +55,9 @@ class Engine:
         words, geometry = L.plan(
             window=task_window, rings=ring_depth, next_level=next_level, sub=sub
         )
-        self.mem = create_region(8 * words)[: 8 * words].view(np.int64)
+        region = create_region(8 * words)
+        make_private(region, 8 * geometry[L.PRIVATE])
+        self.mem = region[: 8 * words].view(np.int64)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
         self.heap = create_region(size * ring_depth)
         base: int = self.heap.ctypes.data

@@ -8,6 +8,7 @@ any array over it does: an array from `Worker.empty` stays valid after the Worke
 from __future__ import annotations
 
 import bisect
+import ctypes
 import mmap
 import os
 import threading
@@ -24,6 +25,10 @@ from .task_interface import Array
 PAGE = mmap.PAGESIZE
 ARENA_ALIGN = 64
 _SHM = "/dev/shm"
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_MADV_HUGEPAGE = 14
+_MADV_WIPEONFORK = 18
 
 
 def create_region(nbytes: int) -> Array:
@@ -42,7 +47,7 @@ def create_region(nbytes: int) -> Array:
     try:
         mapping = _map_named(nbytes) if _free_in_shm() >= nbytes else None
         if mapping is None:
-            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
             mapping = mmap.mmap(-1, nbytes, flags=flags)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(
@@ -50,6 +55,31 @@ def create_region(nbytes: int) -> Array:
             "arena_size and task_window set the sizes"
         ) from error
     return np.frombuffer(mapping, np.uint8)
+
+
+def make_private(region: Array, start: int) -> None:
+    """Turn the bytes of a region from `start` (page-aligned) on into memory of this process alone.
+
+    They keep their place, so one array spans both parts. A forked child finds zeros there: it can
+    neither read nor change what the parent keeps in them. Private memory may use huge pages, which
+    shared memory on most systems may not: a fresh 4 KiB page costs more than several tasks.
+    """
+    address = region.ctypes.data + start
+    length = region.nbytes - start
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    got = libc.mmap(
+        ctypes.c_void_p(address),
+        ctypes.c_size_t(length),
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE,
+        -1,
+        ctypes.c_long(0),
+    )
+    if got != address:
+        raise MemoryError(f"cannot map {length} private bytes: {os.strerror(ctypes.get_errno())}")
+    for advice in (_MADV_WIPEONFORK, _MADV_HUGEPAGE):  # a kernel without huge pages refuses the last
+        libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 
 def _free_in_shm() -> int:

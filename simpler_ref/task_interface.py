@@ -51,6 +51,10 @@ class TensorArgType(enum.IntEnum):
     NO_DEP = L.NO_DEP
 
 
+for _tag in TensorArgType:  # Python 3.11 looks members up through a slow descriptor, 3.12 does not
+    type.__setattr__(TensorArgType, _tag.name, _tag)
+
+
 class ArgDirection(enum.IntEnum):
     """Direction of one argument of a chip callable."""
 

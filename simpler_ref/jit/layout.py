@@ -12,6 +12,7 @@ import numpy as np
 
 LINE = 8
 WORD = 8
+HUGE_PAGE_WORDS = (2 << 20) // WORD
 NONE = 0
 """No slot, no edge, no block: offset 0 is the header's."""
 
@@ -144,6 +145,7 @@ SPIN_NS = 25  # how long a thread spins before it parks
 HOLD_NS = 26  # how long a ready task waits for a worker that is awake before one is woken
 PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
 CORES = 28
+PRIVATE = 29  # first word of the parent's own part
 
 # rings, one line each; written by the Orch thread
 RING_BLOCK = 32
@@ -271,7 +273,10 @@ def round_up_pow2(value: int) -> int:
 
 
 def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, dict[int, int]]:
-    """Return the words an engine of this size needs and what its geometry words hold."""
+    """Return the words an engine of this size needs and what its geometry words hold.
+
+    From the word in PRIVATE on, nobody but the parent ever looks: ready queues, TensorMap, slots.
+    """
     workers = next_level + sub
     circular = round_up_pow2(window)
     words = {
@@ -295,10 +300,11 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
     area(A_WORKERS, workers * WORKER_WORDS)
     area(A_CALLABLES, MAX_REGISTERED_CALLABLE_IDS * DIGEST_WORDS)
     area(A_WIRING, WIRING_CAPACITY)
-    for kind in (NEXT_LEVEL, SUB):
-        area(A_READY + kind, circular)
     for ring in range(rings):
         area(A_FIFO + ring, circular * FIFO_WORDS)
+    end = words[PRIVATE] = round_up(end, HUGE_PAGE_WORDS)
+    for kind in (NEXT_LEVEL, SUB):
+        area(A_READY + kind, circular)
     entries = max(MAP_SMALLEST, 4 * circular)
     words[MAP_AREA] = entries
     for half in (0, 1):

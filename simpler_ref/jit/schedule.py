@@ -571,10 +571,11 @@ def end_run(mem):
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins for long and never polls.
 
-    On duty it is woken by every completion. It goes off duty when the Orch thread has run passes
-    since it last looked; while a task is held back it sleeps `timer_ns` at most.
+    On duty it is woken by every completion. It is off duty while the Orch thread runs passes, that
+    is, unless none was run for `timer_ns`. While a task is held back it sleeps so long at most.
     """
     seen = -1
+    seen_at = 0
     while load(mem, L.STOPPING) == 0:
         moved = 0
         if try_lock(mem):
@@ -583,13 +584,15 @@ def scheduler_loop(mem, timer_ns):
         if moved > 0:
             notify(mem, L.PARK_ORCH)
             continue
-        passes = int(mem[L.ORCH_PASSES])
-        duty = L.ON_DUTY if passes == seen else L.OFF_DUTY
+        now = now_ns()
+        if mem[L.ORCH_PASSES] != seen:
+            seen = int(mem[L.ORCH_PASSES])
+            seen_at = now
+        duty = L.ON_DUTY if now - seen_at > timer_ns else L.OFF_DUTY
         timeout = -1
         if held(mem):
             duty = L.TIMED
             timeout = timer_ns
-        seen = passes
         store(mem, L.PARK_SCHED, duty)
         fence()
         if not has_work(mem) and load(mem, L.STOPPING) == 0:
