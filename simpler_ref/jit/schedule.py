@@ -569,13 +569,15 @@ def end_run(mem):
 # ---------------------------------------------------------------- the Scheduler thread
 @kernel
 def scheduler_loop(mem, timer_ns):
-    """Be the Scheduler thread until STOPPING is set. It never spins for long and never polls.
+    """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 
     On duty it is woken by every completion. It is off duty while the Orch thread runs passes, that
-    is, unless none was run for `timer_ns`. While a task is held back it sleeps so long at most.
+    is, unless the Orch thread ran none while this one slept for `timer_ns` in all: time spent awake
+    does not count, since it may be what keeps the Orch thread from running. While a task is held
+    back it sleeps `timer_ns` at most.
     """
     seen = -1
-    seen_at = 0
+    slept = 0
     while load(mem, L.STOPPING) == 0:
         moved = 0
         if try_lock(mem):
@@ -584,11 +586,10 @@ def scheduler_loop(mem, timer_ns):
         if moved > 0:
             notify(mem, L.PARK_ORCH)
             continue
-        now = now_ns()
         if mem[L.ORCH_PASSES] != seen:
             seen = int(mem[L.ORCH_PASSES])
-            seen_at = now
-        duty = L.ON_DUTY if now - seen_at > timer_ns else L.OFF_DUTY
+            slept = 0
+        duty = L.ON_DUTY if slept > timer_ns else L.OFF_DUTY
         timeout = -1
         if held(mem):
             duty = L.TIMED
@@ -596,6 +597,8 @@ def scheduler_loop(mem, timer_ns):
         store(mem, L.PARK_SCHED, duty)
         fence()
         if not has_work(mem) and load(mem, L.STOPPING) == 0:
+            slept -= now_ns()
             futex_wait(mem, L.PARK_SCHED, duty, timeout)
+            slept += now_ns()
         store(mem, L.PARK_SCHED, 0)
     return L.OK
