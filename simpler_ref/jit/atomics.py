@@ -112,9 +112,6 @@ if INTERPRETED:
             ctypes.c_long(0),
         )
 
-    def copy_words(mem, at, source, start, count):
-        mem[at : at + count] = source[start : start + count]
-
     def wire_words(wire):
         return np.frombuffer(wire, np.int64)
 
@@ -294,15 +291,24 @@ else:
 
         return signature(types.void, mem, types.int64), codegen
 
-    import numba
-
-    @numba.njit(nogil=True)
-    def copy_words(mem, at, source, start, count):
-        """Copy `count` words."""
-        for k in range(count):
-            mem[at + k] = source[start + k]
-
-    @numba.njit(nogil=True)
-    def wire_words(wire):
+    @intrinsic
+    def wire_words(typingctx, wire):
         """Read wire bytes as words, without a copy."""
-        return np.frombuffer(wire, np.int64)
+        words = types.Array(types.int64, 1, "C", readonly=True)
+
+        def codegen(context, builder, sig, args):
+            source = context.make_array(sig.args[0])(context, builder, args[0])
+            view = context.make_array(words)(context, builder)
+            count = builder.sdiv(source.nitems, ir.Constant(_I64, 8))
+            data = builder.bitcast(source.data, context.get_data_type(types.int64).as_pointer())
+            context.populate_array(
+                view,
+                data=data,
+                shape=cgutils.pack_array(builder, [count]),
+                strides=cgutils.pack_array(builder, [ir.Constant(_I64, 8)]),
+                itemsize=ir.Constant(_I64, 8),
+                meminfo=None,
+            )
+            return view._getvalue()
+
+        return signature(words, wire), codegen

@@ -32,6 +32,10 @@ BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
 INT = types.int64
 
 
+_OPTIONS = {"error_model": "numpy", "_nrt": False}
+"""No kernel allocates, so none counts references: `_nrt` leaves out an atomic add per array use."""
+
+
 def source_digest() -> str:
     """Return the digest of every source file in this folder, of numba and of the machine."""
     h = hashlib.sha256()
@@ -91,7 +95,7 @@ def kernel(func: F) -> F:
     """Make `func` a kernel: compiled on first use, inlined into its callers, without the GIL."""
     if INTERPRETED:
         return func
-    return numba.njit(nogil=True, error_model="numpy")(func)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, **_OPTIONS)(func)  # type: ignore[no-any-return]
 
 
 def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
@@ -104,7 +108,7 @@ def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
     def wrap(func: F) -> F:
         if INTERPRETED:
             return func
-        dispatcher = numba.njit(nogil=nogil, error_model="numpy")(func)
+        dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(func)
         dispatcher._cache = _KernelCache(func)
         dispatcher.entry_signature = signature
         return dispatcher  # type: ignore[no-any-return]

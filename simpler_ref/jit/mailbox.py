@@ -18,7 +18,6 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import (
     compare_exchange,
-    copy_words,
     exchange,
     fence,
     futex_wait,
@@ -31,6 +30,13 @@ from .atomics import (
 from .kernel import kernel
 
 STATE_MASK = 0xFFFFFFFF
+
+
+@kernel
+def copy_words(mem, to, start, count):
+    """Copy `count` words inside the engine's memory."""
+    for k in range(count):
+        mem[to + k] = mem[start + k]
 
 
 @kernel
@@ -59,7 +65,6 @@ def encode(mem, worker, slot):
         copy_words(
             mem,
             box + L.MAIL_DIGEST,
-            mem,
             int(mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS,
             L.DIGEST_WORDS,
         )
@@ -69,7 +74,7 @@ def encode(mem, worker, slot):
     scalars = counts >> 32
     mem[box + L.MAIL_COUNTS] = counts
     body = int(mem[slot + L.S_BODY]) + (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
-    copy_words(mem, box + L.MAIL_TENSORS, mem, body, tensors * L.TENSOR_WORDS + scalars)
+    copy_words(mem, box + L.MAIL_TENSORS, body, tensors * L.TENSOR_WORDS + scalars)
 
 
 @kernel
@@ -142,7 +147,7 @@ def remember(mem, worker, local_slot):
     w = worker_at(mem, worker)
     digest = w + L.W_MAILBOX + L.MAIL_DIGEST
     line = w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
-    copy_words(mem, line, mem, digest, L.DIGEST_WORDS)
+    copy_words(mem, line, digest, L.DIGEST_WORDS)
     mem[line + L.DIGEST_WORDS] = local_slot + 1
 
 

@@ -26,7 +26,6 @@ from . import layout as L
 from .atomics import (
     INTERRUPTED,
     compare_exchange,
-    copy_words,
     fence,
     futex_wait,
     load,
@@ -35,7 +34,7 @@ from .atomics import (
     store,
 )
 from .kernel import kernel
-from .mailbox import STATE_MASK, empty_mailbox, encode, mailbox_state, notify, send, worker_at
+from .mailbox import STATE_MASK, copy_words, empty_mailbox, encode, mailbox_state, notify, send, worker_at
 from .queues import (
     drop_first_ready,
     first_ready,
@@ -214,9 +213,9 @@ def record_error(mem, outcome, slot, worker, detail):
     if outcome == L.TASK_FAILURE:
         w = worker_at(mem, worker)
         copy_words(
-            mem, L.ERROR_MSG, mem, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS
+            mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS
         )
-        copy_words(mem, L.ERROR_TRACE, mem, w + L.W_TRACE, L.TRACE_WORDS)
+        copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, L.TRACE_WORDS)
     store(mem, L.RUN_ERROR, outcome)
 
 
