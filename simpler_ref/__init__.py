@@ -12,9 +12,8 @@ from .errors import (
 )
 from .orchestrator import Orchestrator
 from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, TensorArgType
+from .version import __version__
 from .worker import RunTiming, Worker
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CallConfig",
@@ -33,4 +32,5 @@ __all__ = [
     "Worker",
     "WorkerLostError",
     "WorkerStartError",
+    "__version__",
 ]

@@ -47,9 +47,9 @@ def _text(value: str | bytes) -> bytes:
 
 def build_python_serialized_descriptor(payload: bytes) -> bytes:
     """Describe a Python callable by its serialised form (cloudpickle's output)."""
-    return _u32(
-        _SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE
-    ) + _text(hashlib.sha256(payload).digest())
+    return _u32(_SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE) + _text(
+        hashlib.sha256(payload).digest()
+    )
 
 
 def build_python_import_descriptor(module: str, qualname: str) -> bytes:

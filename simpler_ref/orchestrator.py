@@ -533,9 +533,7 @@ class TensorMap:
 
     def erase(self, base_ptr: int, slot: int, owner: int = -1) -> bool:
         """Remove a buffer's entry if it still names `slot`; say whether it did."""
-        return bool(
-            self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1)
-        )
+        return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1))
 
     def __len__(self) -> int:
         return int(self._engine.mem[L.MAP_COUNT])
@@ -556,7 +554,9 @@ class Scope:
             The run's own scope and 64 more are open.
         """
         if len(self._frames) > L.MAX_SCOPE_DEPTH:
-            raise RuntimeError(f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open")
+            raise RuntimeError(
+                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open"
+            )
         self._frames.append([])
 
     def scope_end(self, release_ref: Callable[[int], None]) -> None:

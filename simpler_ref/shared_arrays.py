@@ -78,7 +78,10 @@ def make_private(region: Array, start: int) -> None:
     )
     if got != address:
         raise MemoryError(f"cannot map {length} private bytes: {os.strerror(ctypes.get_errno())}")
-    for advice in (_MADV_WIPEONFORK, _MADV_HUGEPAGE):  # a kernel without huge pages refuses the last
+    for advice in (
+        _MADV_WIPEONFORK,
+        _MADV_HUGEPAGE,
+    ):  # a kernel without huge pages refuses the last
         libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 

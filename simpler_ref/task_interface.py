@@ -311,7 +311,9 @@ Visible = Callable[[int, int], str | None]
 
 _visibility: list[Visible] = []
 _current: Visible | None = None
-_known: dict[int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]] = {}
+_known: dict[
+    int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
+] = {}
 
 
 def add_visibility(check: Visible) -> None:
@@ -404,7 +406,9 @@ def _from_torch(tensor: Any) -> ContinuousTensor:
 
 
 def _require_visible(
-    address: int, nbytes: int, remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)"
+    address: int,
+    nbytes: int,
+    remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> Visible | None:
     """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
     checks = [_current] if _current is not None else _visibility
@@ -423,6 +427,7 @@ def _require_visible(
 
 
 # ---------------------------------------------------------------- TaskArgs
+
 
 class TaskArgs:
     """The arguments of one task: tensors with tags, then scalars.

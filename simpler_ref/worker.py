@@ -32,9 +32,9 @@ from .errors import (
     describe_status,
 )
 from .jit import layout as L
+from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator
 from .scheduler import Scheduler
-from .mappings import covers, shared_mappings
 from .shared_arrays import Arena
 from .task_interface import Array, CallConfig, ContinuousTensor, TaskArgs, view_memory
 from .worker_manager import WorkerManager
@@ -403,9 +403,7 @@ class Worker:
             return RuntimeError(
                 "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
             )
-        return KeyError(
-            f"{handle!r} does not belong to this Worker: register its callable here"
-        )
+        return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
 
     # ------------------------------------------------------------ run
     def run(

@@ -84,9 +84,7 @@ class WorkerManager:
         self._socket = ours
         self._server_fd = os.pidfd_open(self._server)
         _descriptors.add(self)
-        self._monitor = threading.Thread(
-            target=self._watch, name="simpler-monitor", daemon=True
-        )
+        self._monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
         self._monitor.start()
         self._bring_up(range(self._workers))
 

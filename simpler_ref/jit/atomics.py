@@ -123,7 +123,9 @@ else:
 
     def _pointer(context, builder, array_type, array, index):
         view = context.make_array(array_type)(context, builder, array)
-        return cgutils.get_item_pointer(context, builder, array_type, view, [index], wraparound=False)
+        return cgutils.get_item_pointer(
+            context, builder, array_type, view, [index], wraparound=False
+        )
 
     @intrinsic
     def load(typingctx, mem, i):
@@ -257,9 +259,7 @@ else:
             pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
             spec = _timespec(builder, args[3])
             forever = builder.icmp_signed("<", args[3], ir.Constant(_I64, 0))
-            timeout = builder.select(
-                forever, ir.Constant(_I64, 0), builder.ptrtoint(spec, _I64)
-            )
+            timeout = builder.select(forever, ir.Constant(_I64, 0), builder.ptrtoint(spec, _I64))
             expected = builder.and_(args[2], ir.Constant(_I64, 0xFFFFFFFF))
             done = _futex(builder, pointer, _FUTEX_WAIT, expected, timeout)
             location = _external(builder, "__errno_location", _I32.as_pointer(), [])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from . import layout as L
 from . import mailbox, ring, schedule, submit, tensormap
-from .atomics import fence, load, store, wire_words
+from .atomics import fence, store, wire_words
 from .kernel import BYTES, INT, INTERPRETED, WORDS, bind, entry
 
 Entry = Callable[..., int]
@@ -195,7 +195,9 @@ class Entries:
         names = [
             name
             for name, value in globals().items()
-            if INTERPRETED and callable(value) and getattr(value, "__module__", "") == __name__
+            if (INTERPRETED
+            and callable(value)
+            and getattr(value, "__module__", "") == __name__)
             or hasattr(value, "entry_signature")
         ]
         for name in names:
@@ -217,4 +219,3 @@ def entries() -> Entries:
         if _entries is None:
             _entries = Entries()
         return _entries
-

@@ -125,9 +125,7 @@ def post(mem, worker, state, error):
 
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
     """
-    exchange(
-        mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE, state | error << 32
-    )
+    exchange(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE, state | error << 32)
 
 
 @kernel

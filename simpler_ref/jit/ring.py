@@ -58,7 +58,9 @@ def alloc(mem, nbytes, depth):
     top = int(mem[r + L.R_TOP])
     tail = int(mem[r + L.R_TAIL])
     cursor = int(mem[r + L.R_CURSOR])
-    if cursor + need > size:  # a slab is contiguous: skip the short end, it comes back with the slab
+    if (
+        cursor + need > size
+    ):  # a slab is contiguous: skip the short end, it comes back with the slab
         rest = size - cursor
         if top == tail:  # nothing is held: the skipped end is free at once
             tail += rest

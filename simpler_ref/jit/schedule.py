@@ -34,7 +34,16 @@ from .atomics import (
     store,
 )
 from .kernel import kernel
-from .mailbox import STATE_MASK, copy_words, empty_mailbox, encode, mailbox_state, notify, send, worker_at
+from .mailbox import (
+    STATE_MASK,
+    copy_words,
+    empty_mailbox,
+    encode,
+    mailbox_state,
+    notify,
+    send,
+    worker_at,
+)
 from .queues import (
     drop_first_ready,
     first_ready,
@@ -212,9 +221,7 @@ def record_error(mem, outcome, slot, worker, detail):
     mem[L.ERROR_TRACE] = 0
     if outcome == L.TASK_FAILURE:
         w = worker_at(mem, worker)
-        copy_words(
-            mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS
-        )
+        copy_words(mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
         copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, L.TRACE_WORDS)
     store(mem, L.RUN_ERROR, outcome)
 

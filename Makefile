@@ -1,0 +1,40 @@
+# make demo and make test set up all they need in .venv; a second call is quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench bench-compare docs clean
+.DEFAULT_GOAL := demo
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,docs,examples]"
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/gaussian_process.py $(ARGS)
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest tests
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/conformance tests/unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m pytest benchmarks --benchmark-autosave --benchmark-storage=.benchmarks
+
+bench-compare: $(STAMP)
+	$(BIN)/python benchmarks/compare.py .benchmarks
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache docs/_build
+	find . -name __pycache__ -prune -exec rm -rf {} +
