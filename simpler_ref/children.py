@@ -45,6 +45,7 @@ class ReceivedArgs(TaskArgs):
         return tensors, scalars
 
     def tensor(self, i: int) -> ContinuousTensor:
+        """Return tensor `i`."""
         tensors, _ = self._counts()
         if not 0 <= i < tensors:
             raise IndexError(f"tensor index {i} is out of range: there are {tensors}")
@@ -59,27 +60,35 @@ class ReceivedArgs(TaskArgs):
         return bytes(self._box[start : start + 8])
 
     def scalar(self, i: int) -> int:
+        """Return scalar `i` as an unsigned 64-bit integer."""
         return int.from_bytes(self._scalar_bytes(i), "little")
 
     def scalar_float(self, i: int) -> float:
+        """Return scalar `i`, which was added as a Python float."""
         return float(struct.unpack("<d", self._scalar_bytes(i))[0])
 
     def tag(self, i: int) -> TensorArgType:
+        """Refuse: there are no tags here."""
         raise RuntimeError("tags are read by submit and do not travel to the worker")
 
     def tensor_count(self) -> int:
+        """Return the number of tensors."""
         return self._counts()[0]
 
     def scalar_count(self) -> int:
+        """Return the number of scalars."""
         return self._counts()[1]
 
     def __len__(self) -> int:
         return sum(self._counts())
 
-    def _refuse(self, *_: object) -> None:
+    def _refuse(self, *_: Any) -> None:
         raise RuntimeError("the arguments of a running task cannot be changed")
 
-    add_tensor = add_scalar = set_tag = clear = _refuse
+    add_tensor: Any = _refuse
+    add_scalar: Any = _refuse
+    set_tag: Any = _refuse
+    clear: Any = _refuse
 
 
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
@@ -117,9 +126,9 @@ def sub_worker_loop(mem: Array, worker: int, callables: LocalCallables) -> None:
     kernels = entries()
     start = 8 * (int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS)
     octets = mem.view(np.uint8)
-    box = memoryview(octets[start + 8 * L.W_MAILBOX : start + 8 * L.W_TRACE])
-    trace = memoryview(octets[start + 8 * L.W_TRACE : start + 8 * L.WORKER_WORDS])
-    receive, park = kernels.finish_and_receive, kernels.park_and_receive
+    box = octets[start + 8 * L.W_MAILBOX : start + 8 * L.W_TRACE].data
+    trace = octets[start + 8 * L.W_TRACE : start + 8 * L.WORKER_WORDS].data
+    receive = kernels.finish_and_receive
     leaves = callables.leaves
     new = ReceivedArgs.__new__
     kernels.report_ready(mem, worker)

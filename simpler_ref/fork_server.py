@@ -50,7 +50,7 @@ def serve(
     parent_fd: int,
     callables: LocalCallables,
     inherited: list[int],
-    signals: set[signal.Signals],
+    signals: set[int | signal.Signals],
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
 

@@ -144,7 +144,8 @@ class Arena:
         offset = self._take(length)
         owner = self.memory[offset : offset + length]  # dies with the last view of it
         weakref.finalize(owner, self._give_back, offset, length).atexit = False
-        return np.ndarray(sizes, kind, buffer=owner)
+        array: Array = np.ndarray(sizes, kind, buffer=owner)
+        return array
 
     def _take(self, length: int) -> int:
         with self._lock:

@@ -292,7 +292,7 @@ class ContinuousTensor:
 
 
 _FIRST_ADDRESS = 4096
-_memory = (ctypes.c_char * ((1 << 47) - _FIRST_ADDRESS)).from_address(_FIRST_ADDRESS)
+_memory: Any = (ctypes.c_char * ((1 << 47) - _FIRST_ADDRESS)).from_address(_FIRST_ADDRESS)
 """The whole address space as one buffer: numpy makes views of it faster than of anything else."""
 
 
@@ -300,9 +300,11 @@ def view_memory(data: int, shape: Sequence[int], dtype: np.dtype[Any], keep: Any
     """Return an array over memory at an address; `keep` lives as long as the array does."""
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
-    if keep is None:
-        return np.ndarray(shape, dtype, buffer=_memory, offset=data - _FIRST_ADDRESS)
-    return np.ndarray(shape, dtype, buffer=keep, offset=data - keep.ctypes.data)
+    base = _FIRST_ADDRESS if keep is None else keep.ctypes.data
+    view: Array = np.ndarray(
+        shape, dtype, buffer=_memory if keep is None else keep, offset=data - base
+    )
+    return view
 
 
 # ---------------------------------------------------------------- arrays as arguments
@@ -457,7 +459,7 @@ class TaskArgs:
         if self._scalars:
             raise RuntimeError("cannot add tensor after scalar: add all tensors first")
         try:
-            self._tensors.append(tensor._wires[tag])
+            self._tensors.append(tensor._wires[tag])  # type: ignore[union-attr]
         except (AttributeError, KeyError, TypeError):
             self._tensors.append(make_tensor(tensor)._wires[_check_tag(tag)])
 

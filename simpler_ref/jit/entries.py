@@ -195,9 +195,7 @@ class Entries:
         names = [
             name
             for name, value in globals().items()
-            if (INTERPRETED
-            and callable(value)
-            and getattr(value, "__module__", "") == __name__)
+            if (INTERPRETED and callable(value) and getattr(value, "__module__", "") == __name__)
             or hasattr(value, "entry_signature")
         ]
         for name in names:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba import typeof
 from numba.core import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
@@ -27,8 +28,8 @@ INTERPRETED: bool = bool(config.DISABLE_JIT)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WORDS = types.Array(types.int64, 1, "C")
-BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
+WORDS: Any = types.Array(types.int64, 1, "C")
+BYTES: Any = typeof(b"")
 INT = types.int64
 
 
@@ -84,7 +85,7 @@ class _DigestLocator(_CacheLocator):  # type: ignore[misc]
 
 
 class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_DigestLocator]
+    _locator_classes = (_DigestLocator,)
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
@@ -95,7 +96,8 @@ def kernel(func: F) -> F:
     """Make `func` a kernel: compiled on first use, inlined into its callers, without the GIL."""
     if INTERPRETED:
         return func
-    return numba.njit(nogil=True, **_OPTIONS)(func)  # type: ignore[no-any-return]
+    compiled: F = numba.njit(nogil=True, **_OPTIONS)(func)
+    return compiled
 
 
 def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
@@ -111,7 +113,7 @@ def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
         dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(func)
         dispatcher._cache = _KernelCache(func)
         dispatcher.entry_signature = signature
-        return dispatcher  # type: ignore[no-any-return]
+        return dispatcher
 
     return wrap
 
@@ -125,4 +127,4 @@ def bind(func: F) -> F:
         return func
     signature = func.entry_signature  # type: ignore[attr-defined]
     func.compile(signature)  # type: ignore[attr-defined]
-    return func.get_overload(signature)  # type: ignore[attr-defined, no-any-return]
+    return func.get_overload(signature)  # type: ignore[attr-defined]
