@@ -23,6 +23,7 @@ from .atomics import (
     futex_wait,
     futex_wake,
     load,
+    load_sc,
     now_ns,
     pause,
     store,
@@ -86,7 +87,7 @@ def send(mem, worker):
     """
     w = worker_at(mem, worker)
     exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.TASK_READY)
-    if load(mem, w + L.W_PARKED) != 0:
+    if load_sc(mem, w + L.W_PARKED) != 0:
         futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
 
 
@@ -104,9 +105,9 @@ def announce_done(mem):
 
     A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
     """
-    if load(mem, L.PARK_ORCH) != 0:
+    if load_sc(mem, L.PARK_ORCH) != 0:
         notify(mem, L.PARK_ORCH)
-    elif load(mem, L.PARK_SCHED) == L.ON_DUTY:
+    elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
         notify(mem, L.PARK_SCHED)
 
 
@@ -174,7 +175,6 @@ def receive(mem, worker):
 def finish_and_receive(mem, worker, error):
     """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
     post(mem, worker, L.TASK_DONE, error)
-    fence()
     announce_done(mem)
     return receive(mem, worker)
 

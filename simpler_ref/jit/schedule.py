@@ -488,11 +488,12 @@ def pass_after_submit(mem):
     thread is woken once to keep time.
     """
     orch_pass(mem)
-    parked = load(mem, L.PARK_SCHED)
-    if parked == L.ON_DUTY:
+    if load(mem, L.PARK_SCHED) == L.ON_DUTY:
         store(mem, L.PARK_SCHED, L.OFF_DUTY)
-    if parked != L.TIMED and held(mem):
-        notify(mem, L.PARK_SCHED)
+    if held(mem):
+        fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
+        if load(mem, L.PARK_SCHED) != L.TIMED:
+            notify(mem, L.PARK_SCHED)
 
 
 @kernel
@@ -602,7 +603,8 @@ def scheduler_loop(mem, timer_ns):
             timeout = timer_ns
         store(mem, L.PARK_SCHED, duty)
         fence()
-        if not has_work(mem) and load(mem, L.STOPPING) == 0:
+        quiet = not has_work(mem) and held(mem) == (duty == L.TIMED)
+        if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
             futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
