@@ -12,6 +12,7 @@ from .jit.entries import entries
 from .shared_arrays import create_region, make_private
 
 SPIN_NS = 50_000
+YIELD_NS = 3_000
 HOLD_NS = 30_000
 PARK_NS = 100_000_000
 TIMER_NS = 500_000
@@ -68,6 +69,7 @@ class Engine:
             heap_size=size,
             cores=available_cores(),
             spin_ns=SPIN_NS,
+            yield_ns=YIELD_NS,
             hold_ns=HOLD_NS,
             park_ns=PARK_NS,
         )

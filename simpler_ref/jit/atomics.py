@@ -82,6 +82,9 @@ if INTERPRETED:
             pass
 
     def pause():
+        time.sleep(0)  # lets the other threads of the process have the GIL
+
+    def yield_core():
         os.sched_yield()
 
     def now_ns():
@@ -230,6 +233,16 @@ else:
         builder.store(builder.sdiv(nanoseconds, second), builder.gep(spec, [zero, zero]))
         builder.store(builder.srem(nanoseconds, second), builder.gep(spec, [zero, one]))
         return spec
+
+    @intrinsic
+    def yield_core(typingctx):
+        """Let whoever else waits for this core run first."""
+
+        def codegen(context, builder, sig, args):
+            builder.call(_external(builder, "sched_yield", _I32, []), [])
+            return context.get_dummy_value()
+
+        return signature(types.void), codegen
 
     @intrinsic
     def now_ns(typingctx):

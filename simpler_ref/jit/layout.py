@@ -145,6 +145,7 @@ SPIN_NS = 25  # how long a thread spins before it parks
 HOLD_NS = 26  # how long a ready task waits for a worker that is awake before one is woken
 PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
 CORES = 28
+YIELD_NS = 30  # how long a thread spins before it offers its core between looks
 PRIVATE = 29  # first word of the parent's own part
 
 # rings, one line each; written by the Orch thread
@@ -326,6 +327,7 @@ def initialise(
     heap_size: int,
     cores: int,
     spin_ns: int,
+    yield_ns: int,
     hold_ns: int,
     park_ns: int,
 ) -> None:
@@ -337,5 +339,6 @@ def initialise(
         mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
     mem[CORES] = cores
     mem[SPIN_NS] = spin_ns
+    mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns
     mem[PARK_NS] = park_ns

@@ -27,6 +27,7 @@ from .atomics import (
     now_ns,
     pause,
     store,
+    yield_core,
 )
 from .kernel import kernel
 
@@ -154,6 +155,9 @@ def remember(mem, worker, local_slot):
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
+    After YIELD_NS the core is offered to others between looks: the one this worker waits for may
+    be waiting for just this core.
+
     Returns  the task's local slot, RESOLVE, STOP, or PARK when the time is up
     """
     w = worker_at(mem, worker)
@@ -165,10 +169,13 @@ def receive(mem, worker):
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
+        now = now_ns()
         if until == 0:
-            until = now_ns() + int(mem[L.SPIN_NS])
-        elif now_ns() > until:
+            until = now + int(mem[L.SPIN_NS])
+        elif now > until:
             return L.PARK
+        elif now > until - int(mem[L.SPIN_NS]) + int(mem[L.YIELD_NS]):
+            yield_core()
 
 
 @kernel

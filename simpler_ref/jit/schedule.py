@@ -32,6 +32,7 @@ from .atomics import (
     now_ns,
     pause,
     store,
+    yield_core,
 )
 from .kernel import kernel
 from .mailbox import (
@@ -525,7 +526,10 @@ def help_scheduler(mem, live, any_move, slice_ns):
         if quiet_since == 0:
             quiet_since = now
         if held(mem) or (core_is_free(mem) and now - quiet_since < mem[L.SPIN_NS]):
-            pause()
+            if now - quiet_since < mem[L.YIELD_NS]:
+                pause()
+            else:
+                yield_core()
             continue
         store(mem, L.PARK_ORCH, L.ON_DUTY)
         fence()
