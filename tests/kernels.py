@@ -1,0 +1,305 @@
+"""Entries for tests: kernels that Python never calls otherwise, one by one.
+
+``kernels.scheduler_pass(mem)`` compiles the entry on first use and keeps it on disk. Each is a
+trivial wrapper; the cache is stamped with its text and with the kernels of the package, so neither
+can go stale. With ``NUMBA_DISABLE_JIT=1`` they are plain Python like all kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+from typing import ClassVar
+
+from simpler_ref.jit import kernel as _kernel
+from simpler_ref.jit import layout as L
+from simpler_ref.jit import mailbox, queues, ring, schedule, slots, submit, tensormap
+from simpler_ref.jit.atomics import load, pause, store, wire_words
+from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
+
+
+class _Locator(_kernel._DigestLocator):
+    def __init__(self, py_func, py_file):
+        super().__init__(py_func, py_file)
+        numbers = {k: v for k, v in py_func.__globals__.items() if type(v) is int}
+        text = inspect.getsource(py_func) + repr(sorted(numbers.items()))
+        self._stamp = _kernel._STAMP + hashlib.sha256(text.encode()).hexdigest()
+
+    def get_cache_path(self):
+        return str(Path(__file__).parent / "__pycache__")
+
+    def get_source_stamp(self):
+        return self._stamp
+
+    def get_disambiguator(self):
+        return "entry"  # names are unique here, so moving one about changes nothing
+
+
+class _CacheImpl(_kernel._CacheImpl):
+    _locator_classes: ClassVar = [_Locator]
+
+
+class _Cache(_kernel._KernelCache):
+    _impl_class = _CacheImpl
+
+
+_entries = {}
+_bound = {}
+
+
+def entry(*signature):
+    """Make a kernel that tests call: like `simpler_ref.jit.kernel.entry`, without the GIL."""
+
+    def wrap(func):
+        assert func.__name__ not in _entries, f"there are two entries {func.__name__!r}"
+        made = _kernel.entry(*signature, nogil=True)(func)
+        if not INTERPRETED:
+            made._cache = _Cache(func)
+        _entries[func.__name__] = made
+        return made
+
+    return wrap
+
+
+class Kernels:
+    """The entries below, each bound when it is first asked for."""
+
+    def __getattr__(self, name):
+        if name not in _entries:
+            raise AttributeError(f"tests/kernels.py has no entry {name!r}")
+        if name not in _bound:
+            _bound[name] = _kernel.bind(_entries[name])
+        return _bound[name]
+
+
+kernels = Kernels()
+
+
+# ---------------------------------------------------------------- submit, without a pass
+@entry(WORDS, INT, INT, BYTES, INT)
+def submit_task(mem, callable_word, counts, wire, worker):
+    return submit.submit_task(mem, callable_word, counts, wire_words(wire), worker)
+
+
+@entry(WORDS, INT)
+def register_task(mem, slot):
+    submit.register_task(mem, slot)
+    return L.OK
+
+
+@entry(WORDS)
+def request_cancel(mem):
+    submit.request_cancel(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def reclaim_consumed(mem):
+    """What the Orch thread does after a pass: take the consumed chain and reclaim it."""
+    count = 0
+    slot = queues.take_consumed(mem)
+    while slot != L.NONE:
+        after = int(mem[slot + L.S_LINK])
+        submit.reclaim(mem, slot)
+        slot = after
+        count += 1
+    return count
+
+
+@entry(WORDS, INT)
+def ring_of_depth(mem, depth):
+    return ring.ring_of_depth(mem, depth)
+
+
+@entry(WORDS, INT)
+def map_has_room(mem, keys):
+    return int(tensormap.has_room(mem, keys))
+
+
+# ---------------------------------------------------------------- states and references
+@entry(WORDS, INT, INT)
+def move(mem, slot, state):
+    return slots.move(mem, slot, state)
+
+
+@entry(WORDS, INT)
+def pin(mem, slot):
+    return int(slots.pin(mem, slot))
+
+
+@entry(WORDS, INT)
+def release_ref(mem, slot):
+    return int(slots.release_ref(mem, slot))
+
+
+PIN, RELEASE = range(2)
+DUEL_FIRST = 64
+DUEL_SPAN = 16
+DUEL_RESULT = 8
+
+
+@entry(WORDS, INT, INT, INT)
+def duel(mem, me, action, rounds):
+    """Act on one slot per round, in step with another thread that does the same.
+
+    Both wait for each other, then go at the slot at once. What the action answered is kept beside it.
+    """
+    for r in range(rounds):
+        slot = DUEL_FIRST + r * DUEL_SPAN
+        store(mem, L.LINE * (1 + me), r + 1)
+        while load(mem, L.LINE * (2 - me)) < r + 1:
+            pause()
+        answer = int(slots.pin(mem, slot) if action == PIN else slots.release_ref(mem, slot))
+        mem[slot + DUEL_RESULT + me] = answer
+    return L.OK
+
+
+# ---------------------------------------------------------------- the Scheduler, step by step
+@entry(WORDS)
+def scheduler_pass(mem):
+    return schedule.scheduler_pass(mem)
+
+
+@entry(WORDS)
+def two_passes(mem):
+    return schedule.two_passes(mem)
+
+
+@entry(WORDS)
+def orch_pass(mem):
+    return schedule.orch_pass(mem)
+
+
+@entry(WORDS)
+def pass_after_submit(mem):
+    schedule.pass_after_submit(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def try_lock(mem):
+    return int(schedule.try_lock(mem))
+
+
+@entry(WORDS)
+def unlock(mem):
+    schedule.unlock(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def has_work(mem):
+    return int(schedule.has_work(mem))
+
+
+@entry(WORDS)
+def held(mem):
+    return int(schedule.held(mem))
+
+
+@entry(WORDS, INT)
+def pick_idle(mem, kind):
+    return schedule.pick_idle(mem, kind)
+
+
+@entry(WORDS, INT)
+def wire(mem, slot):
+    schedule.wire(mem, slot)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def poison(mem, slot):
+    schedule.poison(mem, slot)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def complete(mem, slot):
+    return schedule.complete(mem, slot)
+
+
+@entry(WORDS, INT)
+def fail(mem, slot):
+    return schedule.fail(mem, slot)
+
+
+@entry(WORDS, INT)
+def dispatch(mem, kind):
+    return schedule.dispatch(mem, kind)
+
+
+@entry(WORDS)
+def collect(mem):
+    return schedule.collect(mem)
+
+
+@entry(WORDS)
+def set_idle(mem):
+    schedule.set_idle(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def bury(mem):
+    return schedule.bury(mem)
+
+
+# ---------------------------------------------------------------- queues
+@entry(WORDS, INT)
+def push_wiring(mem, slot):
+    queues.push_wiring(mem, slot)
+    return L.OK
+
+
+@entry(WORDS)
+def pop_wiring(mem):
+    return queues.pop_wiring(mem)
+
+
+@entry(WORDS)
+def wiring_full(mem):
+    return int(queues.wiring_full(mem))
+
+
+# ---------------------------------------------------------------- the mailbox, either side
+@entry(WORDS, INT, INT)
+def encode(mem, worker, slot):
+    mailbox.encode(mem, worker, slot)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def send(mem, worker):
+    mailbox.send(mem, worker)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, INT)
+def post(mem, worker, state, error):
+    mailbox.post(mem, worker, state, error)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def receive(mem, worker):
+    return mailbox.receive(mem, worker)
+
+
+@entry(WORDS)
+def announce_done(mem):
+    mailbox.announce_done(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def announce_uncollected(mem):
+    mailbox.announce_uncollected(mem)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def notify(mem, park_word):
+    mailbox.notify(mem, park_word)
+    return L.OK

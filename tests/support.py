@@ -1,0 +1,393 @@
+"""Helpers: an engine driven by hand, step by step, and gates between a test and its workers."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from simpler_ref.children import write_error
+from simpler_ref.engine import Engine
+from simpler_ref.jit import layout as L
+from simpler_ref.orchestrator import SlotView, view_slot
+from simpler_ref.task_interface import ContinuousTensor, DataType, TaskState
+from simpler_ref.task_interface import TensorArgType as T
+
+from .kernels import kernels
+
+DEADLINE_S = 60.0
+"""A guard against hangs: no test asserts how long anything takes."""
+
+FREE, PENDING, READY, RUNNING = (
+    TaskState.FREE,
+    TaskState.PENDING,
+    TaskState.READY,
+    TaskState.RUNNING,
+)
+COMPLETED, CONSUMED, FAILED = TaskState.COMPLETED, TaskState.CONSUMED, TaskState.FAILED
+
+
+# ---------------------------------------------------------------- tensors with tags
+class Arg(NamedTuple):
+    """A tensor of bytes and its tag, on its way into submit."""
+
+    tag: int
+    data: int
+    nbytes: int = 8
+    child_memory: bool = False
+
+    def wire(self) -> bytes:
+        shape = (self.nbytes,)
+        tensor = ContinuousTensor.make(self.data, shape, DataType.UINT8, self.child_memory)
+        return tensor._wires[self.tag]
+
+
+def reads(data: int, **more) -> Arg:
+    return Arg(T.INPUT, data, **more)
+
+
+def writes(data: int, **more) -> Arg:
+    return Arg(T.OUTPUT, data, **more)
+
+
+def updates(data: int, **more) -> Arg:
+    return Arg(T.INOUT, data, **more)
+
+
+def overwrites(data: int, **more) -> Arg:
+    return Arg(T.OUTPUT_EXISTING, data, **more)
+
+
+def ignores(data: int, **more) -> Arg:
+    return Arg(T.NO_DEP, data, **more)
+
+
+def auto(nbytes: int) -> Arg:
+    """Return an OUTPUT that the runtime shall provide."""
+    return Arg(T.OUTPUT, 0, nbytes)
+
+
+# ---------------------------------------------------------------- an engine by hand
+def small_engine(
+    *, heap: int = 1 << 16, rings: int = 4, window: int = 64, sub: int = 2, next_level: int = 0
+) -> Engine:
+    """Return a small engine; no process serves its mailboxes."""
+    return Engine(
+        heap_ring_size=heap, ring_depth=rings, task_window=window, sub=sub, next_level=next_level
+    )
+
+
+def unmap(engine: Engine) -> None:
+    """Give an engine's memory back, although somebody may still refer to the engine."""
+    engine.mem = engine.heap = None
+
+
+class Edge(NamedTuple):
+    producer: int
+    next: int
+    consumer: int
+
+
+class Driver:
+    """An engine whose every step is taken by the test: Orch thread, Scheduler and workers in one.
+
+    A run is open and all workers are usable and awake, unless told otherwise. `k` are the entries
+    of the package, `x` those of tests/kernels.py.
+    """
+
+    def __init__(
+        self, engine: Engine | None = None, *, run: bool = True, usable: bool = True, **size
+    ):
+        self.engine = engine or small_engine(**size)
+        self.mem = self.engine.mem
+        self.k = self.engine.kernels
+        self.x = kernels
+        for index in range(16):
+            self.mem[self._callable(index)] = np.frombuffer(self.digest(index), np.int64)
+        for worker in range(int(self.mem[L.WORKERS])):
+            self.k.set_usable(self.mem, worker, usable)
+        if run:
+            self.begin_run()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        unmap(self.engine)
+        self.mem = None
+
+    # ------------------------------------------------------------ Orch thread
+    def begin_run(self) -> None:
+        assert self.k.begin_run(self.mem) == L.OK
+
+    def finish_run(self, *, cancel: bool = False) -> None:
+        """End every scope, as the end of the orch function does."""
+        assert self.k.finish_run(self.mem, int(cancel)) == L.OK
+
+    def end_run(self) -> None:
+        """Reset everything, as the end of the drain does."""
+        assert self.k.end_run(self.mem) == L.OK
+
+    def open_scope(self) -> int:
+        return self.k.open_scope(self.mem)
+
+    def close_scope(self) -> int:
+        return self.k.close_scope(self.mem)
+
+    def try_submit(
+        self,
+        args: Iterable[Arg] = (),
+        scalars: Iterable[int] = (),
+        *,
+        callable: int = 0,
+        kind: int = L.SUB,
+        owner: int = -1,
+    ) -> int:
+        """Submit without a pass; return what the kernel returned, AUTO_OUTPUT included."""
+        tensors = [arg.wire() for arg in args]
+        values = [int(value).to_bytes(8, "little") for value in scalars]
+        counts = len(tensors) | len(values) << 32
+        wire = b"".join(tensors + values)
+        return int(self.x.submit_task(self.mem, callable | kind << 32, counts, wire, owner))
+
+    def submit(self, *args: Arg, scalars: Iterable[int] = (), **more) -> int:
+        """Submit without a pass; return the slot."""
+        code = self.try_submit(args, scalars, **more)
+        assert code >= 0, code
+        return code & ~L.AUTO_OUTPUT
+
+    def try_alloc(self, nbytes: int) -> int:
+        return int(self.k.alloc_buffer(self.mem, auto(nbytes).wire()))
+
+    def alloc(self, nbytes: int) -> int:
+        """Claim a buffer; return its slot."""
+        slot = self.try_alloc(nbytes)
+        assert slot >= 0, slot
+        return slot
+
+    def reclaim(self) -> int:
+        """Reclaim what the passes have left on the consumed list; return how many tasks."""
+        return self.x.reclaim_consumed(self.mem)
+
+    # ------------------------------------------------------------ Scheduler
+    def run_pass(self) -> int:
+        """Run one scheduler pass; return how much moved."""
+        return self.x.scheduler_pass(self.mem)
+
+    def settle(self) -> None:
+        """Run passes until nothing moves."""
+        while self.run_pass():
+            pass
+
+    # ------------------------------------------------------------ workers
+    def _worker(self, worker: int) -> int:
+        return int(self.mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
+
+    def given(self, worker: int) -> int:
+        """Return the slot a worker was given, NONE if it is idle."""
+        return int(self.mem[self._worker(worker) + L.W_SLOT])
+
+    def worker_of(self, slot: int) -> int:
+        """Return the worker a slot runs or ran on."""
+        return int(self.mem[slot + L.S_WORKER])
+
+    def set_parked(self, worker: int, parked: bool) -> None:
+        self.mem[self._worker(worker) + L.W_PARKED] = int(parked)
+
+    def usable(self, worker: int) -> bool:
+        return bool(self.mem[self._worker(worker) + L.W_USABLE])
+
+    def kill(self, worker: int, code: int = -9) -> None:
+        """Report a worker dead, as the monitor thread does."""
+        self.k.report_death(self.mem, worker, code)
+
+    def mailbox(self, worker: int) -> np.ndarray:
+        """Return the bytes of a mailbox, not a copy."""
+        start = 8 * (self._worker(worker) + L.W_MAILBOX)
+        return self.mem.view(np.uint8)[start : start + L.MAILBOX_SIZE]
+
+    def mailbox_state(self, worker: int) -> tuple[int, int]:
+        """Return (state, error) of a mailbox."""
+        word = int(self.mem[self._worker(worker) + L.W_MAILBOX + L.MAIL_STATE])
+        return word & 0xFFFFFFFF, word >> 32
+
+    def trace(self, worker: int) -> np.ndarray:
+        """Return the bytes of a worker's traceback region, not a copy."""
+        start = 8 * (self._worker(worker) + L.W_TRACE)
+        return self.mem.view(np.uint8)[start : start + 8 * L.TRACE_WORDS]
+
+    def post_done(self, worker: int, error: BaseException | None = None) -> None:
+        """Answer the task of a worker, as its process would."""
+        assert self.mailbox_state(worker)[0] == L.TASK_READY, self.mailbox_state(worker)
+        if error is not None:
+            write_error(memoryview(self.mailbox(worker)), memoryview(self.trace(worker)), error)
+        self.x.post(self.mem, worker, L.TASK_DONE, int(error is not None))
+
+    def finish(self, slot: int, error: BaseException | None = None) -> None:
+        """Bring a task that can run to its end: dispatch it, answer it, collect it."""
+        self.settle()
+        assert self.state(slot) == RUNNING, self.state(slot)
+        self.post_done(self.worker_of(slot), error)
+        self.settle()
+
+    def finish_everything(self) -> list[int]:
+        """Play all workers until none is busy; return the ids in order of completion."""
+        order = []
+        self.settle()
+        while True:
+            busy = [w for w in range(int(self.mem[L.WORKERS])) if self.given(w) != L.NONE]
+            if not busy:
+                return order
+            order.append(self.id(self.given(busy[0])))
+            self.post_done(busy[0])
+            self.settle()
+
+    # ------------------------------------------------------------ looking in
+    def view(self, slot: int) -> SlotView:
+        return view_slot(self.engine, slot)
+
+    def state(self, slot: int) -> TaskState:
+        return self.view(slot).state
+
+    def refs(self, slot: int) -> tuple[int, int]:
+        """Return (fanout_total, fanout_released)."""
+        view = self.view(slot)
+        return view.fanout_total, view.fanout_released
+
+    def id(self, slot: int) -> int:
+        return self.view(slot).task_id
+
+    def live(self) -> int:
+        return int(self.mem[L.LIVE])
+
+    def fanin(self, slot: int) -> int:
+        """Return the live fan-in, as far as wired (0 before)."""
+        return int(self.mem[slot + L.S_FANIN])
+
+    def counts(self, slot: int) -> tuple[int, int]:
+        """Return (tensors, scalars)."""
+        word = int(self.mem[slot + L.S_COUNTS])
+        return word & 0xFFFFFFFF, word >> 32
+
+    def _tensors_at(self, slot: int) -> int:
+        return int(self.mem[slot + L.S_BODY]) + -(-self.counts(slot)[0] // L.MASK_TENSORS)
+
+    def argument_words(self, slot: int) -> list[int]:
+        """Return what a slot stores of its arguments: five words per tensor, then the scalars."""
+        tensors, scalars = self.counts(slot)
+        at = self._tensors_at(slot)
+        return self.mem[at : at + 5 * tensors + scalars].tolist()
+
+    def address(self, slot: int, tensor: int = 0) -> int:
+        """Return the address of one of a slot's tensors."""
+        return self.argument_words(slot)[5 * tensor + L.TENSOR_DATA]
+
+    def edges(self, slot: int) -> list[Edge]:
+        """Return the edges of a slot to its producers."""
+        count = int(self.mem[slot + L.S_EDGES]) & 0xFFFFFFFF
+        tensors, scalars = self.counts(slot)
+        at = self._tensors_at(slot) + 5 * tensors + scalars
+        words = self.mem[at : at + count * L.EDGE_WORDS].reshape(count, L.EDGE_WORDS)
+        return [Edge(*row) for row in words.tolist()]
+
+    def producers(self, slot: int) -> list[int]:
+        return [edge.producer for edge in self.edges(slot)]
+
+    def consumers(self, slot: int) -> list[int]:
+        """Return the tasks in a slot's list of consumers."""
+        found, edge = [], int(self.mem[slot + L.S_CONSUMERS])
+        while edge != L.NONE:
+            found.append(int(self.mem[edge + L.EDGE_CONSUMER]))
+            edge = int(self.mem[edge + L.EDGE_NEXT])
+        return found
+
+    def lookup(self, data: int, owner: int = -1) -> int:
+        """Return the slot a key leads to, or NONE."""
+        return self.k.map_lookup(self.mem, data, owner)
+
+    def map_count(self) -> int:
+        return int(self.mem[L.MAP_COUNT])
+
+    def wiring_queue(self) -> list[int]:
+        """Return the slots that wait to be wired, oldest first."""
+        first, end = int(self.mem[L.WIRING_TAKEN]), int(self.mem[L.WIRING_PUSHED])
+        base = int(self.mem[L.A_WIRING])
+        return [int(self.mem[base + i % L.WIRING_CAPACITY]) for i in range(first, end)]
+
+    def ready_queue(self, kind: int = L.SUB) -> list[int]:
+        """Return the READY slots of a worker type, oldest first."""
+        base, mask = int(self.mem[L.A_READY + kind]), int(self.mem[L.RING_MASK])
+        first, end = int(self.mem[L.READY_HEAD + kind]), int(self.mem[L.READY_TAIL + kind])
+        return [int(self.mem[base + (i & mask)]) for i in range(first, end)]
+
+    def consumed_list(self) -> list[int]:
+        """Return the CONSUMED slots that wait for the Orch thread."""
+        found, slot = [], int(self.mem[L.CONSUMED_HEAD])
+        while slot != L.NONE:
+            found.append(slot)
+            slot = int(self.mem[slot + L.S_LINK])
+        return found
+
+    def ring(self, ring: int, field: int) -> int:
+        """Return a word of a ring, e.g. ``driver.ring(0, L.R_TOP)``."""
+        return int(self.mem[L.RING_BLOCK + ring * L.LINE + field])
+
+    def held(self, ring: int) -> int:
+        """Return the bytes a ring holds."""
+        return self.ring(ring, L.R_TOP) - self.ring(ring, L.R_TAIL)
+
+    def words(self) -> np.ndarray:
+        """Return a copy of every word of the engine."""
+        return self.mem.copy()
+
+    def changed_since(self, before: np.ndarray) -> list[int]:
+        """Return the offsets of the words that differ from an earlier copy."""
+        return np.flatnonzero(self.mem != before).tolist()
+
+    # ------------------------------------------------------------ callables
+    @staticmethod
+    def digest(index: int) -> bytes:
+        """Return the digest that stands for callable `index`."""
+        return bytes([index + 1]) * 32
+
+    def _callable(self, index: int) -> slice:
+        at = int(self.mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
+        return slice(at, at + L.DIGEST_WORDS)
+
+
+# ---------------------------------------------------------------- between a test and its workers
+class Gate:
+    """A counter that forked workers share with the test: one side waits, the other lets it pass.
+
+    Make it before the Worker starts, and capture it in the worker's function.
+    """
+
+    def __init__(self):
+        self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+
+    def open(self, times: int = 1 << 32) -> None:
+        """Let that many waits pass, by default all there will ever be."""
+        os.eventfd_write(self._fd, times)
+
+    def wait(self) -> None:
+        """Wait until the other side opened, and use one of its openings up."""
+        assert self.opens(DEADLINE_S), "nobody opened the gate in time"
+        os.eventfd_read(self._fd)
+
+    def opens(self, within_s: float = 0.0) -> bool:
+        """Say whether a wait would pass, now or within a time; nothing is used up."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._fd)
+
+
+def inside(address: int, nbytes: int, base: int, size: int) -> bool:
+    """Say whether bytes [address, address + n) are within [base, base + size)."""
+    return base <= address and address + nbytes <= base + size
