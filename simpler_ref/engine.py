@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 
 from .jit import layout as L
@@ -12,22 +9,15 @@ from .jit.entries import entries
 from .shared_arrays import create_region, make_private
 
 SPIN_NS = 50_000
+"""A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
 YIELD_NS = 3_000
+"""After so much of it, it offers its core between looks."""
 HOLD_NS = 30_000
+"""A ready task waits so long for a worker that is awake before one that sleeps is woken."""
 PARK_NS = 100_000_000
+"""Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
 TIMER_NS = 500_000
-
-
-def available_cores() -> int:
-    """Return the cores this process may use: its affinity mask, less by a cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return cores
+"""Longest sleep of the Scheduler thread while a task is held back."""
 
 
 class Engine:
@@ -67,7 +57,6 @@ class Engine:
             geometry,
             heap_bases=[base + ring * size for ring in range(ring_depth)],
             heap_size=size,
-            cores=available_cores(),
             spin_ns=SPIN_NS,
             yield_ns=YIELD_NS,
             hold_ns=HOLD_NS,

@@ -144,8 +144,7 @@ A_CALLABLES = 24
 SPIN_NS = 25  # how long a thread spins before it parks
 HOLD_NS = 26  # how long a ready task waits for a worker that is awake before one is woken
 PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
-CORES = 28
-YIELD_NS = 30  # how long a thread spins before it offers its core between looks
+YIELD_NS = 28  # how long a thread spins before it offers its core between looks
 PRIVATE = 29  # first word of the parent's own part
 
 # rings, one line each; written by the Orch thread
@@ -325,7 +324,6 @@ def initialise(
     *,
     heap_bases: list[int],
     heap_size: int,
-    cores: int,
     spin_ns: int,
     yield_ns: int,
     hold_ns: int,
@@ -337,7 +335,6 @@ def initialise(
     for ring, base in enumerate(heap_bases):
         mem[RING_BLOCK + ring * LINE + R_BASE] = base
         mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
-    mem[CORES] = cores
     mem[SPIN_NS] = spin_ns
     mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns

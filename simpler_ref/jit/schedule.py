@@ -498,12 +498,6 @@ def pass_after_submit(mem):
 
 
 @kernel
-def core_is_free(mem):
-    """Say whether a core is left to spin on beside the workers that run tasks."""
-    return mem[L.BUSY] < mem[L.CORES]
-
-
-@kernel
 def help_scheduler(mem, live, any_move, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
@@ -525,7 +519,7 @@ def help_scheduler(mem, live, any_move, slice_ns):
             continue
         if quiet_since == 0:
             quiet_since = now
-        if held(mem) or (core_is_free(mem) and now - quiet_since < mem[L.SPIN_NS]):
+        if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
             if now - quiet_since < mem[L.YIELD_NS]:
                 pause()
             else:
