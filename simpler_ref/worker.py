@@ -331,7 +331,7 @@ class Worker:
         LocalSlotExhaustedError
             4096 callables are registered.
         RuntimeError
-            Closed.
+            Closed; during a run.
         """
         if not callable(target):
             raise TypeError(
@@ -339,6 +339,8 @@ class Worker:
             )
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
+        if self._running:
+            raise RuntimeError("register during a run: register before Worker.run is called")
         name = getattr(target, "__qualname__", type(target).__qualname__)
         hashid = compute_callable_hashid(build_python_serialized_descriptor(serialize(target)))
         handle = CallableHandle(
@@ -442,7 +444,9 @@ class Worker:
             self._running = True
         try:
             return self._run(runtime, orch_fn, args, config, start)
-        finally:
+        finally:  # also when a Ctrl-C hits the end of a run
+            self._orch._close()
+            task_interface.set_current(None)
             self._running = False
 
     def _run(

@@ -6,13 +6,14 @@ GIL away; those that are over in well under a microsecond keep it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 from . import layout as L
 from . import mailbox, ring, schedule, submit, tensormap
 from .atomics import fence, store, wire_words
-from .kernel import BYTES, INT, INTERPRETED, WORDS, bind, entry
+from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry
 
 Entry = Callable[..., int]
 
@@ -192,15 +193,13 @@ class Entries:
     """Every entry above, bound: ``entries.submit_and_pass(mem, …)``."""
 
     def __init__(self) -> None:
-        names = [
-            name
-            for name, value in globals().items()
-            if (INTERPRETED and callable(value) and getattr(value, "__module__", "") == __name__)
-            or hasattr(value, "entry_signature")
-        ]
-        for name in names:
-            if name[0].islower():
-                setattr(self, name, bind(globals()[name]))
+        silent = not sys.stderr.isatty()
+        for name, function in list(globals().items()):
+            if hasattr(function, "entry_signature"):
+                setattr(self, name, bind(function))
+                if not silent and compiled_now(function):
+                    print("simpler_ref: compiling kernels, once on this machine …", file=sys.stderr)
+                    silent = True
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

@@ -109,6 +109,7 @@ def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
 
     def wrap(func: F) -> F:
         if INTERPRETED:
+            func.entry_signature = signature  # type: ignore[attr-defined]
             return func
         dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(func)
         dispatcher._cache = _KernelCache(func)
@@ -128,3 +129,8 @@ def bind(func: F) -> F:
     signature = func.entry_signature  # type: ignore[attr-defined]
     func.compile(signature)  # type: ignore[attr-defined]
     return func.get_overload(signature)  # type: ignore[attr-defined]
+
+
+def compiled_now(func: Callable[..., Any]) -> bool:
+    """Say whether `bind` had to compile an entry, because the cache did not have it."""
+    return not INTERPRETED and bool(func.stats.cache_misses)  # type: ignore[attr-defined]
