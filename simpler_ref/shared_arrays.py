@@ -1,7 +1,8 @@
 """Shared memory: for the engine, for the heap rings, and for users' tensors.
 
-A region is created with `multiprocessing.shared_memory`, mapped, and unlinked before anything else
-happens, so that no process, however it ends, can leave a name behind. The mapping lives as long as
+A region is an anonymous shared mapping: forked processes share it at the same address, and it has no
+name that a killed process could leave behind, holds no descriptor, and is not limited by the size of
+``/dev/shm`` (64 MiB in many containers, where touching more would end in SIGBUS). It lives as long as
 any array over it does: an array from `Worker.empty` stays valid after the Worker is closed.
 """
 
@@ -14,7 +15,6 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from multiprocessing import shared_memory
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from .task_interface import Array
 
 PAGE = mmap.PAGESIZE
 ARENA_ALIGN = 64
-_SHM = "/dev/shm"
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MADV_HUGEPAGE = 14
@@ -34,9 +33,7 @@ _MADV_WIPEONFORK = 18
 def create_region(nbytes: int) -> Array:
     """Return fresh, zeroed bytes that this process and all it forks from now on share.
 
-    Pages take memory only once they are touched. Where the system's shared-memory file system is
-    smaller than the request (64 MiB in many containers), touching it would end in SIGBUS; an
-    anonymous shared mapping, which has no such limit, is used instead.
+    Pages take memory only once they are touched.
 
     Raises
     ------
@@ -44,11 +41,9 @@ def create_region(nbytes: int) -> Array:
         The address space or the system's limits do not allow a region of this size.
     """
     nbytes = round_up(max(nbytes, 1), PAGE)
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
-        mapping = _map_named(nbytes) if _free_in_shm() >= nbytes else None
-        if mapping is None:
-            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-            mapping = mmap.mmap(-1, nbytes, flags=flags)
+        mapping = mmap.mmap(-1, nbytes, flags=flags)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(
             f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
@@ -85,32 +80,6 @@ def make_private(region: Array, start: int) -> None:
         libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 
-def _free_in_shm() -> int:
-    try:
-        stat = os.statvfs(_SHM)
-    except OSError:
-        return 0
-    return stat.f_bavail * stat.f_frsize
-
-
-def _map_named(nbytes: int) -> mmap.mmap | None:
-    try:
-        block = shared_memory.SharedMemory(create=True, size=nbytes)
-    except OSError:
-        return None
-    try:
-        fd = os.open(f"{_SHM}/{block.name}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return mmap.mmap(fd, nbytes, mmap.MAP_SHARED)
-        finally:
-            os.close(fd)
-    except OSError:
-        return None
-    finally:
-        block.close()
-        block.unlink()
-
-
 class Arena:
     """Memory for users' tensors: first fit over free spans, given back with the last reference.
 
@@ -142,7 +111,8 @@ class Arena:
         nbytes = int(np.prod(sizes, dtype=object)) * kind.itemsize
         length = round_up(max(nbytes, 1), ARENA_ALIGN)
         offset = self._take(length)
-        owner = self.memory[offset : offset + length]  # dies with the last view of it
+        # It dies with the last view of it. Views of a slice would keep the whole arena instead.
+        owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         weakref.finalize(owner, self._give_back, offset, length).atexit = False
         array: Array = np.ndarray(sizes, kind, buffer=owner)
         return array
