@@ -21,7 +21,7 @@ def test_arrays_that_are_alive_do_not_overlap(arena):
 def test_a_view_keeps_the_memory_of_an_array_that_is_gone(arena):
     array = arena.empty((4, 4), np.int64)
     address = array.ctypes.data
-    view = array.T[1:].view(np.uint8)
+    view = array[1:].view(np.uint8).T
     del array
     assert arena.empty((4, 4), np.int64).ctypes.data != address
     del view
