@@ -9,6 +9,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class ReceivedArgs(TaskArgs):
     def __len__(self) -> int:
         return sum(self._counts())
 
-    def _refuse(self, *_: Any) -> None:
+    def _refuse(self, *_: Any, **__: Any) -> None:
         raise RuntimeError("the arguments of a running task cannot be changed")
 
     add_tensor: Any = _refuse
@@ -159,10 +160,10 @@ def _next_local(
 ) -> int:
     """Return the local slot of the next task, STOP, or RESOLVE for a digest nobody knows."""
     if local == L.PARK:
-        _flush()
+        flush_output()
         local = int(kernels.park_and_receive(mem, worker))
     if local == L.STOP:
-        _flush()
+        flush_output()
     if local == L.RESOLVE:
         found = callables.slots.get(_digest(box))
         if found is not None:
@@ -175,12 +176,11 @@ def _digest(box: memoryview) -> bytes:
     return bytes(box[L.MAILBOX_OFF_DIGEST : L.MAILBOX_OFF_DIGEST + L.CALLABLE_HASH_DIGEST_BYTES])
 
 
-def _flush() -> None:
+def flush_output() -> None:
+    """Write out what Python has buffered for the terminal, if there is one."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(Exception):  # closed, absent, or somebody's own object
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue
 
 
 def cut_utf8(text: str, limit: int) -> bytes:
@@ -193,18 +193,19 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     """Put an exception's type and text into the mailbox and its traceback into the side region."""
     try:
         words = f"{type(exception).__name__}: {exception}"
-    except Exception as broken:  # a __str__ that raises
+    except BaseException as broken:  # a __str__ that raises
         words = f"{type(exception).__name__}: (its text cannot be shown: {type(broken).__name__})"
-    message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
+    message = cut_utf8(words.replace("\0", "\\0"), L.MAILBOX_ERROR_MSG_SIZE - 1)
     at = L.MAILBOX_OFF_ERROR_MSG
     box[at : at + len(message) + 1] = message + b"\0"
     try:
         lines = "".join(traceback.format_exception(exception))
-    except Exception:
+    except BaseException:
         lines = words
-    if len(lines.encode(errors="replace")) > L.TRACE_CAPACITY:  # its end says most
-        tail = lines.encode(errors="replace")[-(L.TRACE_CAPACITY - 32) :]
-        lines = "… (cut)\n" + tail.decode(errors="ignore")
-    raw = cut_utf8(lines, L.TRACE_CAPACITY)
+    raw = lines.encode(errors="replace")
+    if len(raw) > L.TRACE_CAPACITY:  # the frames stand first, the deepest one and the text last
+        half = L.TRACE_CAPACITY // 2 - 16
+        raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
+    raw = raw.decode(errors="ignore").encode()
     trace[:8] = len(raw).to_bytes(8, "little")
     trace[8 : 8 + len(raw)] = raw

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .children import LocalCallables, become_worker, sub_worker_loop
+from .children import LocalCallables, become_worker, flush_output, sub_worker_loop
 from .task_interface import Array
 
 REQUEST = struct.Struct("<ci")
@@ -49,7 +49,6 @@ def serve(
     parent_pid: int,
     parent_fd: int,
     callables: LocalCallables,
-    inherited: list[int],
     signals: set[int | signal.Signals],
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
@@ -64,14 +63,12 @@ def serve(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         gc.freeze()  # what is inherited stays shared: no collection writes to it
-        for fd in inherited:
-            os.close(fd)
         _Server(mem, sock, parent_pid, parent_fd, callables).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        sys.stderr.flush()
+        flush_output()
+    finally:
         os._exit(1)
-    os._exit(0)
 
 
 class _Server:
@@ -130,8 +127,6 @@ class _Server:
                 self.bury(fd)
 
     def fork(self, worker: int) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -153,12 +148,9 @@ class _Server:
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
+            flush_output()
         finally:
-            try:
-                sys.stdout.flush()
-                sys.stderr.flush()
-            finally:
-                os._exit(status)
+            os._exit(status)
 
     def report(self, what: bytes, worker: int, pid: int, code: int) -> None:
         with suppress(OSError):  # the parent is gone: its pidfd says so
@@ -182,8 +174,7 @@ class _Server:
 
 def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
     """Fork the server process and return its pid."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()  # what waits to be written would be written once by every process
     pid = os.fork()
     if pid == 0:
         serve_in_child()

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .callable_identity import CallableHandle
-from .engine import Engine
+from .engine import PARK_NS, Engine
 from .errors import RingFullError, TaskError
 from .jit import layout as L
 from .task_interface import (
@@ -211,7 +211,7 @@ class Orchestrator:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
                 raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire))
-            kernels.help_scheduler(mem, -1, 1, rest)
+            kernels.help_scheduler(mem, -1, 1, min(rest, PARK_NS))  # then Python sees signals
             code = attempt()
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()

@@ -11,6 +11,7 @@ import ctypes
 import enum
 import math
 import struct
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsInt, TypeAlias
@@ -312,7 +313,15 @@ Visible = Callable[[int, int], str | None]
 """Says whether the children see bytes [address, address + n): None, or why not."""
 
 _visibility: list[Visible] = []
-_current: Visible | None = None
+
+
+class _Current(threading.local):
+    """The check of the Worker that this thread runs an orchestration function for."""
+
+    check: Visible | None = None
+
+
+_current = _Current()
 _known: dict[
     int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
 ] = {}
@@ -330,16 +339,15 @@ def remove_visibility(check: Visible) -> None:
     _known.clear()
 
 
-def set_current(check: Visible | None) -> None:
-    """Let only the Worker whose run is in progress vouch, until told otherwise."""
-    global _current
-    _current = check
+def set_current(check: Visible | None) -> Visible | None:
+    """Let only one Worker vouch on this thread, until told otherwise; return the one before."""
+    before, _current.check = _current.check, check
+    return before
 
 
 def forget_visibility() -> None:
     """Forget every check: this process was forked, the Workers are its parent's."""
-    global _current
-    _current = None
+    _current.check = None
     _visibility.clear()
     _known.clear()
 
@@ -379,7 +387,7 @@ def _from_numpy(array: Array) -> ContinuousTensor:
             reference() is array
             and array.shape == shape
             and array.dtype is dtype
-            and (_current is None or _current == voucher)
+            and _current.check in (None, voucher)
         ):
             return tensor
     if not array.flags.c_contiguous:
@@ -413,7 +421,7 @@ def _require_visible(
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> Visible | None:
     """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
-    checks = [_current] if _current is not None else _visibility
+    checks = _visibility if _current.check is None else [_current.check]
     why = ""
     for check in checks:
         reason = check(address, nbytes)

@@ -23,7 +23,7 @@ from .callable_identity import (
     build_python_serialized_descriptor,
     compute_callable_hashid,
 )
-from .engine import Engine
+from .engine import PARK_NS, Engine
 from .errors import (
     CallableError,
     LocalSlotExhaustedError,
@@ -37,11 +37,10 @@ from .orchestrator import Orchestrator
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .task_interface import Array, CallConfig, ContinuousTensor, TaskArgs, view_memory
-from .worker_manager import WorkerManager
+from .worker_manager import WorkerManager, close_inherited
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
-_DRAIN_SLICE_NS = 1_000_000_000
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 
@@ -86,17 +85,14 @@ class _Runtime:
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
         self.mappings: list[tuple[int, int, str]] = []
+        self.orch: Orchestrator
         self.pid = os.getpid()
 
     def start(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
         self.mappings = shared_mappings()
         if self.workers:
             self.manager = WorkerManager(self.engine, self.workers, self.start_timeout_s)
-            try:
-                self.manager.start(snapshot)
-            except BaseException:
-                self.stop_workers()
-                raise
+            self.manager.start(snapshot)
         if self.scheduler is None:
             self.scheduler = Scheduler(self.engine)
             self.scheduler.start()
@@ -199,6 +195,7 @@ class Worker:
         self._names: list[str] = []
         self._needs_start = True
         fork_hygiene_once()
+        _workers.add(self)
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -226,8 +223,9 @@ class Worker:
             runtime = _Runtime(
                 engine, Arena(self._arena_size), self.num_sub_workers, self._start_timeout_s
             )
+            # a proxy: no cycle, so that a Worker nobody refers to is closed at once
+            runtime.orch = Orchestrator(weakref.proxy(self), engine)
             self._runtime = runtime
-            self._orch = Orchestrator(self, engine)
             self._finalizer = weakref.finalize(self, _take_down, runtime)
             task_interface.add_visibility(runtime.why_invisible)
 
@@ -239,9 +237,11 @@ class Worker:
         WorkerStartError
             A worker ended or did not report in time.
         RuntimeError
-            Not initialised, or closed.
+            Not initialised, or closed; during a run.
         """
         with self._lock:
+            if self._running:
+                raise RuntimeError("start during a run: the run has started the workers itself")
             self._start(self._live())
 
     def close(self) -> None:
@@ -254,9 +254,9 @@ class Worker:
         RuntimeError
             During a run.
         """
-        if self._running:
-            raise RuntimeError("close during a run: let the run end first")
         with self._lock:
+            if self._running:
+                raise RuntimeError("close during a run: let the run end first")
             self._closed = True
             if self._runtime is not None:
                 self._runtime = None
@@ -290,12 +290,29 @@ class Worker:
         return runtime
 
     def _start(self, runtime: _Runtime) -> None:
-        if self._needs_start or (runtime.manager is not None and runtime.manager.lost):
+        manager = runtime.manager
+        anew = self._needs_start or (manager is not None and manager.lost)
+        if not anew and (manager is None or not manager.dead):
+            return
+        self._needs_start = True  # should this be cut short, the next run does it all again
+        try:
+            if anew or manager is None:
+                runtime.stop_workers()
+                self._write_digests()
+                runtime.start({digest: one.target for digest, one in self._installed.items()})
+            else:
+                manager.replace_dead()
+        except BaseException:
             runtime.stop_workers()
-            runtime.start({digest: one.target for digest, one in self._installed.items()})
-            self._needs_start = False
-        elif runtime.manager is not None and runtime.manager.dead:
-            runtime.manager.replace_dead()
+            raise
+        self._needs_start = False
+
+    def _disown(self) -> None:
+        """Leave the Worker to the process that this one was forked from."""
+        self._lock = threading.RLock()
+        self._running = False
+        if self._runtime is not None:
+            self._runtime.orch._close()
 
     # ------------------------------------------------------------ memory
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
@@ -362,17 +379,10 @@ class Worker:
                 f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered; "
                 "unregister those no longer needed"
             )
-        installed = self._installed[digest] = _Installed(index, target)
-        self._names[index : index + 1] = [name]
         self._needs_start = True
-        if self._runtime is not None:
-            self._write_digest(index, digest)
+        self._names[index : index + 1] = [name]
+        installed = self._installed[digest] = _Installed(index, target)
         return installed
-
-    def _write_digest(self, index: int, digest: bytes) -> None:
-        mem = self._live().engine.mem
-        at = int(mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
-        mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
     def unregister(self, handle: CallableHandle) -> None:
         """Give a handle back; its callable goes with its last handle.
@@ -435,85 +445,91 @@ class Worker:
             config = CallConfig()
         else:
             config.validate()
-        with self._lock:
-            if self._running:
-                raise RuntimeError(
-                    "a run is in progress on this Worker: runs cannot be nested, and one Worker "
-                    "serves one run at a time"
-                )
-            self._running = True
+        mine = False
         try:
+            with self._lock:
+                runtime = self._live()
+                if self._running:
+                    raise RuntimeError(
+                        "a run is in progress on this Worker: runs cannot be nested, and one Worker "
+                        "serves one run at a time"
+                    )
+                self._running = mine = True
             return self._run(runtime, orch_fn, args, config, start)
-        finally:  # also when a Ctrl-C hits the end of a run
-            self._orch._close()
-            task_interface.set_current(None)
-            self._running = False
+        finally:
+            if mine:
+                self._running = False
 
     def _run(
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
     ) -> RunTiming:
-        engine, orch = runtime.engine, self._orch
-        mem, kernels = engine.mem, engine.kernels
-        if mem[L.SCOPE_DEPTH] or mem[L.LIVE]:  # a Ctrl-C hit the end of the last run
+        mem, kernels = runtime.engine.mem, runtime.engine.kernels
+        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:  # a signal cut the end of the last run short
             self._drain(runtime, cancel=True)
-        manager = runtime.manager
-        if self._needs_start or (manager is not None and (manager.dead or manager.lost)):
-            self._write_digests()
-            self._start(runtime)
+            kernels.end_run(mem)
+        self._start(runtime)
+        called = False
         failure: BaseException | None = None
-        try:
-            task_interface.set_current(runtime.why_invisible)
-            kernels.begin_run(mem)
-            orch._open(self._words if self.num_sub_workers else {})
-            orch_fn(orch, args, config)
-        except BaseException as error:
-            failure = error
-        orch._close()
-        task_interface.set_current(None)
-        interrupt = self._drain(runtime, cancel=failure is not None)
+        while True:  # until drained: the first exception cancels, further ones kill who is busy
+            try:
+                if not called:
+                    called = True
+                    self._call(runtime, orch_fn, args, config)
+                self._drain(runtime, cancel=failure is not None)
+                break
+            except BaseException as error:
+                if runtime.pid != os.getpid():  # a process that orch_fn forked: not its run
+                    raise
+                if failure is not None:
+                    error.__context__ = failure
+                    if runtime.manager is not None:
+                        runtime.manager.kill_busy()
+                failure = error
+        if failure is None and mem[L.RUN_ERROR]:
+            failure = runtime.orch._task_error()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
-        failed = int(mem[L.RUN_ERROR])
         kernels.end_run(mem)
-        failure = failure or interrupt or (orch._task_error() if failed else None)
         if failure is not None:
             try:
                 raise failure
             finally:
-                del failure, interrupt
+                del failure
         return RunTiming(time.perf_counter_ns() - start, 0, tasks, edges, self._peaks(mem))
 
+    def _call(
+        self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig
+    ) -> None:
+        """Let the orchestration function submit its tasks."""
+        orch = runtime.orch
+        outer = task_interface.set_current(runtime.why_invisible)
+        try:
+            runtime.engine.kernels.begin_run(runtime.engine.mem)
+            orch._open(self._words if self.num_sub_workers else {})
+            orch_fn(orch, args, config)
+            self._live()  # refuses a process that orch_fn forked
+        finally:
+            orch._close()
+            task_interface.set_current(outer)
+
+    @staticmethod
+    def _drain(runtime: _Runtime, cancel: bool) -> None:
+        """End every scope and wait until every task is reclaimed."""
+        mem, kernels = runtime.engine.mem, runtime.engine.kernels
+        kernels.finish_run(mem, cancel)
+        while kernels.help_scheduler(mem, 0, 0, PARK_NS) != L.OK:
+            pass
+
     def _write_digests(self) -> None:
+        """Put the digests where `encode` takes them from."""
+        mem = self._live().engine.mem
         for digest, installed in self._installed.items():
-            self._write_digest(installed.index, digest)
+            at = int(mem[L.A_CALLABLES]) + installed.index * L.DIGEST_WORDS
+            mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
     @staticmethod
     def _peaks(mem: Array) -> tuple[int, ...]:
         block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
         return tuple(block[L.R_PEAK :: L.LINE])
-
-    def _drain(self, runtime: _Runtime, cancel: bool) -> KeyboardInterrupt | None:
-        """End every scope and wait until every task is reclaimed.
-
-        A Ctrl-C cancels what has not started; a second one kills the workers that are busy.
-
-        Returns
-        -------
-        KeyboardInterrupt | None
-            The Ctrl-C that came meanwhile.
-        """
-        mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        interrupt: KeyboardInterrupt | None = None
-        while True:
-            try:
-                kernels.finish_run(mem, cancel)
-                while kernels.help_scheduler(mem, 0, 0, _DRAIN_SLICE_NS) != L.OK:
-                    pass
-                return interrupt
-            except KeyboardInterrupt as signal:
-                if cancel and runtime.manager is not None:
-                    runtime.manager.kill_busy()
-                cancel = True
-                interrupt = signal
 
     def _read_error(self) -> TaskError:
         """Make an exception of the first failure that the Scheduler has noted."""
@@ -528,18 +544,19 @@ class Worker:
         details: dict[str, Any] = {"task": task, "callable_name": name}
         if worker < 0:
             return TaskError(
-                f"sub_worker: task {task} ({name}) cannot run: every sub worker has died", **details
+                f"level {self.level} sub_worker: task {task} ({name}) cannot run: every sub worker "
+                "has died",
+                **details,
             )
         details |= {"worker": worker, "pid": pids.get(worker)}
-        where = f"sub_worker {worker} (pid {pids.get(worker)}), task {task} ({name})"
+        pid = pids.get(worker)
+        where = f"level {self.level} sub_worker {worker} (pid {pid}), task {task} ({name})"
         if outcome == L.ENDPOINT_FAILURE:
             code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
+            ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
             return WorkerLostError(
-                f"{where}: the worker was {describe_status(code)} before the task was done; the "
-                "next run starts a new one"
-                if code < 0
-                else f"{where}: the worker {describe_status(code)} before the task was done; the "
-                "next run starts a new one",
+                f"{where}: the worker {ended} before the task was done; the next run starts a new "
+                "one",
                 status=code,
                 **details,
             )
@@ -620,8 +637,8 @@ def fork_hygiene_once() -> None:
     """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
 
     Libraries loaded from now on start with one thread each; a value the user has set stays. The
-    hook marks in every forked child that the parent's visibility checks are not its own; no lock
-    of ours is held across a fork. Locks, where a thread takes more than one: Worker, then
+    hook tells every forked child that the parent's Workers are not its own; no lock of ours is held
+    across a fork. Locks, where a thread takes more than one: Worker, then
     WorkerManager, then the pass lock, then the arena.
     """
     global _hygiene_done
@@ -632,7 +649,17 @@ def fork_hygiene_once() -> None:
         os.environ.setdefault(name, "1")
     if os.uname().sysname == "Darwin":
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
-    os.register_at_fork(after_in_child=task_interface.forget_visibility)
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    task_interface.forget_visibility()
+    close_inherited()
+    for worker in list(_workers):
+        worker._disown()
 
 
 __all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]

@@ -10,18 +10,24 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from .children import LocalCallables
-from .engine import Engine
+from .engine import PARK_NS, Engine
 from .errors import WorkerStartError, describe_status
 from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
 from .jit import layout as L
 
-_descriptors: weakref.WeakSet[WorkerManager] = weakref.WeakSet()
-"""Managers whose descriptors a fork server of another Worker must not keep."""
+_open: weakref.WeakSet[WorkerManager] = weakref.WeakSet()
+"""Managers with open descriptors."""
+
+
+def close_inherited() -> None:
+    """In a process just forked: close the descriptors of the parent's managers."""
+    for manager in list(_open):
+        manager._close_descriptors()
 
 
 class WorkerManager:
@@ -36,6 +42,8 @@ class WorkerManager:
         Process of each worker, also of those that have ended.
     dead : dict[int, int]
         How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
+    lost : bool
+        The fork server is gone.
     """
 
     def __init__(self, engine: Engine, workers: int, start_timeout_s: float) -> None:
@@ -43,47 +51,43 @@ class WorkerManager:
         self._workers = workers
         self._start_timeout_s = start_timeout_s
         self._closing = False
+        self._socket: socket.socket | None = None
+        self._server_fd = -1
+        self._monitor: threading.Thread | None = None
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
         self.lost = False
-        """The fork server is gone."""
 
     def start(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
         """Fork the server and all workers from the present state of this process.
+
+        After an exception, `stop` cleans up whatever was done.
 
         Raises
         ------
         WorkerStartError
             A worker ended, or did not report within the start timeout.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _open.add(self)
         parent_pid = os.getpid()
         parent_fd = os.pidfd_open(parent_pid)
-        inherited = [fd for other in list(_descriptors) for fd in other._own_descriptors()]
         callables = LocalCallables(snapshot)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with warnings.catch_warnings():
                 # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                self._server = fork_server(
+                server = fork_server(
                     lambda: serve(
-                        self._engine.mem,
-                        theirs,
-                        parent_pid,
-                        parent_fd,
-                        callables,
-                        [ours.fileno(), *inherited],
-                        blocked,
+                        self._engine.mem, theirs, parent_pid, parent_fd, callables, blocked
                     )
                 )
+            self._server_fd = os.pidfd_open(server)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
             os.close(parent_fd)
-        self._socket = ours
-        self._server_fd = os.pidfd_open(self._server)
-        _descriptors.add(self)
         self._monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
         self._monitor.start()
         self._bring_up(range(self._workers))
@@ -92,7 +96,7 @@ class WorkerManager:
         """Fork a successor for every worker that has died."""
         self._bring_up(sorted(self.dead))
 
-    def _bring_up(self, workers: Any) -> None:
+    def _bring_up(self, workers: Iterable[int]) -> None:
         mem, kernels = self._engine.mem, self._engine.kernels
         for worker in workers:
             kernels.set_usable(mem, worker, 0)
@@ -100,8 +104,7 @@ class WorkerManager:
             self._send(b"F", worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         for worker in workers:
-            rest = max(0, deadline - time.monotonic_ns())
-            answer = kernels.wait_ready(mem, worker, rest)
+            answer = self._wait_ready(worker, deadline)
             if answer != L.OK:
                 how = (
                     describe_status(self.dead.get(worker, 0))
@@ -113,6 +116,15 @@ class WorkerManager:
                 )
             kernels.set_usable(mem, worker, 1)
 
+    def _wait_ready(self, worker: int, deadline_ns: int) -> int:
+        """Wait in slices, between which Python looks for signals."""
+        while True:
+            rest = deadline_ns - time.monotonic_ns()
+            slice_ns = max(0, min(rest, PARK_NS))
+            answer = self._engine.kernels.wait_ready(self._engine.mem, worker, slice_ns)
+            if answer != L.TIMED_OUT or rest <= 0:
+                return answer
+
     def kill_busy(self) -> None:
         """Kill every worker that holds a task; the Scheduler will fail those tasks."""
         mem = self._engine.mem
@@ -121,19 +133,21 @@ class WorkerManager:
                 self._send(b"K", worker)
 
     def _send(self, order: bytes, worker: int) -> None:
-        with suppress(OSError):  # the server is gone: the monitor thread says so
-            self._socket.send(REQUEST.pack(order, worker))
+        if self._socket is not None:
+            with suppress(OSError):  # the server is gone: the monitor thread says so
+                self._socket.send(REQUEST.pack(order, worker))
 
     # ------------------------------------------------------------ monitor thread
     def _watch(self) -> None:
+        assert self._socket is not None
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        while True:
-            poll.poll()
+        poll.register(self._server_fd, select.POLLIN)
+        while self._socket.fileno() in [fd for fd, _ in poll.poll()]:  # what it said comes first
             try:
                 raw = self._socket.recv(REPORT.size)
             except OSError:
-                raw = b""
+                break
             if len(raw) < REPORT.size:
                 break
             report, worker, pid, code = REPORT.unpack(raw)
@@ -155,26 +169,34 @@ class WorkerManager:
     def stop(self) -> None:
         """Stop the workers and the fork server; those that do not stop in time are killed."""
         self._closing = True
-        for worker in range(self._workers):
-            self._engine.kernels.request_stop(self._engine.mem, worker)
-        self._send(b"Q", 0)
-        self._end_server(GRACE_S + 2.0)
-        self._monitor.join()
-        self._close_descriptors()
+        try:
+            for worker in range(self._workers):
+                self._engine.kernels.request_stop(self._engine.mem, worker)
+            self._send(b"Q", 0)
+            self._wait_for_server(GRACE_S + 2.0)
+        finally:
+            self._end_server()
+            if self._monitor is not None and self._monitor is not threading.current_thread():
+                self._monitor.join()
+            self._close_descriptors()
 
-    def _end_server(self, timeout_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._server_fd, select.POLLIN)
-        if not poll.poll(timeout_s * 1000):
-            with suppress(ProcessLookupError):
-                os.kill(self._server, signal.SIGKILL)  # the kernel ends its workers with it
-        with suppress(ChildProcessError):  # somebody else's os.wait() was faster
-            os.waitpid(self._server, 0)
+    def _wait_for_server(self, timeout_s: float) -> None:
+        if self._server_fd >= 0:
+            poll = select.poll()
+            poll.register(self._server_fd, select.POLLIN)
+            poll.poll(timeout_s * 1000)
 
-    def _own_descriptors(self) -> list[int]:
-        return [self._socket.fileno(), self._server_fd]
+    def _end_server(self) -> None:
+        if self._server_fd >= 0:
+            with suppress(ProcessLookupError):  # it has ended, as it should
+                signal.pidfd_send_signal(self._server_fd, signal.SIGKILL)  # its workers go with it
+            with suppress(ChildProcessError):  # somebody else's os.wait() was faster
+                os.waitid(os.P_PIDFD, self._server_fd, os.WEXITED)
 
     def _close_descriptors(self) -> None:
-        _descriptors.discard(self)
-        self._socket.close()
-        os.close(self._server_fd)
+        _open.discard(self)
+        if self._socket is not None:
+            self._socket.close()
+        if self._server_fd >= 0:
+            fd, self._server_fd = self._server_fd, -1
+            os.close(fd)
