@@ -14,6 +14,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,7 +95,8 @@ class Arena:
         self.base: int = self.memory.ctypes.data
         self.size = int(self.memory.nbytes)
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
-        self._lock = threading.RLock()  # a finalizer may run in the middle of an allocation
+        self._returned: deque[tuple[int, int]] = deque()
+        self._lock = threading.RLock()
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
         """Return an uninitialised array of the arena.
@@ -113,12 +115,15 @@ class Arena:
         offset = self._take(length)
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
-        weakref.finalize(owner, self._give_back, offset, length).atexit = False
+        # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
+        weakref.finalize(owner, self._returned.append, (offset, length)).atexit = False
         array: Array = np.ndarray(sizes, kind, buffer=owner)
         return array
 
     def _take(self, length: int) -> int:
         with self._lock:
+            while self._returned:
+                self._give_back(*self._returned.popleft())
             for i, (offset, room) in enumerate(self._free):
                 if room >= length:
                     if room == length:
@@ -133,12 +138,11 @@ class Arena:
         )
 
     def _give_back(self, offset: int, length: int) -> None:
-        with self._lock:
-            i = bisect.bisect(self._free, (offset, length))
-            if i < len(self._free) and self._free[i][0] == offset + length:
-                length += self._free.pop(i)[1]
-            if i > 0 and sum(self._free[i - 1]) == offset:
-                start, room = self._free[i - 1]
-                self._free[i - 1] = (start, room + length)
-            else:
-                self._free.insert(i, (offset, length))
+        i = bisect.bisect(self._free, (offset, length))
+        if i < len(self._free) and self._free[i][0] == offset + length:
+            length += self._free.pop(i)[1]
+        if i > 0 and sum(self._free[i - 1]) == offset:
+            start, room = self._free[i - 1]
+            self._free[i - 1] = (start, room + length)
+        else:
+            self._free.insert(i, (offset, length))

@@ -242,7 +242,9 @@ class Worker:
         with self._lock:
             if self._running:
                 raise RuntimeError("start during a run: the run has started the workers itself")
-            self._start(self._live())
+            runtime = self._live()
+            self._recover(runtime)
+            self._start(runtime)
 
     def close(self) -> None:
         """Stop the workers and give the memory back. Again and again is fine.
@@ -464,9 +466,7 @@ class Worker:
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
     ) -> RunTiming:
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:  # a signal cut the end of the last run short
-            self._drain(runtime, cancel=True)
-            kernels.end_run(mem)
+        self._recover(runtime)
         self._start(runtime)
         called = False
         failure: BaseException | None = None
@@ -510,6 +510,13 @@ class Worker:
         finally:
             orch._close()
             task_interface.set_current(outer)
+
+    def _recover(self, runtime: _Runtime) -> None:
+        """Finish the last run if a signal has cut its end short."""
+        mem = runtime.engine.mem
+        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
+            self._drain(runtime, cancel=True)
+            runtime.engine.kernels.end_run(mem)
 
     @staticmethod
     def _drain(runtime: _Runtime, cancel: bool) -> None:

@@ -253,11 +253,22 @@ def mark_dead(mem, worker, code):
 
 @kernel
 def request_stop(mem, worker):
-    """Tell a worker to stop: a word that is set once, and a wake-up (parent side)."""
+    """Tell a worker to stop: a word that is set once, and a wake-up (parent side).
+
+    A worker that has looked at that word and is about to sleep on its mailbox state must not: the
+    state is changed to SHUTDOWN under it. One that has a task looks again when the task is done.
+    """
     w = worker_at(mem, worker)
+    state_word = w + L.W_MAILBOX + L.MAIL_STATE
     store(mem, w + L.W_SHUTDOWN, 1)
     fence()
-    futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+    while True:
+        seen = load(mem, state_word)
+        if seen & STATE_MASK == L.TASK_READY:
+            return
+        if compare_exchange(mem, state_word, seen, L.SHUTDOWN):
+            break
+    futex_wake(mem, state_word)
 
 
 @kernel

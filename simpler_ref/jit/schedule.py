@@ -473,10 +473,11 @@ def orch_pass(mem):
     moved = two_passes(mem)
     slot = take_consumed(mem)
     unlock(mem)
-    while slot != L.NONE:
+    while slot != L.NONE:  # room for whoever waits for it: that counts as a move, too
         after = int(mem[slot + L.S_LINK])
         reclaim(mem, slot)
         slot = after
+        moved += 1
     return moved
 
 
@@ -488,7 +489,9 @@ def pass_after_submit(mem):
     that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
     thread is woken once to keep time.
     """
-    orch_pass(mem)
+    if orch_pass(mem) < 0:
+        fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
+        notify(mem, L.PARK_SCHED)
     if load(mem, L.PARK_SCHED) == L.ON_DUTY:
         store(mem, L.PARK_SCHED, L.OFF_DUTY)
     if held(mem):
@@ -589,6 +592,7 @@ def scheduler_loop(mem, timer_ns):
             moved = two_passes(mem)
             unlock(mem)
         if moved > 0:
+            fence()  # pairs with the one in `help_scheduler`: it sees the moves, or this sees it parked
             notify(mem, L.PARK_ORCH)
             continue
         if mem[L.ORCH_PASSES] != seen:
