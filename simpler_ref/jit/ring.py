@@ -58,11 +58,11 @@ def alloc(mem, nbytes, depth):
     top = int(mem[r + L.R_TOP])
     tail = int(mem[r + L.R_TAIL])
     cursor = int(mem[r + L.R_CURSOR])
-    if (
-        cursor + need > size
-    ):  # a slab is contiguous: skip the short end, it comes back with the slab
+    # A slab is contiguous: a short end is skipped, and comes back with the slab. A ring that holds
+    # no bytes starts over at 0; live tasks without bytes may keep it from being empty.
+    if need > 0 and (cursor + need > size or (top == tail and cursor > 0)):
         rest = size - cursor
-        if top == tail:  # nothing is held: the skipped end is free at once
+        if top == tail:  # nothing is held: what is skipped is free at once
             tail += rest
         top += rest
         cursor = 0

@@ -1,0 +1,485 @@
+"""Random programs, step by step against the plain twin of `naive.py`, all of it compared each time.
+
+A step is anything that one of the actors does on its own: a submit, the wiring of one task, one
+look at the mailboxes, an answer, a death. Whatever order the threads and processes of a real
+Worker bring about is a sequence of such steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+
+from ..support import Arg, Driver
+from .naive import (
+    INOUT,
+    INPUT,
+    NEXT_LEVEL,
+    NO_DEP,
+    OUTPUT,
+    OUTPUT_EXISTING,
+    SUB,
+    Naive,
+    Refused,
+    Tensor,
+)
+
+STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
+MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY"}
+REFUSALS = {
+    L.WOULD_BLOCK: "BLOCK",
+    L.TOO_LARGE: "LARGE",
+    L.RUN_FAILED: "FAILED",
+    L.TOO_MANY_ARGS: "ARGS",
+}
+ADDRESSES = [*(0x7000_0000 + (i << 16) for i in range(5)), 0xFFFF_8000_0000_0040]
+
+
+class Mismatch(AssertionError):
+    """Engine and twin disagree."""
+
+
+class Program:
+    """The engine and its twin, taking the same steps."""
+
+    def __init__(self, window, rings, ring_bytes, next_level, sub):
+        self.driver = d = Driver(
+            heap=ring_bytes, rings=rings, window=window, next_level=next_level, sub=sub
+        )
+        self.mem = d.mem
+        self.twin = Naive(
+            bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
+            ring_bytes=ring_bytes,
+            window=window,
+            next_level=next_level,
+            sub=sub,
+        )
+        self.slots = {}  # task → slot, while it is live
+        self.slabs = []  # every address the rings handed out in this run
+        self.deaths = set()
+        self.seen = Counter()
+
+    def close(self):
+        self.driver.close()
+
+    # ------------------------------------------------------------ Orch thread
+    def submit(self, args, more, scalars, callable_index, kind, owner):
+        tensors = [Tensor(4, 0x1000, 8)] * more
+        for tag, (where, i), nbytes, child in args:
+            pool = self.slabs if where == "slab" and self.slabs else ADDRESSES
+            data = 0 if where == "none" else pool[i % len(pool)]
+            tensors.append(Tensor(tag, data, nbytes, child and data != 0))
+        wire = [Arg(t.tag, t.data, t.nbytes, t.child_memory) for t in tensors]
+        task = self.claim(
+            lambda: self.driver.try_submit(
+                wire, scalars, callable=callable_index, kind=kind, owner=owner
+            ),
+            lambda: self.twin.submit(tensors, scalars, callable_index, kind, owner),
+        )
+        if task is not None:
+            for t, (data, _, _) in zip(tensors, task.tensors, strict=True):
+                if t.data == 0 and data:
+                    self.slabs.append(data)
+
+    def alloc(self, nbytes):
+        task = self.claim(lambda: self.driver.try_alloc(nbytes), lambda: self.twin.alloc(nbytes))
+        if task is not None and nbytes:
+            self.slabs.append(task.tensors[0][0])
+
+    def claim(self, of_engine, of_twin):
+        """Take a step that may be refused; then nothing may have changed."""
+        before = self.driver.words()
+        code = of_engine()
+        try:
+            task = of_twin()
+        except Refused as refusal:
+            self.seen[f"refused {refusal}"] += 1
+            assert code < 0, f"the engine accepts what the twin refuses: {refusal}"
+            assert REFUSALS[code] == str(refusal)
+            assert self.driver.changed_since(before) == [], "a refused call has changed something"
+            return None
+        assert code >= 0, f"the engine refuses what the twin accepts: {REFUSALS[code]}"
+        slot = code & ~L.AUTO_OUTPUT
+        assert slot not in self.slots.values(), "a live slot was handed out again"
+        self.slots[task] = slot
+        return task
+
+    def open_scope(self):
+        assert (self.driver.open_scope() == L.OK) == self.twin.open_scope()
+
+    def close_scope(self):
+        if len(self.twin.scopes) > 1:
+            self.twin.close_scope()
+            assert self.driver.close_scope() == L.OK
+
+    def reclaim(self):
+        assert self.driver.reclaim() == len(self.twin.consumed)
+        self.twin.reclaim()
+
+    def cancel(self):
+        self.driver.x.request_cancel(self.mem)
+        self.twin.cancel()
+
+    # ------------------------------------------------------------ Scheduler
+    def wire(self):
+        if self.twin.wiring:
+            self.driver.x.wire(self.mem, self.driver.x.pop_wiring(self.mem))
+            self.twin.batch(self.twin.wire_one)
+
+    def dispatch(self, kind):
+        self.driver.x.dispatch(self.mem, kind)
+        self.twin.dispatch(kind, *self.choices())
+
+    def set_idle(self):
+        self.driver.x.set_idle(self.mem)
+        self.twin.set_idle()
+
+    def collect(self):
+        self.driver.x.collect(self.mem)
+        self.twin.collect()
+
+    def bury(self):
+        self.driver.x.bury(self.mem)
+        self.twin.bury()
+
+    def whole_pass(self):
+        self.driver.run_pass()
+        self.twin.one_pass(*self.choices())
+
+    def orch_pass(self):
+        """Run two passes, the second if the first has moved anything, and reclaim."""
+        self.driver.x.orch_pass(self.mem)
+        before = self.progress()
+        self.twin.one_pass(*self.choices())
+        if self.progress() != before:
+            self.twin.one_pass(*self.choices())
+        self.twin.reclaim()
+
+    def choices(self):
+        """Return what the rules leave to the engine: who got which worker, who failed first."""
+        by_slot = {slot: task for task, slot in self.slots.items()}
+        given = {by_slot[self.driver.given(w)]: w for w in self.workers() if self.driver.given(w)}
+        failed = int(self.mem[L.ERROR_TASK])
+        return given, next((task for task in self.slots if task.id == failed), None)
+
+    def progress(self):
+        twin = self.twin
+        states = [(task.id, task.state) for task in twin.live]
+        return states, list(twin.wiring), list(twin.holds), list(twin.usable)
+
+    # ------------------------------------------------------------ workers
+    def workers(self):
+        return range(len(self.twin.kinds))
+
+    def answer(self, which, ok):
+        twin = self.twin
+        busy = [w for w in self.workers() if twin.mail[w] == "TASK_READY" and w not in self.deaths]
+        if busy:
+            worker = busy[which % len(busy)]
+            self.driver.post_done(worker, None if ok else ValueError(f"worker {worker}"))
+            twin.answer(worker, ok)
+
+    def die(self, which):
+        worker = which % len(self.twin.kinds)
+        if worker not in self.deaths:
+            self.driver.kill(worker)
+            self.deaths.add(worker)
+            self.twin.die(worker)
+
+    # ------------------------------------------------------------ runs
+    def end_run(self, cancel):
+        """End every scope, play everything to its end, and find the engine as it was at first."""
+        twin, d = self.twin, self.driver
+        if cancel:
+            twin.cancel()
+        while twin.scopes:
+            twin.close_scope()
+        d.finish_run(cancel=cancel)
+        self.check()
+        rounds = 0
+        while twin.live:
+            rounds += 1
+            assert rounds < 1000, f"this does not drain: {twin.live}"
+            self.orch_pass()
+            self.check()
+            for _ in self.workers():
+                self.answer(0, True)
+            self.check()
+        self.whole_pass()
+        d.end_run()
+        self.check_empty()
+        for worker in self.deaths:
+            d.k.set_usable(self.mem, worker, 0)
+            d.k.set_usable(self.mem, worker, 1)
+            twin.revive(worker)
+        self.deaths.clear()
+        self.slabs.clear()
+        twin.begin_run()
+        d.begin_run()
+        self.check()
+
+    def check_empty(self):
+        fields = [L.R_TOP, L.R_TAIL, L.R_CURSOR, L.R_NEXT, L.R_ALIVE]
+        for ring in range(int(self.mem[L.RINGS])):
+            assert [self.driver.ring(ring, field) for field in fields] == [0] * 5
+        words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.CONSUMED_HEAD]
+        assert self.mem[words].tolist() == [0] * 6
+        assert self.entries() == {}
+
+    # ------------------------------------------------------------ everything, compared
+    def check(self):
+        self.forget_reclaimed()
+        self.check_counts()
+        self.check_queues()
+        for task, slot in self.slots.items():
+            self.check_task(task, slot)
+        self.check_free_slots()
+        self.check_bodies()
+        self.check_map()
+        for index, ring in enumerate(self.twin.rings):
+            self.check_ring(index, ring)
+        self.check_workers()
+
+    def forget_reclaimed(self):
+        for task in [task for task in self.slots if task.reclaimed]:
+            del self.slots[task]
+
+    def check_counts(self):
+        twin = self.twin
+        words = {
+            L.NEXT_TASK_ID: twin.ids,
+            L.LIVE: len(twin.live),
+            L.SCOPE_DEPTH: len(twin.scopes),
+            L.EDGE_COUNT: twin.edges,
+            L.COMPLETED_COUNT: twin.completed,
+            L.FAILED_COUNT: twin.failed,
+            L.CANCEL: int(twin.cancelled),
+            L.BUSY: sum(task is not None for task in twin.holds),
+            L.RETIRING: L.NONE,
+            L.MAP_COUNT: len(twin.map),
+        }
+        assert {word: int(self.mem[word]) for word in words} == words
+        if twin.error is None:
+            assert self.mem[L.RUN_ERROR] == 0
+        else:
+            what, task, worker = twin.error
+            outcome = {"RAISED": L.TASK_FAILURE, "LOST": L.ENDPOINT_FAILURE}[what]
+            found = self.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
+            assert found == [outcome, task.id, worker]
+
+    def check_queues(self):
+        d, twin = self.driver, self.twin
+        by_slot = {slot: task for task, slot in self.slots.items()}
+        assert [by_slot[slot] for slot in d.wiring_queue()] == twin.wiring
+        consumed = d.consumed_list()
+        assert len(consumed) == len(set(consumed))
+        assert {by_slot[slot] for slot in consumed} == set(twin.consumed)
+        for kind in (NEXT_LEVEL, SUB):
+            found = [by_slot[slot] for slot in d.ready_queue(kind)]
+            at = 0
+            for batch in twin.ready[kind]:
+                if set(found[at : at + len(batch)]) != set(batch):
+                    raise Mismatch(f"ready: {found} instead of {twin.ready[kind]}")
+                at += len(batch)
+            assert len(found) == at
+            twin.ready[kind] = [[task] for task in found]
+
+    def check_task(self, task, slot):
+        d = self.driver
+        view = d.view(slot)
+        assert STATES[view.state] == task.state, task
+        assert (view.task_id, view.ring_idx) == (task.id, task.ring)
+        assert (view.fanout_total, view.fanout_released) == (task.total, task.released), task
+        by_slot = {place: one for one, place in self.slots.items()}
+        edges = d.edges(slot)
+        assert len(edges) == len(task.producers)
+        assert all(edge.consumer == slot for edge in edges)
+        if task.holds_producers:
+            assert [by_slot[edge.producer] for edge in edges] == task.producers
+        found = [by_slot[place] for place in d.consumers(slot)]
+        assert sorted(one.id for one in found) == sorted(one.id for one in task.consumers)
+        if task.callable >= 0 and task not in self.twin.wiring:
+            assert d.fanin(slot) == task.fanin
+        if task.state in ("READY", "RUNNING", "COMPLETED") and task.callable >= 0:
+            assert all(one.state in ("COMPLETED", "CONSUMED", "FREE") for one in task.producers)
+        words = []
+        for data, nbytes, child in task.tensors:
+            words += [data, nbytes, 0, 1 << 32, 5 | child << 8]
+        words += task.scalars
+        assert [word % 2**64 for word in d.argument_words(slot)] == words
+        assert all(word % L.HEAP_ALIGN == 0 for word in self.slabs)
+
+    def check_free_slots(self):
+        free = []
+        slot = int(self.mem[L.FREE_SLOT])
+        while slot != L.NONE:
+            free.append(slot)
+            slot = int(self.mem[slot + L.S_LINK])
+        assert len(free) == len(set(free)) == self.mem[L.SLOTS_USED] - len(self.slots)
+        assert set(free).isdisjoint(self.slots.values())
+        assert all(self.mem[slot + L.S_STATE] == L.FREE for slot in free)
+
+    def check_bodies(self):
+        """No two live tasks keep their arguments in the same words."""
+        spans = []
+        for slot in self.slots.values():
+            tensors, scalars = self.driver.counts(slot)
+            room = int(self.mem[slot + L.S_EDGES]) >> 32
+            body = int(self.mem[slot + L.S_BODY])
+            words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + scalars + 3 * room
+            spans.append((body, body + words))
+            if body == slot + L.S_INLINE:
+                assert words <= L.INLINE_WORDS
+            else:
+                assert self.mem[L.A_SPILL] <= body
+                assert body + words <= self.mem[L.A_SPILL_END]
+        spans.sort()
+        for (_, end), (start, _) in pairwise(spans):
+            assert end <= start
+
+    def entries(self):
+        base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
+        table = self.mem[base : base + (mask + 1) * L.ENTRY_WORDS].reshape(-1, L.ENTRY_WORDS)
+        used = table[table[:, L.E_SLOT] != L.NONE]
+        found = {
+            (int(row[L.E_DATA]) % 2**64, int(row[L.E_OWNER])): int(row[L.E_SLOT]) for row in used
+        }
+        assert len(found) == len(used), "a key stands twice"
+        return found
+
+    def check_map(self):
+        expected = {key: self.slots[task] for key, task in self.twin.map.items()}
+        assert self.entries() == expected
+        for (data, owner), slot in expected.items():
+            signed = data - 2**64 if data >= 2**63 else data
+            assert self.driver.lookup(signed, owner) == slot
+
+    def check_ring(self, index, ring):
+        d = self.driver
+        assert d.held(index) == ring.held()
+        assert d.ring(index, L.R_CURSOR) == ring.next
+        assert d.ring(index, L.R_NEXT) - d.ring(index, L.R_ALIVE) == len(ring.claims)
+        assert d.ring(index, L.R_PEAK) == ring.peak
+        assert 0 <= d.ring(index, L.R_TAIL) <= d.ring(index, L.R_TOP)
+
+    def check_workers(self):
+        d, twin = self.driver, self.twin
+        for worker in self.workers():
+            task = twin.holds[worker]
+            assert d.given(worker) == (L.NONE if task is None else self.slots[task])
+            assert d.usable(worker) == twin.usable[worker]
+            state, error = d.mailbox_state(worker)
+            if worker in self.deaths:
+                continue
+            if state == L.TASK_DONE:
+                assert twin.mail[worker] == ("ERROR" if error else "OK")
+            else:
+                assert MAIL[state] == twin.mail[worker]
+            if task is not None and twin.mail[worker] == "TASK_READY":
+                frame = twin.frame(task, d.digest(task.callable))
+                start = L.MAILBOX_OFF_DIGEST
+                assert d.mailbox(worker)[start : start + len(frame)].tobytes() == frame
+
+
+# ---------------------------------------------------------------- programs
+def draw_submit(rng):
+    """Return a submit: few buffers, so that tasks meet; seldom more arguments than a slot holds."""
+    args = []
+    for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4])):
+        tag = rng.choice([INPUT, INPUT, INPUT, OUTPUT, INOUT, INOUT, OUTPUT_EXISTING, NO_DEP])
+        where = rng.choice(["fixed"] * 8 + ["slab"] * 6 + ["none"])
+        nbytes = rng.choice([0, 1, 8, 8, 8, 1000, 1024, 1025, 3000])
+        args.append((tag, (where, rng.randrange(64)), nbytes, rng.random() < 0.15))
+    more = rng.choice([0] * 60 + [40, 40, 380])
+    scalars = [rng.getrandbits(64) for _ in range(rng.choice([0, 0, 1, 3]))]
+    kind = rng.choice([SUB, SUB, SUB, NEXT_LEVEL])
+    return "submit", args, more, scalars, rng.randrange(4), kind, rng.choice([-1, -1, 0, 1])
+
+
+STEPS = {
+    "submit": (26, draw_submit),
+    "alloc": (5, lambda rng: ("alloc", rng.choice([0, 1, 1024, 1025, 2000, 4096, 8192, 70000]))),
+    "open_scope": (4, lambda rng: ("open_scope",)),
+    "close_scope": (7, lambda rng: ("close_scope",)),
+    "wire": (20, lambda rng: ("wire",)),
+    "dispatch": (14, lambda rng: ("dispatch", rng.choice([SUB, SUB, NEXT_LEVEL]))),
+    "answer": (20, lambda rng: ("answer", rng.randrange(8), rng.random() < 0.97)),
+    "collect": (10, lambda rng: ("collect",)),
+    "set_idle": (3, lambda rng: ("set_idle",)),
+    "reclaim": (3, lambda rng: ("reclaim",)),
+    "bury": (1, lambda rng: ("bury",)),
+    "whole_pass": (2, lambda rng: ("whole_pass",)),
+    "orch_pass": (2, lambda rng: ("orch_pass",)),
+}
+
+
+def draw_run(rng, length):
+    """Return the steps of one run; in some of them a worker dies, or the run is cancelled."""
+    names = rng.choices(list(STEPS), [weight for weight, _ in STEPS.values()], k=length)
+    steps = [STEPS[name][1](rng) for name in names]
+    for _ in range(rng.choice([0, 0, 0, 1, 1, 3])):
+        steps.insert(rng.randrange(length), ("die", rng.randrange(8)))
+    if rng.random() < 0.1:
+        steps.insert(rng.randrange(length), ("cancel",))
+    return [*steps, ("end_run", rng.random() < 0.2)]
+
+
+def draw_size(rng):
+    window = rng.choice([64, 64, 64, 16, 3, 1])
+    return (
+        window,
+        rng.randint(1, 4),
+        rng.choice([65536, 16384]),
+        rng.randint(0, 2),
+        rng.randint(1, 3),
+    )
+
+
+def play(size, steps):
+    """Take every step and compare everything after each."""
+    p = Program(*size)
+    try:
+        for step, *details in [*steps, ("end_run", False)]:
+            getattr(p, step)(*details)
+            p.check()
+    finally:
+        p.close()
+
+
+def shortest(size, steps):
+    """Return steps that still fail, of which none can be left out."""
+    part = len(steps) // 2
+    while part:
+        for at in range(len(steps) - part, -1, -part):
+            fewer = steps[:at] + steps[at + part :]
+            try:
+                play(size, fewer)
+            except Exception:
+                steps = fewer
+        part //= 2
+    return steps
+
+
+@pytest.mark.timeout(300)
+@settings(max_examples=3 if INTERPRETED else 200, phases=[Phase.generate])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_every_step_of_every_program_agrees_with_the_plain_twin(seed):
+    rng = random.Random(seed)
+    size = draw_size(rng)
+    length = 30 if INTERPRETED else 150
+    steps = draw_run(rng, length) + draw_run(rng, length // 3)
+    try:
+        play(size, steps)
+    except Exception:
+        steps = shortest(size, steps)
+        print(f"play({size}, {steps})")
+        play(size, steps)
+        raise
