@@ -1,0 +1,41 @@
+"""What ends the Orch thread's wait for room in a ring."""
+
+import pytest
+
+from simpler_ref.jit import layout as L
+
+from ..support import auto
+
+SLICE_NS = 50_000_000
+
+
+def wait_for_a_move(driver):
+    return driver.k.help_scheduler(driver.mem, -1, 1, SLICE_NS)
+
+
+@pytest.fixture
+def full(driver):
+    """Give a driver whose ring 1 is filled by one task that runs."""
+    driver.open_scope()
+    slot = driver.submit(auto(1 << 16))
+    driver.settle()
+    assert driver.try_submit([auto(1)]) == L.WOULD_BLOCK
+    driver.close_scope()
+    driver.open_scope()
+    return driver, slot
+
+
+@pytest.mark.spec("ORCH-BACK-1")
+def test_room_from_a_task_that_another_thread_s_pass_has_consumed_ends_the_wait(full):
+    driver, slot = full
+    driver.finish(slot)
+    assert driver.consumed_list() == [slot]
+    assert wait_for_a_move(driver) == L.OK
+    assert driver.try_submit([auto(1)]) >= 0
+
+
+@pytest.mark.spec("ORCH-BACK-1")
+def test_while_nothing_moves_the_wait_lasts(full):
+    driver, _ = full
+    assert wait_for_a_move(driver) == L.TIMED_OUT
+    assert driver.try_submit([auto(1)]) == L.WOULD_BLOCK
