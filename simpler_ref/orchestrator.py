@@ -578,8 +578,8 @@ class Scope:
         return len(self._frames)
 
     def current_depth(self) -> int:
-        """Return the 0-based depth, from which the ring follows."""
-        return len(self._frames) - 1
+        """Return the 0-based depth, from which the ring follows; 0 also without a scope."""
+        return max(0, len(self._frames) - 1)
 
 
 __all__ = [

@@ -13,12 +13,12 @@ from simpler_ref.children import write_error
 from simpler_ref.engine import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import SlotView, view_slot
-from simpler_ref.task_interface import ContinuousTensor, DataType, TaskState
+from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
 
 from .kernels import kernels
 
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 """A guard against hangs: no test asserts how long anything takes."""
 
 FREE, PENDING, READY, RUNNING = (
@@ -386,6 +386,21 @@ class Gate:
 
     def __exit__(self, *_):
         os.close(self._fd)
+
+
+def make_args(*tensors, scalars: Iterable = ()) -> TaskArgs:
+    """Return TaskArgs from ``(tensor, tag)`` pairs and scalars."""
+    args = TaskArgs()
+    for tensor, tag in tensors:
+        args.add_tensor(tensor, tag)
+    for value in scalars:
+        args.add_scalar(value)
+    return args
+
+
+def key(address: int, nbytes: int = 8) -> ContinuousTensor:
+    """Return a tensor whose address serves as a dependency key only: nobody touches its memory."""
+    return ContinuousTensor.make(address, (nbytes,), DataType.UINT8)
 
 
 def inside(address: int, nbytes: int, base: int, size: int) -> bool:

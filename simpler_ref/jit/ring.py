@@ -32,8 +32,11 @@ def align(nbytes):
 
 @kernel
 def ring_of_depth(mem, depth):
-    """Return the ring of a 0-based scope depth: the depth itself, at most the last ring."""
-    return min(depth, int(mem[L.RINGS]) - 1)
+    """Return the ring of a 0-based scope depth: the depth itself, at most the last ring.
+
+    Without an open scope (depth -1) it is the first.
+    """
+    return max(0, min(depth, int(mem[L.RINGS]) - 1))
 
 
 @kernel

@@ -22,6 +22,8 @@ from .tensormap import erase, has_room, insert, lookup
 TENSOR_WORDS = L.TENSOR_WORDS
 EDGE_WORDS = L.EDGE_WORDS
 DTYPE_SIZES = L.DTYPE_SIZES
+TOO_MANY_BYTES = 1 << 62
+"""More than any ring has, and far enough from the end of 64 bits for one more tensor."""
 
 
 # ---------------------------------------------------------------- what a wire tensor says
@@ -168,6 +170,7 @@ def submit_task(mem, callable_word, counts, words, worker):
         outputs += writes(tag)
         if is_auto_output(words, i * TENSOR_WORDS):
             slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
+            slab_bytes = min(slab_bytes, TOO_MANY_BYTES)
     room = body_words(tensors, scalars, inputs)
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
         return L.WOULD_BLOCK
@@ -307,8 +310,10 @@ def alloc_buffer(mem, words):
 # ---------------------------------------------------------------- scopes
 @kernel
 def register_task(mem, slot):
-    """Give a fresh slot the reference of the innermost open scope."""
+    """Give a fresh slot the reference of the innermost open scope, if there is one."""
     depth = int(mem[L.SCOPE_DEPTH])
+    if depth == 0:
+        return
     mem[slot + L.S_FANOUT] += 1
     mem[slot + L.S_LINK] = mem[L.SCOPE_STACK + depth - 1]
     mem[L.SCOPE_STACK + depth - 1] = slot

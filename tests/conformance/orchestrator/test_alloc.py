@@ -1,0 +1,161 @@
+"""ORCH-ALLOC: buffers that belong to the run."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import DataType, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import COMPLETED, CONSUMED, Driver, inside, make_args, reads, updates, writes
+
+
+@pytest.mark.spec("ORCH-ALLOC-1")
+def test_alloc_returns_an_aligned_tensor_in_the_ring_of_the_scope_depth():
+    def orch_fn(orch, args, config):
+        ring = orch.ring
+        for depth, (shape, dtype) in enumerate(
+            [
+                ((3, 5), DataType.FLOAT32),
+                (7, "int64"),
+                ((2, 2, 2, 2, 2), np.uint8),
+                ((1,), np.bool_),
+            ]
+        ):
+            tensor = orch.alloc(shape, dtype)
+            assert tensor.shapes == ((shape,) if isinstance(shape, int) else shape)
+            assert (
+                tensor.dtype
+                is [DataType.FLOAT32, DataType.INT64, DataType.UINT8, DataType.BOOL][depth]
+            )
+            assert tensor.data % 1024 == 0
+            assert inside(
+                tensor.data, tensor.nbytes(), ring.heap_base(depth), ring.heap_size(depth)
+            )
+            orch.scope_begin()
+
+    with Worker(3, heap_ring_size=1 << 16) as w:
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-ALLOC-2")
+def test_an_alloc_is_completed_from_the_start_and_never_dispatched(driver):
+    slot = driver.alloc(100)
+    assert driver.state(slot) == COMPLETED
+    assert driver.producers(slot) == []
+    assert driver.wiring_queue() == []
+    assert driver.run_pass() == 0
+    assert driver.ready_queue() == []
+    assert driver.worker_of(slot) == -1
+
+
+@pytest.mark.spec("ORCH-ALLOC-2")
+def test_a_run_of_allocs_only_ends_without_any_worker():
+    with Worker(3, heap_ring_size=1 << 16) as w:
+        assert w.run(lambda orch, *_: [orch.alloc(10, "int8") for _ in range(20)]).tasks == 20
+
+
+@pytest.mark.spec("ORCH-ALLOC-3")
+def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
+    slot = driver.alloc(100)
+    address = driver.address(slot)
+    assert driver.lookup(address) == slot
+    reader = driver.submit(reads(address))
+    assert driver.producers(reader) == [slot]
+    assert driver.lookup(address) == slot
+    writer = driver.submit(writes(address))
+    assert driver.lookup(address) == writer
+
+
+@pytest.mark.spec("ORCH-ALLOC-4")
+def test_an_alloc_begins_with_its_own_reference_released_and_one_for_the_scope(driver):
+    assert driver.refs(driver.alloc(100)) == (1, 1)
+    driver.open_scope()
+    assert driver.refs(driver.alloc(0)) == (1, 1)
+
+
+@pytest.mark.spec("ORCH-ALLOC-4")
+def test_an_alloc_without_an_open_scope_has_no_scope_reference():
+    driver = Driver(run=False)
+    slot = driver.alloc(100)
+    assert driver.refs(slot) == (0, 1)
+    assert driver.state(slot) == COMPLETED
+    assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
+
+
+@pytest.mark.spec("ORCH-ALLOC-5")
+@given(
+    releases=st.permutations(["scope", "first", "second"]),
+)
+def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(releases):
+    driver = Driver()
+    driver.open_scope()
+    slot = driver.alloc(2000)
+    address = driver.address(slot)
+    driver.open_scope()  # the consumers' own scope ends first, so that it does not matter
+    consumers = {name: driver.submit(reads(address)) for name in ("first", "second")}
+    driver.close_scope()
+    driver.settle()
+    assert [driver.fanin(c) for c in consumers.values()] == [0, 0]
+    assert sorted(driver.given(w) for w in range(2)) == sorted(consumers.values())
+    for left, step in zip((2, 1, 0), releases, strict=True):
+        assert driver.held(1) == 2048
+        if step == "scope":
+            driver.close_scope()
+        else:
+            driver.post_done(driver.worker_of(consumers[step]))
+            driver.settle()
+        assert (driver.state(slot) in (CONSUMED, 0)) == (left == 0)
+        driver.reclaim()
+    assert driver.held(1) == 0
+
+
+@pytest.mark.spec("ORCH-ALLOC-5")
+def test_an_alloc_needs_no_free_and_is_not_reused_while_its_consumer_runs():
+    with Worker(3, num_sub_workers=2, heap_ring_size=1 << 14) as w:
+        total = w.share(np.zeros(1, np.int64))
+
+        def add(args):
+            buffer = args.tensor(0).numpy()
+            buffer[:] = args.scalar(0)
+            total[0] += int(buffer.sum())
+
+        handle = w.register(add)
+
+        def orch_fn(orch, _args, _config):
+            for i in range(30):  # many times what the ring holds
+                with orch.scope():
+                    buffer = orch.alloc(512, "int64")
+                    args = make_args((buffer, T.INOUT), (total, T.INOUT), scalars=[i])
+                    orch.submit_sub(handle, args)
+
+        w.run(orch_fn)
+        assert total[0] == 512 * sum(range(30))
+
+
+@pytest.mark.spec("ORCH-ALLOC-6")
+def test_an_alloc_of_zero_bytes_is_a_task_without_slab_and_key(driver):
+    slot = driver.alloc(0)
+    assert driver.state(slot) == COMPLETED
+    assert driver.id(slot) == 0
+    assert driver.id(driver.alloc(8)) == 1
+    assert driver.address(slot) == 0
+    assert driver.held(0) == 1024
+    assert driver.map_count() == 1
+    assert driver.refs(slot) == (1, 1)
+    task = driver.submit(updates(0))
+    assert driver.producers(task) == []
+    driver.close_scope()
+    assert driver.live() == 1  # the task; both allocs are gone
+
+
+@pytest.mark.spec("ORCH-ALLOC-6")
+def test_an_empty_alloc_has_address_zero_for_the_user_too():
+    def orch_fn(orch, args, config):
+        tensor = orch.alloc((3, 0), "float32")
+        assert (tensor.data, tensor.shapes, tensor.nbytes()) == (0, (3, 0), 0)
+        assert orch.live_tasks() == 1
+
+    with Worker(3) as w:
+        assert w.run(orch_fn).tasks == 1

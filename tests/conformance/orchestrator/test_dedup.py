@@ -1,0 +1,59 @@
+"""ORCH-DEDUP: one edge per pair of tasks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import COMPLETED, Arg, Driver, reads, updates, writes
+
+BUFFERS = st.sampled_from([4096, 8192, 12288])
+ARGS = st.lists(
+    st.builds(Arg, st.sampled_from(list(T)), BUFFERS, st.just(8), st.just(False)), max_size=6
+)
+
+
+@pytest.mark.spec("ORCH-DEDUP-1")
+def test_a_producer_found_through_many_tensors_counts_once(driver):
+    producer = driver.submit(writes(4096), writes(8192), writes(12288))
+    consumer = driver.submit(reads(4096), updates(8192), reads(12288), reads(4096))
+    assert driver.producers(consumer) == [producer]
+    assert driver.refs(producer) == (2, 0)  # the scope and one consumer
+    driver.settle()
+    assert driver.consumers(producer) == [consumer]
+    assert driver.fanin(consumer) == 1
+    driver.finish(producer)
+    assert driver.refs(producer) == (2, 1)
+    driver.finish(consumer)
+    assert driver.refs(producer) == (2, 2)
+    assert driver.state(producer) == COMPLETED
+
+
+@pytest.mark.spec("ORCH-DEDUP-2")
+@given(tasks=st.lists(ARGS, min_size=1, max_size=6))
+def test_a_task_is_never_its_own_producer(tasks):
+    driver = Driver()
+    for args in tasks:
+        slot = driver.submit(*args)
+        assert slot not in driver.producers(slot)
+    assert sorted(driver.finish_everything()) == list(range(len(tasks)))
+
+
+@pytest.mark.spec("ORCH-DEDUP-3")
+@given(tasks=st.lists(ARGS, min_size=1, max_size=5), data=st.data())
+def test_the_order_of_a_tasks_tensors_changes_none_of_its_edges(tasks, data):
+    graphs = []
+    shuffled = [data.draw(st.permutations(args)) for args in tasks]
+    for variant in (tasks, shuffled):
+        driver = Driver()
+        slots = [driver.submit(*args) for args in variant]
+        graphs.append([{driver.id(p) for p in driver.producers(slot)} for slot in slots])
+    assert graphs[0] == graphs[1]
+
+
+@pytest.mark.spec("ORCH-DEDUP-3")
+def test_output_before_input_of_one_buffer_still_finds_the_earlier_producer(driver):
+    first = driver.submit(writes(4096))
+    second = driver.submit(writes(4096), reads(4096))
+    assert driver.producers(second) == [first]
+    assert driver.lookup(4096) == second

@@ -1,0 +1,152 @@
+"""ORCH-SUBMIT: the seven steps of a submit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    PENDING,
+    Driver,
+    Gate,
+    auto,
+    key,
+    make_args,
+    reads,
+    updates,
+    writes,
+)
+
+
+@pytest.mark.spec("ORCH-SUBMIT-1")
+def test_one_claim_yields_slot_and_bytes_or_neither():
+    driver = Driver(heap=8 * 1024, window=4)
+    slot = driver.submit(auto(1500), auto(10))
+    assert driver.live() == 1
+    assert driver.held(0) == 3 * 1024
+    before = driver.words()
+    assert driver.try_submit([auto(6 * 1024)]) == L.WOULD_BLOCK  # a slot is free, 6 KiB are not
+    assert driver.changed_since(before) == []
+    for _ in range(3):
+        driver.submit()
+    before = driver.words()
+    assert driver.try_submit([auto(1)]) == L.WOULD_BLOCK  # bytes are free, a slot is not
+    assert driver.changed_since(before) == []
+    driver.finish_run()
+    driver.finish(slot)
+    driver.reclaim()
+    assert driver.held(0) == 0
+
+
+@pytest.mark.spec("ORCH-SUBMIT-2")
+def test_changing_the_task_args_after_submit_changes_nothing_for_the_task():
+    with Gate() as go, Worker(3, num_sub_workers=1) as w:
+        x, y = w.share(np.full(1, 1)), w.share(np.full(1, 2))
+        seen = w.empty((3,), np.int64)
+
+        def leaf(args):
+            seen[:] = args.tensor(0).numpy()[0], args.tensor_count(), args.scalar(0)
+
+        wait, look = w.register(go.wait), w.register(leaf)
+
+        def orch_fn(orch, _args, _config):
+            orch.submit_sub(wait)  # keeps the only worker busy while the arguments are changed
+            args = make_args((x, T.INPUT), scalars=[42])
+            orch.submit_sub(look, args)
+            args.clear()
+            args.add_tensor(y)
+            args.add_tensor(y)
+            args.add_scalar(43)
+            go.open()
+
+        w.run(orch_fn)
+        assert seen.tolist() == [1, 1, 42]
+
+
+@pytest.mark.spec("ORCH-SUBMIT-2")
+def test_the_slot_stores_callable_and_arguments(driver):
+    slot = driver.submit(reads(8192), writes(4096, nbytes=24), scalars=[5, 2**64 - 1], callable=3)
+    assert driver.counts(slot) == (2, 2)
+    words = driver.argument_words(slot)
+    assert [words[0], words[5]] == [8192, 4096]
+    assert words[10:] == [5, -1]
+    driver.settle()
+    box = driver.mailbox(driver.worker_of(slot))
+    start = L.MAILBOX_OFF_DIGEST
+    assert bytes(box[start : start + 32]) == driver.digest(3)
+
+
+@pytest.mark.spec("ORCH-SUBMIT-3")
+@given(tags=st.lists(st.sampled_from(list(T)), min_size=1, max_size=8))
+def test_no_tag_is_left_in_the_slot(tags):
+    driver = Driver()
+    args = [reads(4096 * (i + 1))._replace(tag=tag) for i, tag in enumerate(tags)]
+    slot = driver.submit(*args)
+    words = driver.argument_words(slot)
+    without = driver.argument_words(driver.submit(*[arg._replace(tag=0) for arg in args]))
+    assert words == without
+    for i, tag in enumerate(tags):
+        found = driver.lookup(4096 * (i + 1))
+        assert (found == slot) == (tag in (T.OUTPUT, T.INOUT, T.OUTPUT_EXISTING))
+
+
+@pytest.mark.spec("ORCH-SUBMIT-3")
+def test_the_workers_function_sees_no_tag():
+    with Worker(3, num_sub_workers=1) as w:
+
+        def leaf(args):
+            args.tag(0)
+
+        handle = w.register(leaf)
+        with pytest.raises(RuntimeError, match="tags"):
+            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((key(4096), T.INPUT))))
+
+
+@pytest.mark.spec("ORCH-SUBMIT-4")
+@given(buffers=st.lists(st.integers(1, 6), max_size=8))
+def test_fan_in_is_the_number_of_distinct_producers_none_released(buffers):
+    driver = Driver()
+    produced = {i: driver.submit(writes(4096 * i)) for i in range(1, 5)}  # 5 and 6: nobody
+    slot = driver.submit(*[reads(4096 * i) for i in buffers])
+    wanted = {produced[i] for i in buffers if i in produced}
+    assert sorted(driver.producers(slot)) == sorted(wanted)
+    while driver.wiring_queue():  # wiring tells how many of them are live: all
+        assert driver.x.wire(driver.mem, driver.x.pop_wiring(driver.mem)) == L.OK
+    assert driver.fanin(slot) == len(wanted)
+
+
+@pytest.mark.spec("ORCH-SUBMIT-5")
+def test_a_task_takes_one_reference_for_the_innermost_scope_only(driver):
+    outer = driver.submit()
+    driver.open_scope()
+    inner = driver.submit()
+    assert driver.refs(outer) == driver.refs(inner) == (1, 0)
+    driver.close_scope()
+    assert driver.refs(inner) == (1, 1)
+    assert driver.refs(outer) == (1, 0)
+
+
+@pytest.mark.spec("ORCH-SUBMIT-6")
+def test_submit_queues_one_entry_and_writes_no_producers_list(driver):
+    producers = [driver.submit(writes(4096)), driver.submit(writes(8192))]
+    assert driver.wiring_queue() == producers
+    consumer = driver.submit(reads(4096), updates(8192))
+    assert driver.wiring_queue() == [*producers, consumer]
+    assert {edge.producer for edge in driver.edges(consumer)} == set(producers)
+    assert {edge.consumer for edge in driver.edges(consumer)} == {consumer}
+    assert [driver.consumers(producer) for producer in producers] == [[], []]
+    driver.run_pass()
+    assert [driver.consumers(producer) for producer in producers] == [[consumer], [consumer]]
+
+
+@pytest.mark.spec("ORCH-SUBMIT-7")
+def test_the_engines_submit_returns_the_claimed_slot(driver):
+    first, second = driver.submit(writes(4096)), driver.submit(auto(8))
+    assert first != second
+    assert [driver.id(first), driver.id(second)] == [0, 1]
+    assert driver.state(first) == driver.state(second) == PENDING
+    assert driver.lookup(4096) == first
+    assert driver.lookup(driver.address(second)) == second

@@ -1,0 +1,132 @@
+"""ORCH-WINDOW: the transitional single ring."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import RingFullError, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.orchestrator import Ring
+from tests.support import Driver, Gate, auto, inside
+
+
+@pytest.mark.spec("ORCH-WINDOW-1")
+def test_by_default_thousands_of_tasks_may_be_alive():
+    many = 400 if INTERPRETED else 20_000
+    with Gate() as go, Worker(3, num_sub_workers=1, alloc_timeout_s=0) as w:
+        wait, nothing = w.register(go.wait), w.register(lambda: None)
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(wait)
+            for _ in range(many):
+                orch.submit_sub(nothing)
+            assert orch.live_tasks() == many + 1
+            go.open()
+
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-WINDOW-2")
+def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
+    def orch_fn(orch, args, config):
+        assert orch.ring.ring_count() == 1
+        for depth in range(6):
+            tensor = orch.alloc((100,), "uint8")
+            assert inside(tensor.data, 100, orch.ring.heap_base(0), orch.ring.heap_size(0))
+            assert orch.ring.heap_top(0) == 1024 * (depth + 1)
+            orch.scope_begin()
+        with pytest.raises(IndexError):
+            orch.ring.heap_base(1)
+
+    with Worker(3, ring_depth=1, task_window=128, heap_ring_size=1 << 16) as w:
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-WINDOW-3")
+@given(
+    window=st.integers(1, 6),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.booleans()), max_size=40),
+)
+def test_a_claim_waits_while_its_id_would_leave_the_window(window, steps):
+    ring = Ring(heap_bytes=1 << 20, timeout_ms=0, ring_depth=1, task_window=window)
+    live, following = [], 0
+    for is_alloc, number, with_bytes in steps:
+        if is_alloc:
+            fits = not live or following - live[0] < window
+            if fits:
+                assert ring.alloc(8 * with_bytes, scope_depth=number % 3).slot == following
+                live.append(following)
+                following += 1
+            else:
+                with pytest.raises(RingFullError, match="task window full"):
+                    ring.alloc(8 * with_bytes)
+        elif live:
+            ring.release(live.pop(number % len(live)))
+
+
+@pytest.mark.spec("ORCH-WINDOW-3")
+def test_submits_go_on_when_the_oldest_task_is_done():
+    with Worker(3, num_sub_workers=2, ring_depth=1, task_window=4) as w:
+        handle = w.register(lambda: None)
+
+        def orch_fn(orch, args, config):
+            for _ in range(50):
+                with orch.scope():
+                    orch.submit_sub(handle)
+                    assert orch.live_tasks() <= 4
+
+        assert w.run(orch_fn).tasks == 50
+
+
+@pytest.mark.spec("ORCH-WINDOW-3")
+def test_a_finished_task_behind_a_live_older_one_still_counts():
+    driver = Driver(rings=1, window=4)
+    driver.submit()  # stays live
+    driver.open_scope()
+    others = [driver.submit() for _ in range(3)]
+    driver.close_scope()
+    for slot in others:
+        driver.finish(slot)
+    driver.reclaim()
+    assert driver.live() == 1
+    assert driver.try_submit() == L.WOULD_BLOCK
+    assert driver.try_alloc(0) == L.WOULD_BLOCK
+
+
+@pytest.mark.spec("ORCH-WINDOW-4")
+def test_a_window_that_stays_full_raises_and_says_so():
+    def orch_fn(orch, args, config):
+        for _ in range(128):
+            orch.alloc(0, "uint8")
+        with pytest.raises(RuntimeError, match=r"task window full: 128 .*task_window") as info:
+            orch.alloc(0, "uint8")
+        assert isinstance(info.value, RingFullError)
+        with pytest.raises(RuntimeError, match="task window full"):
+            orch.submit_sub(handle)
+
+    with Worker(3, num_sub_workers=1, ring_depth=1, task_window=128, alloc_timeout_s=0.01) as w:
+        handle = w.register(lambda: None)
+        assert w.run(orch_fn).tasks == 128
+
+
+@pytest.mark.spec("ORCH-WINDOW-5")
+@given(
+    window=st.integers(1, 4),
+    sizes=st.lists(st.integers(0, 4096), min_size=1, max_size=12),
+    allocs=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_slot_and_bytes_are_won_together_or_not_at_all(window, sizes, allocs):
+    driver = Driver(heap=4096, rings=1, window=window)
+    count, used = 0, 0
+    for size, is_alloc in zip(sizes, allocs, strict=False):
+        before = driver.words()
+        code = driver.try_alloc(size) if is_alloc else driver.try_submit([auto(size)])
+        need = L.round_up(size, 1024)
+        if count < window and used + need <= 4096:
+            assert code >= 0
+            count, used = count + 1, used + need
+        else:
+            assert code == L.WOULD_BLOCK
+            assert driver.changed_since(before) == []
+        assert (driver.live(), driver.held(0)) == (count, used)
