@@ -364,14 +364,13 @@ def collect(mem):
 def bury(mem):
     """Take note of workers that died: unusable, and their unfinished tasks failed.
 
-    A worker that had posted TASK_DONE before it died has done its task: `collect` takes that first.
+    A worker that had posted TASK_DONE before it died has done its task: that is left to `collect`.
 
     Returns  1 if anybody died since the last look
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:
         return 0
-    collect(mem)
     mem[L.DEATHS_SEEN] = deaths
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -379,7 +378,7 @@ def bury(mem):
         if status != 0 and mem[w + L.W_USABLE] != 0:
             mem[w + L.W_USABLE] = 0
             slot = int(mem[w + L.W_SLOT])
-            if slot != L.NONE:
+            if slot != L.NONE and mailbox_state(mem, worker) != L.TASK_DONE:
                 mem[w + L.W_SLOT] = L.NONE
                 mem[L.BUSY] -= 1
                 record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
@@ -548,10 +547,11 @@ def set_usable(mem, worker, usable):
     """
     while not try_lock(mem):
         pause()
-    if usable:
-        mem[worker_at(mem, worker) + L.W_USABLE] = 1
-    else:
+    w = worker_at(mem, worker)
+    if not usable:
         empty_mailbox(mem, worker)
+    elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
+        mem[w + L.W_USABLE] = 1
     unlock(mem)
 
 

@@ -377,13 +377,12 @@ class Naive:
     def bury(self):
         if not self.dead:
             return
-        self.collect()  # who answered before it died has done its task
-
         def step():
             for worker in sorted(self.dead):
                 self.usable[worker] = False
-                task, self.holds[worker] = self.holds[worker], None
-                if task is not None:
+                task = self.holds[worker]
+                if task is not None and self.mail[worker] == "TASK_READY":
+                    self.holds[worker] = None
                     self.note_error("LOST", task, worker)
                     self.finish(task, False)
 
