@@ -54,6 +54,7 @@ class WorkerManager:
         self._socket: socket.socket | None = None
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
+        self._heard = threading.Condition()  # of the monitor thread: it has changed pids or lost
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
         self.lost = False
@@ -101,19 +102,22 @@ class WorkerManager:
         for worker in workers:
             kernels.set_usable(mem, worker, 0)
             self.dead.pop(worker, None)
+            self.pids.pop(worker, None)
             self._send(b"F", worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         for worker in workers:
             answer = self._wait_ready(worker, deadline)
             if answer != L.OK:
+                death = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS + L.W_DEATH
                 how = (
-                    describe_status(self.dead.get(worker, 0))
+                    describe_status(int(mem[death]) - L.DEATH_BIAS)
                     if answer == L.ILLEGAL
                     else f"silent for {self._start_timeout_s} s"
                 )
                 raise WorkerStartError(
                     f"sub worker {worker} (pid {self.pids.get(worker, '?')}) did not start: {how}"
                 )
+            self._wait_for_pid(worker)
             kernels.set_usable(mem, worker, 1)
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
@@ -124,6 +128,10 @@ class WorkerManager:
             answer = self._engine.kernels.wait_ready(self._engine.mem, worker, slice_ns)
             if answer != L.TIMED_OUT or rest <= 0:
                 return answer
+
+    def _wait_for_pid(self, worker: int) -> None:
+        with self._heard:
+            self._heard.wait_for(lambda: worker in self.pids or self.lost)
 
     def kill_busy(self) -> None:
         """Kill every worker that holds a task; the Scheduler will fail those tasks."""
@@ -152,18 +160,22 @@ class WorkerManager:
                 break
             report, worker, pid, code = REPORT.unpack(raw)
             if report == b"B":
-                self.pids[worker] = pid
+                with self._heard:
+                    self.pids[worker] = pid
+                    self._heard.notify_all()
             else:
                 self._mark_dead(worker, code)
-        self.lost = True
         for worker in range(self._workers):
             if worker not in self.dead:
                 self._mark_dead(worker, -signal.SIGKILL)
+        with self._heard:
+            self.lost = True
+            self._heard.notify_all()
 
     def _mark_dead(self, worker: int, code: int) -> None:
-        self.dead[worker] = code
         if not self._closing:
             self._engine.kernels.report_death(self._engine.mem, worker, code)
+        self.dead[worker] = code  # last: from now on a successor may use the worker's words
 
     # ------------------------------------------------------------ the end
     def stop(self) -> None:

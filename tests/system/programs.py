@@ -1,0 +1,215 @@
+"""Programs in processes of their own, for tests in which a program must die, exit or be signalled.
+
+Whoever a program starts inherits one end of a pipe, its lifeline: when the other end reads
+end-of-file, the program and all its descendants are gone, however they ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEADLINE_S = 40.0
+"""A guard against hangs: no test asserts how long anything takes."""
+
+PRELUDE = """
+import gc, os, signal, sys, threading, time
+import numpy as np
+from simpler_ref import *
+from simpler_ref import TensorArgType as T
+
+def say(word):
+    print(word, flush=True)
+"""
+
+
+class Program:
+    """A Python script, given as text, that runs beside the test.
+
+    Attributes
+    ----------
+    process : subprocess.Popen
+    """
+
+    def __init__(self, source: str, *options: str, before: tuple[str, ...] = (), **environ: str):
+        self._lifeline, theirs = os.pipe()
+        text = PRELUDE + textwrap.dedent(source)
+        self.process = subprocess.Popen(
+            [*before, sys.executable, *options, "-c", text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[theirs],
+            cwd=ROOT,
+            env=os.environ | environ,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._lifeline)
+
+    def wait_for(self, word: str) -> str:
+        """Read lines of the program's output until one begins with `word`; return the rest of it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            readable, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
+            line = self.process.stdout.readline().decode() if readable else ""
+            if line.startswith(word):
+                return line[len(word) :].strip()
+            if not line or time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(f"never said {word!r}: {self.process.communicate()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program alone."""
+        self.process.send_signal(number)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to everybody, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def tell(self, line: str) -> None:
+        """Write a line to the program's stdin."""
+        self.process.stdin.write(line.encode() + b"\n")
+
+    def finish(self) -> tuple[int, str, str]:
+        """Wait for the end; return (exit code, rest of stdout, stderr)."""
+        try:
+            out, err = self.process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"the program hangs: {self.process.communicate()}") from None
+        return self.process.returncode, out.decode(), err.decode()
+
+    def everybody_ends(self) -> bool:
+        """Say whether the program and all its descendants end within the deadline."""
+        return _end_of_file(self._lifeline)
+
+
+def run_program(source: str, *options: str, **environ: str) -> tuple[int, str, str]:
+    """Run a script to its end; return (exit code, stdout, stderr). Nobody it started outlives it."""
+    with Program(source, *options, **environ) as program:
+        result = program.finish()
+        assert program.everybody_ends(), f"processes outlive the program: {result}"
+        return result
+
+
+def check_program(source: str, *options: str, **environ: str) -> str:
+    """Run a script that must succeed without a word on stderr; return its output."""
+    code, out, err = run_program(source, *options, **environ)
+    assert (code, err) == (0, ""), f"exit code {code}\n{out}\n{err}"
+    return out
+
+
+class Fork:
+    """A function that runs in a fork of the test: a program that needs no time to import."""
+
+    def __init__(self, function: Callable[[], object]):
+        self._lifeline, theirs = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                os.close(self._lifeline)
+                function()
+                status = 0
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+        os.close(theirs)
+
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._lifeline)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the function's end; return the exit code, negative for a signal."""
+        fd = os.pidfd_open(self.pid)
+        try:
+            assert select.select([fd], [], [], DEADLINE_S)[0], "the forked program hangs"
+        finally:
+            os.close(fd)
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def everybody_ends(self) -> bool:
+        """Say whether the fork and all its descendants end within the deadline."""
+        return _end_of_file(self._lifeline)
+
+
+def _end_of_file(lifeline: int) -> bool:
+    readable, _, _ = select.select([lifeline], [], [], DEADLINE_S)
+    return bool(readable) and os.read(lifeline, 1) == b""
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds that nothing else announces."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.002)
+
+
+class Concurrently:
+    """Run a function on another thread for the length of a with block; its exception is ours."""
+
+    def __init__(self, function: Callable[[], object]):
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._error: BaseException | None = None
+
+    def _run(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Concurrently:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        self._thread.join(DEADLINE_S)
+        assert kind or not self._thread.is_alive(), "the other thread hangs"
+        if self._error is not None:
+            raise self._error
+
+
+def dies(pid: int) -> bool:
+    """Say whether a process that is not our child ends within the deadline."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], DEADLINE_S)[0])
+    finally:
+        os.close(fd)

@@ -1,0 +1,397 @@
+"""Processes die: workers, the fork server, the user's program. Nobody hangs, nobody is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import simpler_ref.fork_server
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
+
+from ..support import Gate
+from .programs import Concurrently, Fork, Program, dies, eventually
+from .test_failures import args_of, assert_works, mark, only
+
+
+def server_of(worker) -> int:
+    """Return the process of a Worker's fork server: the parent of its workers."""
+    return psutil.Process(worker.worker_pids()[0]).ppid()
+
+
+def wait_until_seen(worker, count=1):
+    """Wait until the Worker knows that so many of its processes have died."""
+    eventually(lambda: len(worker.worker_pids()) <= worker.num_sub_workers - count)
+
+
+class Rig:
+    """A Worker with a leaf that says who it is and waits, and one that marks."""
+
+    def __init__(self, workers):
+        self.w = Worker(level=3, num_sub_workers=workers)
+        self.started, self.go = Gate(), Gate()
+
+    def __enter__(self):
+        w = self.w.__enter__()
+        self.marks = w.share(np.zeros(8, np.int64))
+        self.pid = w.share(np.zeros(1, np.int64))
+
+        def wait_there():
+            self.pid[0] = os.getpid()
+            self.started.open(1)
+            self.go.wait()
+
+        self.busy, self.ok = w.register(wait_there), w.register(mark)
+        w.start()
+        return self
+
+    def __exit__(self, *error):
+        self.w.__exit__(*error)
+        self.started.__exit__()
+        self.go.__exit__()
+
+    def kill_when_busy(self, number=signal.SIGKILL):
+        self.started.wait()
+        os.kill(int(self.pid[0]), number)
+
+
+# ---------------------------------------------------------------- a worker
+@pytest.mark.spec("SCHED-DEATH-1", "SCHED-DEATH-3")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGXCPU])
+def test_a_worker_killed_in_a_task_fails_it_and_is_replaced(number):
+    with Rig(workers=2) as rig:
+        w, before = rig.w, rig.w.worker_pids()
+        with (
+            Concurrently(lambda: rig.kill_when_busy(number)),
+            pytest.raises(WorkerLostError) as caught,
+        ):
+            w.run(only(rig.busy))
+        error = caught.value
+        assert isinstance(error, TaskError)
+        assert error.status == -number
+        assert error.pid == rig.pid[0] == before[error.worker]
+        for word in ("task 0", "wait_there", f"sub_worker {error.worker}", f"pid {error.pid}"):
+            assert word in str(error)
+        assert f"killed by {number.name}" in str(error)
+        assert_works(w, rig.ok, rig.marks)
+        after = w.worker_pids()
+        assert len(after) == 2
+        assert error.pid not in after
+        assert len(set(after) & set(before)) == 1
+
+
+@pytest.mark.parametrize("status", [0, 3, 255])
+def test_a_leaf_that_ends_its_process_fails_its_task(status):
+    with Rig(workers=1) as rig:
+        leave = rig.w.register(lambda: os._exit(status))
+        for _ in range(3):
+            with pytest.raises(WorkerLostError, match=f"exited with status {status}") as caught:
+                rig.w.run(only(leave))
+            assert caught.value.status == status
+            assert_works(rig.w, rig.ok, rig.marks)
+
+
+def test_what_depends_on_a_lost_task_does_not_run_and_the_other_worker_goes_on():
+    with Rig(workers=2) as rig:
+        a = rig.w.empty(1, np.int64)
+
+        def graph(orch, args, config):
+            lost = TaskArgs()
+            lost.add_tensor(a, T.OUTPUT_EXISTING)
+            orch.submit_sub(rig.lost, lost)
+            orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), (a, T.INPUT), scalars=[1]))
+            for _ in range(200):
+                orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[2]))
+
+        rig.lost = rig.w.register(lambda args: os.kill(os.getpid(), signal.SIGKILL))
+        with pytest.raises(WorkerLostError) as caught:
+            rig.w.run(graph)
+        assert caught.value.task == 0
+        assert rig.marks[1] == 0
+        assert_works(rig.w, rig.ok, rig.marks)
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_a_worker_killed_while_idle_is_replaced_at_the_next_run():
+    with Rig(workers=2) as rig:
+        for round_ in range(5):
+            victim = rig.w.worker_pids()[round_ % 2]
+            os.kill(victim, signal.SIGKILL)
+            wait_until_seen(rig.w)
+            assert_works(rig.w, rig.ok, rig.marks)
+            assert len(rig.w.worker_pids()) == 2
+            assert victim not in rig.w.worker_pids()
+
+
+def test_workers_killed_together_are_all_replaced():
+    with Rig(workers=4) as rig:
+        before = rig.w.worker_pids()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        wait_until_seen(rig.w, 4)
+        assert_works(rig.w, rig.ok, rig.marks)
+        assert len(rig.w.worker_pids()) == 4
+        assert not set(before) & set(rig.w.worker_pids())
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_tasks_fail_when_every_worker_dies_in_the_run():
+    with Rig(workers=2) as rig:
+        die = rig.w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+        def graph(orch, args, config):
+            for _ in range(50):
+                orch.submit_sub(die)
+
+        with pytest.raises(TaskError):
+            rig.w.run(graph)
+        assert_works(rig.w, rig.ok, rig.marks)
+
+        def while_nothing_runs(orch, args, config):
+            for pid in rig.w.worker_pids():
+                os.kill(pid, signal.SIGKILL)
+            wait_until_seen(rig.w, 2)
+            orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[3]))
+
+        with pytest.raises(TaskError, match=r"level 3 sub_worker.*every sub worker has died"):
+            rig.w.run(while_nothing_runs)
+        assert_works(rig.w, rig.ok, rig.marks)
+
+
+def test_deaths_at_random_moments_never_hang_a_run():
+    rng = np.random.default_rng(11)
+    with Rig(workers=3) as rig:
+        count = 60
+        marks = rig.w.empty(count, np.int64)
+
+        def graph(orch, args, config):
+            for i in range(count):
+                orch.submit_sub(rig.ok, args_of((marks, T.NO_DEP), scalars=[i]))
+
+        for _ in range(60):
+            pids = rig.w.worker_pids()
+            victims = rng.choice(pids, size=min(len(pids), rng.integers(1, 4)), replace=False)
+            pause = float(rng.uniform(0, 2e-3))
+
+            def strike(victims=victims, pause=pause):
+                time.sleep(pause)
+                for pid in victims:
+                    os.kill(int(pid), signal.SIGKILL)
+
+            marks[:] = 0
+            with Concurrently(strike), contextlib.suppress(TaskError):
+                rig.w.run(graph)
+                assert (marks == 1).all()
+        assert_works_eventually(rig)
+
+
+def assert_works_eventually(rig):
+    """A worker may have been killed a moment ago, unseen as yet: one run may still meet it."""
+    while True:
+        try:
+            return assert_works(rig.w, rig.ok, rig.marks)
+        except WorkerLostError:
+            continue
+
+
+def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
+    monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.2)
+    with Rig(workers=2) as rig:
+        pid = rig.w.worker_pids()[0]
+        os.kill(pid, signal.SIGSTOP)
+    assert dies(pid)
+
+
+def test_a_stopped_worker_continues_its_task_when_it_may():
+    with Rig(workers=1) as rig:
+
+        def stop_and_continue():
+            rig.kill_when_busy(signal.SIGSTOP)
+            rig.go.open()
+            eventually(lambda: psutil.Process(int(rig.pid[0])).status() == psutil.STATUS_STOPPED)
+            os.kill(int(rig.pid[0]), signal.SIGCONT)
+
+        with Concurrently(stop_and_continue):
+            rig.w.run(only(rig.busy))
+
+
+# ---------------------------------------------------------------- the fork server
+def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
+    with Rig(workers=2) as rig:
+        for _ in range(2):
+            pids, server = rig.w.worker_pids(), server_of(rig.w)
+            os.kill(server, signal.SIGKILL)
+            assert all(dies(pid) for pid in pids)
+            wait_until_seen(rig.w, 2)
+            assert_works(rig.w, rig.ok, rig.marks)
+            assert not {server, *pids} & {server_of(rig.w), *rig.w.worker_pids()}
+
+
+def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
+    with Rig(workers=2) as rig:
+        server = server_of(rig.w)
+
+        def kill_it():
+            rig.started.wait()
+            os.kill(server, signal.SIGKILL)
+
+        with Concurrently(kill_it), pytest.raises(WorkerLostError, match="SIGKILL"):
+            rig.w.run(only(rig.busy))
+        assert_works(rig.w, rig.ok, rig.marks)
+
+
+def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):
+    monkeypatch.setattr(simpler_ref.worker_manager, "GRACE_S", -1.8)
+    with Rig(workers=2) as rig:
+        pids = [server_of(rig.w), *rig.w.worker_pids()]
+        os.kill(pids[0], signal.SIGSTOP)
+    assert all(dies(pid) for pid in pids)
+
+
+# ---------------------------------------------------------------- the program
+def program_at_work():
+    """Open a Worker and run graphs for ever, with failures and pauses in between."""
+    rng = np.random.default_rng()
+    while True:
+        with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 20) as w:
+            nap = w.register(lambda args: time.sleep(args.scalar(0) / 1e6))
+
+            def graph(orch, args, config):
+                for _ in range(rng.integers(10)):
+                    with orch.scope():
+                        buffer = orch.alloc(1000, np.uint8)
+                        orch.submit_sub(args, args_of((buffer, T.INOUT), scalars=[50]))
+
+            for _ in range(rng.integers(1, 4)):
+                w.run(graph, nap)
+                time.sleep(rng.uniform(0, 1e-3))
+
+
+@pytest.mark.spec("SCHED-DEATH-4")
+def test_when_the_program_is_killed_at_any_moment_everybody_ends():
+    rng = np.random.default_rng(3)
+    named = set(os.listdir("/dev/shm"))
+    for _ in range(60):
+        with Fork(program_at_work) as program:
+            time.sleep(rng.uniform(0, 0.12))
+            program.kill()
+            assert program.wait() == -signal.SIGKILL
+            assert program.everybody_ends()
+    assert set(os.listdir("/dev/shm")) == named
+
+
+def hang_in_a_task():
+    with Worker(level=3, num_sub_workers=2) as w:
+        w.run(only(w.register(lambda: time.sleep(1000))))
+
+
+@pytest.mark.spec("SCHED-DEATH-4")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_when_the_program_dies_of_a_signal_busy_workers_end_too(number):
+    with Fork(hang_in_a_task) as program:
+        children = psutil.Process(program.pid)
+        eventually(lambda: len(children.children(recursive=True)) == 3)
+        program.kill(number)
+        assert program.wait() == -number
+        assert program.everybody_ends()
+
+
+def test_a_signal_to_the_whole_process_group_ends_everybody():
+    with Program(
+        """
+        with Worker(level=3, num_sub_workers=2) as w:
+            h = w.register(lambda: (say("busy"), time.sleep(1000)))
+            w.run(lambda orch, args, config: orch.submit_sub(h))
+        """
+    ) as program:
+        program.wait_for("busy")
+        program.signal_group(signal.SIGTERM)
+        assert program.finish()[0] == -signal.SIGTERM
+        assert program.everybody_ends()
+
+
+def test_a_program_that_becomes_another_one_takes_its_workers_with_it():
+    with Program(
+        """
+        w = Worker(level=3, num_sub_workers=2)
+        w.init()
+        w.start()
+        pids = " ".join(map(str, w.worker_pids()))
+        os.execv(sys.executable, [sys.executable, "-c", f"print('pids {pids}', flush=True); input()"])
+        """
+    ) as program:
+        pids = [int(word) for word in program.wait_for("pids").split()]
+        assert len(pids) == 2
+        assert all(dies(pid) for pid in pids)
+        program.tell("")
+        assert program.finish()[0] == 0
+
+
+def test_a_stopped_program_can_go_on():
+    with Program(
+        """
+        with Worker(level=3, num_sub_workers=2) as w:
+            h = w.register(lambda: None)
+            def graph(orch, args, config):
+                for _ in range(10):
+                    orch.submit_sub(h)
+            w.run(graph)
+            say("ready")
+            input()
+            for _ in range(100):
+                w.run(graph)
+        """
+    ) as program:
+        program.wait_for("ready")
+        program.signal_group(signal.SIGSTOP)
+        eventually(lambda: psutil.Process(program.process.pid).status() == psutil.STATUS_STOPPED)
+        program.signal_group(signal.SIGCONT)
+        program.tell("")
+        assert program.finish() == (0, "", "")
+        assert program.everybody_ends()
+
+
+def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
+    from simpler_ref import WorkerStartError, worker_manager
+
+    with Worker(level=3, num_sub_workers=2, start_timeout_s=0.05) as w:
+        marks = w.share(np.zeros(4, np.int64))
+        ok = w.register(mark)
+        monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
+        monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(simpler_ref.fork_server, "sub_worker_loop", lambda *_: time.sleep(1000))
+            with pytest.raises(WorkerStartError, match=r"sub worker 0 \(pid \d+\).*silent"):
+                w.start()
+            assert w.worker_pids() == []
+        with monkeypatch.context() as patch:
+            patch.setattr(simpler_ref.fork_server, "sub_worker_loop", lambda *_: os._exit(7))
+            with pytest.raises(WorkerStartError, match="exited with status 7"):
+                w.run(only(ok))
+        w._start_timeout_s = w._runtime.start_timeout_s = 30.0
+        assert_works(w, ok, marks)
+
+
+def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monkeypatch):
+    with Rig(workers=2) as rig:
+        os.kill(rig.w.worker_pids()[0], signal.SIGKILL)
+        wait_until_seen(rig.w)
+        with monkeypatch.context() as patch:
+
+            def interrupted(*_):
+                raise KeyboardInterrupt
+
+            patch.setattr(rig.w._runtime.manager, "_wait_ready", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                rig.w.run(only(rig.ok, args_of((rig.marks, T.INOUT), scalars=[0])))
+        assert rig.marks.tolist() == [0] * 8
+        assert_works(rig.w, rig.ok, rig.marks)
+        assert len(rig.w.worker_pids()) == 2
+        assert rig.w._runtime.engine.mem[L.LIVE] == 0
