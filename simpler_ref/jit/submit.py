@@ -145,6 +145,15 @@ def give_body_back(mem, slot):
     mem[L.SPILL_FREE + kind] = body
 
 
+@kernel
+def forget_bodies(mem):
+    """Take all spill blocks back (no task is live): their room may be cut up in other sizes."""
+    if mem[L.SPILL_USED] != mem[L.A_SPILL]:
+        mem[L.SPILL_USED] = mem[L.A_SPILL]
+        for kind in range(L.SPILL_CLASSES):
+            mem[L.SPILL_FREE + kind] = L.NONE
+
+
 # ---------------------------------------------------------------- submit
 @kernel
 def submit_task(mem, callable_word, counts, words, worker):
@@ -374,6 +383,8 @@ def reclaim(mem, slot):
     give_body_back(mem, slot)
     move(mem, slot, L.FREE)
     release(mem, slot)
+    if mem[L.LIVE] == 0:
+        forget_bodies(mem)
 
 
 @kernel
