@@ -1,0 +1,64 @@
+"""Makes every rule of spec/ a target, and every mention of its id on a page a link to it.
+
+A mention of a rule that does not exist is a warning, and so an error in `make docs`.
+"""
+
+import re
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.transforms import SphinxTransform
+
+RULE = re.compile(r"((?:ORCH|SCHED)-[A-Z]+-\d+)")
+NOT_LINKED = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.raw)
+
+
+class RuleLinks(SphinxTransform):
+    """Targets: paragraphs that begin with a bold id. Links: ids in running text."""
+
+    default_priority = 400
+
+    def apply(self, **_):
+        """Mark the rules of this page and link its mentions of rules."""
+        for paragraph in list(self.document.findall(nodes.paragraph)):
+            first = next((child for child in paragraph if child.astext()), None)
+            if isinstance(first, nodes.strong) and RULE.fullmatch(first.astext()):
+                paragraph["names"].append(first.astext().lower())
+                paragraph["classes"].append("rule")
+                self.document.note_explicit_target(paragraph)
+                first["classes"].append("rule-id")
+        for text in list(self.document.findall(nodes.Text)):
+            if RULE.search(text) and not self.is_apart(text):
+                parts = [self.link(part) for part in RULE.split(text) if part]
+                text.parent.replace(text, parts)
+
+    def is_apart(self, node):
+        """Say whether some text is the id of its own rule, code, a heading, or a link already."""
+        while node.parent is not None:
+            node = node.parent
+            if isinstance(node, NOT_LINKED) or "rule-id" in node.get("classes", ()):
+                return True
+        return False
+
+    def link(self, part):
+        """Return a link for an id, plain text for anything else."""
+        if not RULE.fullmatch(part):
+            return nodes.Text(part)
+        reference = pending_xref(
+            "",
+            nodes.inline("", part),
+            refdomain="std",
+            reftype="ref",
+            reftarget=part.lower(),
+            refexplicit=True,
+            refwarn=True,
+            refdoc=self.env.docname,
+        )
+        reference.source, reference.line = self.document["source"], None
+        return reference
+
+
+def setup(app):
+    """Register with Sphinx."""
+    app.add_transform(RuleLinks)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

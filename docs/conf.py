@@ -1,0 +1,45 @@
+"""How Sphinx builds these pages; `make docs` runs it with every warning an error."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
+
+from simpler_ref import __version__  # noqa: E402
+
+project = "simpler_ref"
+author = "the simpler_ref developers"
+version = release = __version__
+copyright = author
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "rule_links",
+    "state_machine",
+]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"simpler_ref {release}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "mixed"
+autodoc_typehints = "signature"
+autodoc_type_aliases = {"Array": "numpy.ndarray"}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False

@@ -1,0 +1,295 @@
+"""The pages tell the truth: their examples run, their tables match the code, imports keep the picture."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import simpler_ref
+from simpler_ref.jit import layout as L
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+DEADLINE_S = 100.0
+"""A guard against hangs, not a measurement."""
+
+
+# ---------------------------------------------------------------- examples
+class Block(NamedTuple):
+    """A fenced block of a page, and the block of output right after it, if there is one."""
+
+    line: int
+    info: str
+    text: str
+    output: str | None
+
+
+def fenced(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page, each with the output that the page says it has.
+
+    An output block follows its program with nothing but blank lines between, or with one paragraph
+    that ends in a colon. Its language is ``output``, ``text`` or none.
+    """
+    blocks: list[Block] = []
+    between: list[str] = []
+    fence, info, start, body = "", "", 0, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        opening = re.fullmatch(r"(`{3,}) *(.*?) *", line)
+        if not fence and opening:
+            fence, info, start, body = opening[1], opening[2], number, []
+        elif not fence:
+            between.append(line)
+        elif line.rstrip() == fence:
+            fence = ""
+            words = "\n".join(between).strip()
+            announced = not words or (words.endswith(":") and "\n\n" not in words)
+            if info in ("output", "text", "") and blocks and announced and is_program(blocks[-1]):
+                blocks[-1] = blocks[-1]._replace(output="\n".join(body))
+            else:
+                blocks.append(Block(start, info, "\n".join(body), None))
+            between = []
+        else:
+            body.append(line)
+    assert not fence, f"{page.name}: the block of line {start} has no end"
+    return blocks
+
+
+def is_program(block: Block) -> bool:
+    return block.info == "python" or block.info.startswith("{literalinclude}")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def same(printed: str, promised: str) -> bool:
+    return printed.split() == promised.split()
+
+
+WITH_EXAMPLES = [p for p in PAGES if any(block.info == "python" for block in fenced(p))]
+PROGRAMS = [
+    (page, block)
+    for page in PAGES
+    for block in fenced(page)
+    if block.info.startswith("{literalinclude}") and block.info.endswith(".py")
+]
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name)
+def test_every_example_on_a_page_runs_and_prints_what_the_page_says(page, capfd):
+    namespace = {"__name__": "__main__"}  # one for the page: later examples build on earlier ones
+    for block in fenced(page):
+        if block.info != "python":
+            continue
+        code = compile("\n" * block.line + block.text, name(page), "exec", dont_inherit=True)
+        exec(code, namespace)
+        printed = capfd.readouterr().out
+        if block.output is not None:
+            assert same(printed, block.output), f"line {block.line} prints\n{printed}"
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), PROGRAMS, ids=lambda x: name(x) if isinstance(x, Path) else Path(x.info).name
+)
+def test_every_program_shown_on_a_page_prints_what_the_page_says(page, block):
+    program = (page.parent / block.info.split()[1]).resolve()
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert block.output is not None, f"{name(page)} does not say what {program.name} prints"
+    assert same(done.stdout, block.output), done.stdout
+
+
+# ---------------------------------------------------------------- the ownership tables
+class Row(NamedTuple):
+    """A line of the tables: a field, where the page says it is, and under which headings."""
+
+    area: str
+    line: str | None
+    at: int
+    count: int
+
+
+RELATIVE = {"Rings", "Mailbox", "Body"}
+"""Headings of tables whose offsets start anew."""
+
+NOT_FIELDS = {
+    *("DEATH_BIAS", "DIGEST_CACHE", "DIGEST_CACHE_WORDS", "TRACE_WORDS", "TRACE_CAPACITY"),
+    *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
+    *("SCOPE_STACK_WORDS", "SCHED", "HEADER_WORDS", "ON_DUTY", "OFF_DUTY", "TIMED"),
+    *("SLOT_WORDS", "INLINE_WORDS", "FANOUT_RELEASE", "FANOUT_TOTAL_MASK", "MASK_TENSORS"),
+    *("EDGE_WORDS", "ENTRY_WORDS", "MAP_SMALLEST", "FIFO_WORDS", "WIRING_CAPACITY", "LAYOUT_MAGIC"),
+}
+"""What stands in those sections of the layout and is a size, a mask, a base or a value."""
+
+
+def fields_of_the_layout() -> set[str]:
+    """Return the name of every word that a section of the layout puts somewhere."""
+    source = (ROOT / "simpler_ref/jit/layout.py").read_text()
+    sections = re.split(r"^# -{40,} (.*)$", source, flags=re.MULTILINE)
+    found = set()
+    for title, text in zip(sections[1::2], sections[2::2], strict=True):
+        names = {
+            node.id
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.isupper()
+        }
+        if title.startswith("the mailbox"):
+            found |= {one for one in names if one.startswith("MAIL_")}
+        elif title.startswith(("one worker", "header", "one task", "TensorMap entry")):
+            found |= names
+    return found
+
+
+def rows_of_the_page() -> dict[str, Row]:
+    """Return every field of the tables, and of the table of areas those without an offset."""
+    rows: dict[str, Row] = {}
+    area = heading = ""
+    for text in (DOCS / "ownership.md").read_text().splitlines():
+        if text.startswith("## "):
+            area = heading = text[3:]
+        elif text.startswith("### "):
+            heading = text[4:]
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        if text.startswith("| `") and len(cells) == 6:
+            field, (at, *count) = cells[0].strip("`"), re.findall(r"`(.+?)`|(\d+) words", cells[1])
+            first = heading.split(":")[0]
+            line = re.match(r"Line `(.+?)`", heading)
+            assert field not in rows, f"{field} has two rows"
+            rows[field] = Row(
+                area=first if first in RELATIVE else area,
+                line=line and line[1],
+                at=eval(at[0], vars(L).copy()),
+                count=int(count[0][1]) if count else 1,
+            )
+        elif heading == "Other areas" and len(cells) == 6:
+            for field in re.findall(r"`([A-Z_]+)`", cells[1]):
+                rows[field] = Row(cells[0], None, getattr(L, field), 1)
+    return rows
+
+
+def test_the_ownership_tables_name_every_word_of_the_layout_and_no_other():
+    fields = fields_of_the_layout()
+    assert fields >= NOT_FIELDS, "these are not in the layout any more"
+    documented = set(rows_of_the_page())
+    assert fields - NOT_FIELDS - documented == set(), "these have no row in docs/ownership.md"
+    assert documented - (fields - NOT_FIELDS) == set(), "these rows name no word of the layout"
+
+
+def test_the_ownership_tables_put_every_word_where_the_layout_does():
+    wrong = {
+        field: (row.at, getattr(L, field))
+        for field, row in rows_of_the_page().items()
+        if row.at != getattr(L, field)
+    }
+    assert wrong == {}
+
+
+def test_words_under_one_line_heading_share_a_cache_line():
+    wrong = [
+        field
+        for field, row in rows_of_the_page().items()
+        if row.line is not None and row.at // L.LINE != eval(row.line, vars(L).copy()) // L.LINE
+    ]
+    assert wrong == []
+
+
+def test_no_two_words_of_an_area_overlap():
+    used: dict[tuple[str, int], str] = {}
+    for field, row in rows_of_the_page().items():
+        for word in range(row.at, row.at + row.count):
+            other = used.setdefault((row.area, word), field)
+            assert other == field, f"{row.area}: {other} and {field} share word {word}"
+
+
+# ---------------------------------------------------------------- the state machine
+@pytest.fixture
+def drawing(monkeypatch):
+    """Return the extension that draws the state machine."""
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    return importlib.import_module("state_machine")
+
+
+def test_the_drawing_has_an_arrow_for_every_step_of_the_state_machine(drawing):
+    steps = sum(len(after) for after in drawing.TRANSITIONS.values())
+    assert drawing.draw().count("<polyline") == steps
+    assert len(drawing.table().splitlines()) == 2 + steps
+
+
+def test_a_step_that_the_drawing_does_not_know_is_refused(drawing, monkeypatch):
+    more = drawing.TRANSITIONS | {L.FREE: (L.PENDING, L.COMPLETED, L.READY)}
+    monkeypatch.setattr(drawing, "TRANSITIONS", more)
+    with pytest.raises(ValueError, match="FREE → READY"):
+        drawing.draw()
+
+
+# ---------------------------------------------------------------- who may import whom
+PUBLIC_MODULES = ("worker", "orchestrator", "task_interface", "callable_identity", "errors")
+
+
+def imports(path: Path) -> list[tuple[int, str, str]]:
+    """Return (level, module, name) of every import of a file; no name for ``import module``."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found += [(node.level, node.module or "", alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(0, alias.name, "") for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "simpler_ref/jit").glob("*.py")), ids=name)
+def test_nothing_in_jit_imports_from_outside_jit(path):
+    outside = [
+        (level, module, what)
+        for level, module, what in imports(path)
+        if level > 1
+        or (
+            module.split(".")[0] == "simpler_ref"
+            and not f"{module}.".startswith("simpler_ref.jit.")
+        )
+    ]
+    assert outside == []
+
+
+def is_public(module: str, what: str) -> bool:
+    """Say whether a program may import this from the package."""
+    if module == "simpler_ref":
+        return what == "" or what in simpler_ref.__all__
+    _, short = module.split(".", 1)
+    if short not in PUBLIC_MODULES:
+        return False
+    return what == "" or (
+        not what.startswith("_") and hasattr(importlib.import_module(module), what)
+    )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=name)
+def test_examples_import_only_public_names(path):
+    hidden = [
+        (module, what)
+        for _, module, what in imports(path)
+        if module.split(".")[0] == "simpler_ref" and not is_public(module, what)
+    ]
+    assert hidden == []
+
+
+# ---------------------------------------------------------------- the build
+def test_the_pages_build_without_a_warning(tmp_path):
+    options = ["-W", "--keep-going", "-q", "-b", "dummy"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options, str(DOCS), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
