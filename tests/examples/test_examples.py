@@ -1,0 +1,218 @@
+"""The examples, run as a stranger would run them."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+README = (ROOT / "README.md").read_text()
+DEADLINE_S = 100
+
+
+def run(*command):
+    """Run Python on a command, away from the project's directory; return the ended process."""
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=tempfile.gettempdir(),
+    )
+
+
+def run_in_terminal(*command):
+    """Run Python on a command in a terminal of its own; return its exit code and what it showed."""
+    ours, theirs = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+        program = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            cwd=tempfile.gettempdir(),
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        except OSError:  # nobody holds the other end any more
+            pass
+        return program.wait(DEADLINE_S), shown.decode()
+    finally:
+        os.close(ours)
+
+
+def run_example(name, *options):
+    return run(EXAMPLES / name, *options)
+
+
+def run_demo_with(change, *options):
+    """Run the Gaussian process after a line of Python has changed something in it."""
+    lines = (
+        "import sys, gaussian_process as gp",
+        f"sys.argv[1:] = {list(options)!r}",
+        change,
+        "sys.exit(gp.main())",
+    )
+    setup = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})"
+    return run("-c", "\n".join([setup, *lines]))
+
+
+def figure(output, name):
+    """Return the first number of the line that begins with `name`."""
+    found = re.search(rf"^{re.escape(name)} +([\d.,e+-]+)", output, re.MULTILINE)
+    assert found, f"no line {name!r} in:\n{output}"
+    return float(found[1].replace(",", ""))
+
+
+def code_blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------- the first program
+def test_the_program_in_the_readme_is_the_example():
+    assert code_blocks("python") == [(EXAMPLES / "first_program.py").read_text()]
+
+
+def test_the_first_program_prints_what_the_readme_says():
+    done = run_example("first_program.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [done.stdout] == code_blocks("text")
+
+
+def test_every_file_that_the_readme_links_to_exists():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_example_is_in_the_readme():
+    assert [
+        path.name for path in EXAMPLES.glob("*.py") if f"examples/{path.name})" not in README
+    ] == []
+
+
+# ---------------------------------------------------------------- the Gaussian process
+@pytest.mark.parametrize(
+    ("size", "tile", "workers"),
+    [(400, 64, 2), (300, 100, 1), (90, 256, 3), (1500, 128, 2)],
+    ids=["ragged tiles", "one worker", "a single tile", "moved images"],
+)
+def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(size, tile, workers):
+    done = run_example(
+        "gaussian_process.py", "--size", str(size), "--tile", str(tile), "--workers", str(workers)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = -(-size // tile)
+    blocks = -(-360 // min(tile, 128))
+    upper = rows * (rows - 1) // 2
+    factorisation = rows + 2 * upper + rows * (rows - 1) * (rows - 2) // 6
+    solves = 2 * (rows + upper)
+    assert figure(done.stdout, "tasks") == (
+        rows + upper + factorisation + solves + 4 * rows * blocks
+    )
+    assert figure(done.stdout, "edges") > 0
+    assert figure(done.stdout, "rings 0 to 3 at their peak") > 0
+    assert figure(done.stdout, "time") > 0
+    assert figure(done.stdout, "plain numpy") > 0
+    assert figure(done.stdout, "deviation from numpy") < 1e-10
+    assert figure(done.stdout, "digits recognised") > 85
+    assert figure(done.stdout, "always the commonest digit") < 15
+
+
+def test_away_from_a_terminal_the_gaussian_process_prints_plain_lines():
+    done = run_example("gaussian_process.py", "--size", "100", "--tile", "50")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not set("\r\x1b━─") & set(done.stdout)
+
+
+def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
+    code, shown = run_in_terminal(EXAMPLES / "gaussian_process.py", "--size", "400", "--tile", "64")
+    assert code == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert re.search(r"running ━+", text)
+    assert re.search(r"done ━+ (\d+)/\1 tasks", text)
+    assert figure(re.sub(r"\r", "", text).replace("\n ", "\n"), "deviation from numpy") < 1e-10
+
+
+def test_a_result_that_deviates_is_reported():
+    change = "gp.TOLERANCE, usual = 1e-8, gp.plain_numpy\n" + (
+        "gp.plain_numpy = lambda *data: [part + 1e-6 for part in usual(*data)]"
+    )
+    done = run_demo_with(change, "--size", "100", "--tile", "50")
+    assert done.returncode == 1
+    assert figure(done.stdout, "deviation from numpy") > 1e-8
+    assert "deviates too much" in done.stderr
+
+
+def test_a_result_that_is_no_number_is_reported():
+    change = "gp.plain_numpy = lambda images, *rest: (float('nan'), float('nan'))"
+    done = run_demo_with(change, "--size", "100", "--tile", "50")
+    assert done.returncode == 1
+    assert "deviates too much" in done.stderr
+
+
+def test_a_failing_step_of_the_gaussian_process_shows_the_worker_s_traceback():
+    change = "gp.NOISE_VARIANCE = -2.0"
+    done = run_demo_with(change, "--size", "100", "--tile", "50")
+    assert done.returncode == 1
+    assert "in potrf" in done.stderr
+    assert "the kernel matrix is not positive definite (row 1)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--size", "20000"], "--size 20000 is too large: there are 12933 images"),
+        (["--size", "0"], "argument --size: 0 is not a positive number"),
+        (["--size", "many"], "argument --size: invalid number value: 'many'"),
+        (["--size", "1000", "--tile", "5"], "give a --tile of at least 8"),
+        (["--workers", "-1"], "argument --workers: -1 is not a positive number"),
+        (["--sise", "10"], "unrecognized arguments: --sise 10"),
+    ],
+)
+def test_wrong_options_of_the_gaussian_process_are_explained(options, complaint):
+    done = run_example("gaussian_process.py", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- streaming
+@pytest.mark.parametrize(("batches", "ring_mib"), [(40, 4), (12, 1)])
+def test_streaming_needs_no_more_than_its_rings_and_equals_numpy(batches, ring_mib):
+    done = run_example("streaming.py", "--batches", str(batches), "--ring-mib", str(ring_mib))
+    assert (done.returncode, done.stderr) == (0, "")
+    rings = re.findall(r"^\d \(\w+\) +([\d.]+) MiB +([\d.]+) MiB +([\d.]+) MiB$", done.stdout, re.M)
+    assert len(rings) == 3
+    for through, peak, size in (map(float, ring) for ring in rings):
+        assert 0 < peak <= size == ring_mib < through
+    assert f"{batches} batches, {4 * batches} tasks" in done.stdout
+    assert figure(done.stdout, "tasks alive at a time") < 4 * batches
+    assert "memory taken by the run" in done.stdout
+    assert re.search(r"^tones found at +\[100, 230\]", done.stdout, re.M)
+    assert re.search(r"^equal to numpy, bit by bit +yes$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--batches", "0"], "argument --batches: 0 is not a positive number"),
+        (["--ring-mib", "4096"], "--ring-mib 4096 is too large"),
+    ],
+)
+def test_wrong_options_of_streaming_are_explained(options, complaint):
+    done = run_example("streaming.py", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
