@@ -109,7 +109,7 @@ class CallableHandle:
         For messages.
     """
 
-    __slots__ = ("digest", "hashid", "kind", "name", "target_namespace")
+    __slots__ = ("__weakref__", "digest", "hashid", "kind", "name", "target_namespace")
 
     hashid: str
     kind: CallableKind

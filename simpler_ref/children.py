@@ -118,8 +118,9 @@ def become_worker(worker: int, inherited: Sequence[int]) -> None:
     for fd in inherited:
         os.close(fd)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    if null != 0:
+        os.dup2(null, 0)
+        os.close(null)
 
 
 def sub_worker_loop(mem: Array, worker: int, callables: LocalCallables) -> None:

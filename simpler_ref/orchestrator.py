@@ -288,6 +288,8 @@ class ScopeGuard:
     ) -> None:
         orch, depth = self._orch, self._depth
         self._depth = 0
+        if orch._thread == -1:  # the run is over, or is another process's that this was forked from
+            return
         if orch._mem[L.SCOPE_DEPTH] < depth:
             if error is None:
                 raise RuntimeError(

@@ -354,7 +354,7 @@ def forget_visibility() -> None:
 
 def is_visible(address: int, nbytes: int) -> bool:
     """Say whether any open Worker's children see some memory."""
-    return any(check(address, nbytes) is None for check in _visibility)
+    return any(check(address, nbytes) is None for check in list(_visibility))
 
 
 def make_tensor(array: Any) -> ContinuousTensor:
@@ -421,7 +421,7 @@ def _require_visible(
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> Visible | None:
     """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
-    checks = _visibility if _current.check is None else [_current.check]
+    checks = list(_visibility) if _current.check is None else [_current.check]
     why = ""
     for check in checks:
         reason = check(address, nbytes)
@@ -467,9 +467,12 @@ class TaskArgs:
         if self._scalars:
             raise RuntimeError("cannot add tensor after scalar: add all tensors first")
         try:
-            self._tensors.append(tensor._wires[tag])  # type: ignore[union-attr]
+            wire = tensor._wires[tag]  # type: ignore[union-attr]
         except (AttributeError, KeyError, TypeError):
-            self._tensors.append(make_tensor(tensor)._wires[_check_tag(tag)])
+            wire = None
+        if wire is None:
+            wire = make_tensor(tensor)._wires[_check_tag(tag)]
+        self._tensors.append(wire)
 
     def add_scalar(self, value: SupportsInt | float) -> None:
         """Append a scalar: 64 bits; see `scalar_to_uint64`."""

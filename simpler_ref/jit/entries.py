@@ -193,7 +193,7 @@ class Entries:
     """Every entry above, bound: ``entries.submit_and_pass(mem, …)``."""
 
     def __init__(self) -> None:
-        silent = not sys.stderr.isatty()
+        silent = sys.stderr is None or not sys.stderr.isatty()
         for name, function in list(globals().items()):
             if hasattr(function, "entry_signature"):
                 setattr(self, name, bind(function))
