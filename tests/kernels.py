@@ -15,7 +15,21 @@ from typing import ClassVar
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import mailbox, queues, ring, schedule, slots, submit, tensormap
-from simpler_ref.jit.atomics import load, pause, store, wire_words
+from simpler_ref.jit.atomics import (
+    compare_exchange,
+    exchange,
+    fence,
+    fetch_add,
+    futex_wait,
+    futex_wake,
+    load,
+    load_sc,
+    now_ns,
+    pause,
+    store,
+    wire_words,
+    yield_core,
+)
 from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
 
 
@@ -303,3 +317,216 @@ def announce_uncollected(mem):
 def notify(mem, park_word):
     mailbox.notify(mem, park_word)
     return L.OK
+
+
+@entry(WORDS, INT)
+def park_and_receive(mem, worker):
+    return mailbox.park_and_receive(mem, worker)
+
+
+@entry(WORDS, INT)
+def resolve(mem, worker):
+    return mailbox.resolve(mem, mailbox.worker_at(mem, worker))
+
+
+# ---------------------------------------------------------------- ready queues, consumed chain, table
+@entry(WORDS, INT, INT)
+def push_ready(mem, kind, slot):
+    queues.push_ready(mem, kind, slot)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def pop_ready(mem, kind):
+    if queues.ready_empty(mem, kind):
+        return L.NONE
+    slot = queues.first_ready(mem, kind)
+    queues.drop_first_ready(mem, kind)
+    return slot
+
+
+@entry(WORDS, INT)
+def push_consumed(mem, slot):
+    queues.push_consumed(mem, slot)
+    return L.OK
+
+
+@entry(WORDS)
+def take_consumed(mem):
+    return queues.take_consumed(mem)
+
+
+@entry(WORDS, INT)
+def produce(mem, count):
+    """Push 1 … count, each with a word that belongs to it, beside a thread in `consume`."""
+    for i in range(1, count + 1):
+        while queues.wiring_full(mem):
+            pause()
+        mem[i] = -i
+        queues.push_wiring(mem, i)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def consume(mem, count):
+    """Pop that many; return how many came in order and with their word."""
+    right = 0
+    for i in range(1, count + 1):
+        got = queues.pop_wiring(mem)
+        while got == L.NONE:
+            pause()
+            got = queues.pop_wiring(mem)
+        if got == i and mem[i] == -i:
+            right += 1
+    return right
+
+
+@entry(INT, INT, INT)
+def map_home(data, owner, mask):
+    return tensormap.home(data, owner, mask)
+
+
+@entry(WORDS)
+def map_reset(mem):
+    tensormap.reset(mem)
+    return L.OK
+
+
+# ---------------------------------------------------------------- atomics, alone and against each other
+@entry(WORDS, INT, INT)
+def atomic_store(mem, i, value):
+    store(mem, i, value)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def atomic_load(mem, i):
+    return load(mem, i)
+
+
+@entry(WORDS, INT, INT)
+def atomic_exchange(mem, i, value):
+    return exchange(mem, i, value)
+
+
+@entry(WORDS, INT, INT, INT)
+def atomic_compare_exchange(mem, i, expected, value):
+    return int(compare_exchange(mem, i, expected, value))
+
+
+@entry(WORDS, INT, INT)
+def atomic_fetch_add(mem, i, value):
+    return fetch_add(mem, i, value)
+
+
+@entry(WORDS, INT, INT, INT)
+def wait_on(mem, i, expected, timeout_ns):
+    return futex_wait(mem, i, expected, timeout_ns)
+
+
+@entry(WORDS, INT)
+def wake(mem, i):
+    futex_wake(mem, i)
+    return L.OK
+
+
+@entry()
+def clock():
+    pause()
+    yield_core()
+    return now_ns()
+
+
+@entry(BYTES)
+def sum_of_words(wire):
+    total = 0
+    words = wire_words(wire)
+    for i in range(len(words)):
+        total += words[i]
+    return total
+
+
+MEET, FLAG, TALLY = 0, 16, 64
+
+
+@_kernel.kernel
+def meet(mem, me, r):
+    """Wait until the other thread has come to round `r` as well."""
+    store(mem, MEET + 8 * me, r)
+    while load(mem, MEET + 8 * (1 - me)) < r:
+        pause()
+
+
+FENCE, EXCHANGE, NOTHING = range(3)
+
+
+@entry(WORDS, INT, INT, INT)
+def look_at_each_other(mem, me, pattern, rounds):
+    """Store a word, then look at the other's; note for each round whether it was there."""
+    for r in range(1, rounds + 1):
+        meet(mem, me, r)
+        if pattern == EXCHANGE:
+            exchange(mem, FLAG + 8 * me, r)
+            seen = load_sc(mem, FLAG + 8 * (1 - me))
+        else:
+            store(mem, FLAG + 8 * me, r)
+            if pattern == FENCE:
+                fence()
+            seen = load(mem, FLAG + 8 * (1 - me))
+        mem[TALLY + 2 * r + me] = int(seen >= r)
+    return L.OK
+
+
+@entry(WORDS, INT, INT)
+def count_up(mem, me, rounds):
+    """Add one again and again; note what each addition found."""
+    meet(mem, me, 1)
+    for r in range(rounds):
+        mem[TALLY + 2 * r + me] = fetch_add(mem, FLAG, 1)
+    return L.OK
+
+
+@entry(WORDS, INT, INT)
+def swap(mem, me, rounds):
+    """Put a different number into one word each time; note which one was there."""
+    meet(mem, me, 1)
+    for r in range(rounds):
+        mem[TALLY + 2 * r + me] = exchange(mem, FLAG, 1 + 2 * r + me)
+    return L.OK
+
+
+@entry(WORDS, INT, INT)
+def take_turns(mem, me, rounds):
+    """Take a lock, add one to two plain words, and give it back; return how often they differed."""
+    torn = 0
+    meet(mem, me, 1)
+    for _ in range(rounds):
+        while not compare_exchange(mem, FLAG, 0, 1):
+            pause()
+        if mem[TALLY] != mem[TALLY + 8]:
+            torn += 1
+        mem[TALLY] += 1
+        mem[TALLY + 8] += 1
+        store(mem, FLAG, 0)
+    return torn
+
+
+@entry(WORDS, INT)
+def tell(mem, rounds):
+    """Write a word, then say so; again and again."""
+    for r in range(1, rounds + 1):
+        mem[TALLY] = r
+        store(mem, FLAG, r)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def believe(mem, rounds):
+    """Look what was said, then at the word; return how often the word was older."""
+    stale = 0
+    said = 0
+    while said < rounds:
+        said = load(mem, FLAG)
+        if mem[TALLY] < said:
+            stale += 1
+    return stale
