@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .engine import Engine
 from .jit import layout as L
-from .jit.entries import entries
 from .task_interface import Array, ContinuousTensor, TaskArgs, TensorArgType
 
 _COUNTS = struct.Struct("<ii")
@@ -111,7 +111,7 @@ class LocalCallables:
         self.leaves = [as_leaf(target) for target in snapshot.values()]
 
 
-def become_worker(worker: int, inherited: Sequence[int]) -> None:
+def become_worker(inherited: Sequence[int]) -> None:
     """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -123,9 +123,9 @@ def become_worker(worker: int, inherited: Sequence[int]) -> None:
         os.close(null)
 
 
-def sub_worker_loop(mem: Array, worker: int, callables: LocalCallables) -> None:
+def sub_worker_loop(engine: Engine, worker: int, callables: LocalCallables) -> None:
     """Serve one mailbox until told to stop: decode, resolve the digest, call, answer."""
-    kernels = entries()
+    mem, kernels = engine.mem, engine.kernels
     start = 8 * (int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS)
     octets = mem.view(np.uint8)
     box = octets[start + 8 * L.W_MAILBOX : start + 8 * L.W_TRACE].data

@@ -1,7 +1,7 @@
 """The process that forks the workers and sees them die.
 
-It is forked from the user's process when the Worker starts, before the Worker has threads of its
-own, and stays single-threaded: a worker that died can be replaced at any time by forking from it,
+It is forked from the user's process when the Worker starts, before its threads are busy, and stays
+single-threaded: a worker that died can be replaced at any time by forking from it,
 where forking from a process with threads would inherit locks nobody will ever release. It holds the
 snapshot of the registered callables that all workers are made from.
 
@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from .children import LocalCallables, become_worker, flush_output, sub_worker_loop
-from .task_interface import Array
+from .engine import Engine
 
 REQUEST = struct.Struct("<ci")
 """What the parent sends: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
@@ -44,7 +44,7 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def serve(
-    mem: Array,
+    engine: Engine,
     sock: socket.socket,
     parent_pid: int,
     parent_fd: int,
@@ -63,7 +63,7 @@ def serve(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         gc.freeze()  # what is inherited stays shared: no collection writes to it
-        _Server(mem, sock, parent_pid, parent_fd, callables).loop()
+        _Server(engine, sock, parent_pid, parent_fd, callables).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -74,13 +74,13 @@ def serve(
 class _Server:
     def __init__(
         self,
-        mem: Array,
+        engine: Engine,
         sock: socket.socket,
         parent_pid: int,
         parent_fd: int,
         callables: LocalCallables,
     ) -> None:
-        self.mem = mem
+        self.engine = engine
         self.sock = sock
         self.parent_fd = parent_fd
         self.callables = callables
@@ -143,8 +143,8 @@ class _Server:
             if os.getppid() != server:
                 os._exit(1)
             _prctl(_PR_SET_NAME, f"sub-worker-{worker}".encode()[:15])
-            become_worker(worker, [self.sock.fileno(), self.parent_fd, *self.workers])
-            sub_worker_loop(self.mem, worker, self.callables)
+            become_worker([self.sock.fileno(), self.parent_fd, *self.workers])
+            sub_worker_loop(self.engine, worker, self.callables)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

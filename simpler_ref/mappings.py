@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-"""Return (start, end, identity) of this process's shared, writable mappings, sorted."""
-
 
 def shared_mappings() -> list[tuple[int, int, str]]:
     """Return (start, end, identity) of this process's shared, writable mappings, sorted."""

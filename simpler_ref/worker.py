@@ -99,15 +99,15 @@ class _Runtime:
 
     def stop_workers(self) -> None:
         if self.manager is not None:
-            manager, self.manager = self.manager, None
-            manager.stop()
+            self.manager.stop()
+            self.manager = None
 
     def close(self) -> None:
         if os.getpid() != self.pid:
             return  # a process somebody forked from ours: nothing here is its own
         if self.scheduler is not None:
-            scheduler, self.scheduler = self.scheduler, None
-            scheduler.stop()
+            self.scheduler.stop()
+            self.scheduler = None
         self.stop_workers()
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
@@ -261,8 +261,9 @@ class Worker:
                 raise RuntimeError("close during a run: let the run end first")
             self._closed = True
             if self._runtime is not None:
+                _take_down(self._runtime)  # should this be cut short, it can be done again
+                self._finalizer.detach()
                 self._runtime = None
-                self._finalizer()
 
     def __enter__(self) -> Worker:
         self.init()

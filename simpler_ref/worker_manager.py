@@ -80,9 +80,7 @@ class WorkerManager:
                 # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 server = fork_server(
-                    lambda: serve(
-                        self._engine.mem, theirs, parent_pid, parent_fd, callables, blocked
-                    )
+                    lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, blocked)
                 )
             self._server_fd = os.pidfd_open(server)
         finally:

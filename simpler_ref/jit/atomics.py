@@ -4,8 +4,8 @@ Every function has two bodies with one meaning. Compiled, it becomes the LLVM in
 ordering its name states, so that weakly ordered machines are right as well. Interpreted
 (``NUMBA_DISABLE_JIT=1``), it works on the numpy view: an aligned 64-bit access is one move, and
 whatever must be more than a plain load or store takes a lock shared by the threads of the process.
-Read-modify-write is used between threads of one process only; between processes there are only
-loads, stores and the fence, so the interpreted form is right there too.
+Between processes, what must hold is only ever the order of a store against a later load: of the two
+sides of a mailbox, one at a time writes its state, so the lock of one process is enough there.
 
 Orderings: `load` acquires, `store` releases, `exchange`, `compare_exchange` and `fetch_add` do
 both, and `fence` orders everything before it against everything after it. `load_sc` is for the

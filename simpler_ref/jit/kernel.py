@@ -104,7 +104,7 @@ def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
     """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
 
     `nogil=False` is for short, non-blocking entries, where giving the GIL away would cost more than
-    the work; whatever may wait is `nogil=True`. Compilation happens in `warm`, not at import.
+    the work; whatever may wait is `nogil=True`. Compilation happens in `bind`, not at import.
     """
 
     def wrap(func: F) -> F:

@@ -1,9 +1,9 @@
 """Every offset, record and constant that crosses a boundary. Nothing else is in this file.
 
 The engine is one array of 64-bit little-endian words, `mem`, in shared memory. All offsets are in
-words. Words that different threads or processes write stand on different cache lines (8 words);
-who writes and who reads each of them is the ownership table of the documentation, and the headings
-below name the writer.
+words. Words that different threads or processes write often stand on different cache lines (8
+words); who writes and who reads each of them is the ownership table of the documentation, and the
+headings below name the writer.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
 # written by the parent
-W_SHUTDOWN = 0  # set once, never cleared (D20)
+W_SHUTDOWN = 0  # set once, never cleared while the process lives (D20)
 W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
 DEATH_BIAS = 1024
 # written by the worker
@@ -124,7 +124,6 @@ WORKER_WORDS = W_TRACE + TRACE_WORDS
 
 # ---------------------------------------------------------------- header
 # geometry: written once, before the fork
-MAGIC = 1
 WORKERS = 2
 POOL_FIRST = 3  # first worker of each pool; POOL_FIRST + type
 POOL_END = 5  # one past its last
@@ -259,7 +258,6 @@ FIFO_SLOT = 1
 FIFO_WORDS = 2
 
 WIRING_CAPACITY = 8192
-LAYOUT_MAGIC = 0x5349_4D52_0001
 
 
 def round_up(value: int, unit: int) -> int:
@@ -280,7 +278,6 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
     workers = next_level + sub
     circular = round_up_pow2(window)
     words = {
-        MAGIC: LAYOUT_MAGIC,
         WORKERS: workers,
         POOL_FIRST + NEXT_LEVEL: 0,
         POOL_END + NEXT_LEVEL: next_level,

@@ -557,7 +557,7 @@ def set_usable(mem, worker, usable):
 
 @kernel
 def begin_run(mem):
-    """Forget the last run's error and open the run's own scope."""
+    """Forget the last run's error and counts."""
     store(mem, L.CANCEL, 0)
     store(mem, L.RUN_ERROR, 0)
     mem[L.EDGE_COUNT] = 0

@@ -46,7 +46,8 @@ NEXT_STATES = tuple(sum(1 << after for after in TRANSITIONS[state]) for state in
 def move(mem, slot, state):
     """Move a slot to `state`.
 
-    Ordering release; pairs with the loads of the state in `wire` and in introspection
+    Ordering release, for those who look from outside; between Orch and Scheduler the wiring queue
+             and the pass lock order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step
     """
     now = int(mem[slot + L.S_STATE])

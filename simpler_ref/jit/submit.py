@@ -102,7 +102,6 @@ def take_body(mem, slot, words):
         mem[L.SPILL_FREE + kind] = mem[block]
     else:
         block = int(mem[L.SPILL_USED])
-        mem[block] = kind
         mem[L.SPILL_USED] = block + (L.SPILL_SMALLEST << kind)
     mem[slot + L.S_BODY] = block
 
