@@ -243,7 +243,7 @@ class Model:
 
 # ---------------------------------------------------------------- the same without a graph
 def plain_numpy(images, targets, held_out):
-    """Return mean and variance, computed the usual way."""
+    """Return mean and variance, computed the usual way; the triangular solver is scipy's."""
     k = kernel(images, images)
     k.flat[:: len(k) + 1] += NOISE_VARIANCE
     lower = np.linalg.cholesky(k)
