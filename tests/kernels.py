@@ -362,7 +362,7 @@ def produce(mem, count):
     for i in range(1, count + 1):
         while queues.wiring_full(mem):
             pause()
-        mem[i] = -i
+        mem[int(mem[L.A_SLOTS]) + (i & 0xFFFF)] = -i
         queues.push_wiring(mem, i)
     return L.OK
 
@@ -376,7 +376,7 @@ def consume(mem, count):
         while got == L.NONE:
             pause()
             got = queues.pop_wiring(mem)
-        if got == i and mem[i] == -i:
+        if got == i and mem[int(mem[L.A_SLOTS]) + (i & 0xFFFF)] == -i:
             right += 1
     return right
 

@@ -1,0 +1,246 @@
+"""Sizes and offsets, as literal numbers, and areas that do not overlap."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from simpler_ref import task_interface as ti
+from simpler_ref.callable_identity import CallableKind, TargetNamespace
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
+
+from ..support import small_engine, unmap
+
+
+def members(kind):
+    return {one.name: int(one) for one in kind}
+
+
+def test_the_constants_of_the_documents():
+    assert L.MAX_RING_DEPTH == 4
+    assert L.MAX_SCOPE_DEPTH == 64
+    assert L.HEAP_ALIGN == 1024
+    assert L.DEFAULT_HEAP_RING_SIZE == 1073741824
+    assert L.DEFAULT_ALLOC_TIMEOUT_S == 10.0
+    assert L.CONTINUOUS_TENSOR_MAX_DIMS == 5
+    assert (L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS) == (128, 128)
+    assert L.MAX_REGISTERED_CALLABLE_IDS == 4096
+    assert L.CALLABLE_HASH_DIGEST_BYTES == 32
+
+
+def test_the_enumerations_of_the_documents():
+    assert members(DataType) == {
+        "FLOAT32": 0,
+        "FLOAT16": 1,
+        "INT32": 2,
+        "INT16": 3,
+        "INT8": 4,
+        "UINT8": 5,
+        "BFLOAT16": 6,
+        "INT64": 7,
+        "UINT64": 8,
+        "UINT16": 9,
+        "UINT32": 10,
+        "BOOL": 11,
+    }
+    assert [ti.get_element_size(d) for d in DataType] == [4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1]
+    tags = ["INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP"]
+    assert members(ti.TensorArgType) == dict(zip(tags, range(5), strict=True))
+    assert members(ti.ArgDirection) == {"SCALAR": 0, "IN": 1, "OUT": 2, "INOUT": 3}
+    assert members(ti.WorkerType) == {"NEXT_LEVEL": 0, "SUB": 1}
+    states = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
+    assert members(ti.TaskState) == dict(zip(states, range(7), strict=True))
+    mailbox = [
+        "IDLE",
+        "TASK_READY",
+        "TASK_DONE",
+        "SHUTDOWN",
+        "CONTROL_REQUEST",
+        "CONTROL_DONE",
+        "INIT_DONE",
+    ]
+    assert members(ti.MailboxState) == dict(zip(mailbox, range(7), strict=True))
+    kinds = {"CHIP_CALLABLE": 1, "PYTHON_SERIALIZED": 2, "PYTHON_IMPORT": 3}
+    assert members(CallableKind) == kinds
+    spaces = {"LOCAL_CHIP": 1, "LOCAL_PYTHON": 2, "REMOTE_TASK_DISPATCHER": 3}
+    assert members(TargetNamespace) == spaces
+
+
+def test_the_mailbox():
+    assert L.MAILBOX_SIZE == ti.MAILBOX_SIZE == 16384
+    assert L.MAILBOX_ERROR_MSG_SIZE == ti.MAILBOX_ERROR_MSG_SIZE == 256
+    assert L.MAILBOX_OFF_ERROR_MSG == ti.MAILBOX_OFF_ERROR_MSG == 16128
+    assert L.MAILBOX_OFF_STATE == 0
+    assert L.MAILBOX_OFF_COMMAND == 8
+    assert L.MAILBOX_OFF_CONFIG == 16
+    assert L.CALL_CONFIG_SIZE == 1052
+    assert L.MAILBOX_OFF_DIGEST == 1072
+    assert L.MAILBOX_OFF_ARGS == 1104
+    assert L.MAILBOX_ARGS_CAPACITY == 15024
+    assert 8 + 128 * 40 + 128 * 8 <= 15024, "128 tensors and 128 scalars fit"
+    assert (L.MAIL_STATE, L.MAIL_DIGEST, L.MAIL_COUNTS, L.MAIL_TENSORS) == (0, 134, 138, 139)
+    assert (L.MAIL_ERROR_MSG, L.MAILBOX_WORDS) == (2016, 2048)
+
+
+def test_a_tensor_is_forty_bytes():
+    tensor = ContinuousTensor.make(0x1122334455667788, (2, 3, 5), DataType.INT16, True)
+    wire = tensor._wire
+    assert len(wire) == 40 == 8 * L.TENSOR_WORDS
+    assert wire[0:8] == bytes([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11])
+    shapes = [2, 0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0] + 8 * [0]
+    assert list(wire[8:28]) == shapes
+    assert list(wire[28:32]) == [3, 0, 0, 0]
+    assert (wire[32], wire[33]) == (3, 1)
+    assert wire[34:40] == bytes(6)
+    words = np.frombuffer(wire, np.int64)
+    assert words[L.TENSOR_DATA] == 0x1122334455667788
+    assert words[L.TENSOR_SHAPE] == 2 | 3 << 32
+    assert words[L.TENSOR_DIMS] == 3 << 32
+    assert words[L.TENSOR_KIND] == 3 | 1 << 8
+
+
+def test_the_call_config_is_1052_bytes():
+    config = CallConfig(
+        block_dim=1,
+        aicpu_thread_num=2,
+        enable_l2_swimlane=3,
+        enable_dump_tensor=4,
+        enable_pmu=5,
+        enable_dep_gen=6,
+        enable_scope_stats=7,
+        output_prefix="/out",
+    )
+    raw = config.to_bytes()
+    assert len(raw) == 1052
+    assert list(raw[:28]) == [n for value in range(1, 8) for n in (value, 0, 0, 0)]
+    assert raw[28:33] == b"/out\0"
+    assert list(CallConfig().to_bytes()) == [0, 0, 0, 0, 3] + 1047 * [0]
+    assert repr(CallConfig.from_bytes(raw)) == repr(config)
+
+
+# ---------------------------------------------------------------- words
+def header_words():
+    """Return the extent of every word and array of the header, by name."""
+    lengths = {
+        "POOL_FIRST": 2,
+        "POOL_END": 2,
+        "A_MAP": 2,
+        "A_FIFO": 4,
+        "A_READY": 2,
+        "RING_BLOCK": 4 * L.LINE,
+        "SPILL_FREE": L.SPILL_CLASSES,
+        "SCOPE_STACK": L.MAX_SCOPE_DEPTH + 1,
+        "READY_HEAD": 2,
+        "READY_TAIL": 2,
+        "HELD_SINCE": 2,
+        "ERROR_MSG": L.ERROR_MSG_WORDS,
+        "ERROR_TRACE": L.TRACE_WORDS,
+    }
+    names = list(vars(L))
+    names = names[names.index("WORKERS") : names.index("HEADER_WORDS")]
+    sizes = {"SCOPE_STACK_WORDS", "SPILL_CLASSES", "SPILL_SMALLEST"}
+    aliases = {"ORCH", "SCHED"}  # where a block begins
+    fields = {name for name in names if name.startswith("R_")}
+    return {
+        name: (getattr(L, name), getattr(L, name) + lengths.get(name, 1))
+        for name in names
+        if name not in sizes | aliases | fields
+    }
+
+
+def test_no_two_words_of_the_header_overlap():
+    spans = sorted((*span, name) for name, span in header_words().items())
+    assert len(spans) > 50
+    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+        assert end <= start, f"{one} and {other}"
+    assert spans[-1][1] <= L.HEADER_WORDS
+
+
+def test_words_of_different_writers_stand_on_different_lines():
+    orch = [span for name, span in header_words().items() if L.ORCH <= span[0] < L.SCHED]
+    sched = [span for name, span in header_words().items() if L.SCHED <= span[0] < L.PASS_LOCK]
+    others = [[L.PASS_LOCK], [L.PARK_ORCH, L.PARK_SCHED], [L.DEATHS, L.STOPPING]]
+    groups = [
+        {word // L.LINE for start, end in orch for word in range(start, end)},
+        {word // L.LINE for start, end in sched for word in range(start, end)},
+        *[{word // L.LINE for word in words} for words in others],
+    ]
+    for one, other in itertools.combinations(groups, 2):
+        assert one.isdisjoint(other)
+
+
+def test_the_words_of_a_worker_are_apart_by_writer():
+    parent = {L.W_SHUTDOWN, L.W_DEATH}
+    worker = {L.W_PARKED, *range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)}
+    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_COLLECTED, L.W_USABLE}
+    lines = [{word // L.LINE for word in words} for words in (parent, worker, scheduler)]
+    for one, other in itertools.combinations(lines, 2):
+        assert one.isdisjoint(other)
+    assert max(parent | worker | scheduler) < L.W_MAILBOX
+    assert L.W_MAILBOX % L.LINE == L.W_TRACE % L.LINE == L.WORKER_WORDS % L.LINE == 0
+    assert L.W_TRACE - L.W_MAILBOX == 2048
+    assert L.WORKER_WORDS - L.W_TRACE == L.TRACE_WORDS
+
+
+def test_no_two_fields_of_a_slot_overlap():
+    fields = [value for name, value in vars(L).items() if name.startswith("S_")]
+    assert len(fields) == len(set(fields))
+    assert max(fields) == L.S_INLINE
+    assert L.INLINE_WORDS == L.SLOT_WORDS - L.S_INLINE
+    scheduler = {L.S_STATE, L.S_FANOUT, L.S_FANIN, L.S_CONSUMERS, L.S_WORKER, L.S_NEXT}
+    assert {field // L.LINE for field in scheduler} == {0}
+    assert {field // L.LINE for field in set(fields) - scheduler}.isdisjoint({0})
+    assert L.SLOT_WORDS % L.LINE == 0
+
+
+@pytest.mark.parametrize("window", [1, 3, 64, 1000, 1 << 21])
+@pytest.mark.parametrize(("rings", "next_level", "sub"), [(1, 0, 0), (4, 2, 3), (2, 0, 100)])
+def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, sub):
+    words, geometry = L.plan(window=window, rings=rings, next_level=next_level, sub=sub)
+    circular = 1
+    while circular < window:
+        circular *= 2
+    needs = {
+        L.A_WORKERS: (next_level + sub) * L.WORKER_WORDS,
+        L.A_CALLABLES: 4096 * 4,
+        L.A_WIRING: L.WIRING_CAPACITY,
+        **{L.A_FIFO + ring: 2 * circular for ring in range(rings)},
+        L.A_READY: circular,
+        L.A_READY + 1: circular,
+        L.A_MAP: geometry[L.MAP_AREA] * L.ENTRY_WORDS,
+        L.A_MAP + 1: geometry[L.MAP_AREA] * L.ENTRY_WORDS,
+        L.A_SLOTS: window * L.SLOT_WORDS,
+        L.A_SPILL: geometry[L.A_SPILL_END] - geometry[L.A_SPILL],
+    }
+    spans = sorted((geometry[area], geometry[area] + need) for area, need in needs.items())
+    assert spans[0][0] >= L.HEADER_WORDS
+    assert spans[-1][1] <= words
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        assert end <= start
+    assert all(start % L.LINE == 0 for start, _ in spans)
+    assert geometry[L.RING_MASK] + 1 == circular
+    private = geometry[L.PRIVATE]
+    assert private % (2 * 1024 * 1024 // 8) == 0
+    shared = [L.A_WORKERS, L.A_CALLABLES, L.A_WIRING, *[L.A_FIFO + r for r in range(rings)]]
+    for area, need in needs.items():
+        if area in shared:
+            assert geometry[area] + need <= private
+        else:
+            assert geometry[area] >= private
+
+
+def test_an_engine_starts_with_every_structure_empty():
+    engine = small_engine(sub=2)
+    words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.RUN_ERROR, L.PASS_LOCK]
+    assert engine.mem[words].tolist() == [0] * len(words)
+    assert engine.mem[L.WORKERS] == 2
+    bases = [int(engine.mem[L.RING_BLOCK + ring * L.LINE + L.R_BASE]) for ring in range(4)]
+    sizes = [int(engine.mem[L.RING_BLOCK + ring * L.LINE + L.R_SIZE]) for ring in range(4)]
+    assert all(base % 1024 == 0 for base in bases)
+    assert sizes == [1 << 16] * 4
+    assert [b - a for a, b in itertools.pairwise(bases)] == sizes[1:]
+    assert bases[0] == engine.heap.ctypes.data
+    unmap(engine)

@@ -1,0 +1,105 @@
+"""The queues between the actors, against lists."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+
+from ..kernels import kernels as k
+from ..support import DEADLINE_S, small_engine, unmap
+
+
+# ---------------------------------------------------------------- wiring
+def test_the_wiring_queue_gives_back_what_was_pushed_in_order(engine):
+    mem = engine.mem
+    assert k.pop_wiring(mem) == L.NONE
+    for turn in range(3):
+        for slot in range(1, 100):
+            k.push_wiring(mem, slot + turn)
+        assert [k.pop_wiring(mem) for _ in range(1, 100)] == [s + turn for s in range(1, 100)]
+        assert k.pop_wiring(mem) == L.NONE
+
+
+def test_the_wiring_queue_holds_its_capacity_and_says_when_it_is_full(engine):
+    mem = engine.mem
+    for _ in range(2):  # the second time round the array's end
+        for slot in range(1, L.WIRING_CAPACITY + 1):
+            assert not k.wiring_full(mem)
+            k.push_wiring(mem, slot)
+        assert k.wiring_full(mem)
+        assert k.pop_wiring(mem) == 1
+        assert not k.wiring_full(mem)
+        k.push_wiring(mem, L.WIRING_CAPACITY + 1)
+        assert k.wiring_full(mem)
+        taken = [k.pop_wiring(mem) for _ in range(L.WIRING_CAPACITY)]
+        assert taken == list(range(2, L.WIRING_CAPACITY + 2))
+
+
+def test_a_thread_that_pops_while_another_pushes_gets_everything_once_and_whole():
+    count = 2_000 if INTERPRETED else 200_000  # many times the capacity when compiled
+    roomy = small_engine(window=1 << 14)
+    with ThreadPoolExecutor(2) as threads:
+        pushing = threads.submit(k.produce, roomy.mem, count)
+        popping = threads.submit(k.consume, roomy.mem, count)
+        assert pushing.result(DEADLINE_S) == L.OK
+        assert popping.result(DEADLINE_S) == count
+    unmap(roomy)
+
+
+# ---------------------------------------------------------------- ready
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([L.NEXT_LEVEL, L.SUB]), st.integers(-6, 6)), max_size=60
+    )
+)
+def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
+    engine = small_engine(window=8)
+    mem = engine.mem
+    twins = {L.NEXT_LEVEL: deque(), L.SUB: deque()}
+    number = 0
+    for kind, amount in steps:
+        for _ in range(amount):
+            if len(twins[kind]) < 8:
+                number += 1
+                k.push_ready(mem, kind, number)
+                twins[kind].append(number)
+        for _ in range(-amount):
+            expected = twins[kind].popleft() if twins[kind] else L.NONE
+            assert k.pop_ready(mem, kind) == expected
+    for kind, twin in twins.items():
+        assert [k.pop_ready(mem, kind) for _ in range(len(twin) + 1)] == [*twin, L.NONE]
+        assert mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind] == 0, "an empty one starts over"
+    unmap(engine)
+
+
+def test_a_ready_queue_has_room_for_every_live_task(engine):
+    mem = engine.mem
+    window = int(mem[L.WINDOW])
+    for slot in range(1, window + 1):
+        k.push_ready(mem, L.SUB, slot)
+        k.push_ready(mem, L.NEXT_LEVEL, slot + 1000)
+    for slot in range(1, window + 1):
+        assert k.pop_ready(mem, L.SUB) == slot
+        assert k.pop_ready(mem, L.NEXT_LEVEL) == slot + 1000
+
+
+# ---------------------------------------------------------------- consumed
+def test_the_consumed_chain_is_handed_over_whole_and_once(driver):
+    mem = driver.mem
+    slots = [driver.submit() for _ in range(5)]
+    for slot in slots:
+        k.push_consumed(mem, slot)
+    assert sorted(driver.consumed_list()) == sorted(slots)
+    head = k.take_consumed(mem)
+    found = []
+    while head != L.NONE:
+        found.append(head)
+        head = int(mem[head + L.S_LINK])
+    assert sorted(found) == sorted(slots)
+    assert k.take_consumed(mem) == L.NONE

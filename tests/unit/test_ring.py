@@ -1,0 +1,242 @@
+"""The rings against a naive FIFO allocator with one entry per block."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.errors import RingFullError
+from simpler_ref.jit import layout as L
+from simpler_ref.orchestrator import Ring
+
+from ..property import naive
+from ..support import DEADLINE_S, small_engine, unmap
+
+KIB = 1024
+RING = 8 * KIB
+
+
+class Pair:
+    """Rings in an engine's memory, and the naive ones they must equal."""
+
+    def __init__(self, rings=2, window=16):
+        self.engine = small_engine(heap=RING, rings=rings, window=window)
+        self.mem, self.k = self.engine.mem, self.engine.kernels
+        self.window = window
+        self.naive = [naive.Ring(self.word(r, L.R_BASE), RING) for r in range(rings)]
+        self.live = {}  # naive task → slot
+        self.ids = 0
+
+    def word(self, ring, field):
+        return int(self.mem[L.RING_BLOCK + ring * L.LINE + field])
+
+    def alloc(self, nbytes, depth=0):
+        """Claim in both; return the address, or the engine's refusal."""
+        index = min(depth, len(self.naive) - 1)
+        ring, size = self.naive[index], naive.rounded(nbytes)
+        before = self.mem.copy()
+        slot = self.k.ring_alloc(self.mem, nbytes, depth)
+        if size > RING:
+            assert slot == L.TOO_LARGE
+        elif self.window in (len(self.live), len(ring.claims)) or ring.place(size) is None:
+            assert slot == L.WOULD_BLOCK
+        else:
+            assert slot > 0
+            return self.adopt(slot, index, size)
+        assert (self.mem == before).all(), "a refused claim has changed something"
+        return slot
+
+    def adopt(self, slot, index, size):
+        task = naive.Task(self.ids, index, "FREE")
+        self.ids += 1
+        address = self.naive[index].claim(task, size)
+        assert slot not in self.live.values()
+        self.live[task] = slot
+        assert self.mem[slot + L.S_ID] == task.id
+        assert self.mem[slot + L.S_RING] & 7 == index
+        assert self.word(index, L.R_BASE) + self.word(index, L.R_CURSOR) - size == address
+        assert address % KIB == 0
+        self.check()
+        return address
+
+    def release(self, which):
+        """Release the claim that is `which`-th among the live ones."""
+        task = list(self.live)[which]
+        self.k.ring_release(self.mem, self.live.pop(task))
+        self.naive[task.ring].release(task)
+        self.check()
+
+    def check(self):
+        assert self.mem[L.LIVE] == len(self.live)
+        assert self.mem[L.NEXT_TASK_ID] == self.ids
+        for index, ring in enumerate(self.naive):
+            top, tail = self.word(index, L.R_TOP), self.word(index, L.R_TAIL)
+            assert top - tail == ring.held()
+            assert self.word(index, L.R_CURSOR) == ring.next
+            assert self.word(index, L.R_PEAK) == ring.peak
+            assert self.word(index, L.R_NEXT) - self.word(index, L.R_ALIVE) == len(ring.claims)
+            if not ring.claims:
+                assert top == tail == self.word(index, L.R_NEXT) == 0
+
+    def close(self):
+        unmap(self.engine)
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.close()
+
+
+@given(
+    rings=st.integers(1, 4),
+    window=st.sampled_from([1, 3, 16]),
+    steps=st.lists(
+        st.one_of(
+            st.tuples(
+                st.just("alloc"),
+                st.sampled_from([0, 1, 1024, 1025, 2048, 3000, 5000, 8192, 8193]),
+                st.integers(0, 5),
+            ),
+            st.tuples(st.just("release"), st.integers(0, 15)),
+        ),
+        min_size=20,
+        max_size=80,
+    ),
+)
+def test_rings_equal_naive_ones_whatever_is_claimed_and_released(rings, window, steps):
+    pair = Pair(rings, window)
+    for what, *details in steps:
+        if what == "alloc":
+            pair.alloc(*details)
+        elif pair.live:
+            pair.release(details[0] % len(pair.live))
+    pair.close()
+
+
+# ---------------------------------------------------------------- a slab is contiguous (D15)
+def test_a_request_larger_than_the_ring_is_refused_even_by_an_empty_ring(pair):
+    assert pair.alloc(RING + 1) == L.TOO_LARGE
+    assert pair.alloc(RING) > 0
+
+
+def test_a_short_end_is_skipped_and_comes_back_with_the_slab_that_skipped_it(pair):
+    base = pair.naive[0].base
+    assert pair.alloc(3 * KIB) == base
+    assert pair.alloc(3 * KIB) == base + 3 * KIB
+    pair.release(0)
+    assert pair.alloc(3 * KIB) == base, "2 KiB at the end are too short"
+    assert pair.naive[0].held() == 8 * KIB, "the skipped end is held with the slab"
+    assert pair.alloc(0) == base + 3 * KIB
+    assert pair.alloc(1) == L.WOULD_BLOCK
+    pair.release(0)
+    assert pair.naive[0].held() == 5 * KIB
+    assert pair.alloc(3 * KIB) == base + 3 * KIB
+
+
+# ---------------------------------------------------------------- a parked ring (D17)
+@pytest.mark.parametrize("parked_at", [1, 3, 4, 7, 8])
+@pytest.mark.parametrize("beside", [False, True], ids=["empty", "a task without bytes is live"])
+def test_a_ring_that_holds_nothing_serves_its_full_size_wherever_it_stands(pair, parked_at, beside):
+    pair.alloc(parked_at * KIB)
+    if beside:
+        pair.alloc(0)
+    pair.release(0)
+    assert pair.alloc(RING) == pair.naive[0].base
+    assert pair.alloc(1) == L.WOULD_BLOCK
+
+
+def test_a_ring_goes_on_after_a_lap_beside_a_task_without_bytes(pair):
+    pair.alloc(0)
+    for _ in range(50):
+        pair.alloc(3 * KIB)
+        pair.alloc(5 * KIB)
+        assert pair.alloc(1) == L.WOULD_BLOCK
+        pair.release(0)  # the task without bytes: it is the oldest
+        pair.release(0)
+        pair.alloc(0)
+        pair.release(0)
+
+
+# ---------------------------------------------------------------- order, ids, the window
+def test_bytes_come_back_in_the_order_they_were_claimed(pair):
+    for _ in range(3):
+        pair.alloc(KIB)
+    pair.release(1)
+    pair.release(1)
+    assert pair.naive[0].held() == 3 * KIB
+    pair.release(0)
+    assert pair.naive[0].held() == 0
+
+
+def test_a_claim_without_bytes_keeps_its_place_in_the_order(pair):
+    pair.alloc(0)
+    pair.alloc(2 * KIB)
+    pair.release(1)
+    assert pair.naive[0].held() == 2 * KIB
+    pair.release(0)
+    assert pair.naive[0].held() == 0
+
+
+def test_the_window_counts_from_the_oldest_claim_that_is_alive(pair):
+    for _ in range(16):
+        pair.alloc(0)
+    assert pair.alloc(0) == L.WOULD_BLOCK
+    pair.release(5)
+    assert pair.alloc(0) == L.WOULD_BLOCK, "the oldest is still alive"
+    pair.release(0)
+    pair.alloc(0)
+
+
+def test_reset_forgets_everything(pair):
+    for depth in range(3):
+        pair.alloc(KIB, depth)
+    pair.k.ring_reset(pair.mem)
+    assert pair.mem[[L.LIVE, L.NEXT_TASK_ID, L.SLOTS_USED, L.FREE_SLOT]].tolist() == [0] * 4
+    for ring in range(2):
+        fields = [L.R_TOP, L.R_TAIL, L.R_CURSOR, L.R_NEXT, L.R_ALIVE]
+        assert [pair.word(ring, field) for field in fields] == [0] * 5
+
+
+# ---------------------------------------------------------------- the facade
+def test_the_facade_waits_until_another_thread_has_released_enough():
+    ring = Ring(RING, timeout_ms=int(DEADLINE_S * 1000), ring_depth=1)
+    first = ring.alloc(RING)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(ring.alloc(KIB)))
+    thread.start()
+    ring.release(first.slot)
+    thread.join(DEADLINE_S)
+    assert [(one.slot, one.heap_ptr) for one in got] == [(1, ring.heap_base(0))]
+
+
+def test_the_facade_gives_up_when_nothing_is_released_in_time():
+    ring = Ring(RING, timeout_ms=1, ring_depth=1)
+    ring.alloc(RING)
+    with pytest.raises(RingFullError, match=r"HeapRing exhausted.*8192 bytes"):
+        ring.alloc(1)
+
+
+def test_the_facade_refuses_after_a_shutdown_also_those_that_wait():
+    ring = Ring(RING, timeout_ms=int(DEADLINE_S * 1000), ring_depth=1)
+    ring.alloc(RING)
+    refusals = []
+
+    def wait():
+        try:
+            ring.alloc(1)
+        except RuntimeError as refusal:
+            refusals.append(str(refusal))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ring.shutdown()
+    thread.join(DEADLINE_S)
+    assert len(refusals) == 1
+    assert "shut down" in refusals[0]
+    with pytest.raises(RuntimeError, match="shut down"):
+        ring.alloc(0)
