@@ -128,7 +128,9 @@ def test_bfloat16_is_two_bytes_and_known_by_name():
     assert ti.to_dtype("torch.bfloat16") is DataType.BFLOAT16
 
 
-@pytest.mark.parametrize("bad", [np.float64, np.complex64, np.dtype(">i4"), "U3", "nonsense", object, None, []])
+@pytest.mark.parametrize(
+    "bad", [np.float64, np.complex64, np.dtype(">i4"), "U3", "nonsense", object, None, []]
+)
 def test_a_type_that_no_tensor_can_have_is_refused(bad):
     with pytest.raises(TypeError, match="cannot be passed to a task"):
         ti.to_dtype(bad)

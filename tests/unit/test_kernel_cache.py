@@ -1,0 +1,119 @@
+"""Compiled kernels are kept on disk and never outlive the sources they were made from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simpler_ref
+from simpler_ref.jit import kernel
+
+PROGRAM = """
+import json
+import numpy as np
+from simpler_ref.jit import entries, kernel
+from simpler_ref.jit import layout as L
+
+open_scope = kernel.bind(entries.open_scope)
+mem = np.zeros(L.HEADER_WORDS, np.int64)
+scopes = 0
+while open_scope(mem) == L.OK:
+    scopes += 1
+print(json.dumps({
+    "stamp": kernel.source_digest(),
+    "scopes": scopes,
+    "compiled": kernel.compiled_now(entries.open_scope),
+}))
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Give a copy of the package without any compiled kernel."""
+    source = Path(simpler_ref.__file__).parent
+    shutil.copytree(source, tmp_path / "simpler_ref", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "simpler_ref"
+
+
+def run(package):
+    """Open scopes until one is refused, in a process of its own."""
+    environment = os.environ | {
+        "NUMBA_DISABLE_JIT": "0",
+        "PYTHONPATH": str(package.parent),
+        "PYTHONDONTWRITEBYTECODE": "1",  # Python's own cache goes by size and time stamp
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=package.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def edit(path, old, new):
+    """Change a source file so that neither its size nor its time stamp tells."""
+    before = path.stat()
+    text = path.read_text()
+    assert text.count(old) == 1
+    assert len(old) == len(new)
+    path.write_text(text.replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package):
+    first = run(package)
+    assert (first["scopes"], first["compiled"]) == (65, True)
+
+    again = run(package)
+    assert again == first | {"compiled": False}, "the second time it comes from the disk"
+
+    layout = package / "jit" / "layout.py"
+    edit(layout, "MAX_SCOPE_DEPTH = 64\n", "MAX_SCOPE_DEPTH = 12\n")
+    changed = run(package)
+    assert (changed["scopes"], changed["compiled"]) == (13, True)
+    assert changed["stamp"] != first["stamp"]
+
+    edit(layout, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
+    assert run(package)["scopes"] == 65
+
+
+def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
+    path = package / "jit" / "kernel.py"
+
+    def stamp():
+        spec = importlib.util.spec_from_file_location("copy_of_kernel", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.source_digest()
+
+    stamps = {stamp()}
+    for file in sorted((package / "jit").glob("*.py")):
+        file.write_text(file.read_text() + "\n# a word\n")
+        stamps.add(stamp())
+    assert len(stamps) == 1 + len(list((package / "jit").glob("*.py")))
+    (package / "jit" / "new.py").write_text("")
+    stamps.add(stamp())
+    (package / "jit" / "new.py").rename(package / "jit" / "renamed.py")
+    assert stamp() not in stamps
+
+
+def test_kernels_are_kept_beside_the_package_or_in_the_users_cache(monkeypatch, tmp_path):
+    beside = Path(kernel.__file__).parent / "__pycache__"
+    assert kernel.cache_dir() == beside
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert kernel.cache_dir() == tmp_path / "simpler_ref"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert kernel.cache_dir() == Path.home() / ".cache" / "simpler_ref"
