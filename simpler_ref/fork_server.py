@@ -53,8 +53,8 @@ def serve(
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
 
-    `signals` is the mask to restore: SIGINT and SIGTERM are blocked while forking, so that they
-    cannot meet the handlers of the user's process here.
+    `signals` is the mask to restore: all are blocked while forking, so that none can meet the
+    handlers of the user's process here.
     """
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

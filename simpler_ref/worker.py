@@ -37,7 +37,7 @@ from .orchestrator import Orchestrator
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .task_interface import Array, CallConfig, ContinuousTensor, TaskArgs, view_memory
-from .worker_manager import WorkerManager, close_inherited
+from .worker_manager import WorkerManager, close_inherited, signals_blocked
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
@@ -93,9 +93,10 @@ class _Runtime:
         if self.workers:
             self.manager = WorkerManager(self.engine, self.workers, self.start_timeout_s)
             self.manager.start(snapshot)
-        if self.scheduler is None:
-            self.scheduler = Scheduler(self.engine)
-            self.scheduler.start()
+        with signals_blocked():
+            if self.scheduler is None:
+                self.scheduler = Scheduler(self.engine)
+                self.scheduler.start()
 
     def stop_workers(self) -> None:
         if self.manager is not None:

@@ -10,8 +10,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .children import LocalCallables
@@ -22,6 +22,29 @@ from .jit import layout as L
 
 _open: weakref.WeakSet[WorkerManager] = weakref.WeakSet()
 """Managers with open descriptors."""
+
+
+_FROM_OUTSIDE = signal.valid_signals() - {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+}
+
+
+@contextmanager
+def signals_blocked() -> Iterator[set[int | signal.Signals]]:
+    """Let no signal handler run on this thread; threads started here never run one at all.
+
+    A handler may raise (Ctrl-C does), in the middle of what must not be cut in two. Gives the mask
+    that is restored afterwards.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_OUTSIDE)
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def close_inherited() -> None:
@@ -69,27 +92,31 @@ class WorkerManager:
         WorkerStartError
             A worker ended, or did not report within the start timeout.
         """
+        callables = LocalCallables(snapshot)
+        with signals_blocked() as mask:
+            self._fork_server(callables, mask)
+            self._monitor = threading.Thread(
+                target=self._watch, name="simpler-monitor", daemon=True
+            )
+            self._monitor.start()
+        self._bring_up(range(self._workers))
+
+    def _fork_server(self, callables: LocalCallables, mask: set[int | signal.Signals]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         parent_pid = os.getpid()
         parent_fd = os.pidfd_open(parent_pid)
-        callables = LocalCallables(snapshot)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with warnings.catch_warnings():
                 # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 server = fork_server(
-                    lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, blocked)
+                    lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, mask)
                 )
             self._server_fd = os.pidfd_open(server)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
             os.close(parent_fd)
-        self._monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
-        self._monitor.start()
-        self._bring_up(range(self._workers))
 
     def replace_dead(self) -> None:
         """Fork a successor for every worker that has died."""
@@ -185,10 +212,11 @@ class WorkerManager:
             self._send(b"Q", 0)
             self._wait_for_server(GRACE_S + 2.0)
         finally:
-            self._end_server()
-            if self._monitor is not None and self._monitor is not threading.current_thread():
-                self._monitor.join()
-            self._close_descriptors()
+            with signals_blocked():
+                self._end_server()
+                if self._monitor is not None and self._monitor is not threading.current_thread():
+                    self._monitor.join()
+                self._close_descriptors()
 
     def _wait_for_server(self, timeout_s: float) -> None:
         if self._server_fd >= 0:
