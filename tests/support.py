@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Iterable
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -388,6 +390,14 @@ class Gate:
         os.close(self._fd)
 
 
+def wait_until(condition) -> None:
+    """Wait until something that cannot be waited for otherwise has come true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.001)
+
+
 def make_args(*tensors, scalars: Iterable = ()) -> TaskArgs:
     """Return TaskArgs from ``(tensor, tag)`` pairs and scalars."""
     args = TaskArgs()
@@ -401,6 +411,16 @@ def make_args(*tensors, scalars: Iterable = ()) -> TaskArgs:
 def key(address: int, nbytes: int = 8) -> ContinuousTensor:
     """Return a tensor whose address serves as a dependency key only: nobody touches its memory."""
     return ContinuousTensor.make(address, (nbytes,), DataType.UINT8)
+
+
+@contextmanager
+def no_passes(mem):
+    """Keep every thread of a Worker from running a scheduler pass, by holding the pass."""
+    wait_until(lambda: kernels.try_lock(mem))
+    try:
+        yield
+    finally:
+        kernels.unlock(mem)
 
 
 def inside(address: int, nbytes: int, base: int, size: int) -> bool:

@@ -503,7 +503,8 @@ def pass_after_submit(mem):
 def help_scheduler(mem, live, any_move, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
-    Goals: at most `live` tasks alive, or, with `any_move`, anything at all has moved.
+    Goals: at most `live` tasks alive, or, with `any_move`, anything at all has moved, or a task has
+    failed, whoever has seen to that.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     """
@@ -511,7 +512,7 @@ def help_scheduler(mem, live, any_move, slice_ns):
     quiet_since = 0
     while True:
         moved = orch_pass(mem)
-        if mem[L.LIVE] <= live or (any_move and moved > 0):
+        if mem[L.LIVE] <= live or (any_move and (moved > 0 or load(mem, L.RUN_ERROR) != 0)):
             return L.OK
         now = now_ns()
         if now - start > slice_ns:

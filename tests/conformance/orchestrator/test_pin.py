@@ -1,0 +1,103 @@
+"""ORCH-PIN: keeping a producer until it is wired."""
+
+import pytest
+
+from simpler_ref.jit import layout as L
+from tests import kernels
+from tests.conformance.orchestrator.test_state import ROUNDS, duel
+from tests.support import COMPLETED, CONSUMED, FREE, RUNNING, auto, reads, updates
+
+
+@pytest.mark.spec("ORCH-PIN-1")
+def test_every_producer_carries_a_reference_before_anything_is_wired(driver):
+    first, second = driver.submit(auto(8)), driver.alloc(8)
+    addresses = driver.address(first), driver.address(second)
+    driver.submit(*[reads(a) for a in addresses])
+    assert driver.wiring_queue() != []
+    assert driver.refs(first) == (2, 0)
+    assert driver.refs(second) == (2, 1)
+    driver.submit(*[updates(a) for a in addresses])
+    assert driver.refs(first) == (3, 0)
+    assert driver.refs(second) == (3, 1)
+
+
+@pytest.mark.spec("ORCH-PIN-2")
+@pytest.mark.parametrize("scope_first", [False, True])
+def test_a_producer_done_and_out_of_scope_before_wiring_waits_for_its_consumer(driver, scope_first):
+    """The race of D3, step by step: submit, complete, end the scope, and only then wire."""
+    driver.open_scope()
+    producer = driver.submit(auto(2000))
+    address = driver.address(producer)
+    driver.settle()
+    assert driver.state(producer) == RUNNING
+    driver.open_scope()
+    consumer = driver.submit(reads(address))
+    driver.close_scope()
+    assert driver.wiring_queue() == [consumer]
+    if scope_first:
+        driver.close_scope()
+    driver.post_done(driver.worker_of(producer))
+    driver.x.collect(driver.mem)  # a pass that does not come to the wiring queue
+    if not scope_first:
+        driver.close_scope()
+    driver.reclaim()
+
+    assert driver.wiring_queue() == [consumer]
+    assert driver.state(producer) == COMPLETED
+    assert driver.held(1) == 2048
+    driver.open_scope()
+    other = driver.alloc(2000)  # does not get the memory the consumer is about to read
+    assert driver.address(other) != address
+    driver.close_scope()
+
+    driver.settle()  # wired now
+    assert driver.state(consumer) == RUNNING
+    driver.reclaim()
+    assert driver.state(producer) == COMPLETED
+    driver.post_done(driver.worker_of(consumer))
+    driver.settle()
+    assert driver.state(producer) == CONSUMED
+    driver.reclaim()
+    assert driver.state(producer) == FREE
+    assert driver.held(1) == 0
+
+
+@pytest.mark.spec("ORCH-PIN-3")
+def test_a_consumed_producer_counts_as_absent(driver):
+    driver.open_scope()
+    producer = driver.submit(auto(8))
+    address = driver.address(producer)
+    driver.settle()
+    driver.close_scope()
+    driver.post_done(driver.worker_of(producer))
+    driver.x.collect(driver.mem)
+    assert driver.state(producer) == CONSUMED
+    assert driver.lookup(address) == producer  # its key is there until it is reclaimed
+    consumer = driver.submit(reads(address))
+    assert driver.producers(consumer) == []
+    assert driver.refs(producer) == (1, 2)
+    driver.reclaim()
+    driver.finish(consumer)
+
+
+@pytest.mark.spec("ORCH-PIN-3")
+def test_of_a_pin_and_a_consumption_that_race_exactly_one_succeeds():
+    pinned_first = (1, 0), (2, 2), COMPLETED
+    consumed_first = (0, 1), (1, 2), CONSUMED
+    answers, counts, states = duel(
+        ROUNDS, total=1, released=1, actions=(kernels.PIN, kernels.RELEASE)
+    )
+    outcomes = set(zip(answers, counts, states, strict=True))
+    assert outcomes <= {pinned_first, consumed_first}
+
+
+@pytest.mark.spec("ORCH-PIN-3")
+def test_a_pin_is_refused_from_the_threshold_on(driver):
+    slot = driver.alloc(8)
+    for total in range(4):
+        for released in range(6):
+            word = total | released << 32
+            driver.mem[slot + L.S_FANOUT] = word
+            taken = driver.x.pin(driver.mem, slot)
+            assert taken == (released < total + 1)
+            assert driver.mem[slot + L.S_FANOUT] == word + taken

@@ -1,0 +1,227 @@
+"""ORCH-STATE: the state machine of a task."""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.jit.slots import TRANSITIONS
+from simpler_ref.task_interface import TaskState
+from tests import kernels
+from tests.spec_rules import SPEC
+from tests.support import (
+    COMPLETED,
+    CONSUMED,
+    DEADLINE_S,
+    FAILED,
+    FREE,
+    PENDING,
+    READY,
+    RUNNING,
+    Driver,
+    auto,
+    reads,
+    writes,
+)
+
+
+def table():
+    """Return the rows of the table above ORCH-STATE-1 as (from, to)."""
+    text = (SPEC / "orchestrator.md").read_text()
+    section = text.split("## ORCH-STATE")[1].split("**ORCH-STATE-1**")[0]
+    rows = set()
+    for left, right in re.findall(r"^\| ([A-Z, ]+) \| ([A-Z]+) \|", section, re.MULTILINE):
+        rows |= {(TaskState[state.strip()], TaskState[right]) for state in left.split(",")}
+    return rows
+
+
+@pytest.mark.spec("ORCH-STATE-1")
+def test_the_kernels_table_is_the_rules_table():
+    rows = table()
+    assert len(rows) == 11
+    assert {(TaskState(a), TaskState(b)) for a, after in TRANSITIONS.items() for b in after} == rows
+
+
+@pytest.mark.spec("ORCH-STATE-1")
+@pytest.mark.parametrize("now", list(TaskState), ids=lambda state: state.name)
+@pytest.mark.parametrize("then", list(TaskState), ids=lambda state: state.name)
+def test_a_step_that_is_no_row_of_the_table_changes_nothing(driver, now, then):
+    slot = driver.submit(writes(4096))
+    driver.mem[slot + L.S_STATE] = now
+    before = driver.words()
+    answer = driver.x.move(driver.mem, slot, then)
+    if (now, then) in table():
+        assert answer == L.OK
+        assert driver.state(slot) == then
+        assert driver.changed_since(before) == [slot + L.S_STATE]
+    else:
+        assert answer == L.ILLEGAL
+        assert driver.changed_since(before) == []
+
+
+@pytest.mark.spec("ORCH-STATE-1")
+@pytest.mark.parametrize("state", list(TaskState), ids=lambda state: state.name)
+def test_completing_or_failing_a_task_in_the_wrong_state_changes_nothing(driver, state):
+    slot = driver.submit(writes(4096))
+    driver.submit(reads(4096))
+    driver.mem[slot + L.S_STATE] = state
+    before = driver.words()
+    if state != RUNNING:
+        assert driver.x.complete(driver.mem, slot) == L.ILLEGAL
+        if state != READY:
+            assert driver.x.fail(driver.mem, slot) == L.ILLEGAL
+        driver.mem[slot + L.S_STATE] = CONSUMED if state == PENDING else state
+        driver.x.poison(driver.mem, slot)
+        driver.mem[slot + L.S_STATE] = state
+        assert driver.changed_since(before) == []
+
+
+@pytest.mark.spec("ORCH-STATE-2")
+def test_a_submitted_task_is_pending_until_the_scheduler_makes_it_ready(driver):
+    alone = driver.submit()
+    producer = driver.submit(writes(4096))
+    consumer = driver.submit(reads(4096))
+    assert {driver.state(slot) for slot in (alone, producer, consumer)} == {PENDING}
+    slot = driver.x.pop_wiring(driver.mem)
+    driver.x.wire(driver.mem, slot)
+    assert (slot, driver.state(slot)) == (alone, READY)
+    assert driver.state(producer) == PENDING
+
+
+@pytest.mark.spec("ORCH-STATE-3")
+@pytest.mark.parametrize("by_scope", [False, True], ids=["scheduler", "scope_end"])
+@given(total=st.integers(0, 4), released=st.integers(0, 5))
+def test_a_task_is_consumed_exactly_when_the_threshold_is_reached(by_scope, total, released):
+    """One more release of a task that has seen `released` of them, in either place."""
+    assume(released <= total)
+    driver = Driver()
+    driver.open_scope()
+    slot = driver.alloc(8)  # finished, in no other hands
+    driver.mem[slot + L.S_FANOUT] = total | released << 32
+    if by_scope:
+        driver.close_scope()
+        gone = driver.state(slot) == FREE
+    else:
+        gone = bool(driver.x.release_ref(driver.mem, slot))
+        assert gone == (driver.state(slot) == CONSUMED)
+    assert gone == (released + 1 >= total + 1)
+    if not gone:
+        assert driver.state(slot) == COMPLETED
+
+
+@pytest.mark.spec("ORCH-STATE-3")
+@given(
+    order=st.permutations(["scope", "self", "first", "second"]),
+    fails=st.booleans(),
+)
+def test_the_order_of_the_releases_does_not_matter(order, fails):
+    """The task's own, its scope's and its consumers' references go in any order that is possible."""
+    driver = Driver(sub=3)
+    driver.open_scope()
+    slot = driver.submit(writes(4096))
+    driver.open_scope()
+    consumers = {name: driver.submit(reads(4096)) for name in ("first", "second")}
+    driver.close_scope()
+    assume(order.index("self") < min(order.index("first"), order.index("second")))
+    for count, step in enumerate(order):
+        assert driver.state(slot) not in (CONSUMED, FREE), count
+        if step == "scope":
+            driver.close_scope()
+        elif step == "self":
+            driver.finish(slot, ValueError("no") if fails else None)
+            if fails:  # the consumers are poisoned, and finish with it
+                break
+        else:
+            driver.finish(consumers[step])
+    if fails and driver.state(slot) == FAILED:
+        driver.close_scope()
+    assert driver.state(slot) in (CONSUMED, FREE)
+
+
+@pytest.mark.spec("ORCH-STATE-4")
+def test_fanout_counts_scope_consumers_and_who_has_let_go():
+    driver = Driver(sub=3)
+    driver.open_scope()
+    slot = driver.submit(writes(4096))
+    assert driver.refs(slot) == (1, 0)
+    consumers = [driver.submit(reads(4096)) for _ in range(3)]
+    assert driver.refs(slot) == (4, 0)
+    driver.settle()
+    assert driver.refs(slot) == (4, 0)
+    driver.finish(slot)
+    assert driver.refs(slot) == (4, 1)
+    driver.close_scope()
+    assert driver.refs(slot) == (4, 2)
+    driver.finish(consumers[0])
+    assert driver.refs(slot) == (4, 3)
+    driver.finish(consumers[1])
+    assert driver.refs(slot) == (4, 4)
+    assert driver.state(slot) == COMPLETED
+    driver.finish(consumers[2])
+    assert driver.refs(slot) == (4, 5)
+    assert driver.state(slot) == CONSUMED
+
+
+def duel(rounds, total, released, actions):
+    """Let two threads act on a slot at once, many times; return the answers of each and the slots."""
+    mem = np.zeros(kernels.DUEL_FIRST + rounds * kernels.DUEL_SPAN, np.int64)
+    slots = range(kernels.DUEL_FIRST, len(mem), kernels.DUEL_SPAN)
+    for slot in slots:
+        mem[slot + L.S_STATE] = COMPLETED
+        mem[slot + L.S_FANOUT] = total | released << 32
+    act = kernels.kernels.duel
+    other = threading.Thread(target=act, args=(mem, 1, actions[1], rounds))
+    other.start()
+    act(mem, 0, actions[0], rounds)
+    other.join(DEADLINE_S)
+    assert not other.is_alive()
+    answers = [[int(mem[s + kernels.DUEL_RESULT + who]) for s in slots] for who in (0, 1)]
+    fanouts = [int(mem[s + L.S_FANOUT]) for s in slots]
+    states = [int(mem[s + L.S_STATE]) for s in slots]
+    counts = [(word & L.FANOUT_TOTAL_MASK, word >> 32) for word in fanouts]
+    return list(zip(*answers, strict=True)), counts, states
+
+
+ROUNDS = 300 if INTERPRETED else 20_000
+
+
+@pytest.mark.spec("ORCH-STATE-5")
+def test_of_two_releases_that_reach_the_threshold_together_one_consumes():
+    both = kernels.RELEASE, kernels.RELEASE
+    answers, counts, states = duel(ROUNDS, total=1, released=0, actions=both)
+    assert set(answers) <= {(0, 1), (1, 0)}
+    assert set(counts) == {(1, 2)}
+    assert set(states) == {CONSUMED}
+
+
+@pytest.mark.spec("ORCH-STATE-5")
+def test_a_release_after_the_last_one_does_nothing(driver):
+    slot = driver.alloc(8)
+    assert driver.x.release_ref(driver.mem, slot) == 1
+    assert driver.state(slot) == CONSUMED
+    assert driver.x.release_ref(driver.mem, slot) == 0
+    assert driver.state(slot) == CONSUMED
+
+
+@pytest.mark.spec("ORCH-STATE-6")
+def test_a_finished_task_keeps_slab_and_keys_until_it_is_consumed(driver):
+    driver.open_scope()
+    slot = driver.submit(auto(3000), writes(4096), writes(8192))
+    slab = driver.address(slot)
+    driver.finish(slot)
+    other = driver.submit(writes(8192))
+    for _ in range(2):
+        driver.settle()
+        driver.reclaim()
+        assert driver.state(slot) == COMPLETED
+        assert driver.held(1) == 3072
+        assert driver.lookup(slab) == driver.lookup(4096) == slot
+        assert driver.lookup(8192) == other
+    driver.close_scope()
+    assert driver.held(1) == 0
+    assert driver.lookup(slab) == driver.lookup(4096) == L.NONE
