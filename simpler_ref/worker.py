@@ -646,9 +646,10 @@ def fork_hygiene_once() -> None:
     """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
 
     Libraries loaded from now on start with one thread each; a value the user has set stays. The
-    hook tells every forked child that the parent's Workers are not its own; no lock of ours is held
-    across a fork. Locks, where a thread takes more than one: Worker, then
-    WorkerManager, then the pass lock, then the arena.
+    hook tells every forked child that the parent's Workers are not its own. No lock of ours is held
+    across a fork where a child could wait for it. A thread that takes more than one goes from coarse
+    to fine: the registry of callables (`Worker`), the manager, a worker, the scheduler's pass, an
+    allocator (the arena), the tensor map.
     """
     global _hygiene_done
     if _hygiene_done:

@@ -1,0 +1,230 @@
+"""ORCH-FORK: fork hygiene."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import TaskError, Worker
+from simpler_ref.task_interface import TensorArgType as T
+from tests.spec_rules import ROOT
+from tests.support import DEADLINE_S, make_args
+
+VARIABLES = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
+
+
+def run_program(program, **environment):
+    """Run a program in a fresh interpreter whose thread-pool variables are as given; return its JSON."""
+    inherited = {
+        k: v for k, v in os.environ.items() if k not in (*VARIABLES, "KMP_DUPLICATE_LIB_OK")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+ENVIRONMENTS = """
+    import json, os
+    from simpler_ref import Worker
+    names = {names!r}
+    look = lambda: {{name: os.environ.get(name) for name in names}}
+    before = look()
+    w = Worker(3, num_sub_workers=1)
+    constructed = look()
+    with w:
+        out = w.empty((1000,), "uint8")
+        def report():
+            text = json.dumps(look()).encode()
+            out[: len(text)] = list(text)
+            out[len(text)] = 0
+        handle = w.register(report)
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        child = json.loads(bytes(out).split(b"\\0")[0])
+    print(json.dumps([before, constructed, child]))
+"""
+
+
+@pytest.mark.spec("ORCH-FORK-1")
+def test_constructing_a_worker_sets_the_thread_pool_variables_that_are_not_set():
+    names = (*VARIABLES, "KMP_DUPLICATE_LIB_OK")
+    program = ENVIRONMENTS.format(names=names)
+    before, constructed, child = run_program(program)
+    assert before == dict.fromkeys(names)
+    assert constructed == child == dict.fromkeys(VARIABLES, "1") | {"KMP_DUPLICATE_LIB_OK": None}
+
+
+@pytest.mark.spec("ORCH-FORK-1")
+def test_a_variable_that_is_set_stays_and_is_what_the_workers_see():
+    program = ENVIRONMENTS.format(names=VARIABLES)
+    _, constructed, child = run_program(program, OMP_NUM_THREADS="3", BLIS_NUM_THREADS="")
+    wanted = dict.fromkeys(VARIABLES, "1") | {"OMP_NUM_THREADS": "3", "BLIS_NUM_THREADS": ""}
+    assert constructed == child == wanted
+
+
+@pytest.mark.spec("ORCH-FORK-1")
+def test_on_macos_and_only_there_a_second_openmp_is_tolerated():
+    program = """
+        import json, os, types
+        from simpler_ref import Worker
+        os.uname = lambda: types.SimpleNamespace(sysname="Darwin")
+        Worker(3)
+        print(json.dumps(os.environ.get("KMP_DUPLICATE_LIB_OK")))
+    """
+    assert run_program(program) == "TRUE"
+    assert run_program(program, KMP_DUPLICATE_LIB_OK="no") == "no"
+
+
+@pytest.mark.spec("ORCH-FORK-2")
+def test_the_at_fork_hook_is_installed_once_however_many_workers_there_are():
+    program = """
+        import json, os
+        import simpler_ref
+        installed = []
+        register = os.register_at_fork
+        os.register_at_fork = lambda **hooks: (installed.append(sorted(hooks)), register(**hooks))
+        workers = [simpler_ref.Worker(3) for _ in range(3)]
+        for w in workers:
+            w.init()
+            w.start()
+            w.close()
+        simpler_ref.Worker(4).close()
+        print(json.dumps(installed))
+    """
+    assert len(run_program(program)) == 1
+
+
+def locks_of(*owners):
+    """Return whatever these objects have that can be acquired."""
+    found = [value for owner in owners for value in vars(owner).values()]
+    return [value for value in found if hasattr(value, "acquire")]
+
+
+@pytest.mark.spec("ORCH-FORK-3")
+@pytest.mark.parametrize("how", ["start", "run", "register"])
+def test_a_worker_finds_no_lock_of_the_engine_held(how):
+    with Worker(3, num_sub_workers=1) as w:
+        held = w.share(np.full(2, -1))
+
+        def look():
+            locks = locks_of(w, w._runtime, w._runtime.arena, w._runtime.manager)
+            held[:] = len(locks), sum(not lock.acquire(blocking=False) for lock in locks)
+
+        if how == "register":  # the next run forks anew, beside the threads of the first
+            first = w.register(lambda: None)
+            w.run(lambda orch, *_: orch.submit_sub(first))
+        handle = w.register(look)
+        if how == "start":
+            w.start()
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        count, taken = held.tolist()
+        assert count >= 3
+        assert taken == 0
+
+
+@pytest.mark.spec("ORCH-FORK-3")
+def test_the_hook_declares_the_order_of_locks():
+    from simpler_ref.worker import fork_hygiene_once
+
+    words = " ".join(fork_hygiene_once.__doc__.split())
+    order = ("callables", "manager", "a worker", "scheduler", "allocator", "tensor map")
+    places = [words.find(name) for name in order]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+@pytest.mark.spec("ORCH-FORK-4")
+def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
+    with Worker(3, num_sub_workers=2, heap_ring_size=1 << 16) as w:
+        engine, arena = w._runtime.engine, w._runtime.arena
+        regions = [r.ctypes.data for r in (engine.mem, engine.heap, arena.memory)]
+        out = w.share(np.zeros((2, 4), np.int64))
+
+        def look(args):
+            row = out[args.scalar(0)]
+            row[:3] = [r.ctypes.data for r in (engine.mem, engine.heap, arena.memory)]
+            row[3] = args.tensor(0).data
+            args.tensor(0).numpy()[:] = 5  # the parent sees it, at the address it knows
+
+        handle = w.register(look)
+        late = w.empty((3,), np.int64)  # after the registration
+        w.start()
+        later = w.empty((3,), np.int64)  # after the fork
+        late[:] = later[:] = 0
+
+        def orch_fn(orch, args, config):
+            for i, tensor in enumerate((late, later)):
+                orch.submit_sub(handle, make_args((tensor, T.INOUT), scalars=[i]))
+
+        w.run(orch_fn)
+        addresses = [a.ctypes.data for a in (late, later)]
+        assert out.tolist() == [[*regions, address] for address in addresses]
+        assert late.tolist() == later.tolist() == [5, 5, 5]
+        inherited = maps_of(os.getpid())
+        for pid in w.worker_pids():
+            theirs = maps_of(pid)
+            for region in regions:
+                assert mapping_at(theirs, region) == mapping_at(inherited, region)
+
+
+def maps_of(pid):
+    with open(f"/proc/{pid}/maps") as lines:
+        return [line.split(maxsplit=5) for line in lines]
+
+
+def mapping_at(maps, address):
+    """Return (start, offset, device, inode) of the mapping that holds an address, and if it is shared."""
+    for span, mode, offset, device, inode, *_ in maps:
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            assert mode == "rw-s", mode
+            return start, offset, device, inode
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+@pytest.mark.spec("ORCH-FORK-5")
+def test_workers_and_their_replacements_are_forked_by_a_process_with_one_thread():
+    idle = threading.Event()
+    ours = threading.Thread(target=idle.wait)  # the user's process has threads of its own
+    ours.start()
+    try:
+        with Worker(3, num_sub_workers=2) as w:
+            parent = w.share(np.zeros(1, np.int64))
+
+            def look():
+                parent[0] = os.getppid()
+
+            def die():
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            look_handle, dying = w.register(look), w.register(die)
+            w.run(lambda orch, *_: orch.submit_sub(look_handle))
+            server = psutil.Process(int(parent[0]))
+            assert server.pid != os.getpid()
+            assert server.num_threads() == 1
+            assert {psutil.Process(pid).ppid() for pid in w.worker_pids()} == {server.pid}
+            before = w.worker_pids()
+            with pytest.raises(TaskError):
+                w.run(lambda orch, *_: orch.submit_sub(dying))
+            w.run(lambda orch, *_: orch.submit_sub(look_handle))
+            assert len(set(w.worker_pids()) - set(before)) == 1
+            assert {psutil.Process(pid).ppid() for pid in w.worker_pids()} == {server.pid}
+            assert server.num_threads() == 1
+            assert parent[0] == server.pid
+    finally:
+        idle.set()
+        ours.join()
