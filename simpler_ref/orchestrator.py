@@ -254,6 +254,12 @@ class Orchestrator:
         self._error = None
         self._thread = get_ident()
 
+    def _for_next_run(self) -> Orchestrator:
+        """Return one that is not open yet. What somebody keeps of this one stays closed for ever."""
+        fresh = Orchestrator.__new__(Orchestrator)
+        fresh.__dict__.update(self.__dict__)
+        return fresh
+
     def _close(self) -> None:
         self._thread = -1
         self._callables = {}

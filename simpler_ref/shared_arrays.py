@@ -105,9 +105,13 @@ class Arena:
         ------
         MemoryError
             No free span is long enough.
+        TypeError, ValueError
+            No dtype, or one of Python objects, which are private to a process; a negative dimension.
         """
         sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
         kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"dtype {kind} holds Python objects, which processes cannot share")
         if any(size < 0 for size in sizes):
             raise ValueError(f"shape {sizes} has a negative dimension")
         nbytes = int(np.prod(sizes, dtype=object)) * kind.itemsize

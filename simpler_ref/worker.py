@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import numbers
+import operator
 import os
 import threading
 import time
@@ -58,6 +60,23 @@ class RunTiming(NamedTuple):
     """Dependencies found."""
     ring_peak_bytes: tuple[int, ...]
     """Most bytes held at once, per ring."""
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r} is not a whole number")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value} is out of range: {low} … {high}")
+    return operator.index(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is not a number of seconds")
+    seconds = float(value)
+    if not 0 <= seconds <= 1 << 30:
+        raise ValueError(f"{name}={value} is out of range: 0 … {1 << 30}")
+    return seconds
 
 
 class _Installed:
@@ -165,28 +184,17 @@ class Worker:
         arena_size: int = DEFAULT_ARENA_SIZE,
         start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
     ) -> None:
-        if not isinstance(level, int) or level < 3:
-            raise ValueError(f"level {level} not supported: a Worker has level 3 or more")
+        if not hasattr(level, "__index__") or operator.index(level) < 3:
+            raise ValueError(f"level {level!r} not supported: a Worker has level 3 or more")
         window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
-        for name, value, low, high in (
-            ("num_sub_workers", num_sub_workers, 0, 1024),
-            ("heap_ring_size", heap_ring_size, 1, 1 << 44),
-            ("alloc_timeout_s", alloc_timeout_s, 0, 1 << 30),
-            ("ring_depth", ring_depth, 1, L.MAX_RING_DEPTH),
-            ("task_window", window, 1, 1 << 26),
-            ("arena_size", arena_size, 1, 1 << 44),
-            ("start_timeout_s", start_timeout_s, 0, 1 << 30),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name}={value} is out of range: {low} … {high}")
-        self.level = level
-        self.num_sub_workers = int(num_sub_workers)
-        self.heap_ring_size = int(heap_ring_size)
-        self.alloc_timeout_s = float(alloc_timeout_s)
-        self.ring_depth = int(ring_depth)
-        self.task_window = int(window)
-        self._arena_size = int(arena_size)
-        self._start_timeout_s = float(start_timeout_s)
+        self.level = operator.index(level)
+        self.num_sub_workers = _whole("num_sub_workers", num_sub_workers, 0, 1024)
+        self.heap_ring_size = _whole("heap_ring_size", heap_ring_size, 1, 1 << 44)
+        self.alloc_timeout_s = _seconds("alloc_timeout_s", alloc_timeout_s)
+        self.ring_depth = _whole("ring_depth", ring_depth, 1, L.MAX_RING_DEPTH)
+        self.task_window = _whole("task_window", window, 1, 1 << 26)
+        self._arena_size = _whole("arena_size", arena_size, 1, 1 << 44)
+        self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
         self._runtime: _Runtime | None = None
         self._closed = False
         self._running = False
@@ -470,6 +478,7 @@ class Worker:
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
         self._recover(runtime)
         self._start(runtime)
+        orch = runtime.orch = runtime.orch._for_next_run()
         called = False
         failure: BaseException | None = None
         while True:  # until drained: the first exception cancels, further ones kill who is busy
@@ -488,7 +497,7 @@ class Worker:
                         runtime.manager.kill_busy()
                 failure = error
         if failure is None and mem[L.RUN_ERROR]:
-            failure = runtime.orch._task_error()
+            failure = orch._task_error()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
         kernels.end_run(mem)
         if failure is not None:
