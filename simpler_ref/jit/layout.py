@@ -250,6 +250,7 @@ EDGE_WORDS = 3
 E_DATA = 0
 E_OWNER = 1
 E_SLOT = 2  # NONE: empty
+E_SLAB = 3  # the live task whose slab begins at this address, NONE if it is no slab
 ENTRY_WORDS = 4
 MAP_SMALLEST = 1024
 

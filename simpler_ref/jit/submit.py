@@ -17,7 +17,7 @@ from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
 from .slots import move, pin, prepare, release_ref
-from .tensormap import erase, has_room, insert, lookup
+from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
 EDGE_WORDS = L.EDGE_WORDS
@@ -64,6 +64,13 @@ def writes(tag):
 
 
 @kernel
+def in_a_ring(mem, data):
+    """Say whether an address is in the heap rings, which stand one after the other."""
+    offset = data - int(mem[L.RING_BLOCK + L.R_BASE])
+    return 0 <= offset < mem[L.RINGS] * mem[L.RING_BLOCK + L.R_SIZE]
+
+
+@kernel
 def is_auto_output(words, t):
     """Say whether the runtime shall provide the buffer: an OUTPUT without an address."""
     return tag_of(words, t) == L.OUTPUT and words[t + L.TENSOR_DATA] == 0
@@ -107,9 +114,9 @@ def take_body(mem, slot, words):
 
 
 @kernel
-def body_words(tensors, scalars, inputs):
-    """Return the words of a body: output mask, tensors, scalars, and an edge per input at most."""
-    return mask_words(tensors) + tensors * TENSOR_WORDS + scalars + inputs * EDGE_WORDS
+def body_words(tensors, scalars, edges):
+    """Return the words of a body: output mask, tensors, scalars, and so many edges at most."""
+    return mask_words(tensors) + tensors * TENSOR_WORDS + scalars + edges * EDGE_WORDS
 
 
 @kernel
@@ -171,15 +178,16 @@ def submit_task(mem, callable_word, counts, words, worker):
     scalars = counts >> 32
     if 8 * (1 + tensors * TENSOR_WORDS + scalars) > L.MAILBOX_ARGS_CAPACITY:
         return L.TOO_MANY_ARGS
-    inputs, outputs, slab_bytes = 0, 0, 0
+    most_edges, outputs, slab_bytes = 0, 0, 0
     for i in range(tensors):
         tag = tag_of(words, i * TENSOR_WORDS)
-        inputs += reads(tag)
+        if reads(tag):
+            most_edges += 1 + in_a_ring(mem, int(words[i * TENSOR_WORDS + L.TENSOR_DATA]))
         outputs += writes(tag)
         if is_auto_output(words, i * TENSOR_WORDS):
             slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
             slab_bytes = min(slab_bytes, TOO_MANY_BYTES)
-    room = body_words(tensors, scalars, inputs)
+    room = body_words(tensors, scalars, most_edges)
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
         return L.WOULD_BLOCK
 
@@ -191,8 +199,7 @@ def submit_task(mem, callable_word, counts, words, worker):
     take_body(mem, slot, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
     edges = find_producers(mem, slot, words, worker)  # steps 3 and 4
-    mem[slot + L.S_EDGES] = edges | inputs << 32
-    mem[L.EDGE_COUNT] += edges
+    mem[slot + L.S_EDGES] = edges | most_edges << 32
     register_outputs(mem, slot, words, worker)
     register_task(mem, slot)  # step 5
     move(mem, slot, L.PENDING)
@@ -229,11 +236,15 @@ def store_arguments(mem, slot, words, slab_bytes):
 
 @kernel
 def find_producers(mem, slot, words, worker):
-    """Look every read buffer up and pin each producer once.
+    """Look every read buffer up and pin each producer once, and with it the owner of the slab.
+
+    The owner is needed for its memory: the producer keeps it only until it is done itself, and
+    somebody who reads the result may still be at it when the owner's scope has long ended.
 
     All look-ups come before the first insertion, so a task is never its own producer (D6).
 
-    Effects  an edge per producer in the slot's body; a reference on each producer (D3)
+    Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
+             count of producers found
     Returns  the number of edges
     """
     stamp = int(mem[slot + L.S_ID]) + 1
@@ -245,17 +256,34 @@ def find_producers(mem, slot, words, worker):
         data = int(mem[at + t + L.TENSOR_DATA])
         if data == 0 or not reads(tag_of(words, t)):
             continue
-        producer = lookup(mem, data, owner_of(words, t, worker))
-        if producer == L.NONE or mem[producer + L.S_SEEN] == stamp:
+        entry = find(mem, data, owner_of(words, t, worker))
+        producer = int(mem[entry + L.E_SLOT])
+        if producer == L.NONE:
             continue
-        mem[producer + L.S_SEEN] = stamp
-        if pin(mem, producer):
-            mem[edge + L.EDGE_PRODUCER] = producer
-            mem[edge + L.EDGE_NEXT] = L.NONE
-            mem[edge + L.EDGE_CONSUMER] = slot
-            edge += EDGE_WORDS
-            edges += 1
+        found = add_edge(mem, slot, edge + edges * EDGE_WORDS, producer, stamp)
+        mem[L.EDGE_COUNT] += found
+        edges += found
+        owner = int(mem[entry + L.E_SLAB])
+        if owner != L.NONE:
+            edges += add_edge(mem, slot, edge + edges * EDGE_WORDS, owner, stamp)
     return edges
+
+
+@kernel
+def add_edge(mem, slot, edge, producer, stamp):
+    """Pin a producer and note the edge, unless this task has it already or it is CONSUMED.
+
+    Returns  the number of edges added, 0 or 1
+    """
+    if mem[producer + L.S_SEEN] == stamp:
+        return 0
+    mem[producer + L.S_SEEN] = stamp
+    if not pin(mem, producer):
+        return 0
+    mem[edge + L.EDGE_PRODUCER] = producer
+    mem[edge + L.EDGE_NEXT] = L.NONE
+    mem[edge + L.EDGE_CONSUMER] = slot
+    return 1
 
 
 @kernel
@@ -272,7 +300,11 @@ def register_outputs(mem, slot, words, worker):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
         if data != 0 and writes(tag_of(words, t)):
-            insert(mem, data, owner_of(words, t, worker), slot)
+            owner = owner_of(words, t, worker)
+            if is_auto_output(words, t):
+                insert_slab(mem, data, owner, slot)
+            else:
+                insert(mem, data, owner, slot)
             mem[body + i // L.MASK_TENSORS] |= 1 << (i % L.MASK_TENSORS)
     mem[slot + L.S_OWNER] = worker
 
@@ -309,7 +341,7 @@ def alloc_buffer(mem, words):
         slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
         mem[at + L.TENSOR_DATA] = slab
         mem[int(mem[slot + L.S_BODY])] = 1
-        insert(mem, slab, -1, slot)
+        insert_slab(mem, slab, -1, slot)
     register_task(mem, slot)
     move(mem, slot, L.COMPLETED)
     return slot

@@ -1,5 +1,9 @@
 """TensorMap: (address, owner) → the task that currently produces what stands there.
 
+An address where a slab of a ring begins has a second task in its entry: the one that owns the slab.
+Whoever reads or updates the buffer must keep both, the current producer for its result, the owner for
+the memory. When the producer goes first, the owner takes its place.
+
 Open addressing with linear probing; an entry is removed by shifting its followers back, so an empty
 place is truly empty and the table never needs cleaning. It doubles into its other area when half
 full and starts small again when a run has ended. The Orch thread owns it.
@@ -66,7 +70,9 @@ def grow(mem):
         entry = old_base + place * ENTRY_WORDS
         slot = int(mem[entry + L.E_SLOT])
         if slot != L.NONE:
-            insert(mem, int(mem[entry + L.E_DATA]), int(mem[entry + L.E_OWNER]), slot)
+            data, owner = int(mem[entry + L.E_DATA]), int(mem[entry + L.E_OWNER])
+            insert(mem, data, owner, slot)
+            mem[find(mem, data, owner) + L.E_SLAB] = mem[entry + L.E_SLAB]
             mem[entry + L.E_SLOT] = L.NONE
     return True
 
@@ -78,18 +84,36 @@ def insert(mem, data, owner, slot):
     if mem[entry + L.E_SLOT] == L.NONE:
         mem[entry + L.E_DATA] = data
         mem[entry + L.E_OWNER] = owner
+        mem[entry + L.E_SLAB] = L.NONE
         mem[L.MAP_COUNT] += 1
     mem[entry + L.E_SLOT] = slot
 
 
 @kernel
+def insert_slab(mem, data, owner, slot):
+    """Make `slot` the producer and the owner of a slab it was just given."""
+    insert(mem, data, owner, slot)
+    mem[find(mem, data, owner) + L.E_SLAB] = slot
+
+
+@kernel
 def erase(mem, data, owner, slot):
-    """Remove a key if it still names `slot`: a newer producer's entry stays (D5).
+    """Take a task out of a key's entry: a newer producer's entry stays (D5).
+
+    If the task was the producer, the live owner of the slab takes its place; without one the entry
+    is removed.
 
     Returns  whether an entry was removed
     """
     entry = find(mem, data, owner)
-    if mem[entry + L.E_SLOT] != slot or slot == L.NONE:
+    if mem[entry + L.E_SLOT] == L.NONE:
+        return False
+    if mem[entry + L.E_SLAB] == slot:
+        mem[entry + L.E_SLAB] = L.NONE
+    if mem[entry + L.E_SLOT] != slot:
+        return False
+    if mem[entry + L.E_SLAB] != L.NONE:
+        mem[entry + L.E_SLOT] = mem[entry + L.E_SLAB]
         return False
     base = int(mem[L.MAP_BASE])
     mask = int(mem[L.MAP_MASK])
@@ -106,6 +130,7 @@ def erase(mem, data, owner, slot):
             mem[target + L.E_DATA] = mem[mover + L.E_DATA]
             mem[target + L.E_OWNER] = mem[mover + L.E_OWNER]
             mem[target + L.E_SLOT] = mem[mover + L.E_SLOT]
+            mem[target + L.E_SLAB] = mem[mover + L.E_SLAB]
             hole = place
     mem[base + hole * ENTRY_WORDS + L.E_SLOT] = L.NONE
     mem[L.MAP_COUNT] -= 1

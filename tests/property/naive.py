@@ -158,6 +158,7 @@ class Naive:
         self.cancelled = False
         self.live = []
         self.map = {}
+        self.slabs = {}  # key → the live task that owns the slab there
         self.scopes = [[]]
         self.wiring = []
         self.ready = [[], []]  # per kind: batches, each a list of tasks in no particular order
@@ -190,7 +191,7 @@ class Naive:
         autos = [t for t in tensors if t.tag == OUTPUT and t.data == 0]
         task, address = self.refuse_or_claim(sum(rounded(t.nbytes) for t in autos))
         task.kind, task.callable, task.scalars = kind, callable_index, tuple(scalars)
-        before = dict(self.map)
+        before, slabs = dict(self.map), dict(self.slabs)
         for t in tensors:
             data = t.data
             if t in autos and t.nbytes > 0:
@@ -200,15 +201,18 @@ class Naive:
             if data == 0:
                 continue
             key = data, owner if t.child_memory else -1
-            producer = before.get(key)
-            counts = producer and producer.state != "CONSUMED" and producer not in task.producers
-            if t.tag in (INPUT, INOUT) and counts:
-                task.producers.append(producer)
-                producer.total += 1
-                self.edges += 1
+            wanted = [before.get(key), slabs.get(key)] if t.tag in (INPUT, INOUT) else []
+            for role, producer in enumerate(wanted):
+                counts = producer and producer.state != "CONSUMED"
+                if counts and producer not in task.producers:
+                    task.producers.append(producer)
+                    producer.total += 1
+                    self.edges += role == 0  # a slab's owner is kept, but is no dependency
             if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING):
                 self.map[key] = task
                 task.keys.append(key)
+                if t in autos:
+                    self.slabs[key] = task
         task.state = "PENDING"
         self.register(task)
         self.wiring.append(task)
@@ -221,7 +225,7 @@ class Naive:
         data = address if nbytes else 0
         task.tensors.append((data, nbytes, False))
         if data:
-            self.map[data, -1] = task
+            self.map[data, -1] = self.slabs[data, -1] = task
             task.keys.append((data, -1))
         task.state = "COMPLETED"
         task.released = 1
@@ -252,8 +256,12 @@ class Naive:
     def take_back(self, task):
         """Reclaim a CONSUMED task."""
         for key in task.keys:
+            if self.slabs.get(key) is task:
+                del self.slabs[key]
             if self.map.get(key) is task:
                 del self.map[key]
+                if key in self.slabs:
+                    self.map[key] = self.slabs[key]
         self.rings[task.ring].release(task)
         self.live.remove(task)
         task.state = "FREE"

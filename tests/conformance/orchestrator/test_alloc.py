@@ -1,11 +1,13 @@
 """ORCH-ALLOC: buffers that belong to the run."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import DataType, Worker
+from simpler_ref import ContinuousTensor, DataType, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import COMPLETED, CONSUMED, Driver, inside, make_args, reads, updates, writes
@@ -159,3 +161,61 @@ def test_an_empty_alloc_has_address_zero_for_the_user_too():
 
     with Worker(3) as w:
         assert w.run(orch_fn).tasks == 1
+
+
+def fill(args):
+    args.tensor(0).numpy()[:] = args.scalar(0)
+
+
+def read_late(args):
+    source, target = args.tensor(0).numpy(), args.tensor(1).numpy()
+    time.sleep(0.05)
+    target[:] = source[:1]
+
+
+@pytest.mark.spec("ORCH-ALLOC-7")
+@pytest.mark.parametrize("claim", ["alloc", "auto"])
+def test_a_reader_behind_another_producer_keeps_the_slab(claim):
+    """The ring holds one slab: the next scope waits until the last reader is done."""
+    with Worker(3, num_sub_workers=2, heap_ring_size=1 << 20) as w:
+        filling, reading = w.register(fill), w.register(read_late)
+        rows = [w.empty((1,), np.int32) for _ in range(4)]
+
+        def orch_fn(orch, _args, _config):
+            for i, row in enumerate(rows):
+                with orch.scope():
+                    if claim == "alloc":
+                        buffer = orch.alloc((150_000,), "int32")
+                    else:
+                        buffer = ContinuousTensor.make(0, (150_000,), DataType.INT32)
+                        first = make_args((buffer, T.OUTPUT), scalars=[99])
+                        orch.submit_sub(filling, first)
+                        buffer = first.tensor(0)
+                    orch.submit_sub(filling, make_args((buffer, T.INOUT), scalars=[i]))
+                    orch.submit_sub(reading, make_args((buffer, T.INPUT), (row, T.OUTPUT_EXISTING)))
+
+        w.run(orch_fn)
+        assert [int(row[0]) for row in rows] == [0, 1, 2, 3]
+
+
+@pytest.mark.spec("ORCH-ALLOC-7")
+def test_the_owner_of_a_slab_is_pinned_beside_its_producer(driver):
+    buffer = driver.alloc(4096)
+    address = driver.address(buffer)
+    writer = driver.submit(updates(address))
+    reader = driver.submit(reads(address))
+    assert driver.producers(writer) == [buffer]
+    assert sorted(driver.producers(reader)) == sorted([writer, buffer])
+
+
+@pytest.mark.spec("ORCH-MAP-9")
+def test_the_owner_of_a_slab_is_its_producer_again_when_the_last_one_is_gone(driver):
+    buffer = driver.alloc(4096)
+    address = driver.address(buffer)
+    driver.open_scope()
+    driver.submit(updates(address))
+    driver.finish_everything()
+    driver.close_scope()
+    assert driver.live() == 1
+    reader = driver.submit(reads(address))
+    assert driver.producers(reader) == [buffer]
