@@ -230,6 +230,12 @@ def poison(mem, slot):
 
 
 @entry(WORDS, INT)
+def release_fanin(mem, slot):
+    schedule.release_fanin(mem, slot)
+    return L.OK
+
+
+@entry(WORDS, INT)
 def complete(mem, slot):
     return schedule.complete(mem, slot)
 
@@ -327,6 +333,41 @@ def park_and_receive(mem, worker):
 @entry(WORDS, INT)
 def resolve(mem, worker):
     return mailbox.resolve(mem, mailbox.worker_at(mem, worker))
+
+
+@entry(WORDS, INT, INT)
+def check_frames(mem, worker, rounds):
+    """Play a worker that gets tasks 1, 2, …, each with its number in all its scalars.
+
+    The test submits callable `number % 7`, whose digest is that number plus one in every byte, and
+    `1 + number % 90` scalars. Returns how many frames were not complete when they were seen.
+    """
+    w = mailbox.worker_at(mem, worker)
+    box = w + L.W_MAILBOX
+    wrong = 0
+    for number in range(1, rounds + 1):
+        while load(mem, box + L.MAIL_STATE) != L.TASK_READY:
+            pause()
+        scalars = 1 + number % 90
+        ok = mem[box + L.MAIL_COUNTS] == scalars << 32
+        for i in range(scalars):
+            ok = ok and mem[box + L.MAIL_TENSORS + i] == number
+        digest = (number % 7 + 1) * 0x0101010101010101
+        for i in range(L.DIGEST_WORDS):
+            ok = ok and mem[box + L.MAIL_DIGEST + i] == digest
+        ok = ok and mem[int(mem[w + L.W_SLOT]) + L.S_STATE] == L.RUNNING
+        wrong += not ok
+        mailbox.post(mem, worker, L.TASK_DONE, 0)
+    return wrong
+
+
+@entry(WORDS, INT)
+def pass_until_idle(mem, worker):
+    """Run passes until a worker has finished what was submitted."""
+    schedule.scheduler_pass(mem)
+    while mem[mailbox.worker_at(mem, worker) + L.W_SLOT] != L.NONE:
+        schedule.scheduler_pass(mem)
+    return L.OK
 
 
 # ---------------------------------------------------------------- ready queues, consumed chain, table

@@ -1,0 +1,158 @@
+"""SCHED-CANCEL: stopping a run early."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    READY,
+    RUNNING,
+    Driver,
+    Gate,
+    make_args,
+    reads,
+    updates,
+    writes,
+)
+
+KEY = 0x7000_0000
+
+
+def cancelled_driver():
+    """Return an engine with a running, a ready and a pending task, cancelled."""
+    driver = Driver(sub=1)
+    running = driver.submit(writes(KEY))
+    ready = driver.submit(writes(KEY + 8))
+    pending = driver.submit(reads(KEY))
+    driver.run_pass()
+    assert [driver.state(slot) for slot in (running, ready, pending)] == [RUNNING, READY, PENDING]
+    driver.x.request_cancel(driver.mem)
+    return driver, running, ready, pending
+
+
+@pytest.mark.spec("SCHED-CANCEL-1")
+def test_after_a_cancel_a_ready_task_fails_instead_of_being_dispatched():
+    driver, running, ready, _ = cancelled_driver()
+    driver.run_pass()
+    assert driver.state(ready) == FAILED
+    assert driver.worker_of(ready) == -1
+    assert driver.ready_queue() == []
+    driver.post_done(driver.worker_of(running))
+    driver.settle()
+    assert driver.given(0) == L.NONE, "its worker stays idle"
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CANCEL-1")
+def test_a_task_that_becomes_ready_after_a_cancel_meets_the_same_end():
+    driver, running, _, pending = cancelled_driver()
+    driver.run_pass()
+    assert driver.state(pending) == PENDING
+    unwired = driver.submit()
+    driver.post_done(driver.worker_of(running))
+    driver.settle()
+    assert driver.state(pending) == driver.state(unwired) == FAILED
+    assert driver.worker_of(pending) == driver.worker_of(unwired) == -1
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CANCEL-1")
+def test_a_cancel_stops_tasks_of_both_types_though_workers_are_idle():
+    driver = Driver(sub=2, next_level=2)
+    slots = [driver.submit(kind=kind) for kind in (L.SUB, L.NEXT_LEVEL) for _ in range(3)]
+    driver.x.request_cancel(driver.mem)
+    driver.settle()
+    assert {driver.state(slot) for slot in slots} == {FAILED}
+    assert driver.mem[L.BUSY] == 0
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CANCEL-2")
+@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
+def test_running_tasks_finish_as_usual(error):
+    driver, running, _, _ = cancelled_driver()
+    driver.settle()
+    assert driver.state(running) == RUNNING
+    driver.post_done(driver.worker_of(running), error)
+    driver.settle()
+    assert driver.state(running) == (FAILED if error else COMPLETED)
+    assert bool(driver.mem[L.RUN_ERROR]) == bool(error), "a cancel itself is no failure of a task"
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CANCEL-3")
+def test_a_cancelled_run_drains_to_no_live_task():
+    driver = Driver(sub=2)
+    driver.submit(writes(KEY))
+    for i in range(20):
+        driver.submit(updates(KEY + 8 * (i % 4)), reads(KEY + 8 * ((i + 1) % 4)))
+        driver.alloc(64)
+    driver.run_pass()
+    driver.finish_run(cancel=True)
+    driver.settle()
+    assert driver.live() > 0, "a task is still running"
+    for worker in (0, 1):
+        if driver.given(worker):
+            driver.post_done(worker)
+    driver.settle()
+    driver.reclaim()
+    assert driver.live() == 0
+    assert driver.map_count() == 0
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CANCEL-4")
+def test_the_run_after_a_cancelled_one_dispatches_normally():
+    driver, running, _, _ = cancelled_driver()
+    driver.finish_run(cancel=True)
+    driver.settle()
+    driver.post_done(driver.worker_of(running))
+    driver.settle()
+    driver.reclaim()
+    driver.end_run()
+    driver.begin_run()
+    slot = driver.submit()
+    driver.finish(slot)
+    assert driver.state(slot) == COMPLETED
+    driver.close()
+
+
+class Stop(Exception):
+    """What the orchestration function raises."""
+
+
+@pytest.mark.spec("SCHED-CANCEL-1", "SCHED-CANCEL-2", "SCHED-CANCEL-4")
+def test_an_exception_of_the_orch_function_cancels_what_has_not_started():
+    with Worker(3, num_sub_workers=1) as w, Gate() as started, Gate() as go:
+        ran = w.share(np.zeros(3, np.int64))
+
+        def wait():
+            started.open(1)
+            go.wait()
+            ran[0] += 1
+
+        def count(args):
+            ran[args.scalar(0)] += 1
+
+        slow, quick = w.register(wait), w.register(count)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(slow)
+            started.wait()
+            buffer = orch.alloc(8, np.uint8)
+            for _ in range(10):
+                orch.submit_sub(quick, make_args((buffer, T.INOUT), scalars=[1]))
+                orch.submit_sub(quick, make_args(scalars=[1]))
+            go.open(1)
+            raise Stop
+
+        with pytest.raises(Stop):
+            w.run(orch_fn)
+        assert ran.tolist()[0] == 1, "what was running has finished"
+        w.run(lambda orch, *_: orch.submit_sub(quick, make_args(scalars=[2])))
+        assert ran.tolist()[2] == 1, "the next run works"

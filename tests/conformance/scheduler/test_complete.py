@@ -1,0 +1,238 @@
+"""SCHED-COMPLETE: back from a worker."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    CONSUMED,
+    FAILED,
+    PENDING,
+    READY,
+    RUNNING,
+    Driver,
+    make_args,
+    reads,
+    updates,
+    writes,
+)
+
+KEY = 0x7000_0000
+
+
+def error_words(driver):
+    """Return what is kept of the run's first failure: (outcome, task, worker, message, traceback)."""
+    mem = driver.mem
+    octets = mem.view(np.uint8)
+    message = octets[8 * L.ERROR_MSG : 8 * L.ERROR_MSG + 256].tobytes().split(b"\0")[0]
+    size = int(mem[L.ERROR_TRACE])
+    trace = octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes()
+    outcome, task, worker = mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
+    return outcome, task, worker, message.decode(), trace.decode()
+
+
+# ---------------------------------------------------------------- how it ended
+@pytest.mark.spec("SCHED-COMPLETE-1")
+def test_error_0_makes_a_task_completed(driver):
+    slot = driver.submit()
+    driver.finish(slot)
+    assert driver.state(slot) == COMPLETED
+    assert driver.mem[L.RUN_ERROR] == 0
+
+
+@pytest.mark.spec("SCHED-COMPLETE-1")
+@pytest.mark.parametrize("error", [1, 2, 255, 2**31 - 1])
+def test_any_other_report_makes_a_task_failed(driver, error):
+    slot = driver.submit()
+    driver.run_pass()
+    driver.x.post(driver.mem, driver.worker_of(slot), L.TASK_DONE, error)
+    driver.run_pass()
+    assert driver.state(slot) == FAILED
+    assert driver.mem[L.RUN_ERROR] != 0
+
+
+@pytest.mark.spec("SCHED-COMPLETE-1")
+def test_the_error_is_kept_though_the_mailbox_is_used_again(driver):
+    driver.submit()
+    slot = driver.submit()
+    after = driver.submit()
+    driver.run_pass()
+    worker = driver.worker_of(slot)
+    driver.post_done(worker, ValueError("so it went"))
+    driver.run_pass()
+    kept = error_words(driver)
+    assert kept[:4] == (L.TASK_FAILURE, driver.id(slot), worker, "ValueError: so it went")
+    assert "so it went" in kept[4]
+    driver.run_pass()
+    assert driver.given(worker) == after
+    driver.mailbox(worker)[1072:] = 0xFF
+    driver.trace(worker)[8:] = 0xFF
+    assert error_words(driver) == kept
+
+
+# ---------------------------------------------------------------- the consumers
+@pytest.mark.spec("SCHED-COMPLETE-2")
+def test_each_consumer_is_released_once_however_many_tensors_it_shares_with_the_producer(driver):
+    other = driver.submit(writes(KEY + 16))
+    producer = driver.submit(writes(KEY), writes(KEY + 8))
+    consumers = [
+        driver.submit(reads(KEY), reads(KEY + 8), reads(KEY), reads(KEY + 16)),
+        driver.submit(updates(KEY), reads(KEY + 16)),
+    ]
+    driver.run_pass()
+    assert [driver.fanin(slot) for slot in consumers] == [2, 2]
+    driver.post_done(driver.worker_of(producer))
+    driver.run_pass()
+    assert [driver.fanin(slot) for slot in consumers] == [1, 1]
+    assert [driver.state(slot) for slot in consumers] == [PENDING, PENDING]
+    driver.settle()
+    assert [driver.fanin(slot) for slot in consumers] == [1, 1]
+    driver.post_done(driver.worker_of(other))
+    driver.run_pass()
+    assert [driver.fanin(slot) for slot in consumers] == [0, 0]
+    assert sorted(driver.ready_queue()) == sorted(consumers)
+
+
+@pytest.mark.spec("SCHED-COMPLETE-2")
+def test_a_diamond_releases_its_end_with_the_last_of_its_sides(driver):
+    top = driver.submit(writes(KEY))
+    left = driver.submit(reads(KEY), writes(KEY + 8))
+    right = driver.submit(reads(KEY), writes(KEY + 16))
+    end = driver.submit(reads(KEY + 8), reads(KEY + 16))
+    driver.finish(top)
+    assert {driver.state(left), driver.state(right)} == {RUNNING}
+    driver.post_done(driver.worker_of(left))
+    driver.settle()
+    assert driver.state(end) == PENDING
+    driver.post_done(driver.worker_of(right))
+    driver.settle()
+    assert driver.state(end) == RUNNING
+
+
+# ---------------------------------------------------------------- the references
+@pytest.mark.spec("SCHED-COMPLETE-3")
+@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
+def test_a_finished_task_lets_go_of_its_producers_once_each_and_then_of_itself(driver, error):
+    producers = [driver.submit(writes(KEY + 8 * i)) for i in range(3)]
+    consumer = driver.submit(*[reads(KEY + 8 * i) for i in (0, 1, 2, 1, 0)])
+    for producer in producers:
+        driver.finish(producer)
+    driver.settle()
+    assert driver.state(consumer) == RUNNING
+    assert [driver.refs(producer) for producer in producers] == [(2, 1)] * 3
+    assert driver.refs(consumer) == (1, 0)
+    driver.post_done(driver.worker_of(consumer), error)
+    driver.settle()
+    assert [driver.refs(producer) for producer in producers] == [(2, 2)] * 3
+    assert driver.refs(consumer) == (1, 1)
+
+
+@pytest.mark.spec("SCHED-COMPLETE-3")
+def test_its_own_reference_is_the_last_a_task_drops(driver):
+    driver.open_scope()
+    producers = [driver.submit(writes(KEY + 8 * i)) for i in range(2)]
+    consumer = driver.submit(*[reads(KEY + 8 * i) for i in range(2)])
+    driver.close_scope()
+    for producer in producers:
+        driver.finish(producer)
+    driver.finish(consumer)
+    assert {driver.state(slot) for slot in [*producers, consumer]} == {CONSUMED}
+    latest_first = driver.consumed_list()
+    assert latest_first[0] == consumer
+    assert sorted(latest_first[1:]) == sorted(producers)
+
+
+# ---------------------------------------------------------------- the worker
+@pytest.mark.spec("SCHED-COMPLETE-4")
+def test_what_a_completion_makes_ready_can_go_to_the_same_worker():
+    driver = Driver(sub=1)
+    chain = [driver.submit(updates(KEY)) for _ in range(4)]
+    driver.settle()
+    for task, after in zip(chain, [*chain[1:], None], strict=True):
+        assert driver.given(0) == task
+        driver.post_done(0)
+        driver.x.collect(driver.mem)
+        assert driver.given(0) == L.NONE
+        if after is not None:
+            assert driver.state(after) == READY
+            assert driver.x.has_work(driver.mem), (
+                "a thread about to park sees that it can be placed"
+            )
+            driver.x.dispatch(driver.mem, L.SUB)
+            assert driver.state(after) == RUNNING
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-COMPLETE-4")
+def test_the_two_passes_of_a_thread_keep_a_single_worker_busy():
+    driver = Driver(sub=1)
+    chain = [driver.submit(updates(KEY)) for _ in range(4)]
+    driver.settle()
+    driver.post_done(0)
+    driver.x.two_passes(driver.mem)
+    assert driver.given(0) == chain[1]
+    driver.close()
+
+
+# ---------------------------------------------------------------- tensor memory
+def add_to_all(args):
+    source, target = (args.tensor(i).numpy() for i in range(2))
+    target[:] = source + args.scalar(0)
+
+
+@pytest.mark.spec("SCHED-COMPLETE-5")
+def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
+    length, tasks, runs = (1000, 10, 2) if INTERPRETED else (20_000, 60, 10)
+    with Worker(3, num_sub_workers=2) as w:
+        add = w.register(add_to_all)
+        buffers = [w.share(np.zeros(length, np.int64)) for _ in range(3)]
+        expected = [np.zeros(length, np.int64) for _ in range(3)]
+
+        def orch_fn(orch, *_):
+            for i in range(tasks):
+                source, target = i % 3, (i + 1) % 3
+                args = make_args(
+                    (buffers[source], T.INOUT), (buffers[target], T.INOUT), scalars=[i]
+                )
+                orch.submit_sub(add, args)
+                expected[target][:] = expected[source] + i
+
+        for _ in range(runs):
+            w.run(orch_fn)
+            assert all(np.array_equal(a, b) for a, b in zip(buffers, expected, strict=True))
+
+
+# ---------------------------------------------------------------- the first failure
+@pytest.mark.spec("SCHED-COMPLETE-6")
+def test_the_failure_collected_first_is_the_one_reported(driver):
+    slots = [driver.submit() for _ in range(2)]
+    driver.run_pass()
+    driver.post_done(driver.worker_of(slots[1]), KeyError("first"))
+    driver.run_pass()
+    first = error_words(driver)
+    assert first[1] == driver.id(slots[1])
+    driver.post_done(driver.worker_of(slots[0]), ValueError("second"))
+    driver.run_pass()
+    assert error_words(driver) == first
+    assert [driver.state(slot) for slot in slots] == [FAILED, FAILED]
+
+
+@pytest.mark.spec("SCHED-COMPLETE-6")
+def test_of_a_chain_of_failures_run_raises_the_first():
+    def fail(args: TaskArgs):
+        raise ValueError(f"number {args.scalar(0)}")
+
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(fail)
+
+        def orch_fn(orch, *_):
+            for number in range(5):
+                orch.submit_sub(handle, make_args(scalars=[number]))
+
+        with pytest.raises(TaskError, match="ValueError: number 0") as failure:
+            w.run(orch_fn)
+        assert failure.value.task == 0

@@ -1,0 +1,129 @@
+"""SCHED-CONSUME: the last reference."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    CONSUMED,
+    FREE,
+    Driver,
+    auto,
+    make_args,
+    reads,
+    writes,
+)
+
+KEY = 0x7000_0000
+
+
+@pytest.mark.spec("SCHED-CONSUME-1")
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(order):
+    driver = Driver(sub=3)
+    driver.open_scope()
+    producer = driver.submit(writes(KEY))
+    driver.finish(producer)
+    driver.open_scope()
+    consumers = [driver.submit(reads(KEY)) for _ in range(3)]
+    driver.run_pass()
+    driver.close_scope()
+    driver.close_scope()
+    for which in order:
+        assert driver.state(producer) == COMPLETED
+        assert producer not in driver.consumed_list()
+        driver.post_done(driver.worker_of(consumers[which]))
+        driver.run_pass()
+    assert driver.state(producer) == CONSUMED
+    assert driver.refs(producer) == (4, 5)
+    assert driver.consumed_list().count(producer) == 1
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-CONSUME-1")
+def test_a_task_whose_scope_has_ended_is_consumed_when_it_finishes(driver):
+    driver.open_scope()
+    slot = driver.submit()
+    driver.run_pass()
+    driver.close_scope()
+    driver.post_done(driver.worker_of(slot))
+    driver.run_pass()
+    assert driver.state(slot) == CONSUMED
+    assert driver.consumed_list() == [slot]
+    driver.run_pass()
+    assert driver.consumed_list() == [slot]
+
+
+@pytest.mark.spec("SCHED-CONSUME-1")
+def test_a_task_whose_scope_is_open_is_not_consumed(driver):
+    slot = driver.submit()
+    driver.finish(slot)
+    assert driver.state(slot) == COMPLETED
+    assert driver.consumed_list() == []
+
+
+@pytest.mark.spec("SCHED-CONSUME-2", "SCHED-CONSUME-3")
+def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
+    driver.open_scope()
+    slot = driver.submit(auto(2000))
+    slab = driver.address(slot)
+    driver.run_pass()
+    driver.close_scope()
+    before = driver.words()
+    driver.post_done(driver.worker_of(slot))
+    driver.settle()
+    assert driver.state(slot) == CONSUMED
+    assert driver.lookup(slab) == slot
+    assert driver.held(1) == 2048
+    assert driver.live() == 1
+    owned = set(range(L.RING_BLOCK, L.SCHED)) - {L.ORCH_PASSES}
+    assert not owned & set(driver.changed_since(before)), "no word of the Orch thread has changed"
+    assert driver.reclaim() == 1
+    assert driver.state(slot) == FREE
+    assert driver.lookup(slab) == L.NONE
+    assert driver.held(1) == driver.live() == 0
+    assert driver.consumed_list() == []
+    assert driver.reclaim() == 0, "once"
+
+
+@pytest.mark.spec("SCHED-CONSUME-2")
+@pytest.mark.parametrize("who", ["a submit", "a drain"])
+def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
+    driver.open_scope()
+    slot = driver.submit()
+    driver.run_pass()
+    driver.close_scope()
+    driver.post_done(driver.worker_of(slot))
+    driver.run_pass()
+    assert driver.state(slot) == CONSUMED
+    if who == "a submit":
+        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+        assert driver.live() == 1
+    else:
+        assert driver.k.help_scheduler(driver.mem, 0, 0, 1 << 40) == L.OK
+        assert driver.live() == 0
+    assert driver.state(slot) == FREE
+
+
+@pytest.mark.spec("SCHED-CONSUME-3")
+def test_what_is_reclaimed_is_there_for_the_claim_that_reclaims_it():
+    """Each scope fills its ring: without the space of the one before, no claim would succeed."""
+    ran = []
+    with Worker(3, num_sub_workers=1, heap_ring_size=8192, alloc_timeout_s=60) as w:
+        touch = w.register(lambda args: args.tensor(0).numpy().fill(1))
+
+        def orch_fn(orch, *_):
+            for _ in range(30):
+                with orch.scope():
+                    buffer = orch.alloc(8192, np.uint8)
+                    orch.submit_sub(touch, make_args((buffer, T.INOUT)))
+                    ran.append(buffer.data)
+
+        w.run(orch_fn)
+    assert len(ran) == 30
+    assert len(set(ran)) == 1

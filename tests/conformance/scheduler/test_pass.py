@@ -1,0 +1,242 @@
+"""SCHED-PASS: one pass, and who runs it."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from tests.kernels import kernels
+from tests.support import (
+    COMPLETED,
+    DEADLINE_S,
+    PENDING,
+    READY,
+    RUNNING,
+    Gate,
+    make_args,
+    no_passes,
+    updates,
+)
+
+KEY = 0x7000_0000
+
+
+@pytest.mark.spec("SCHED-PASS-1")
+def test_a_pass_wires_then_dispatches_then_collects(driver):
+    first = driver.submit()
+    assert driver.state(first) == PENDING
+    driver.run_pass()
+    assert driver.state(first) == RUNNING, "wired and dispatched in the same pass"
+    busy = driver.submit()
+    driver.run_pass()
+    driver.post_done(driver.worker_of(first))
+    late = driver.submit()
+    driver.run_pass()
+    assert driver.state(first) == COMPLETED
+    assert driver.state(busy) == RUNNING
+    assert driver.state(late) == READY, "its worker became idle after the pass had dispatched"
+    driver.run_pass()
+    assert driver.state(late) == RUNNING
+
+
+@pytest.mark.spec("SCHED-PASS-1")
+def test_a_pass_reports_whether_anything_moved(driver):
+    assert driver.run_pass() == 0
+    slot = driver.submit()
+    assert driver.run_pass() > 0
+    before = driver.words()
+    assert driver.run_pass() == 0
+    assert driver.changed_since(before) == []
+    driver.post_done(driver.worker_of(slot))
+    assert driver.run_pass() > 0
+    assert driver.run_pass() == 0
+
+
+@pytest.mark.spec("SCHED-PASS-2")
+def test_a_thread_that_finds_the_pass_taken_changes_nothing(driver):
+    driver.finish(driver.submit())
+    running = driver.submit()
+    driver.run_pass()
+    driver.post_done(driver.worker_of(running))
+    driver.submit()  # there is something to wire, to dispatch, and to collect
+    assert driver.x.try_lock(driver.mem)
+    before = driver.words()
+    assert not driver.x.try_lock(driver.mem)
+    assert driver.x.orch_pass(driver.mem) == -1
+    assert set(driver.changed_since(before)) <= {L.ORCH_PASSES}, (
+        "but for the sign that it was there"
+    )
+    driver.x.unlock(driver.mem)
+    assert driver.x.orch_pass(driver.mem) > 0
+
+
+@pytest.mark.spec("SCHED-PASS-2")
+def test_of_threads_that_want_the_pass_one_gets_it(driver):
+    rounds = 20 if INTERPRETED else 2_000
+    start, end = threading.Barrier(3), threading.Barrier(3)
+    got = []
+
+    def want():
+        for _ in range(rounds):
+            start.wait(DEADLINE_S)
+            got.append(driver.x.try_lock(driver.mem))
+            end.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(want) for _ in range(2)]
+        for _ in range(rounds):
+            start.wait(DEADLINE_S)
+            end.wait(DEADLINE_S)
+            assert sorted(got) == [0, 1]
+            got.clear()
+            driver.x.unlock(driver.mem)
+        for one in done:
+            one.result(DEADLINE_S)
+
+
+# ---------------------------------------------------------------- whoever runs the passes
+def add_and_double(args):
+    """Mix: y = 2 y + x + s."""
+    x, y = (args.tensor(i).numpy() for i in range(2))
+    y *= 2
+    y += x + args.scalar(0)
+
+
+def graph(buffers, rng):
+    """Return tasks as (read, written, scalar), and what they lead to one after the other."""
+    tasks = []
+    values = buffers.copy()
+    for number in range(20 if INTERPRETED else 60):
+        x, y = rng.sample(range(len(buffers)), 2)
+        tasks.append((x, y, number))
+        values[y] = 2 * values[y] + values[x] + number
+    return tasks, values
+
+
+class Rig:
+    """A Worker and a graph whose result is known."""
+
+    def __init__(self, seed):
+        self.w = Worker(3, num_sub_workers=2)
+        self.gate = Gate()
+        self.seed = seed
+
+    def __enter__(self):
+        w = self.w.__enter__()
+        self.mix = w.register(add_and_double)
+        self.open = w.register(self.open_gate)
+        self.buffers = w.share(np.arange(5, dtype=np.uint64).reshape(5, 1))
+        self.tasks, self.expected = graph(self.buffers.copy(), random.Random(self.seed))
+        self.views = [w.share(row) for row in self.buffers]
+        return self
+
+    def open_gate(self):
+        self.gate.open(1)
+
+    def __exit__(self, *error):
+        self.w.__exit__(*error)
+        self.gate.__exit__()
+
+    def submit_all(self, orch):
+        for x, y, scalar in self.tasks:  # INOUT on both: nobody overwrites what is still read
+            args = make_args((self.views[x], T.INOUT), (self.views[y], T.INOUT), scalars=[scalar])
+            orch.submit_sub(self.mix, args)
+
+    def check(self):
+        assert np.array_equal(np.array(self.views), self.expected)
+
+
+@pytest.mark.spec("SCHED-PASS-3")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_graph_ends_the_same_if_only_the_scheduler_thread_runs_passes(seed):
+    with Rig(seed) as rig:
+
+        def orch_fn(orch, *_):
+            with no_passes(orch._mem):  # submit would run them
+                rig.submit_all(orch)
+                args = TaskArgs()
+                for view in rig.views:
+                    args.add_tensor(view)
+                orch.submit_sub(rig.open, args)
+            rig.gate.wait()
+            rig.check()
+
+        rig.w.run(orch_fn)
+
+
+@pytest.mark.spec("SCHED-PASS-3")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_graph_ends_the_same_if_only_the_calling_thread_runs_passes(seed):
+    with Rig(seed) as rig:
+        rig.w.start()
+        rig.w._runtime.scheduler.stop()
+        rig.w.run(lambda orch, *_: rig.submit_all(orch))
+        rig.check()
+
+
+@pytest.mark.spec("SCHED-PASS-3")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_graph_ends_the_same_if_many_threads_run_passes(seed):
+    with Rig(seed) as rig:
+        stop = threading.Event()
+
+        def run_passes(mem, x):
+            while not stop.is_set():
+                if x.try_lock(mem):
+                    x.two_passes(mem)
+                    x.unlock(mem)
+
+        def orch_fn(orch, *_):
+            threads = [
+                threading.Thread(target=run_passes, args=(orch._mem, kernels)) for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                rig.submit_all(orch)
+                args = TaskArgs()
+                for view in rig.views:
+                    args.add_tensor(view)
+                orch.submit_sub(rig.open, args)
+                rig.gate.wait()
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+
+        rig.w.run(orch_fn)
+        rig.check()
+
+
+# ---------------------------------------------------------------- arguments are only bytes
+@pytest.mark.spec("SCHED-PASS-4")
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
+    rng = random.Random(seed)
+    tensors, scalars = rng.choice([0, 1, 7, 128]), rng.choice([0, 1, 5, 128])
+    wire = b""
+    for _ in range(tensors):
+        wire += rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5)
+    wire += rng.randbytes(8 * scalars)
+    slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, wire, -1)
+    stored = np.array(driver.argument_words(slot), np.int64).tobytes()
+    for i in range(tensors):
+        assert stored[40 * i : 40 * i + 34] == wire[40 * i : 40 * i + 34]
+    assert stored[40 * tensors :] == wire[40 * tensors :]
+    driver.run_pass()
+    box = driver.mailbox(driver.worker_of(slot))
+    assert box[1104 + 8 : 1104 + 8 + len(stored)].tobytes() == stored
+
+
+@pytest.mark.spec("SCHED-PASS-4")
+def test_a_pass_changes_no_argument_of_any_task(driver):
+    slots = [driver.submit(updates(KEY + 8 * i), scalars=[i, 2**64 - 1]) for i in range(6)]
+    before = [driver.argument_words(slot) for slot in slots]
+    driver.finish_everything()
+    assert [driver.argument_words(slot) for slot in slots] == before
