@@ -427,6 +427,14 @@ def map_home(data, owner, mask):
     return tensormap.home(data, owner, mask)
 
 
+@entry(WORDS, INT, INT, INT)
+def map_insert_slab(mem, data, owner, slot):
+    if not tensormap.has_room(mem, 1):
+        return L.WOULD_BLOCK
+    tensormap.insert_slab(mem, data, owner, slot)
+    return L.OK
+
+
 @entry(WORDS)
 def map_reset(mem):
     tensormap.reset(mem)

@@ -385,6 +385,7 @@ class Naive:
     def bury(self):
         if not self.dead:
             return
+
         def step():
             for worker in sorted(self.dead):
                 self.usable[worker] = False

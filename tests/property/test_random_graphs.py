@@ -349,16 +349,17 @@ class Program:
         base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
         table = self.mem[base : base + (mask + 1) * L.ENTRY_WORDS].reshape(-1, L.ENTRY_WORDS)
         used = table[table[:, L.E_SLOT] != L.NONE]
-        found = {
-            (int(row[L.E_DATA]) % 2**64, int(row[L.E_OWNER])): int(row[L.E_SLOT]) for row in used
-        }
+        found = {(data % 2**64, owner): (slot, slab) for data, owner, slot, slab in used.tolist()}
         assert len(found) == len(used), "a key stands twice"
         return found
 
     def check_map(self):
-        expected = {key: self.slots[task] for key, task in self.twin.map.items()}
+        slabs = {key: self.slots[task] for key, task in self.twin.slabs.items()}
+        expected = {
+            key: (self.slots[task], slabs.get(key, L.NONE)) for key, task in self.twin.map.items()
+        }
         assert self.entries() == expected
-        for (data, owner), slot in expected.items():
+        for (data, owner), (slot, _) in expected.items():
             signed = data - 2**64 if data >= 2**63 else data
             assert self.driver.lookup(signed, owner) == slot
 

@@ -36,23 +36,35 @@ COLLIDING = keys_that_collide()
 
 
 class Table:
-    """The map in an engine's memory, and the dictionary it must equal."""
+    """The map in an engine's memory, and the dictionaries it must equal."""
 
     def __init__(self, window=64):
         self.engine = small_engine(window=window)
         self.mem = self.engine.mem
         self.k = self.engine.kernels
-        self.twin = {}
+        self.twin = {}  # key → producer
+        self.slabs = {}  # key → owner of the slab that begins there
 
     def insert(self, key, slot):
         assert self.k.map_insert(self.mem, signed(key[0]), key[1], slot) == L.OK
         self.twin[key] = slot
 
+    def insert_slab(self, key, slot):
+        assert k.map_insert_slab(self.mem, signed(key[0]), key[1], slot) == L.OK
+        self.twin[key] = self.slabs[key] = slot
+
     def erase(self, key, slot):
-        hit = self.twin.get(key) == slot
-        assert self.k.map_erase(self.mem, signed(key[0]), key[1], slot) == hit
-        if hit:
-            del self.twin[key]
+        """Take `slot` out of a key's entry: a live owner of the slab takes a producer's place."""
+        if self.slabs.get(key) == slot:
+            del self.slabs[key]
+        gone = False
+        if self.twin.get(key) == slot:
+            gone = key not in self.slabs
+            if gone:
+                del self.twin[key]
+            else:
+                self.twin[key] = self.slabs[key]
+        assert self.k.map_erase(self.mem, signed(key[0]), key[1], slot) == gone
 
     def lookup(self, key):
         return self.k.map_lookup(self.mem, signed(key[0]), key[1])
@@ -69,7 +81,11 @@ class Table:
             if key not in self.twin:
                 assert self.lookup(key) == L.NONE
         assert self.mem[L.MAP_COUNT] == len(self.twin)
-        assert (self.places()[:, L.E_SLOT] != L.NONE).sum() == len(self.twin)
+        places = self.places()
+        used = places[places[:, L.E_SLOT] != L.NONE].tolist()
+        assert len(used) == len(self.twin)
+        for data, owner, _, slab in used:
+            assert slab == self.slabs.get((data % 2**64, owner), L.NONE)
 
     def close(self):
         unmap(self.engine)
@@ -77,7 +93,7 @@ class Table:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["insert", "insert", "erase", "erase other"]),
+        st.sampled_from(["insert", "insert", "slab", "erase", "erase other"]),
         st.integers(0, len(COLLIDING) - 1),
         st.integers(1, 3),
     ),
@@ -92,10 +108,12 @@ def test_the_map_equals_a_dictionary_however_its_keys_collide(steps):
         key = COLLIDING[which]
         if what == "insert":
             table.insert(key, slot)
+        elif what == "slab":
+            table.insert_slab(key, slot)
         elif what == "erase":
             table.erase(key, table.twin.get(key, slot))
         else:
-            table.erase(key, slot + 10)
+            table.erase(key, slot)
         table.check(*COLLIDING)
     table.close()
 
@@ -112,7 +130,7 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
         for owner, seed in enumerate(seeds, -1):
             key = (seed + i * stride) % 2**64 or 1, owner
             if len(table.twin) < 1024:
-                table.insert(key, 1 + i)
+                (table.insert if i % 3 else table.insert_slab)(key, 1 + i)
     table.check()
     for key, slot in list(table.twin.items())[::2]:
         table.erase(key, slot)
@@ -153,6 +171,28 @@ def test_a_key_is_erased_only_by_the_task_it_leads_to():
     table.erase(key, 2)
     assert table.lookup(key) == L.NONE
     table.erase(key, 2)
+    table.check()
+    table.close()
+
+
+def test_the_live_owner_of_a_slab_takes_the_place_of_a_producer_that_goes():
+    table = Table()
+    key = (0x7000_0000, -1)
+    table.insert_slab(key, 1)
+    table.insert(key, 2)
+    table.insert(key, 3)
+    table.check()
+    table.erase(key, 2)
+    assert table.lookup(key) == 3
+    table.erase(key, 3)
+    assert table.lookup(key) == 1
+    table.insert(key, 4)
+    table.erase(key, 1)
+    table.check()
+    assert table.lookup(key) == 4
+    table.erase(key, 4)
+    assert table.lookup(key) == L.NONE
+    table.insert(key, 5)
     table.check()
     table.close()
 
