@@ -404,8 +404,10 @@ class Worker:
         TypeError, KeyError
             No handle; a foreign one; one that is not live.
         RuntimeError
-            During a run.
+            During a run; closed.
         """
+        if self._closed:
+            raise RuntimeError("this Worker is closed; make a new one")
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         with self._lock:

@@ -1,0 +1,275 @@
+"""ORCH-INV: invariants."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import Worker
+from simpler_ref.children import LocalCallables, sub_worker_loop
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.orchestrator import Scope
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    DEADLINE_S,
+    Arg,
+    Driver,
+    Gate,
+    auto,
+    key,
+    make_args,
+    no_passes,
+    reads,
+    updates,
+    wait_until,
+    writes,
+)
+
+
+# ---------------------------------------------------------------- one writer
+def orch_words(driver):
+    """Return every word that belongs to the Orch thread."""
+    mem = driver.mem
+    spans = [
+        slice(L.RING_BLOCK, L.ORCH),  # rings
+        slice(L.ORCH, L.SCHED),  # ids, free list, counters, scopes
+        *[
+            slice(int(mem[L.A_FIFO + ring]), int(mem[L.A_FIFO + ring]) + 128)
+            for ring in range(int(mem[L.RINGS]))
+        ],
+        slice(int(mem[L.A_MAP]), int(mem[L.A_SLOTS])),
+    ]
+    return [mem[span].copy() for span in spans]
+
+
+@pytest.mark.spec("ORCH-INV-1")
+@given(data=st.data())
+def test_a_scheduler_pass_leaves_rings_map_and_scopes_as_they_were(data):
+    driver = Driver()
+    for _ in range(data.draw(st.integers(1, 12))):
+        step = data.draw(st.sampled_from(["submit", "submit", "open", "close", "alloc", "done"]))
+        if step == "submit":
+            tags = data.draw(st.lists(st.sampled_from(list(T)), max_size=3))
+            driver.submit(auto(100), *[Arg(tag, 64 * (i + 1)) for i, tag in enumerate(tags)])
+        elif step == "alloc":
+            driver.alloc(100)
+        elif step == "open":
+            driver.open_scope()
+        elif step == "close":
+            if driver.mem[L.SCOPE_DEPTH] > 1:
+                driver.close_scope()
+        else:
+            for worker in range(2):
+                if driver.given(worker):
+                    fails = data.draw(st.booleans())
+                    driver.post_done(worker, ValueError("no") if fails else None)
+        before = orch_words(driver)
+        driver.settle()
+        for old, new in zip(before, orch_words(driver), strict=True):
+            assert (old == new).all()
+        if driver.mem[L.RUN_ERROR]:
+            break
+
+
+@pytest.mark.spec("ORCH-INV-1")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda orch, handle: orch.submit_sub(handle),
+        lambda orch, handle: orch.submit_sub(handle, make_args((key(64), T.INOUT))),
+        lambda orch, handle: orch.alloc(8, "uint8"),
+        lambda orch, handle: orch.scope().__enter__(),
+        lambda orch, handle: orch.scope_begin(),
+        lambda orch, handle: orch.scope_end(),
+    ],
+    ids=["submit", "submit with arguments", "alloc", "scope", "scope_begin", "scope_end"],
+)
+def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(call):
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: None)
+        errors = []
+
+        def elsewhere(orch):
+            try:
+                call(orch, handle)
+            except RuntimeError as error:
+                errors.append(error)
+
+        def orch_fn(orch, args, config):
+            orch.scope_begin()
+            thread = threading.Thread(target=elsewhere, args=(orch,))
+            thread.start()
+            thread.join(DEADLINE_S)
+            assert orch.live_tasks() == 0
+            assert orch.ring.next_task_id() == 0
+            orch.scope_end()
+            with pytest.raises(RuntimeError, match="scope_end without scope_begin"):
+                orch.scope_end()
+
+        assert w.run(orch_fn).tasks == 0
+        assert "thread" in str(errors[0])
+
+
+# ---------------------------------------------------------------- tags
+@pytest.mark.spec("ORCH-INV-2")
+def test_submits_that_differ_in_tags_alone_store_the_same_bytes():
+    stored = []
+    for tag in (T.OUTPUT, T.OUTPUT_EXISTING):  # the same edges, the same entries
+        driver = Driver()
+        driver.submit(writes(4096))
+        driver.submit(Arg(tag, 4096), reads(4096), Arg(tag, 8192), scalars=[1, 2])
+        driver.submit(reads(4096), reads(8192))
+        stored.append(driver.words()[int(driver.mem[L.A_WIRING]) :])
+    assert (stored[0] == stored[1]).all()
+
+
+@pytest.mark.spec("ORCH-INV-2")
+@given(tags=st.lists(st.sampled_from(list(T)), min_size=1, max_size=6))
+def test_a_worker_is_sent_the_same_bytes_whatever_the_tags(tags):
+    frames = []
+    for variant in (tags, [T.NO_DEP] * len(tags)):
+        driver = Driver(sub=1)
+        driver.submit(*[Arg(tag, 64 * (i + 1)) for i, tag in enumerate(variant)], scalars=[7])
+        driver.settle()
+        frames.append(bytes(driver.mailbox(0)))
+    assert frames[0] == frames[1]
+
+
+# ---------------------------------------------------------------- what a worker process touches
+@pytest.mark.spec("ORCH-INV-3")
+def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
+    with Worker(3, num_sub_workers=1, task_window=64, heap_ring_size=1 << 16) as w:
+        mem = w._runtime.engine.mem
+        private = slice(int(mem[L.PRIVATE]), len(mem))
+        seen = w.share(np.full(2, -1))
+
+        def look():
+            if seen[0] < 0:  # the first time
+                seen[0] = np.count_nonzero(mem[private])
+                seen[1] = np.count_nonzero(mem[: L.HEADER_WORDS])
+                mem[private] = 7  # and cannot change what the parent keeps there
+
+        handle = w.register(look)
+
+        def orch_fn(orch, args, config):
+            for i in range(10):
+                orch.submit_sub(handle, make_args((key(64 * i + 64), T.INOUT)))
+            assert np.count_nonzero(mem[private]) > 0
+
+        assert w.run(orch_fn).tasks == 10
+        assert seen[0] == 0
+        assert seen[1] > 0
+
+
+@pytest.mark.spec("ORCH-INV-3")
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("park", ["nobody", "orch", "scheduler"])
+def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails, park):
+    """Every shared word, before and after a task, with nobody else at work."""
+    driver = Driver(sub=2)
+    mem, me = driver.mem, 1
+    with Gate() as started, Gate() as go:
+
+        def leaf(args):
+            started.open(1)
+            go.wait()
+            if fails:
+                raise ValueError("no" * 200)
+
+        pid = os.fork()
+        if pid == 0:
+            try:
+                callables = LocalCallables({driver.digest(0): leaf})
+                sub_worker_loop(driver.engine, me, callables)
+            finally:
+                os._exit(0)
+        try:
+            assert driver.k.wait_ready(mem, me, int(DEADLINE_S * 1e9)) == L.OK
+            driver.k.set_usable(mem, 0, 0)  # only the real one takes tasks
+            driver.submit(updates(4096), auto(8), scalars=[1])
+            driver.run_pass()
+            started.wait()
+            if park == "orch":
+                mem[L.PARK_ORCH] = L.ON_DUTY
+            if park == "scheduler":
+                mem[L.PARK_SCHED] = L.ON_DUTY
+            shared = mem[: int(mem[L.PRIVATE])]
+            before = shared.copy()
+            go.open()
+            base = int(mem[L.A_WORKERS]) + me * L.WORKER_WORDS
+            wait_until(lambda: driver.mailbox_state(me)[0] == L.TASK_DONE)
+            wait_until(lambda: mem[base + L.W_PARKED] == 1)
+            changed = set(np.flatnonzero(shared != before).tolist())
+        finally:
+            driver.k.request_stop(mem, me)
+            os.waitpid(pid, 0)
+        box = base + L.W_MAILBOX
+        own = {base + L.W_PARKED, box + L.MAIL_STATE}
+        own |= set(range(base + L.W_CACHE, base + L.W_SLOT))
+        if fails:
+            own |= set(range(box + L.MAIL_ERROR_MSG, box + L.MAILBOX_WORDS))
+            own |= set(range(base + L.W_TRACE, base + L.WORKER_WORDS))
+        own |= {"nobody": set(), "orch": {L.PARK_ORCH}, "scheduler": {L.PARK_SCHED}}[park]
+        assert box + L.MAIL_STATE in changed
+        assert changed <= own, sorted(changed - own)
+    driver.close()
+
+
+# ---------------------------------------------------------------- blocking
+@pytest.mark.spec("ORCH-INV-4")
+def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
+    """The pass is taken, no worker answers, nothing is wired: only room could make a submit wait."""
+    many = 50 if INTERPRETED else L.WIRING_CAPACITY - 1
+    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=1, alloc_timeout_s=0) as w:
+
+        def leaf(args):
+            started.open(1)
+            go.wait()
+
+        handle = w.register(leaf)
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(handle, make_args((key(4096), T.OUTPUT)))
+            started.wait()
+            with no_passes(orch._mem):
+                for _ in range(many):
+                    orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
+                with orch.scope():
+                    orch.alloc(100, "uint8")
+            go.open()
+
+        assert w.run(orch_fn).tasks == many + 2
+
+
+# ---------------------------------------------------------------- scopes
+@pytest.mark.spec("ORCH-INV-5")
+def test_registering_a_task_twice_in_a_scope_counts_once():
+    scope, released = Scope(), []
+    scope.scope_begin()
+    for slot in (3, 4, 3, 3, 4):
+        scope.register_task(slot)
+    scope.scope_end(released.append)
+    assert released == [3, 4]
+
+
+@pytest.mark.spec("ORCH-INV-5")
+@given(depths=st.lists(st.integers(0, 4), min_size=1, max_size=12), allocs=st.booleans())
+def test_each_task_has_exactly_one_scope_reference(depths, allocs):
+    driver = Driver()
+    slots = []
+    for depth in depths:
+        while driver.mem[L.SCOPE_DEPTH] - 1 < depth:
+            driver.open_scope()
+        while driver.mem[L.SCOPE_DEPTH] - 1 > depth:
+            driver.close_scope()
+        slots.append(driver.alloc(0) if allocs else driver.submit())
+        if allocs:
+            driver.x.pin(driver.mem, slots[-1])  # so that it stays when its scope ends
+        assert driver.refs(slots[-1])[0] == 1 + allocs
+    driver.finish_run()
+    for slot in slots:
+        assert driver.refs(slot) == (1 + allocs, 1 + allocs)
