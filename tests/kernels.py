@@ -361,6 +361,31 @@ def check_frames(mem, worker, rounds):
     return wrong
 
 
+@entry(WORDS, INT, INT)
+def answer_again_and_again(mem, worker, rounds):
+    """Post answers 1, 2, …: the number is the error, and stands in message and arguments as well."""
+    box = mailbox.worker_at(mem, worker) + L.W_MAILBOX
+    for number in range(1, rounds + 1):
+        mem[box + L.MAIL_COUNTS] = number
+        mem[box + L.MAIL_ERROR_MSG] = number
+        mailbox.post(mem, worker, L.TASK_DONE, number)
+    return L.OK
+
+
+@entry(WORDS, INT, INT)
+def watch_answers(mem, worker, rounds):
+    """Look at a mailbox until the last answer; return how often something was older than the error."""
+    box = mailbox.worker_at(mem, worker) + L.W_MAILBOX
+    stale = 0
+    error = 0
+    while error < rounds:
+        word = load(mem, box + L.MAIL_STATE)
+        error = word >> 32
+        stale += (word & mailbox.STATE_MASK == L.TASK_DONE) != (error > 0)
+        stale += mem[box + L.MAIL_COUNTS] < error or mem[box + L.MAIL_ERROR_MSG] < error
+    return stale
+
+
 @entry(WORDS, INT)
 def pass_until_idle(mem, worker):
     """Run passes until a worker has finished what was submitted."""

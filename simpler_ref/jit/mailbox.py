@@ -165,6 +165,8 @@ def receive(mem, worker):
     while True:
         for _ in range(32):
             if load(mem, w + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY:
+                if load(mem, w + L.W_SHUTDOWN) != 0:
+                    return L.STOP
                 return resolve(mem, w)
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:

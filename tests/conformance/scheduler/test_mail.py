@@ -1,0 +1,474 @@
+"""SCHED-MAIL: the mailbox of a sub worker."""
+
+import random
+import struct
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref.children import ReceivedArgs, write_error
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import ContinuousTensor, DataType
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    DEADLINE_S,
+    FAILED,
+    Driver,
+    make_args,
+    updates,
+    wait_until,
+)
+
+KEY = 0x7000_0000
+FOREVER_NS = 1 << 60
+
+
+# ---------------------------------------------------------------- the layout
+@pytest.mark.spec("SCHED-MAIL-1")
+def test_a_mailbox_is_laid_out_as_in_the_table(driver):
+    tensors = [(KEY, 24, False), (KEY + 0x1_0000_0000, 7, True)]
+    args = [updates(data, nbytes=size, child_memory=child) for data, size, child in tensors]
+    slot = driver.submit(*args, scalars=[3, 2**64 - 1, 2**63], callable=5, owner=0)
+    driver.run_pass()
+    box = driver.mailbox(driver.worker_of(slot)).tobytes()
+    assert len(box) == 16384
+    assert struct.unpack_from("<ii", box, 0) == (1, 0), "TASK_READY, no error"
+    assert struct.unpack_from("<Q", box, 8) == (0,)
+    assert box[1068:1072] == bytes(4)
+    assert box[1072:1104] == driver.digest(5)
+    assert struct.unpack_from("<ii", box, 1104) == (2, 3)
+    for i, (data, size, child) in enumerate(tensors):
+        found = struct.unpack_from("<Q5IIBB6s", box, 1112 + 40 * i)
+        assert found == (data, size, 0, 0, 0, 0, 1, DataType.UINT8, child, bytes(6))
+    assert struct.unpack_from("<3Q", box, 1112 + 80) == (3, 2**64 - 1, 2**63)
+
+
+@pytest.mark.spec("SCHED-MAIL-1")
+def test_the_largest_arguments_end_where_the_error_message_begins(driver):
+    scalars = [random.Random(i).getrandbits(64) for i in range((15024 - 8) // 8)]
+    slot = driver.submit(scalars=scalars)
+    driver.run_pass()
+    worker = driver.worker_of(slot)
+    box = driver.mailbox(worker).tobytes()
+    assert list(struct.unpack_from(f"<{len(scalars)}Q", box, 1112)) == scalars
+    assert 1112 + 8 * len(scalars) == 16128
+    assert box[16128:] == bytes(256)
+    driver.post_done(worker, ValueError("x" * 300))
+    assert driver.mailbox(worker)[:16128].tobytes()[1104:] == box[1104:16128]
+
+
+# ---------------------------------------------------------------- the handshake
+@pytest.mark.spec("SCHED-MAIL-2")
+def test_the_state_goes_round_and_each_step_is_made_by_its_side():
+    driver = Driver(sub=1)
+    for _ in range(3):
+        assert driver.mailbox_state(0) == (L.IDLE, 0)
+        driver.settle()
+        assert driver.mailbox_state(0) == (L.IDLE, 0)
+        driver.submit()
+        driver.run_pass()
+        for _ in range(3):
+            assert driver.mailbox_state(0) == (L.TASK_READY, 0), "the parent waits for the worker"
+            driver.run_pass()
+        driver.x.post(driver.mem, 0, L.TASK_DONE, 0)
+        assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
+        driver.run_pass()
+        driver.run_pass()
+    assert driver.mailbox_state(0) == (L.IDLE, 0)
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-MAIL-2")
+def test_the_parent_goes_from_done_to_ready_in_one_write_if_it_has_a_next_task():
+    driver = Driver(sub=1)
+    slots = [driver.submit() for _ in range(3)]
+    driver.run_pass()
+    for after in slots[1:]:
+        driver.x.post(driver.mem, 0, L.TASK_DONE, 0)
+        driver.run_pass()
+        assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
+        driver.run_pass()
+        assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+        assert driver.given(0) == after
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-MAIL-2")
+@pytest.mark.parametrize("answer", ["receive", "finish_and_receive"])
+def test_a_worker_that_waits_changes_no_state_but_its_own(driver, answer):
+    driver.mem[L.SPIN_NS] = 0
+    if answer == "receive":
+        assert driver.x.receive(driver.mem, 0) == L.PARK
+        assert driver.mailbox_state(0) == (L.IDLE, 0)
+    else:
+        assert driver.k.finish_and_receive(driver.mem, 0, 1) == L.PARK
+        assert driver.mailbox_state(0) == (L.TASK_DONE, 1)
+
+
+# ---------------------------------------------------------------- state and error in one step
+@pytest.mark.spec("SCHED-MAIL-3")
+def test_who_sees_the_state_sees_the_error_and_the_message_that_belong_to_it():
+    rounds = 200 if INTERPRETED else 200_000
+    driver = Driver(sub=1)
+    with ThreadPoolExecutor(2) as threads:
+        seen = threads.submit(driver.x.watch_answers, driver.mem, 0, rounds)
+        threads.submit(driver.x.answer_again_and_again, driver.mem, 0, rounds).result(DEADLINE_S)
+        assert seen.result(DEADLINE_S) == 0
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-MAIL-3")
+def test_an_answer_is_never_that_of_the_task_before():
+    driver = Driver(sub=1)
+    slots = [driver.submit(scalars=[i]) for i in range(4)]
+    driver.settle()
+    for slot, error in zip(slots, [ValueError("old"), None, None, KeyError("new")], strict=True):
+        assert driver.given(0) == slot
+        assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+        assert driver.mailbox(0)[1112:1120].tobytes() == struct.pack("<Q", slots.index(slot))
+        driver.post_done(0, error)
+        driver.settle()
+        assert driver.state(slot) == (FAILED if error else COMPLETED)
+    driver.close()
+
+
+# ---------------------------------------------------------------- the digest
+@pytest.mark.spec("SCHED-MAIL-4")
+def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
+    with Worker(3, num_sub_workers=1) as w:
+        ran = w.share(np.zeros(2, np.int64))
+        known = w.register(lambda: ran.__setitem__(0, ran[0] + 1))
+        unknown = w.register(lambda: ran.__setitem__(1, 1))
+        w.start()
+        pids = w.worker_pids()
+        mem = w._runtime.engine.mem
+        at = int(mem[L.A_CALLABLES]) + w._installed[unknown.digest].index * L.DIGEST_WORDS
+        mem[at : at + L.DIGEST_WORDS] = 0x1111111111111111
+        for _ in range(2):
+            with pytest.raises(TaskError, match=r"1111.* is not installed in this worker"):
+                w.run(lambda orch, *_: orch.submit_sub(unknown))
+            w.run(lambda orch, *_: orch.submit_sub(known))
+        assert ran.tolist() == [2, 0]
+        assert w.worker_pids() == pids
+
+
+@pytest.mark.spec("SCHED-MAIL-4")
+def test_a_worker_looks_the_digest_up_for_each_task():
+    """More callables than the worker's small cache holds, in an order that keeps pushing them out."""
+    count = 40
+    with Worker(3, num_sub_workers=1) as w:
+        ran = w.share(np.zeros(1000, np.int64))
+        handles = [
+            w.register(lambda args, i=i: ran.__setitem__(args.scalar(0), i)) for i in range(count)
+        ]
+        order = [random.Random(1).randrange(count) for _ in range(100)]
+
+        def orch_fn(orch, *_):
+            for at, which in enumerate(order):
+                orch.submit_sub(handles[which], make_args(scalars=[at]))
+
+        w.run(orch_fn)
+        assert ran[:100].tolist() == order
+
+
+# ---------------------------------------------------------------- what the function receives
+@pytest.mark.spec("SCHED-MAIL-5")
+def test_a_function_receives_tensors_and_scalars_in_order_and_bit_by_bit():
+    tensors = [
+        ContinuousTensor.make(KEY, (2, 3, 4, 5, 6), DataType.BFLOAT16),
+        ContinuousTensor.make(2**64 - 1, (), DataType.UINT64, True),
+        ContinuousTensor.make(0, (0,), DataType.BOOL),
+        ContinuousTensor.make(KEY, (2**32 - 1,), DataType.INT8),
+    ]
+    scalars = [0, 1, 2**64 - 1, 2**63, 0x7FF8DEADBEEF0001]
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.share(np.zeros(1024, np.uint8))
+
+        def copy(args: TaskArgs):
+            words = [args.tensor(i)._wire for i in range(args.tensor_count())]
+            words += [args.scalar(i).to_bytes(8, "little") for i in range(args.scalar_count())]
+            raw = bytes([args.tensor_count(), args.scalar_count(), len(args)]) + b"".join(words)
+            seen[: len(raw)] = np.frombuffer(raw, np.uint8)
+            return "ignored"
+
+        handle = w.register(copy)
+        for tag in (T.NO_DEP, T.INPUT, T.OUTPUT_EXISTING, T.INOUT):
+            args = make_args(*[(tensor, tag) for tensor in tensors], scalars=scalars)
+            seen[:] = 0
+            w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
+            expected = bytes([4, 5, 9]) + b"".join(tensor._wire for tensor in tensors)
+            expected += struct.pack("<5Q", *scalars)
+            assert seen[: len(expected)].tobytes() == expected, "whatever the tags were"
+
+
+@pytest.mark.spec("SCHED-MAIL-5")
+def test_a_function_cannot_ask_for_tags():
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda args: args.tag(0))
+        tensor = ContinuousTensor.make(KEY, (1,), DataType.INT8)
+        with pytest.raises(TaskError, match="do not travel to the worker"):
+            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((tensor, T.INPUT))))
+
+
+# ---------------------------------------------------------------- a decoder that distrusts counts
+def received(tensors, scalars):
+    """Return a decoder over a mailbox that says it holds so many tensors and scalars."""
+    box = bytearray(16384)
+    struct.pack_into("<ii", box, 1104, tensors, scalars)
+    args = ReceivedArgs.__new__(ReceivedArgs)
+    args._box = memoryview(box)
+    return args
+
+
+@pytest.mark.spec("SCHED-MAIL-6")
+@pytest.mark.parametrize(
+    ("tensors", "scalars"),
+    [
+        (-1, 0),
+        (0, -1),
+        (-1, -1),
+        (-(2**31), 2**31 - 1),
+        (2**31 - 1, 0),
+        (376, 0),
+        (0, 1878),
+        (375, 3),
+        (-1, 5),
+        (1, -5),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_with_both_numbers(tensors, scalars):
+    args = received(tensors, scalars)
+    looks = (
+        len,
+        ReceivedArgs.tensor_count,
+        ReceivedArgs.scalar_count,
+        lambda a: a.tensor(0),
+        lambda a: a.scalar(0),
+        lambda a: a.scalar_float(0),
+    )
+    for look in looks:
+        with pytest.raises(RuntimeError, match=f"{tensors} tensors and {scalars} scalars.*15024"):
+            look(args)
+
+
+@pytest.mark.spec("SCHED-MAIL-6")
+@pytest.mark.parametrize(("tensors", "scalars"), [(0, 0), (375, 2), (0, 1877), (128, 128)])
+def test_counts_that_fit_are_accepted(tensors, scalars):
+    args = received(tensors, scalars)
+    assert (args.tensor_count(), args.scalar_count()) == (tensors, scalars)
+    for look, count in ((args.tensor, tensors), (args.scalar, scalars)):
+        if count:
+            look(count - 1)
+        for index in (-1, count):
+            with pytest.raises(IndexError, match=f"there are {count}"):
+                look(index)
+
+
+# ---------------------------------------------------------------- messages
+def raised(text):
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.spec("SCHED-MAIL-7")
+@pytest.mark.parametrize("length", [0, 1, 200, 242, 243, 244, 1000, 20_000])
+@pytest.mark.parametrize("letter", ["x", "ü", "漢", "🙂"])
+def test_a_message_is_cut_to_fit_and_the_traceback_stands_beside_it(driver, length, letter):
+    error = raised(letter * length)
+    driver.mailbox(1)[:] = 0x55
+    before = driver.mailbox(1).copy()
+    write_error(memoryview(driver.mailbox(1)), memoryview(driver.trace(1)), error)
+    assert (driver.mailbox(1)[:16128] == before[:16128]).all(), "nothing but the message is written"
+    message, rest = driver.mailbox(1)[16128:].tobytes().split(b"\0", 1)
+    assert len(message) + 1 + len(rest) == 256
+    assert f"ValueError: {letter * length}".startswith(message.decode())
+    assert len(message) == min(12 + len(letter.encode()) * length, len(message))
+    assert len(message) > 250 or message.decode() == f"ValueError: {letter * length}"
+    size = int.from_bytes(driver.trace(1)[:8].tobytes(), "little")
+    trace = driver.trace(1)[8 : 8 + size].tobytes().decode()
+    whole = "".join(traceback.format_exception(error))
+    if len(whole.encode()) <= 8184:
+        assert trace == whole
+    else:
+        assert size <= 8184
+        assert trace.startswith(whole[:1000])
+        assert trace.endswith(whole[-500:])
+    assert not driver.trace(0).any(), "the other worker's region is its own"
+
+
+@pytest.mark.spec("SCHED-MAIL-7")
+def test_a_long_message_and_the_whole_traceback_reach_the_caller():
+    def deep(n):
+        if n:
+            deep(n - 1)
+        raise KeyError("ä" * 400)
+
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: deep(3))
+        with pytest.raises(TaskError) as failure:
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert "KeyError: 'ä" in str(failure.value)
+        assert failure.value.remote_traceback.count("deep(n - 1)") == 3
+        assert "ä" * 400 in failure.value.remote_traceback
+
+
+# ---------------------------------------------------------------- waiting
+@pytest.fixture
+def waiting():
+    """Give a driver with one worker, and a function that starts a thread which plays it."""
+    driver = Driver(sub=1)
+    driver.mem[L.SPIN_NS] = 0
+    threads = ThreadPoolExecutor(1)
+
+    def wait(kernel=driver.x.park_and_receive):
+        return threads.submit(kernel, driver.mem, 0)
+
+    yield driver, wait
+    driver.mem[L.SPIN_NS] = 0
+    driver.k.request_stop(driver.mem, 0)  # should a failed test have left it asleep
+    threads.shutdown()
+    driver.close()
+
+
+def parked(driver):
+    return driver.mem[driver._worker(0) + L.W_PARKED] == 1
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+def test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park(driver):
+    driver.mem[L.SPIN_NS] = 0
+    assert driver.x.receive(driver.mem, 0) == L.PARK
+    driver.mem[L.SPIN_NS] = 1_000_000
+    assert driver.x.receive(driver.mem, 0) == L.PARK
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+def test_a_worker_that_spins_takes_a_task_without_being_woken(waiting):
+    driver, wait = waiting
+    driver.mem[L.SPIN_NS] = FOREVER_NS
+    taken = wait(driver.x.receive)
+    driver.submit()
+    driver.run_pass()
+    assert taken.result(DEADLINE_S) == L.RESOLVE
+    assert not parked(driver)
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+def test_a_parked_worker_is_woken_by_a_task(waiting):
+    driver, wait = waiting
+    taken = wait()
+    wait_until(lambda: parked(driver))
+    driver.submit()
+    driver.run_pass()
+    assert taken.result(DEADLINE_S) == L.RESOLVE
+    assert not parked(driver)
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+@pytest.mark.parametrize("state", [L.IDLE, L.INIT_DONE, L.TASK_DONE, L.TASK_DONE | 1 << 32])
+def test_a_parked_worker_is_woken_by_the_request_to_stop(waiting, state):
+    driver, wait = waiting
+    driver.mem[driver._worker(0) + L.W_MAILBOX] = state
+    ended = wait()
+    wait_until(lambda: parked(driver))
+    driver.k.request_stop(driver.mem, 0)
+    assert ended.result(DEADLINE_S) == L.STOP
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+def test_a_worker_sleeps_through_a_state_that_is_not_for_it(waiting):
+    driver, wait = waiting
+    driver.mem[driver._worker(0) + L.W_MAILBOX] = L.TASK_DONE
+    taken = wait()
+    wait_until(lambda: parked(driver))
+    driver.x.post(driver.mem, 0, L.IDLE, 0)
+    driver.x.wake(driver.mem, driver._worker(0) + L.W_MAILBOX)
+    driver.submit()
+    driver.run_pass()
+    assert taken.result(DEADLINE_S) == L.RESOLVE
+
+
+@pytest.mark.spec("SCHED-MAIL-8")
+@pytest.mark.parametrize("what", ["task", "stop"])
+def test_no_wake_is_lost_at_whatever_moment_of_falling_asleep_it_comes(waiting, what):
+    rounds = 100 if INTERPRETED else 5_000
+    driver, wait = waiting
+    rng = random.Random(0)
+    slot = driver.submit()
+    driver.run_pass()
+    word = driver._worker(0) + L.W_MAILBOX
+    for _ in range(rounds):
+        driver.mem[word] = L.IDLE
+        driver.mem[driver._worker(0) + L.W_SHUTDOWN] = 0
+        taken = wait()
+        for _ in range(rng.randrange(60)):
+            pass
+        if what == "task":
+            driver.x.send(driver.mem, 0)
+        else:
+            driver.k.request_stop(driver.mem, 0)
+        assert taken.result(DEADLINE_S) == (L.RESOLVE if what == "task" else L.STOP)
+    assert driver.given(0) == slot
+
+
+# ---------------------------------------------------------------- stopping
+@pytest.mark.spec("SCHED-MAIL-9")
+@pytest.mark.parametrize(
+    "state", [L.IDLE, L.TASK_READY, L.TASK_DONE, L.INIT_DONE, L.CONTROL_DONE, L.CONTROL_REQUEST]
+)
+def test_no_state_that_is_written_later_undoes_a_request_to_stop(waiting, state):
+    driver, wait = waiting
+    driver.k.request_stop(driver.mem, 0)
+    for _ in range(3):
+        driver.x.post(driver.mem, 0, state, 0)
+        driver.run_pass()
+        driver.x.set_idle(driver.mem)
+        driver.x.post(driver.mem, 0, state, 0)
+        assert wait().result(DEADLINE_S) == L.STOP
+        assert driver.x.receive(driver.mem, 0) == L.STOP
+
+
+@pytest.mark.spec("SCHED-MAIL-9")
+def test_the_request_to_stop_is_a_word_of_its_own_that_stays_set(waiting):
+    driver, wait = waiting
+    stop = driver._worker(0) + L.W_SHUTDOWN
+    assert stop // L.LINE != (driver._worker(0) + L.W_MAILBOX) // L.LINE
+    driver.submit()
+    driver.run_pass()
+    before = driver.words()
+    driver.k.request_stop(driver.mem, 0)
+    assert driver.changed_since(before) == [stop], "the state of a task at work is left alone"
+    assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.STOP
+    driver.settle()
+    assert wait().result(DEADLINE_S) == L.STOP
+    assert driver.mem[stop] == 1
+
+
+@pytest.mark.spec("SCHED-MAIL-10")
+def test_a_worker_stops_after_its_task_whose_answer_counts():
+    driver = Driver(sub=1)
+    slot = driver.submit()
+    driver.run_pass()
+    driver.k.request_stop(driver.mem, 0)
+    assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.STOP
+    driver.run_pass()
+    assert driver.state(slot) == COMPLETED
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-MAIL-10")
+@pytest.mark.parametrize("how", ["receive", "park_and_receive"])
+def test_a_worker_takes_no_other_task_once_it_was_asked_to_stop(driver, how):
+    driver.k.request_stop(driver.mem, 0)
+    slot = driver.submit()
+    driver.run_pass()
+    assert driver.given(0) == slot
+    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+    assert getattr(driver.x, how)(driver.mem, 0) == L.STOP
