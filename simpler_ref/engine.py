@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from .jit import layout as L
@@ -62,3 +64,6 @@ class Engine:
             hold_ns=HOLD_NS,
             park_ns=PARK_NS,
         )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Engine is memory of one process: it cannot be pickled")
