@@ -3,7 +3,8 @@
 Times are compared as multiples of the floor that was measured in the same run, so two runs need not
 come from the same machine, nor find its cores in the same place. A figure has got worse if it takes
 more of these multiples than before, and also more time, by more than the noise of both runs: the width
-of the middle half of their rounds, that of the floor included. Changes below 1 % are not looked at.
+of the middle half of their rounds, that of the floor included. Changes below 1 %, or below
+the smallest step a figure can take, do not count.
 
 Exit code: 0 nothing got worse, 1 something did, 2 there are no two runs to compare.
 """
@@ -17,13 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from figures import FIGURES, FLOOR, number
+from figures import DISTURBED, FIGURES, FLOOR, number
 
 Run = Mapping[str, Any]
 Entry = Mapping[str, Any]
 FLOOR_MOVED = 1.5
-GRAIN = 0.01
-"""Smallest change that counts, as a share of the figure; of figures in %, in points."""
+SMALLEST_CHANGE = 0.01
 
 
 def saved_runs(folder: Path) -> list[Run]:
@@ -45,24 +45,26 @@ def figures_of(run: Run) -> dict[str, Entry]:
     return found
 
 
-def change(old: Entry, new: Entry, key: str, floor_counts: bool) -> tuple[float, float]:
+def change(old: Entry, new: Entry, key: str, grain: float) -> tuple[float, float]:
     """Return by how much a quantity got worse (negative: better), and the noise of both runs."""
-    noise = GRAIN if old["unit"] == "%" else GRAIN * abs(old[key])
+    noise = max(grain, SMALLEST_CHANGE * abs(old[key]))
     for entry in (old, new):
-        noise += 2 * entry["multiple_spread" if key == "multiple" else "spread"]
-        if floor_counts:
-            noise += 2 * entry["multiple"] * entry["floor_spread_us"] / entry["floor_us"]
+        if key == "multiple":
+            floor_noise = entry["floor_spread_us"] / entry["floor_us"]
+            noise += 2 * (entry["multiple_spread"] + entry["multiple"] * floor_noise)
+        else:
+            noise += 2 * entry["spread"]
     worse = new[key] - old[key]
     return (-worse if new["more_is_better"] else worse), noise
 
 
-def verdict(old: Entry, new: Entry) -> str:
+def verdict(old: Entry, new: Entry, grain: float) -> str:
     """Return "worse", "better", or nothing if the change is within the noise; "?" without noise."""
     if min(old["rounds"], new["rounds"]) < 2:
         return "?"
-    changes = [change(old, new, "median", False)]
+    changes = [change(old, new, "median", grain)]
     if "multiple" in old and "multiple" in new:
-        changes.append(change(old, new, "multiple", True))
+        changes.append(change(old, new, "multiple", 0.0))
     if all(worse > noise for worse, noise in changes):
         return "worse"
     if all(-worse > noise for worse, noise in changes):
@@ -89,7 +91,7 @@ def compare(old: Run, new: Run) -> tuple[list[str], list[str]]:
             lines.append(f"{title}  only in the {'later' if name in after else 'earlier'} run")
             continue
         first, second = before[name], after[name]
-        word = "" if second["informative"] else verdict(first, second)
+        word = "" if second["informative"] else verdict(first, second, FIGURES[name].grain)
         if word == "worse":
             worse.append(titles[name])
         cells = (*shown(first), *shown(second))
@@ -105,6 +107,9 @@ def remarks(old: Run, new: Run) -> Iterator[str]:
     machines = [(cpu.get("brand_raw"), cpu.get("count")) for cpu in cpus]
     if machines[0] != machines[1]:
         yield f"The machines differ: {machines[0]} and {machines[1]}."
+    for word, run in (("earlier", old), ("later", new)):
+        if run.get("others", 0.0) > DISTURBED:
+            yield f"In the {word} run other programs used {run['others']:.0%} of the cores."
     floors = [figures_of(run).get(FLOOR, {}).get("median") for run in (old, new)]
     if all(floors) and max(floors) > FLOOR_MOVED * min(floors):
         yield (

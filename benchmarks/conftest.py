@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import psutil
 import pytest
-from figures import FIGURES, FLOOR, UNITS, number, summarise
+from figures import DISTURBED, FIGURES, FLOOR, UNITS, number, summarise
 from floor import Floor
 
 from simpler_ref.jit.kernel import INTERPRETED
 
 RESULTS = pytest.StashKey[dict[str, dict[str, Any]]]()
 HANG_S = 900
+BEGIN = pytest.StashKey[tuple[float, float, float]]()
 MOST_WARM_UPS = 6
 STABLE = 0.95
 """Warm enough: the last round took at least this share of the quickest one before."""
@@ -28,6 +31,23 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("NUMBA_DISABLE_JIT is set: interpreted kernels are not timed")
     config.option.benchmark_quiet = True  # its table shows whole rounds; ours is below
     config.stash[RESULTS] = {}
+    config.stash[BEGIN] = core_seconds()
+
+
+def core_seconds() -> tuple[float, float, float]:
+    """Return seconds: the clock, all cores at work for anybody, and for this process and its children."""
+    times = psutil.cpu_times()
+    ours = os.times()
+    away = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+    return time.perf_counter(), sum(times) - away, sum(ours[:4])
+
+
+def others_share(config: pytest.Config) -> float:
+    """Return the share of all cores' time that others had in this run, the hypervisor included."""
+    passed, everybody, ours = (
+        now - then for now, then in zip(core_seconds(), config.stash[BEGIN], strict=True)
+    )
+    return max(0.0, (everybody - ours) / (passed * psutil.cpu_count()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -157,6 +177,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("figures", sep="=")
     for line in table(results):
         terminalreporter.write_line(line)
+    others = others_share(config)
+    if others > DISTURBED:
+        terminalreporter.write_line(
+            f"Other programs used {others:.0%} of the cores meanwhile: do not trust these figures.",
+            red=True,
+        )
     storage = config.getoption("benchmark_storage").removeprefix("file://")
     if config.getoption("benchmark_autosave"):
         terminalreporter.write_line(f"saved under {storage}")
@@ -235,6 +261,10 @@ def closing_words(results: Mapping[str, Mapping[str, Any]], missed: list[str]) -
     elif targets:
         words.append(f"All {targets} targets met.")
     return words
+
+
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    output_json["others"] = others_share(config)
 
 
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:

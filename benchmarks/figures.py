@@ -17,6 +17,10 @@ UNITS = {
 """What a value, in seconds, bytes, or as a share, is multiplied by to be shown in a unit."""
 
 
+DISTURBED = 0.05
+"""Share of the cores' time used by other programs, from which a run says so."""
+
+
 class Figure(NamedTuple):
     """One line of the table."""
 
@@ -28,6 +32,8 @@ class Figure(NamedTuple):
     original: float | None = None
     """The best the original reaches on such a machine, whatever its version and worker count."""
     more_is_better: bool = False
+    grain: float = 0.0
+    """The smallest step it can take, in `unit`: memory may come in huge pages."""
     informative: bool = False
     """It says something about the machine or about chance: no target, never a regression."""
 
@@ -104,18 +110,22 @@ FIGURES: dict[str, Figure] = {
     "start_up": Figure("life", "fresh process: import until ready, 2 workers", "ms"),
     "life_1": Figure("life", "construct to close, warm process, 1 worker", "ms", original=5.0),
     "life_2": Figure("life", "construct to close, warm process, 2 workers", "ms", original=5.0),
-    "idle_2": Figure("life", "CPU of an idle Worker, 2 workers", "%", target=0.1, original=100.0),
-    "idle_16": Figure("life", "CPU of an idle Worker, 16 workers", "%", target=0.1, original=100.0),
+    "idle_2": Figure(
+        "life", "CPU of an idle Worker, 2 workers", "%", target=0.1, original=100.0, grain=0.01
+    ),
+    "idle_16": Figure(
+        "life", "CPU of an idle Worker, 16 workers", "%", target=0.1, original=100.0, grain=0.01
+    ),
     # memory
-    "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes"),
-    "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB"),
+    "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes", grain=20.5),
+    "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB", grain=2.0),
     "nested_growth": Figure(
         "memory", "parent after 10⁶ tasks in nested scopes", "MiB", informative=True
     ),
     "nested_alive": Figure(
         "memory", "… of which this many were alive at once", "tasks", informative=True
     ),
-    "windowed_growth": Figure("memory", "the same with task_window=4096", "MiB"),
+    "windowed_growth": Figure("memory", "the same with task_window=4096", "MiB", grain=2.0),
     "worker_pss": Figure("memory", "one worker process (PSS)", "MiB", original=10.0),
     "worker_own": Figure("memory", "one worker process, not shared with any other", "MiB"),
     "server_pss": Figure("memory", "the process that forks them (PSS)", "MiB"),
