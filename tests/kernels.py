@@ -386,6 +386,33 @@ def watch_answers(mem, worker, rounds):
     return stale
 
 
+@entry(WORDS, INT, INT)
+def answer_after_a_while(mem, worker, rounds):
+    """Play a worker: answer that many tasks, each after another short while, and say so each time."""
+    state_word = mailbox.worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE
+    for number in range(rounds):
+        while load(mem, state_word) & mailbox.STATE_MASK != L.TASK_READY:
+            pause()
+        for _ in range(number * number % 331):
+            pause()
+        mailbox.post(mem, worker, L.TASK_DONE, 0)
+        mailbox.announce_done(mem)
+    return L.OK
+
+
+@entry(WORDS, INT)
+def serve(mem, worker):
+    """Play a worker whose functions do nothing until it is asked to stop; return how many it did."""
+    done = 0
+    answer = mailbox.park_and_receive(mem, worker)
+    while answer != L.STOP:
+        done += 1
+        answer = mailbox.finish_and_receive(mem, worker, 0)
+        if answer == L.PARK:
+            answer = mailbox.park_and_receive(mem, worker)
+    return done
+
+
 @entry(WORDS, INT)
 def pass_until_idle(mem, worker):
     """Run passes until a worker has finished what was submitted."""

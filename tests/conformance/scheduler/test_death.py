@@ -1,0 +1,322 @@
+"""SCHED-DEATH: processes that die."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import TaskError, Worker, WorkerLostError
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    READY,
+    RUNNING,
+    Driver,
+    Gate,
+    make_args,
+    reads,
+    wait_until,
+    writes,
+)
+from tests.system.programs import Fork
+
+KEY = 0x7000_0000
+
+
+# ---------------------------------------------------------------- a worker is killed in a task
+@pytest.mark.spec("SCHED-DEATH-1")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+def test_a_worker_killed_in_a_task_fails_it_and_says_which_and_how(number):
+    with Worker(3, num_sub_workers=1) as w, Gate() as started:
+        pid = w.share(np.zeros(1, np.int64))
+
+        def wait_for_the_end(args):
+            pid[0] = os.getpid()
+            started.open(1)
+            threading.Event().wait()
+
+        handle = w.register(wait_for_the_end)
+        quick = w.register(lambda: None)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(quick)
+            orch.submit_sub(handle)
+            started.wait()
+            os.kill(int(pid[0]), number)
+
+        with pytest.raises(WorkerLostError) as failure:
+            w.run(orch_fn)
+        error = failure.value
+        assert isinstance(error, TaskError)
+        assert (error.task, error.worker, error.pid) == (1, 0, pid[0])
+        assert error.status == -number
+        assert re.search(
+            rf"sub_worker 0 \(pid {pid[0]}\), task 1 \(.*wait_for_the_end\).*{number.name}",
+            str(error),
+        )
+
+
+@pytest.mark.spec("SCHED-DEATH-1")
+def test_a_worker_that_exits_in_a_task_fails_it_and_its_status_is_told():
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: os._exit(7))
+        with pytest.raises(WorkerLostError, match="exited with status 7") as failure:
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert failure.value.status == 7
+
+
+@pytest.mark.spec("SCHED-DEATH-1")
+@pytest.mark.parametrize("state", ["before it looked", "in the task"])
+def test_the_task_of_a_dead_worker_fails(driver, state):
+    slot = driver.submit(writes(KEY))
+    after = driver.submit(reads(KEY))
+    driver.run_pass()
+    worker = driver.worker_of(slot)
+    driver.kill(worker, -9)
+    assert driver.run_pass() > 0
+    assert driver.state(slot) == driver.state(after) == FAILED
+    assert driver.given(worker) == L.NONE
+    words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_DETAIL]
+    expected = [L.ENDPOINT_FAILURE, driver.id(slot), worker, L.DEATH_BIAS - 9]
+    assert driver.mem[words].tolist() == expected
+
+
+@pytest.mark.spec("SCHED-DEATH-1", "SCHED-COMPLETE-1")
+@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
+def test_what_a_worker_had_answered_before_it_died_counts(driver, error):
+    slot = driver.submit()
+    driver.run_pass()
+    worker = driver.worker_of(slot)
+    driver.post_done(worker, error)
+    driver.kill(worker)
+    driver.settle()
+    assert driver.state(slot) == (FAILED if error else COMPLETED)
+    assert driver.mem[L.RUN_ERROR] == (L.TASK_FAILURE if error else 0)
+    assert not driver.usable(worker)
+    assert driver.mem[L.BUSY] == 0
+
+
+# ---------------------------------------------------------------- the others
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_a_dead_worker_gets_no_further_task_and_the_others_go_on():
+    driver = Driver(sub=3)
+    slots = [driver.submit() for _ in range(9)]
+    driver.run_pass()
+    running = {driver.worker_of(slot): slot for slot in slots[:3]}
+    driver.kill(1)
+    driver.settle()
+    assert driver.state(running[1]) == FAILED
+    for worker in (0, 2):
+        assert driver.state(running[worker]) == RUNNING
+    driver.finish_everything()
+    assert [driver.state(slot) for slot in slots].count(COMPLETED) == 8
+    assert all(driver.worker_of(slot) != 1 for slot in slots[3:])
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_a_worker_that_dies_idle_gets_no_task():
+    driver = Driver(sub=2)
+    driver.kill(0)
+    driver.run_pass()
+    slots = [driver.submit() for _ in range(3)]
+    driver.finish_everything()
+    assert [driver.worker_of(slot) for slot in slots] == [1, 1, 1]
+    assert {driver.state(slot) for slot in slots} == {COMPLETED}
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+@pytest.mark.parametrize("seen", [False, True], ids=["before a pass", "after a pass"])
+def test_a_worker_that_dies_before_it_is_admitted_stays_out(seen):
+    driver = Driver(sub=2, usable=False)
+    driver.k.set_usable(driver.mem, 1, 1)
+    driver.kill(0)
+    if seen:
+        driver.run_pass()
+    driver.k.set_usable(driver.mem, 0, 1)
+    driver.settle()
+    slots = [driver.submit() for _ in range(3)]
+    driver.finish_everything()
+    assert [driver.worker_of(slot) for slot in slots] == [1, 1, 1]
+    assert {driver.state(slot) for slot in slots} == {COMPLETED}
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting():
+    driver = Driver(sub=2, next_level=1)
+    waiting = [driver.submit() for _ in range(4)]
+    dependent = driver.submit(reads(KEY))
+    other = driver.submit(kind=L.NEXT_LEVEL)
+    driver.run_pass()
+    assert [driver.state(slot) for slot in waiting] == [RUNNING, RUNNING, READY, READY]
+    for worker in (1, 2):
+        driver.kill(worker)
+    driver.settle()
+    assert {driver.state(slot) for slot in [*waiting, dependent]} == {FAILED}
+    assert driver.state(other) == RUNNING, "a worker of the other type goes on"
+    driver.finish_everything()
+    assert driver.state(other) == COMPLETED
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_a_task_that_becomes_ready_when_nobody_is_left_fails(driver):
+    driver.kill(0)
+    driver.kill(1)
+    driver.settle()
+    first = driver.submit(writes(KEY))
+    second = driver.submit(reads(KEY))
+    assert driver.state(second) == PENDING
+    driver.settle()
+    assert driver.state(first) == driver.state(second) == FAILED
+    assert driver.mem[[L.RUN_ERROR, L.ERROR_WORKER]].tolist() == [L.ENDPOINT_FAILURE, -1]
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
+def test_a_run_whose_workers_all_died_raises_instead_of_hanging():
+    with Worker(3, num_sub_workers=2) as w:
+        die, count = w.register(lambda: os._exit(1)), w.register(lambda: None)
+
+        def orch_fn(orch, *_):
+            buffer = orch.alloc(8, np.uint8)
+            orch.submit_sub(die, make_args((buffer, T.NO_DEP)))
+            orch.submit_sub(die, make_args((buffer, T.NO_DEP)))
+            wait_until(lambda: not w.worker_pids())
+            for _ in range(10):
+                orch.submit_sub(count)
+
+        with pytest.raises(TaskError, match="exited with status 1"):
+            w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- the next run
+@pytest.mark.spec("SCHED-DEATH-3")
+@pytest.mark.parametrize("when", ["in a task", "between runs"])
+def test_a_dead_worker_is_replaced_at_the_next_run(when):
+    with Worker(3, num_sub_workers=3) as w:
+        pids = w.share(np.zeros(3, np.int64))
+        note = w.register(lambda args: pids.__setitem__(args.scalar(0), os.getpid()))
+        die = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        w.start()
+        first = w.worker_pids()
+        ourselves = psutil.Process()
+
+        def held():
+            return ourselves.num_fds(), len(ourselves.memory_maps(grouped=False))
+
+        before = held()
+        for _ in range(3):
+            alive = set(w.worker_pids())
+            if when == "in a task":
+                with pytest.raises(WorkerLostError):
+                    w.run(lambda orch, *_: orch.submit_sub(die))
+            else:
+                os.kill(w.worker_pids()[1], signal.SIGKILL)
+            wait_until(lambda: len(w.worker_pids()) == 2)
+            w.run(lambda orch, *_: orch.submit_sub(note, make_args(scalars=[0])))
+            now = set(w.worker_pids())
+            assert len(now) == 3
+            assert len(now & alive) == 2, "one successor, the others stay"
+            assert pids[0] in now
+            server = psutil.Process(next(iter(now))).parent()
+            children = server.children()
+            assert {child.pid for child in children} == now, "no zombie is left"
+            assert psutil.STATUS_ZOMBIE not in {child.status() for child in children}
+        assert set(first) != set(w.worker_pids())
+        fds, maps = held()
+        assert fds == before[0]
+        assert maps <= before[1] + 8, "nothing that grows with the dead"
+
+
+@pytest.mark.spec("SCHED-DEATH-3")
+def test_a_successor_starts_with_an_empty_mailbox():
+    driver = Driver(sub=1)
+    slot = driver.submit(scalars=[1, 2, 3])
+    driver.run_pass()
+    driver.trace(0)[:] = 1
+    driver.kill(0)
+    driver.settle()
+    assert driver.state(slot) == FAILED
+    driver.finish_run()
+    driver.reclaim()
+    driver.end_run()
+    driver.k.set_usable(driver.mem, 0, 0)
+    words = driver.mem[driver._worker(0) : driver._worker(0) + L.WORKER_WORDS]
+    assert not words.any()
+    driver.k.set_usable(driver.mem, 0, 1)
+    driver.begin_run()
+    again = driver.submit(callable=2)
+    driver.finish(again)
+    assert driver.state(again) == COMPLETED
+    assert driver.mailbox(0)[1072:1104].tobytes() == driver.digest(2)
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-3")
+def test_a_death_that_is_reported_late_does_not_hit_the_successor(monkeypatch):
+    """The monitor thread is held up where it reports a death; meanwhile the next run begins."""
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: None)
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        kernels = w._runtime.engine.kernels
+        reported = kernels.report_death
+
+        def slowly(*args):
+            time.sleep(0.2)
+            return reported(*args)
+
+        monkeypatch.setattr(kernels, "report_death", slowly)
+        for _ in range(3):
+            os.kill(w.worker_pids()[0], signal.SIGKILL)
+            wait_until(lambda: not w.worker_pids())
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+
+
+# ---------------------------------------------------------------- the parent dies
+@pytest.mark.spec("SCHED-DEATH-4")
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGHUP", "os._exit"])
+@pytest.mark.parametrize("busy", [False, True], ids=["idle workers", "busy workers"])
+def test_when_the_parent_dies_every_process_it_started_ends(how, busy):
+    with Gate() as started:
+
+        def program():
+            w = Worker(3, num_sub_workers=3)
+            w.init()
+
+            def wait_for_ever():
+                started.open(1)
+                threading.Event().wait()
+
+            handle = w.register(wait_for_ever)
+            w.start()
+
+            def orch_fn(orch, *_):
+                if busy:
+                    for _ in range(3):
+                        orch.submit_sub(handle)
+                        started.wait()
+                started.open(7)
+                if how == "os._exit":
+                    os._exit(0)
+                threading.Event().wait()
+
+            w.run(orch_fn)
+
+        with Fork(program) as fork:
+            wait_until(lambda: started.opens())
+            if how != "os._exit":
+                if busy:
+                    started.wait()
+                fork.kill(signal.Signals[how])
+            fork.wait()
+            assert fork.everybody_ends()

@@ -1,0 +1,483 @@
+"""SCHED-WAKE: parking and waking."""
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+
+import simpler_ref.engine
+import simpler_ref.orchestrator
+import simpler_ref.scheduler
+import simpler_ref.worker
+import simpler_ref.worker_manager
+from simpler_ref import Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    DEADLINE_S,
+    FAILED,
+    READY,
+    RUNNING,
+    Driver,
+    make_args,
+    wait_until,
+)
+
+NEVER_NS = 1 << 60
+ALWAYS_ON_DUTY = -1
+"""A timer for the Scheduler thread: it is on duty each time it parks."""
+
+
+class Parked:
+    """A driver whose Scheduler thread is real, parked, and never wakes by itself."""
+
+    def __init__(self, timer_ns=ALWAYS_ON_DUTY, **size):
+        self.driver = Driver(**size)
+        self.driver.mem[L.PARK_NS] = NEVER_NS
+        self.thread = threading.Thread(
+            target=self.driver.k.scheduler_loop, args=(self.driver.mem, timer_ns)
+        )
+
+    def park(self):
+        """Start the thread, and come back when it has parked."""
+        self.thread.start()
+        self.wait_until_parked()
+        return self.driver
+
+    def wait_until_parked(self):
+        wait_until(lambda: self.driver.mem[L.PARK_SCHED] != 0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.thread.is_alive():
+            self.driver.k.stop_scheduler(self.driver.mem)
+            self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+        self.driver.close()
+
+
+def asleep(thread):
+    """Say whether a thread that waits in a kernel has really gone to sleep."""
+    with open(f"/proc/self/task/{thread.native_id}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "S"
+
+
+# ---------------------------------------------------------------- what wakes
+@pytest.mark.spec("SCHED-WAKE-1")
+def test_a_completion_wakes_the_scheduler():
+    with Parked() as parked:
+        slot = parked.driver.submit()
+        parked.driver.run_pass()
+        driver = parked.park()
+        driver.post_done(driver.worker_of(slot))
+        driver.x.announce_done(driver.mem)
+        wait_until(lambda: driver.state(slot) == COMPLETED)
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
+    with Parked(timer_ns=NEVER_NS) as parked:
+        slot = parked.driver.submit()
+        parked.driver.run_pass()
+        driver = parked.park()
+        driver.post_done(driver.worker_of(slot))
+        driver.x.announce_done(driver.mem)
+        assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY, "the Orch thread may be running passes"
+        assert driver.state(slot) == RUNNING
+        driver.x.announce_uncollected(driver.mem)
+        wait_until(lambda: driver.state(slot) == COMPLETED)
+
+
+@pytest.mark.spec("SCHED-WAKE-1", "SCHED-MAIL-8")
+def test_a_worker_that_parks_beside_its_answer_says_that_nobody_has_collected_it():
+    with Parked(timer_ns=NEVER_NS, sub=1) as parked, ThreadPoolExecutor(1) as threads:
+        parked.driver.mem[L.SPIN_NS] = 0
+        slot = parked.driver.submit()
+        parked.driver.run_pass()
+        driver = parked.park()
+        driver.post_done(0)
+        worker = threads.submit(driver.x.park_and_receive, driver.mem, 0)
+        wait_until(lambda: driver.state(slot) == COMPLETED)
+        driver.k.request_stop(driver.mem, 0)
+        assert worker.result(DEADLINE_S) == L.STOP
+
+
+@pytest.mark.spec("SCHED-WAKE-1", "SCHED-DEATH-2")
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+def test_a_dead_worker_wakes_the_scheduler(timer_ns):
+    with Parked(timer_ns) as parked:
+        slot = parked.driver.submit()
+        parked.driver.run_pass()
+        driver = parked.park()
+        driver.kill(driver.worker_of(slot))
+        wait_until(lambda: driver.state(slot) == FAILED)
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(timer_ns):
+    with Parked(timer_ns) as parked:
+        driver = parked.park()
+        assert driver.x.try_lock(driver.mem)
+        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+        driver.x.unlock(driver.mem)  # whoever held it had already wired
+        wait_until(lambda: driver.mem[L.BUSY] == 1)
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+def test_a_submit_runs_the_pass_itself_if_it_can(driver):
+    slot = driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+    assert driver.state(slot) == RUNNING
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+def test_a_request_to_end_wakes_the_scheduler(timer_ns):
+    with Parked(timer_ns) as parked:
+        driver = parked.park()
+        driver.k.stop_scheduler(driver.mem)
+        parked.thread.join(DEADLINE_S)
+        assert not parked.thread.is_alive()
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+def test_a_cancel_is_acted_on_though_the_scheduler_thread_sleeps():
+    with Parked(sub=1) as parked:
+        running = parked.driver.submit()
+        waiting = [parked.driver.submit() for _ in range(3)]
+        parked.driver.run_pass()
+        driver = parked.park()
+        driver.finish_run(cancel=True)
+        with ThreadPoolExecutor(1) as threads:  # the Orch thread, which drains
+            drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, 0, NEVER_NS)
+            wait_until(lambda: all(driver.state(slot) != READY for slot in waiting))
+            assert driver.given(0) == running
+            driver.post_done(0)
+            driver.x.announce_done(driver.mem)
+            assert drained.result(DEADLINE_S) == L.OK
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.parametrize("event", ["completion", "death", "pass of the other thread"])
+def test_each_event_wakes_an_orch_thread_that_drains(event):
+    driver = Driver(sub=1)
+    driver.mem[L.PARK_NS] = NEVER_NS
+    driver.mem[L.SPIN_NS] = 0
+    slot = driver.submit()
+    driver.run_pass()
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, 0, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
+        if event == "completion":
+            driver.post_done(0)
+            driver.x.announce_done(driver.mem)
+        elif event == "death":
+            driver.kill(0)
+        else:
+            driver.post_done(0)  # its worker has not said so yet
+            scheduler = threading.Thread(
+                target=driver.k.scheduler_loop, args=(driver.mem, NEVER_NS)
+            )
+            scheduler.start()
+        assert drained.result(DEADLINE_S) == L.OK
+        if event == "pass of the other thread":
+            driver.k.stop_scheduler(driver.mem)
+            scheduler.join(DEADLINE_S)
+    assert driver.live() == 0
+    assert slot
+    driver.close()
+
+
+# ---------------------------------------------------------------- check, announce, check again
+def pending_work(driver, what):
+    """Bring work about of which nobody is told."""
+    slot = driver.submit()
+    if what == "a wiring entry":
+        return
+    driver.run_pass()
+    if what == "a completion":
+        driver.post_done(driver.worker_of(slot))
+    elif what == "a mailbox to set idle":
+        driver.post_done(driver.worker_of(slot))
+        driver.run_pass()
+    elif what == "a death":
+        driver.mem[L.DEATHS] += 1
+    elif what == "a ready task and an idle worker":
+        driver.submit()
+        driver.submit()
+        driver.run_pass()
+        driver.post_done(0)
+        driver.x.collect(driver.mem)
+        driver.x.set_idle(driver.mem)
+        assert driver.ready_queue()
+    else:
+        assert what == "a ready task of a cancelled run"
+        driver.submit()
+        driver.submit()
+        driver.run_pass()
+        driver.x.request_cancel(driver.mem)
+        assert driver.ready_queue()
+
+
+@pytest.mark.spec("SCHED-WAKE-2")
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a wiring entry",
+        "a completion",
+        "a mailbox to set idle",
+        "a death",
+        "a ready task and an idle worker",
+        "a ready task of a cancelled run",
+    ],
+)
+def test_the_look_before_parking_sees(driver, what):
+    assert not driver.x.has_work(driver.mem)
+    pending_work(driver, what)
+    assert driver.x.has_work(driver.mem)
+    driver.settle()
+    assert not driver.x.has_work(driver.mem), "and when it is done, there is nothing left"
+
+
+def submit_many(driver, count):
+    for number in range(count):
+        if number % L.WIRING_CAPACITY == 0:
+            driver.run_pass()
+        driver.submit()
+    driver.run_pass()
+
+
+@pytest.mark.spec("SCHED-WAKE-2")
+def test_no_completion_is_missed_at_whatever_moment_of_falling_asleep_it_comes():
+    """Nobody but the Scheduler thread runs passes, and nothing but a wake ends its sleep."""
+    rounds = 100 if INTERPRETED else 20_000
+    with Parked(sub=1, window=1 << 15) as parked:
+        submit_many(parked.driver, rounds)
+        driver = parked.park()
+        with ThreadPoolExecutor(1) as threads:
+            worker = threads.submit(driver.x.answer_after_a_while, driver.mem, 0, rounds)
+            assert worker.result(2 * DEADLINE_S) == L.OK
+        wait_until(lambda: driver.mem[L.COMPLETED_COUNT] == rounds)
+
+
+@pytest.mark.spec("SCHED-WAKE-2")
+@pytest.mark.parametrize("scheduler_thread", [False, True], ids=["alone", "beside the other"])
+def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread):
+    rounds = 100 if INTERPRETED else 20_000
+    with Parked(sub=1, window=1 << 15) as parked:
+        driver = parked.driver
+        driver.mem[L.SPIN_NS] = 0
+        submit_many(driver, rounds)
+        if scheduler_thread:
+            parked.park()
+        driver.finish_run()
+        with ThreadPoolExecutor(2) as threads:
+            worker = threads.submit(driver.x.answer_after_a_while, driver.mem, 0, rounds)
+            drain = threads.submit(driver.k.help_scheduler, driver.mem, 0, 0, NEVER_NS)
+            assert worker.result(2 * DEADLINE_S) == L.OK
+            assert drain.result(2 * DEADLINE_S) == L.OK
+        assert driver.mem[L.COMPLETED_COUNT] == rounds
+
+
+@pytest.mark.spec("SCHED-WAKE-2", "SCHED-WAKE-3")
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("spin_ns", [0, 20_000])
+def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns, spin_ns):
+    """It submits, and stays away until the tasks are done; workers and Scheduler park all the time."""
+    rounds = 20 if INTERPRETED else 600
+    rng = random.Random(0)
+    submitted = 0
+    with Parked(timer_ns, sub=2, window=1 << 15) as parked, ThreadPoolExecutor(2) as threads:
+        parked.driver.mem[L.SPIN_NS] = spin_ns
+        parked.driver.mem[L.HOLD_NS] = 0
+        driver = parked.park()
+        workers = [threads.submit(driver.x.serve, driver.mem, worker) for worker in (0, 1)]
+        try:
+            for _ in range(rounds):
+                for _ in range(rng.randint(1, 4)):
+                    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+                    submitted += 1
+                wait_until(lambda goal=submitted: driver.mem[L.COMPLETED_COUNT] == goal)
+        finally:
+            for worker in (0, 1):
+                driver.k.request_stop(driver.mem, worker)
+        assert sum(worker.result(DEADLINE_S) for worker in workers) == submitted
+
+
+# ---------------------------------------------------------------- no poll saves a wake
+@pytest.fixture
+def no_timeouts(monkeypatch):
+    """Let no wait of the parent end because its time is up."""
+    modules = (simpler_ref.worker, simpler_ref.orchestrator, simpler_ref.worker_manager)
+    for module in modules:
+        monkeypatch.setattr(module, "PARK_NS", NEVER_NS)
+    monkeypatch.setattr(simpler_ref.engine, "PARK_NS", NEVER_NS)
+    monkeypatch.setattr(simpler_ref.scheduler, "TIMER_NS", NEVER_NS)
+
+
+def add_one(args):
+    for i in range(args.tensor_count()):
+        args.tensor(i).numpy()[...] += 1
+
+
+@pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-5")
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, workers):
+    tasks, runs = (12, 2) if INTERPRETED else (100, 30)
+    rng = random.Random(workers)
+    with Worker(3, num_sub_workers=workers) as w:
+        handle = w.register(add_one)
+        buffers = [w.share(np.zeros(1, np.int64)) for _ in range(6)]
+        expected = np.zeros(6, np.int64)
+        assert w._runtime.engine.mem[L.PARK_NS] == NEVER_NS
+
+        def orch_fn(orch, *_):
+            for _ in range(tasks):
+                chosen = rng.sample(range(6), rng.randint(1, 3))
+                expected[chosen] += 1
+                orch.submit_sub(handle, make_args(*[(buffers[i], T.INOUT) for i in chosen]))
+                if rng.random() < 0.05:
+                    os.sched_yield()
+
+        for _ in range(runs):
+            w.run(orch_fn)
+            assert [int(b[0]) for b in buffers] == expected.tolist()
+
+
+@pytest.mark.spec("SCHED-WAKE-3")
+def test_a_graph_finishes_while_the_orch_function_is_busy_elsewhere(no_timeouts):
+    runs, length = (1, 5) if INTERPRETED else (20, 20)
+    with Worker(3, num_sub_workers=2) as w:
+        handle = w.register(add_one)
+        chains = [w.share(np.zeros(1, np.int64)) for _ in range(3)]
+
+        def orch_fn(orch, *_):
+            for _ in range(length):
+                for chain in chains:
+                    orch.submit_sub(handle, make_args((chain, T.INOUT)))
+            goal = chains[0][0] // length * length + length
+            wait_until(lambda: all(chain[0] >= goal for chain in chains))
+
+        for _ in range(runs):
+            w.run(orch_fn)
+        assert [int(chain[0]) for chain in chains] == [runs * length] * 3
+
+
+# ---------------------------------------------------------------- nobody else is woken
+@pytest.mark.spec("SCHED-WAKE-4")
+@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
+def test_who_has_not_announced_to_park_is_not_woken(driver, word):
+    """A thread sleeps on the park word without having said so: no event may end its sleep."""
+    answers = []
+    sleeper = threading.Thread(
+        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, 0, 300_000_000))
+    )
+    sleeper.start()
+    wait_until(lambda: asleep(sleeper))
+    slot = driver.submit()
+    driver.run_pass()
+    driver.post_done(driver.worker_of(slot))
+    driver.x.announce_done(driver.mem)
+    driver.x.announce_uncollected(driver.mem)
+    driver.x.notify(driver.mem, word)
+    driver.kill(0)
+    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+    driver.k.stop_scheduler(driver.mem)
+    sleeper.join(DEADLINE_S)
+    assert answers == [TIMED_OUT]
+
+
+@pytest.mark.spec("SCHED-WAKE-4")
+def test_a_worker_that_has_not_announced_to_park_is_not_woken(driver):
+    word = driver._worker(0) + L.W_MAILBOX
+    answers = []
+    sleeper = threading.Thread(
+        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, 0, 300_000_000))
+    )
+    sleeper.start()
+    wait_until(lambda: asleep(sleeper))
+    slot = driver.submit()
+    driver.run_pass()
+    assert driver.worker_of(slot) == 0
+    sleeper.join(DEADLINE_S)
+    assert answers == [TIMED_OUT]
+
+
+@pytest.mark.spec("SCHED-WAKE-4")
+def test_notify_takes_the_announcement_back_and_wakes(driver):
+    word = L.PARK_SCHED
+    for announced in (L.ON_DUTY, L.OFF_DUTY, L.TIMED):
+        driver.mem[word] = announced
+        answers = []
+        sleeper = threading.Thread(
+            target=lambda a=announced, found=answers: found.append(
+                driver.x.wait_on(driver.mem, word, a, -1)
+            )
+        )
+        sleeper.start()
+        wait_until(lambda t=sleeper: asleep(t))
+        driver.x.notify(driver.mem, word)
+        sleeper.join(DEADLINE_S)
+        assert answers == [CHANGED]
+        assert driver.mem[word] == 0
+    before = driver.words()
+    driver.x.notify(driver.mem, word)
+    assert driver.changed_since(before) == []
+
+
+@pytest.mark.spec("SCHED-WAKE-4")
+def test_a_completion_wakes_one_thread_and_the_draining_one_first(driver):
+    driver.mem[L.PARK_ORCH] = driver.mem[L.PARK_SCHED] = L.ON_DUTY
+    driver.x.announce_done(driver.mem)
+    assert (driver.mem[L.PARK_ORCH], driver.mem[L.PARK_SCHED]) == (0, L.ON_DUTY)
+    driver.x.announce_done(driver.mem)
+    assert driver.mem[L.PARK_SCHED] == 0
+    driver.mem[L.PARK_SCHED] = L.OFF_DUTY
+    driver.x.announce_done(driver.mem)
+    assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+
+
+# ---------------------------------------------------------------- spin briefly, then sleep
+@pytest.mark.spec("SCHED-WAKE-5")
+def test_an_idle_worker_uses_no_cpu():
+    with Worker(3, num_sub_workers=4) as w:
+        handle = w.register(lambda: None)
+        w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(20)])
+        mem = w._runtime.engine.mem
+        words = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_PARKED for i in range(4)]
+        wait_until(lambda: mem[words].all() and mem[L.PARK_SCHED] != 0)
+        family = [psutil.Process(pid) for pid in w.worker_pids()]
+        family.append(family[0].parent())
+        assert len({one.pid for one in family}) == 5
+        before = [one.cpu_times()[:2] for one in family]
+        threading.Event().wait(0.5)
+        after = [one.cpu_times()[:2] for one in family]
+        used = sum(map(sum, after)) - sum(map(sum, before))
+        assert used <= 0.03, f"{used} s in half a second: one process that spins would use 0.5"
+
+
+@pytest.mark.spec("SCHED-WAKE-5")
+def test_many_more_workers_than_cores_stay_live():
+    workers = 6 if INTERPRETED else 24
+    with Worker(3, num_sub_workers=workers) as w:
+        counts = w.share(np.zeros((workers, 1), np.int64))
+        chains = [w.share(row) for row in counts]
+        handle = w.register(add_one)
+
+        def orch_fn(orch, *_):
+            for _ in range(10):
+                for chain in chains:
+                    orch.submit_sub(handle, make_args((chain, T.INOUT)))
+
+        w.run(orch_fn)
+        assert [int(chain[0]) for chain in chains] == [10] * workers
