@@ -1,0 +1,175 @@
+"""Random graphs on a real Worker: the arrays end as if the tasks had run one after the other.
+
+The graphs are free of races, but only just: whatever order is needed follows from the tags and from
+nothing else. A task that overwrites a buffer names the tokens of those who still read it, since a
+write after a read makes no edge by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit.kernel import INTERPRETED
+
+WORDS = 12
+FACTOR = 0x9E3779B97F4A7C15
+MASK = 2**64 - 1
+
+
+# ---------------------------------------------------------------- what a task does, twice
+def mix(args):
+    """Fold what is read into a number, and leave it in what is written. Bits say which is which."""
+    read, written, number = args.scalar(0), args.scalar(1), args.scalar(2)
+    tensors = [args.tensor(i) for i in range(args.tensor_count())]
+    for i, tensor in enumerate(tensors):
+        if read >> i & 1:
+            for value in tensor.numpy().tolist():
+                number = (number * FACTOR + value) & MASK
+    if number % 16 == 0:
+        time.sleep(0.0003)  # so that others overtake whoever they may
+    for i, tensor in enumerate(tensors):
+        if written >> i & 1:
+            tensor.numpy()[:] = [(number + i * FACTOR + k) & MASK for k in range(WORDS)]
+
+
+def mix_lists(buffers, read, written, number):
+    """The same on plain lists; `read` and `written` are (position among the tensors, buffer)."""
+    for _, buffer in read:
+        for value in buffers[buffer]:
+            number = (number * FACTOR + value) & MASK
+    for i, buffer in written:
+        buffers[buffer] = [(number + i * FACTOR + k) & MASK for k in range(WORDS)]
+
+
+# ---------------------------------------------------------------- programs
+class Buffer:
+    """A buffer, and the tokens of those who must come before its next writer."""
+
+    def __init__(self, tensor, name, in_ring):
+        self.tensor = tensor
+        self.name = name
+        self.in_ring = in_ring
+        self.writer = None
+        self.readers = []
+
+
+class Program:
+    """Builds one graph: submits each task, and does its work on the lists."""
+
+    def __init__(self, orch, handle, shared, values, rng):
+        self.orch, self.handle, self.rng = orch, handle, rng
+        self.values = values
+        self.frames = [[Buffer(tensor, name, False) for name, tensor in enumerate(shared)]]
+        self.names = len(shared)
+
+    def visible(self):
+        return [buffer for frame in self.frames for buffer in frame]
+
+    def step(self):
+        what = self.rng.random()
+        if what < 0.06 and len(self.frames) < 7:
+            self.orch.scope_begin()
+            self.frames.append([])
+        elif what < 0.14 and len(self.frames) > 1:
+            self.frames.pop()
+            self.orch.scope_end()
+        elif what < 0.22:
+            self.alloc()
+        else:
+            self.submit()
+
+    def alloc(self):
+        buffer = Buffer(self.orch.alloc(WORDS, np.uint64), self.names, True)
+        self.names += 1
+        self.frames[-1].append(buffer)
+        self.submit(first=buffer)  # it holds nothing yet, so somebody must write it
+
+    def choose_tag(self, buffer, reads, writes):
+        if reads and writes:
+            return T.INOUT
+        if buffer.in_ring:  # no other tags keep its memory
+            return T.INOUT if writes else self.rng.choice([T.INPUT, T.INOUT])
+        if reads:
+            return self.rng.choice([T.INPUT, T.INPUT, T.INOUT, T.NO_DEP])
+        return self.rng.choice([T.OUTPUT, T.OUTPUT_EXISTING, T.INOUT])
+
+    def submit(self, first=None):
+        rng = self.rng
+        known = [b for b in self.visible() if b is not first]
+        chosen = rng.sample(known, rng.randint(0, min(4, len(known))))
+        written = [b for b in chosen if rng.random() < 0.5]
+        read = [b for b in chosen if b not in written or rng.random() < 0.4]
+        if first is not None:
+            written.append(first)
+        parts = []  # (tensor, tag, buffer or None, whether it is read, whether it is written)
+        needed = []
+        for b in {id(b): b for b in [*read, *written]}.values():
+            reads, writes = b in read, b in written
+            tag = self.choose_tag(b, reads, writes)
+            writes_key = writes or tag == T.INOUT
+            if tag in (T.NO_DEP, T.OUTPUT, T.OUTPUT_EXISTING) and b.writer is not None:
+                needed.append(b.writer)
+            if writes_key:
+                needed += b.readers
+            parts.append((b.tensor, tag, b, reads, writes, writes_key))
+        rng.shuffle(parts)
+        tokens = {id(token): token for token in needed}.values()
+        args = TaskArgs()
+        for tensor, tag, *_ in parts:
+            args.add_tensor(tensor, tag)
+        for token in tokens:
+            args.add_tensor(token, T.INPUT)
+        mine = len(parts) + len(tokens)
+        args.add_tensor(ContinuousTensor.make(0, (WORDS,), DataType.UINT64), T.OUTPUT)
+        number = rng.getrandbits(64)
+        args.add_scalar(sum(1 << i for i, part in enumerate(parts) if part[3]))
+        args.add_scalar(sum(1 << i for i, part in enumerate(parts) if part[4]) | 1 << mine)
+        args.add_scalar(number)
+        self.orch.submit_sub(self.handle, args)
+        token = args.tensor(mine)
+        for _, _, b, reads, _, writes_key in parts:
+            if writes_key:
+                b.writer, b.readers = token, []
+            elif reads:
+                b.readers.append(token)
+        mix_lists(
+            self.values,
+            [(i, part[2].name) for i, part in enumerate(parts) if part[3]],
+            [(i, part[2].name) for i, part in enumerate(parts) if part[4]],
+            number,
+        )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_arrays_end_as_if_the_tasks_had_run_one_after_the_other(workers):
+    length = 15 if INTERPRETED else 120
+    with Worker(3, num_sub_workers=workers, heap_ring_size=1 << 20) as w:
+        handle = w.register(mix)
+        shared = [w.empty(WORDS, np.uint64) for _ in range(5)]
+
+        @settings(max_examples=3 if INTERPRETED else 60, phases=[Phase.generate])
+        @given(seed=st.integers(0, 2**32 - 1))
+        def check(seed):
+            rng = random.Random(seed)
+            values = {name: [name * 100 + k for k in range(WORDS)] for name in range(len(shared))}
+            for name, array in enumerate(shared):
+                array[:] = values[name]
+
+            def orch_fn(orch, *_):
+                program = Program(orch, handle, shared, values, rng)
+                for _ in range(rng.randint(1, length)):
+                    program.step()
+
+            w.run(orch_fn)
+            assert [array.tolist() for array in shared] == [values[i] for i in range(len(shared))]
+
+        check()
