@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import io
 import re
 import struct
+import uuid
+from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+import numpy as np
+
 from .errors import CallableError
+from .task_interface import ContinuousTensor, is_shared, view_memory
 
 _SCHEMA = 1
 _PAYLOAD_FORMAT = 1
@@ -93,6 +100,36 @@ def validate_hashid(hashid: str) -> str:
 def hashid_to_digest(hashid: str) -> bytes:
     """Return the 32 bytes a hashid stands for."""
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))
+
+
+class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but an array in shared memory is named by its address, not copied.
+
+    Two closures over two shared arrays are two callables, whatever the arrays hold.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and obj.nbytes and obj.flags.c_contiguous:
+            address = obj.__array_interface__["data"][0]
+            if is_shared(address, obj.nbytes):
+                return view_memory, (address, obj.shape, obj.dtype)
+        if type(obj) is ContinuousTensor:
+            return ContinuousTensor._from_wire, (obj._wire,)
+        return super().reducer_override(obj)
+
+
+def serialize(target: Callable[..., Any]) -> bytes:
+    """Return the bytes that identify a callable.
+
+    What cloudpickle cannot take (a lock, a socket in a closure) still reaches workers that are
+    forked after its registration; such a callable is known by that registration alone.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Serializer(buffer).dump(target)
+    except Exception:
+        return b"by registration only: " + uuid.uuid4().bytes
+    return buffer.getvalue()
 
 
 class CallableHandle:

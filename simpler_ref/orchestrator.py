@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .callable_identity import CallableHandle
 from .engine import PARK_NS, Engine
@@ -27,9 +27,6 @@ from .task_interface import (
     to_dtype,
 )
 
-if TYPE_CHECKING:
-    from .worker import Worker
-
 INVALID = -1
 """`TensorMap.lookup`: nobody produces that buffer."""
 _FOREVER_NS = 1 << 62
@@ -39,13 +36,23 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes} bytes"
 
 
+class Host(Protocol):
+    """What an Orchestrator asks of the Worker whose run it serves."""
+
+    alloc_timeout_s: float
+
+    def _explain_handle(self, handle: CallableHandle) -> Exception: ...
+
+    def _read_error(self) -> TaskError: ...
+
+
 class Orchestrator:
     """Builds the graph of one run; valid while the orchestration function runs, on its thread.
 
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
-    def __init__(self, worker: Worker, engine: Engine) -> None:
+    def __init__(self, worker: Host, engine: Engine) -> None:
         self._worker = worker
         self._engine = engine
         self._mem = engine.mem

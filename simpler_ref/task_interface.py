@@ -352,9 +352,11 @@ def forget_visibility() -> None:
     _known.clear()
 
 
-def is_visible(address: int, nbytes: int) -> bool:
-    """Say whether any open Worker's children see some memory."""
-    return any(check(address, nbytes) is None for check in list(_visibility))
+def is_shared(address: int, nbytes: int) -> bool:
+    """Say whether processes forked from this one share some memory with it."""
+    if any(check(address, nbytes) is None for check in _visibility):
+        return True
+    return covers(shared_mappings(), address, nbytes) is not None
 
 
 def make_tensor(array: Any) -> ContinuousTensor:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import numbers
 import operator
 import os
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from . import task_interface
@@ -24,6 +21,7 @@ from .callable_identity import (
     TargetNamespace,
     build_python_serialized_descriptor,
     compute_callable_hashid,
+    serialize,
 )
 from .engine import PARK_NS, Engine
 from .errors import (
@@ -38,7 +36,7 @@ from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator
 from .scheduler import Scheduler
 from .shared_arrays import Arena
-from .task_interface import Array, CallConfig, ContinuousTensor, TaskArgs, view_memory
+from .task_interface import Array, CallConfig, TaskArgs
 from .worker_manager import WorkerManager, close_inherited, signals_blocked
 
 DEFAULT_ARENA_SIZE = 1 << 32
@@ -610,37 +608,6 @@ def _take_down(runtime: _Runtime) -> None:
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Handles that were unregistered, for the message when they are used again."""
-
-
-# ---------------------------------------------------------------- serialisation
-class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, but an array in shared memory is named by its address, not copied.
-
-    Two closures over two shared arrays are two callables, whatever the arrays hold.
-    """
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.ndarray and obj.nbytes and obj.flags.c_contiguous:
-            address = obj.__array_interface__["data"][0]
-            if task_interface.is_visible(address, obj.nbytes):
-                return view_memory, (address, obj.shape, obj.dtype)
-        if type(obj) is ContinuousTensor:
-            return ContinuousTensor._from_wire, (obj._wire,)
-        return super().reducer_override(obj)
-
-
-def serialize(target: Callable[..., Any]) -> bytes:
-    """Return the bytes that identify a callable.
-
-    What cloudpickle cannot take (a lock, a socket in a closure) still reaches workers that are
-    forked after its registration; such a callable is known by that registration alone.
-    """
-    buffer = io.BytesIO()
-    try:
-        _Serializer(buffer).dump(target)
-    except Exception:
-        return b"by registration only: " + uuid.uuid4().bytes
-    return buffer.getvalue()
 
 
 # ---------------------------------------------------------------- fork hygiene
