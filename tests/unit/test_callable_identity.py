@@ -1,9 +1,11 @@
 """Callable identity against digests worked out by hand."""
 
-from __future__ import annotations
+from __future__ import mmap
 
 import hashlib
+import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,3 +159,27 @@ def test_two_handles_of_one_callable_are_two_handles():
     )
     assert one != other
     assert len({one, other}) == 2
+
+
+def shared_words():
+    return np.frombuffer(mmap.mmap(-1, 4096), np.int64)
+
+
+def setter(target):
+    return lambda: target.__setitem__(0, 1)
+
+
+def test_closures_over_different_shared_arrays_are_different_callables():
+    first, second = shared_words(), shared_words()  # equal contents
+    assert serialize(setter(first)) == serialize(setter(first))
+    assert serialize(setter(first)) != serialize(setter(second))
+
+
+def test_closures_over_equal_private_arrays_are_the_same_callable():
+    assert serialize(setter(np.zeros(4))) == serialize(setter(np.zeros(4)))
+
+
+def test_what_cannot_be_serialised_is_known_by_its_registration_alone():
+    lock = threading.Lock()
+    locked = lambda: lock.locked()  # noqa: E731
+    assert serialize(locked) != serialize(locked)
