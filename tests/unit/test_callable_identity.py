@@ -1,8 +1,9 @@
 """Callable identity against digests worked out by hand."""
 
-from __future__ import mmap
+from __future__ import annotations
 
 import hashlib
+import mmap
 import threading
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
-from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace, serialize
 from simpler_ref.errors import CallableError
 
 
