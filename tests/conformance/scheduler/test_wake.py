@@ -362,10 +362,10 @@ def test_a_graph_finishes_while_the_orch_function_is_busy_elsewhere(no_timeouts)
         chains = [w.share(np.zeros(1, np.int64)) for _ in range(3)]
 
         def orch_fn(orch, *_):
+            goal = int(chains[0][0]) + length
             for _ in range(length):
                 for chain in chains:
                     orch.submit_sub(handle, make_args((chain, T.INOUT)))
-            goal = chains[0][0] // length * length + length
             wait_until(lambda: all(chain[0] >= goal for chain in chains))
 
         for _ in range(runs):
