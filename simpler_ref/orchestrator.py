@@ -167,7 +167,7 @@ class Orchestrator:
         if slot < 0:
             slot = self._retry(slot, lambda: kernels.alloc_buffer(mem, wire), wire)
         data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
-        return ContinuousTensor(data, sizes, tensor.dtype, keep=self._engine.heap)
+        return tensor._placed(data, self._engine.heap)
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:
@@ -495,7 +495,9 @@ class Ring:
         alive, end = int(mem[r + L.R_ALIVE]), int(mem[r + L.R_NEXT])
         oldest = ""
         if alive != end:
-            entry = int(mem[L.A_FIFO + ring]) + (alive & int(mem[L.RING_MASK])) * L.FIFO_WORDS
+            entry = (
+                int(mem[L.A_FIFO + ring]) + (alive & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
+            )
             view = view_slot(self._engine, int(mem[entry + L.FIFO_SLOT]))
             oldest = f", the oldest is task {view.task_id} ({view.state.name})"
         window = int(mem[L.WINDOW])

@@ -14,6 +14,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any, SupportsInt, TypeAlias
 
 import numpy as np
@@ -118,6 +119,10 @@ _FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": 
 
 _WIRE = struct.Struct("<Q5IIBB6x")
 _U64_MASK = (1 << 64) - 1
+_TAG_AT = 34
+_TAGS = {int(tag): bytes((tag, 0, 0, 0, 0, 0)) for tag in TensorArgType}
+"""What stands in a tensor's padding on its way into submit."""
+_NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
 
 
 def get_element_size(dtype: DataType) -> int:
@@ -148,12 +153,17 @@ def scalar_to_uint64(value: Any) -> int:
     return number & _U64_MASK
 
 
+_DTYPES_SEEN: dict[Any, DataType] = {}
+
+
 def to_dtype(dtype: Any) -> DataType:
     """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype."""
     if isinstance(dtype, DataType):
         return dtype
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         return DataType(dtype)
+    if isinstance(dtype, (type, np.dtype)) and dtype in _DTYPES_SEEN:
+        return _DTYPES_SEEN[dtype]
     name = str(dtype).removeprefix("torch.")
     kind = _FROM_NAME.get(name)
     if kind is None:
@@ -166,6 +176,8 @@ def to_dtype(dtype: Any) -> DataType:
     if kind is None:
         names = ", ".join(sorted(_FROM_NAME))
         raise TypeError(f"dtype {dtype!r} cannot be passed to a task; convert to one of {names}")
+    if isinstance(dtype, (type, np.dtype)):
+        _DTYPES_SEEN[dtype] = kind
     return kind
 
 
@@ -217,29 +229,43 @@ class ContinuousTensor:
         *,
         keep: Any = None,
     ) -> None:
-        sizes = tuple(int(size) for size in shapes)
+        sizes = tuple(map(index, shapes))
         kind = to_dtype(dtype)
         if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
             raise ValueError(
                 f"a tensor has at most {L.CONTINUOUS_TENSOR_MAX_DIMS} dimensions, this one has "
                 f"{len(sizes)} {sizes}; reshape it"
             )
-        if any(size < 0 or size > 0xFFFFFFFF for size in sizes):
-            raise ValueError(f"shape {sizes} has a dimension outside 0 … 2**32-1")
+        padded = sizes + _NO_SIZES[len(sizes) :]
+        try:
+            wire = _WIRE.pack(data, *padded, len(sizes), kind, bool(child_memory))
+        except struct.error:
+            if not 0 <= data <= _U64_MASK:
+                raise ValueError(f"address {data} is not an unsigned 64-bit number") from None
+            raise ValueError(f"shape {sizes} has a dimension outside 0 … 2**32-1") from None
         if math.prod(sizes) * L.DTYPE_SIZES[kind] >= 1 << 62:
             raise ValueError(f"a tensor of shape {sizes} does not fit an address space")
-        if not 0 <= data <= _U64_MASK:
-            raise ValueError(f"address {data} is not an unsigned 64-bit number")
+        self._fill(data, sizes, kind, bool(child_memory), keep, wire)
+
+    def _fill(
+        self, data: int, sizes: tuple[int, ...], kind: DataType, child: bool, keep: Any, wire: bytes
+    ) -> None:
+        head = wire[:_TAG_AT]
         write = object.__setattr__
-        write(self, "data", int(data))
+        write(self, "data", data)
         write(self, "shapes", sizes)
         write(self, "dtype", kind)
-        write(self, "child_memory", bool(child_memory))
+        write(self, "child_memory", child)
         write(self, "_keep", keep)
-        padded = sizes + (0,) * (L.CONTINUOUS_TENSOR_MAX_DIMS - len(sizes))
-        wire = _WIRE.pack(data, *padded, len(sizes), kind, self.child_memory)
         write(self, "_wire", wire)
-        write(self, "_wires", {tag: wire[:34] + bytes((tag, 0, 0, 0, 0, 0)) for tag in range(5)})
+        write(self, "_wires", {tag: head + _TAGS[tag] for tag in _TAGS})
+
+    def _placed(self, data: int, keep: Any) -> ContinuousTensor:
+        """Return the same tensor at an address; `keep` holds its memory."""
+        tensor = object.__new__(ContinuousTensor)
+        wire = data.to_bytes(8, "little") + self._wire[8:]
+        tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
+        return tensor
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a ContinuousTensor cannot be changed (tried to set {name!r})")
@@ -468,13 +494,12 @@ class TaskArgs:
         """
         if self._scalars:
             raise RuntimeError("cannot add tensor after scalar: add all tensors first")
+        if type(tensor) is not ContinuousTensor:
+            tensor = make_tensor(tensor)
         try:
-            wire = tensor._wires[tag]  # type: ignore[union-attr]
-        except (AttributeError, KeyError, TypeError):
-            wire = None
-        if wire is None:
-            wire = make_tensor(tensor)._wires[_check_tag(tag)]
-        self._tensors.append(wire)
+            self._tensors.append(tensor._wires[tag])
+        except (KeyError, TypeError):
+            self._tensors.append(tensor._wires[_check_tag(tag)])
 
     def add_scalar(self, value: SupportsInt | float) -> None:
         """Append a scalar: 64 bits; see `scalar_to_uint64`."""

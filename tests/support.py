@@ -319,7 +319,7 @@ class Driver:
 
     def ready_queue(self, kind: int = L.SUB) -> list[int]:
         """Return the READY slots of a worker type, oldest first."""
-        base, mask = int(self.mem[L.A_READY + kind]), int(self.mem[L.RING_MASK])
+        base, mask = int(self.mem[L.A_READY + kind]), int(self.mem[L.READY_MASK + kind])
         first, end = int(self.mem[L.READY_HEAD + kind]), int(self.mem[L.READY_TAIL + kind])
         return [int(self.mem[base + (i & mask)]) for i in range(first, end)]
 

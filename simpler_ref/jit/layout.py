@@ -129,7 +129,6 @@ POOL_FIRST = 3  # first worker of each pool; POOL_FIRST + type
 POOL_END = 5  # one past its last
 RINGS = 7
 WINDOW = 8  # tasks alive at once
-RING_MASK = 9  # capacity - 1 of every circular array of slots
 A_SLOTS = 10
 A_SPILL = 11
 A_SPILL_END = 12
@@ -175,7 +174,8 @@ SPILL_FREE = ORCH + 12  # one free list per size class
 SPILL_CLASSES = 8
 SPILL_SMALLEST = 64
 ORCH_PASSES = ORCH + 20  # passes run by the Orch thread: how the Scheduler thread sees it is there
-SCOPE_STACK = ORCH + 3 * LINE  # head of each open scope's chain of tasks
+FIFO_MASK = ORCH + 3 * LINE  # + ring; capacity - 1 of its FIFO
+SCOPE_STACK = ORCH + 4 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 
 # Scheduler (whoever holds PASS_LOCK)
@@ -194,6 +194,7 @@ ERROR_TASK = SCHED + 13
 ERROR_WORKER = SCHED + 14  # -1: it never ran
 ERROR_CALLABLE = SCHED + 15
 RETIRING = SCHED + 19  # chain of terminal tasks that `retire` has still to see off
+READY_MASK = SCHED + 20  # + type; capacity - 1 of its ready queue
 ERROR_DETAIL = SCHED + 16  # exit code of a dead worker + DEATH_BIAS
 HELD_SINCE = SCHED + 17  # + type; ns, when a queue's head began to wait for a worker that is awake
 ERROR_MSG = SCHED + 3 * LINE
@@ -259,6 +260,7 @@ FIFO_SLOT = 1
 FIFO_WORDS = 2
 
 WIRING_CAPACITY = 8192
+CIRCULAR_SMALLEST = 1024
 
 
 def round_up(value: int, unit: int) -> int:
@@ -277,7 +279,7 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
     From the word in PRIVATE on, nobody but the parent ever looks: ready queues, TensorMap, slots.
     """
     workers = next_level + sub
-    circular = round_up_pow2(window)
+    circular = max(CIRCULAR_SMALLEST, round_up_pow2(window))
     words = {
         WORKERS: workers,
         POOL_FIRST + NEXT_LEVEL: 0,
@@ -286,7 +288,8 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
         POOL_END + SUB: workers,
         RINGS: rings,
         WINDOW: window,
-        RING_MASK: circular - 1,
+        **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)},
+        **{FIFO_MASK + ring: CIRCULAR_SMALLEST - 1 for ring in range(rings)},
     }
     end = HEADER_WORDS
 
@@ -303,7 +306,7 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
     end = words[PRIVATE] = round_up(end, HUGE_PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):
         area(A_READY + kind, circular)
-    entries = max(MAP_SMALLEST, 4 * circular)
+    entries = max(MAP_SMALLEST, 4 * round_up_pow2(window))
     words[MAP_AREA] = entries
     for half in (0, 1):
         area(A_MAP + half, entries * ENTRY_WORDS)

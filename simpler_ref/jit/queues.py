@@ -1,7 +1,8 @@
 """The queues between the actors: circular arrays of slots and one chain.
 
 wiring    Orch → Scheduler, single producer, single consumer, lock-free
-ready     one per worker type, inside the Scheduler; never full: it has room for every live task
+ready     one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
+          one is small again
 consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
 """
 
@@ -53,10 +54,30 @@ def ready_empty(mem, kind):
 
 
 @kernel
+def double(mem, base, first, words, mask):
+    """Move a full circular array's entries to where twice its capacity puts them.
+
+    Returns  the new mask
+    """
+    wider = 2 * mask + 1
+    for position in range(first, first + mask + 1):
+        old = base + (position & mask) * words
+        new = base + (position & wider) * words
+        if new != old:
+            for k in range(words):
+                mem[new + k] = mem[old + k]
+    return wider
+
+
+@kernel
 def push_ready(mem, kind, slot):
     """Append a task whose producers are all done."""
+    base = int(mem[L.A_READY + kind])
+    head = int(mem[L.READY_HEAD + kind])
     tail = int(mem[L.READY_TAIL + kind])
-    mem[int(mem[L.A_READY + kind]) + (tail & int(mem[L.RING_MASK]))] = slot
+    if tail - head > mem[L.READY_MASK + kind]:
+        mem[L.READY_MASK + kind] = double(mem, base, head, 1, int(mem[L.READY_MASK + kind]))
+    mem[base + (tail & int(mem[L.READY_MASK + kind]))] = slot
     mem[L.READY_TAIL + kind] = tail + 1
 
 
@@ -64,7 +85,7 @@ def push_ready(mem, kind, slot):
 def first_ready(mem, kind):
     """Return the oldest ready task of a worker type (the queue is not empty)."""
     head = int(mem[L.READY_HEAD + kind])
-    return int(mem[int(mem[L.A_READY + kind]) + (head & int(mem[L.RING_MASK]))])
+    return int(mem[int(mem[L.A_READY + kind]) + (head & int(mem[L.READY_MASK + kind]))])
 
 
 @kernel
@@ -74,6 +95,7 @@ def drop_first_ready(mem, kind):
     if ready_empty(mem, kind):
         mem[L.READY_HEAD + kind] = 0
         mem[L.READY_TAIL + kind] = 0
+        mem[L.READY_MASK + kind] = L.CIRCULAR_SMALLEST - 1
 
 
 @kernel

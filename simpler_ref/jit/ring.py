@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .kernel import kernel
+from .queues import double
 
 LINE = L.LINE
 RING_BLOCK = L.RING_BLOCK
@@ -84,6 +85,9 @@ def alloc(mem, nbytes, depth):
     else:
         slot = int(mem[L.A_SLOTS] + mem[L.SLOTS_USED] * L.SLOT_WORDS)
         mem[L.SLOTS_USED] += 1
+    alive, mask = int(mem[r + L.R_ALIVE]), int(mem[L.FIFO_MASK + ring])
+    if position - alive > mask:
+        mem[L.FIFO_MASK + ring] = double(mem, int(mem[L.A_FIFO + ring]), alive, L.FIFO_WORDS, mask)
     entry = fifo_entry(mem, ring, position)
     mem[entry + L.FIFO_END] = top * 2
     mem[entry + L.FIFO_SLOT] = slot
@@ -106,7 +110,7 @@ def slab_before_cursor(mem, ring, nbytes):
 @kernel
 def fifo_entry(mem, ring, position):
     """Return where a ring's FIFO keeps the allocation at `position`."""
-    return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.RING_MASK])) * L.FIFO_WORDS
+    return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
 
 
 @kernel
@@ -142,13 +146,14 @@ def release(mem, slot):
 
 @kernel
 def rewind(mem, ring):
-    """Start an empty ring over at offset 0."""
+    """Start an empty ring over at offset 0, with a short FIFO."""
     r = RING_BLOCK + ring * LINE
     mem[r + L.R_TOP] = 0
     mem[r + L.R_TAIL] = 0
     mem[r + L.R_CURSOR] = 0
     mem[r + L.R_NEXT] = 0
     mem[r + L.R_ALIVE] = 0
+    mem[L.FIFO_MASK + ring] = L.CIRCULAR_SMALLEST - 1
 
 
 @kernel

@@ -127,7 +127,14 @@ NOT_FIELDS = {
     *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
     *("SCOPE_STACK_WORDS", "SCHED", "HEADER_WORDS", "ON_DUTY", "OFF_DUTY", "TIMED"),
     *("SLOT_WORDS", "INLINE_WORDS", "FANOUT_RELEASE", "FANOUT_TOTAL_MASK", "MASK_TENSORS"),
-    *("EDGE_WORDS", "ENTRY_WORDS", "MAP_SMALLEST", "FIFO_WORDS", "WIRING_CAPACITY"),
+    *(
+        "EDGE_WORDS",
+        "ENTRY_WORDS",
+        "MAP_SMALLEST",
+        "FIFO_WORDS",
+        "WIRING_CAPACITY",
+        "CIRCULAR_SMALLEST",
+    ),
 }
 """What stands in those sections of the layout and is a size, a mask, a base or a value."""
 

@@ -221,7 +221,6 @@ def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, su
     for (_, end), (start, _) in itertools.pairwise(spans):
         assert end <= start
     assert all(start % L.LINE == 0 for start, _ in spans)
-    assert geometry[L.RING_MASK] + 1 == circular
     private = geometry[L.PRIVATE]
     assert private % (2 * 1024 * 1024 // 8) == 0
     shared = [L.A_WORKERS, L.A_CALLABLES, L.A_WIRING, *[L.A_FIFO + r for r in range(rings)]]

@@ -9,7 +9,7 @@ import pytest
 from simpler_ref import RingFullError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Gate, key, make_args, no_passes, wait_until
+from tests.support import DEADLINE_S, Gate, auto, key, make_args, no_passes, wait_until
 
 KIB = 1024
 FOREVER = 1e6
@@ -68,6 +68,19 @@ def test_room_that_appeared_while_the_orch_function_computed_is_found_at_once():
                 assert done <= w.progress()[0]
 
         assert w.run(orch_fn).tasks == 3
+
+
+@pytest.mark.spec("ORCH-BACK-1")
+def test_a_wait_for_room_ends_when_there_is_something_to_reclaim(driver):
+    """Another thread's passes have left a consumed task; no pass will move anything any more."""
+    driver.open_scope()
+    task = driver.submit(auto(1 << 16))
+    driver.close_scope()
+    driver.finish(task)
+    driver.open_scope()
+    assert driver.try_alloc(8) == L.WOULD_BLOCK
+    assert driver.k.help_scheduler(driver.mem, -1, 1, int(DEADLINE_S * 1e9)) == L.OK
+    assert driver.try_alloc(8) >= 0
 
 
 def engine_state(orch):

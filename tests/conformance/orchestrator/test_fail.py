@@ -8,7 +8,7 @@ import pytest
 from simpler_ref import RemoteTraceback, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Gate, key, make_args, wait_until
+from tests.support import DEADLINE_S, Gate, key, make_args, wait_until
 
 
 class Special(Exception):
@@ -115,7 +115,7 @@ def test_a_wait_for_room_ends_when_another_thread_has_collected_the_failure(driv
     task = driver.submit()
     driver.finish(task, Special("collected by the Scheduler thread"))
     driver.settle()
-    assert driver.k.help_scheduler(driver.mem, -1, 1, 1 << 40) == L.OK
+    assert driver.k.help_scheduler(driver.mem, -1, 1, int(DEADLINE_S * 1e9)) == L.OK
     assert driver.try_submit() == L.RUN_FAILED
     assert driver.try_alloc(8) == L.RUN_FAILED
 

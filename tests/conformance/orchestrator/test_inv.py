@@ -76,6 +76,25 @@ def test_a_scheduler_pass_leaves_rings_map_and_scopes_as_they_were(data):
 
 
 @pytest.mark.spec("ORCH-INV-1")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_pass_that_consumes_leaves_reclaiming_to_the_orch_thread(driver, fails):
+    driver.open_scope()
+    task = driver.submit(auto(100), writes(64))
+    driver.submit(reads(64))
+    driver.settle()
+    driver.close_scope()
+    driver.post_done(driver.worker_of(task), ValueError("no") if fails else None)
+    before = orch_words(driver)
+    driver.settle()
+    if not fails:
+        driver.post_done(0 if driver.given(0) else 1)
+        driver.settle()
+    assert len(driver.consumed_list()) == 2
+    for old, new in zip(before, orch_words(driver), strict=True):
+        assert (old == new).all()
+
+
+@pytest.mark.spec("ORCH-INV-1")
 @pytest.mark.parametrize(
     "call",
     [

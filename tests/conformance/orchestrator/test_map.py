@@ -181,6 +181,16 @@ def test_equal_addresses_of_different_owners_are_different_buffers(driver):
     assert driver.map_count() == 0
 
 
+@pytest.mark.spec("ORCH-MAP-6")
+def test_many_owners_of_many_addresses_do_not_meet():
+    keys = TensorMap()
+    pairs = [(address, owner) for address in range(64, 8000, 64) for owner in range(-1, 9)]
+    for slot, (address, owner) in enumerate(pairs):
+        keys.insert(address, slot, owner)
+    assert len(keys) == len(pairs)
+    assert [keys.lookup(*pair) for pair in pairs] == list(range(len(pairs)))
+
+
 @pytest.mark.spec("ORCH-MAP-7")
 @pytest.mark.parametrize("tag", [0, 2, 3, 4])
 def test_address_zero_is_neither_found_nor_inserted(driver, tag):
