@@ -89,9 +89,10 @@ def wire(mem, slot):
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
         state = int(mem[producer + L.S_STATE])
-        if state == L.FAILED:
+        waits = mem[edge + L.EDGE_CONSUMER] != L.NONE  # else it is kept for its memory alone
+        if waits and state == L.FAILED:
             poison(mem, slot)
-        elif state != L.COMPLETED:
+        elif waits and state != L.COMPLETED:
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1

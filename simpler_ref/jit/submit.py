@@ -249,7 +249,7 @@ def find_producers(mem, slot, words, worker):
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
-    edge = edges_at(mem, slot)
+    first = edges_at(mem, slot)
     edges = 0
     for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
         t = i * TENSOR_WORDS
@@ -260,30 +260,46 @@ def find_producers(mem, slot, words, worker):
         producer = int(mem[entry + L.E_SLOT])
         if producer == L.NONE:
             continue
-        found = add_edge(mem, slot, edge + edges * EDGE_WORDS, producer, stamp)
-        mem[L.EDGE_COUNT] += found
-        edges += found
+        edges += add_edge(mem, slot, first, edges, producer, stamp, True)
         owner = int(mem[entry + L.E_SLAB])
         if owner != L.NONE:
-            edges += add_edge(mem, slot, edge + edges * EDGE_WORDS, owner, stamp)
+            edges += add_edge(mem, slot, first, edges, owner, stamp, False)
     return edges
 
 
 @kernel
-def add_edge(mem, slot, edge, producer, stamp):
+def add_edge(mem, slot, first, edges, producer, stamp, waits):
     """Pin a producer and note the edge, unless this task has it already or it is CONSUMED.
 
+    An edge to a task that is kept for its memory alone names no consumer: `wire` passes over it,
+    because nothing is to be waited for.
+
+    Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
     """
     if mem[producer + L.S_SEEN] == stamp:
+        if waits:
+            wait_for_kept(mem, slot, first, edges, producer)
         return 0
     mem[producer + L.S_SEEN] = stamp
     if not pin(mem, producer):
         return 0
+    edge = first + edges * EDGE_WORDS
     mem[edge + L.EDGE_PRODUCER] = producer
     mem[edge + L.EDGE_NEXT] = L.NONE
-    mem[edge + L.EDGE_CONSUMER] = slot
+    mem[edge + L.EDGE_CONSUMER] = slot if waits else L.NONE
+    mem[L.EDGE_COUNT] += waits
     return 1
+
+
+@kernel
+def wait_for_kept(mem, slot, first, edges, producer):
+    """A task kept for its memory turns out to be a producer of another buffer as well."""
+    for k in range(edges):
+        edge = first + k * EDGE_WORDS
+        if mem[edge + L.EDGE_PRODUCER] == producer and mem[edge + L.EDGE_CONSUMER] == L.NONE:
+            mem[edge + L.EDGE_CONSUMER] = slot
+            mem[L.EDGE_COUNT] += 1
 
 
 @kernel

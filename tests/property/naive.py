@@ -52,6 +52,7 @@ class Task:
     tensors: list = field(default_factory=list)  # (data, nbytes, child_memory)
     keys: list = field(default_factory=list)  # (address, owner), as they were inserted
     producers: list = field(default_factory=list)
+    kept: list = field(default_factory=list)  # owners of slabs, for their memory alone
     consumers: list = field(default_factory=list)  # those that still wait for this task
     fanin: int = 0
     total: int = 0
@@ -61,6 +62,11 @@ class Task:
 
     def __repr__(self):
         return f"<task {self.id} {self.state}>"
+
+    @staticmethod
+    def depend_on(other, those):
+        if other is not None and other.state != "CONSUMED" and other not in those:
+            those.append(other)
 
     @property
     def finished(self):
@@ -201,18 +207,18 @@ class Naive:
             if data == 0:
                 continue
             key = data, owner if t.child_memory else -1
-            wanted = [before.get(key), slabs.get(key)] if t.tag in (INPUT, INOUT) else []
-            for role, producer in enumerate(wanted):
-                counts = producer and producer.state != "CONSUMED"
-                if counts and producer not in task.producers:
-                    task.producers.append(producer)
-                    producer.total += 1
-                    self.edges += role == 0  # a slab's owner is kept, but is no dependency
+            if t.tag in (INPUT, INOUT):
+                task.depend_on(before.get(key), task.producers)
+                task.depend_on(slabs.get(key), task.kept)
             if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING):
                 self.map[key] = task
                 task.keys.append(key)
                 if t in autos:
                     self.slabs[key] = task
+        task.kept = [one for one in task.kept if one not in task.producers]
+        for one in [*task.producers, *task.kept]:
+            one.total += 1
+        self.edges += len(task.producers)
         task.state = "PENDING"
         self.register(task)
         self.wiring.append(task)
@@ -329,7 +335,7 @@ class Naive:
             consumer.fanin -= 1
             if consumer.fanin == 0:
                 self.unblock(consumer)
-        for one in [*task.producers, task]:
+        for one in [*task.producers, *task.kept, task]:
             self.drop(one, self.consumed.append)
 
     def note_error(self, what, task, worker):

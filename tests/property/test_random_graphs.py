@@ -300,10 +300,13 @@ class Program:
         assert (view.fanout_total, view.fanout_released) == (task.total, task.released), task
         by_slot = {place: one for one, place in self.slots.items()}
         edges = d.edges(slot)
-        assert len(edges) == len(task.producers)
-        assert all(edge.consumer == slot for edge in edges)
+        assert len(edges) == len(task.producers) + len(task.kept)
+        assert {edge.consumer for edge in edges} <= {slot, L.NONE}
         if task.holds_producers:
-            assert [by_slot[edge.producer] for edge in edges] == task.producers
+            waited = [by_slot[edge.producer] for edge in edges if edge.consumer != L.NONE]
+            kept = [by_slot[edge.producer] for edge in edges if edge.consumer == L.NONE]
+            assert set(waited) == set(task.producers)
+            assert set(kept) == set(task.kept)
         found = [by_slot[place] for place in d.consumers(slot)]
         assert sorted(one.id for one in found) == sorted(one.id for one in task.consumers)
         if task.callable >= 0 and task not in self.twin.wiring:

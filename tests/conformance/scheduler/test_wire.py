@@ -2,7 +2,18 @@
 
 import pytest
 
-from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, Driver, reads, updates, writes
+from tests.support import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    READY,
+    RUNNING,
+    Driver,
+    auto,
+    reads,
+    updates,
+    writes,
+)
 
 KEY = 0x7000_0000
 
@@ -70,6 +81,31 @@ def test_live_fan_in_counts_every_producer_that_has_not_finished(driver):
     assert driver.fanin(consumer) == 4
     for producer in producers:
         assert driver.consumers(producer) == ([] if producer == producers[1] else [consumer])
+
+
+@pytest.mark.spec("SCHED-WIRE-2", "SCHED-POISON-2", "ORCH-ALLOC-7")
+@pytest.mark.parametrize("fails", [False, True], ids=["COMPLETED", "FAILED"])
+def test_a_task_that_is_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(fails):
+    driver = Driver(sub=4)
+    owner = driver.submit(auto(8), writes(KEY))
+    slab = driver.address(owner)
+    writer = driver.submit(writes(slab))
+    driver.run_pass()
+    driver.post_done(driver.worker_of(writer))
+    driver.run_pass()
+    reader = driver.submit(reads(slab))
+    of_both = driver.submit(reads(slab), reads(KEY))
+    driver.run_pass()
+    assert driver.state(reader) == RUNNING
+    assert driver.state(of_both) == PENDING, "it reads something else of the owner"
+    assert driver.refs(owner)[0] == 3
+    driver.post_done(driver.worker_of(owner), ValueError("no") if fails else None)
+    driver.settle()
+    assert driver.state(reader) == RUNNING
+    assert driver.state(of_both) == (FAILED if fails else RUNNING)
+    assert driver.finish_everything()
+    assert driver.state(reader) == COMPLETED
+    driver.close()
 
 
 @pytest.mark.spec("SCHED-WIRE-3")
