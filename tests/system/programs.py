@@ -55,7 +55,8 @@ class Program:
             bufsize=0,
             pass_fds=[theirs],
             cwd=ROOT,
-            env=os.environ | environ,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+            | environ,
             start_new_session=True,
         )
         os.close(theirs)

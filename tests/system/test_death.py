@@ -317,6 +317,28 @@ def test_a_signal_to_the_whole_process_group_ends_everybody():
         assert program.everybody_ends()
 
 
+def test_a_process_forked_behind_pythons_back_keeps_no_worker_alive():
+    """It holds copies of every descriptor, so that none of them reads end-of-file."""
+    with Program(
+        """
+        import ctypes
+        w = Worker(level=3, num_sub_workers=2)
+        w.init()
+        w.start()
+        if ctypes.PyDLL(None).fork() == 0:
+            while True:
+                time.sleep(1)
+        say("pids " + " ".join(map(str, w.worker_pids())))
+        signal.pause()
+        """
+    ) as program:
+        pids = [int(word) for word in program.wait_for("pids").split()]
+        program.process.kill()
+        assert all(dies(pid) for pid in pids)
+        program.signal_group(signal.SIGKILL)
+        assert program.everybody_ends()
+
+
 def test_a_program_that_becomes_another_one_takes_its_workers_with_it():
     with Program(
         """

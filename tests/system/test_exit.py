@@ -688,5 +688,21 @@ def test_the_program_starts_no_process_but_the_fork_server_and_the_workers():
         server = psutil.Process(w.worker_pids()[0]).ppid()
         assert sorted(tree) == sorted([server, *w.worker_pids()])
         assert psutil.Process(server).num_threads() == 1
-        for pid in w.worker_pids():
-            assert psutil.Process(pid).num_fds() <= psutil.Process().num_fds()
+
+
+def test_no_process_keeps_descriptors_of_a_worker_that_is_not_its_own():
+    def descriptors(pid):
+        links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+        return sorted(link.split(":")[0] for link in links)
+
+    with Worker(level=3, num_sub_workers=1) as first:
+        first.start()
+        alone = descriptors(psutil.Process(first.worker_pids()[0]).ppid())
+        with Worker(level=3, num_sub_workers=1) as second:
+            second.start()
+            server = psutil.Process(second.worker_pids()[0]).ppid()
+            assert descriptors(server) == alone
+            assert len(descriptors(second.worker_pids()[0])) == len(alone) - 3
+            with Fork(signal.pause) as fork:
+                eventually(lambda: "socket" not in descriptors(fork.pid))
+                assert len(descriptors(fork.pid)) == len(alone) - 3 + 1  # and its lifeline
