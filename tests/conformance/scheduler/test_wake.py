@@ -249,6 +249,44 @@ def test_the_look_before_parking_sees(driver, what):
     assert not driver.x.has_work(driver.mem), "and when it is done, there is nothing left"
 
 
+@pytest.mark.spec("SCHED-WAKE-2")
+def test_the_scheduler_thread_does_not_sleep_on_work_that_came_before_it_parked():
+    """It finds the pass taken, announces that it parks, and looks again: nobody will wake it."""
+    with Parked(sub=1) as parked:
+        driver = parked.driver
+        assert driver.x.try_lock(driver.mem)
+        driver.submit()
+        parked.park()
+        driver.x.unlock(driver.mem)
+        wait_until(lambda: driver.mem[L.BUSY] == 1)
+
+
+@pytest.mark.spec("SCHED-WAKE-2")
+@pytest.mark.parametrize("what", ["a wiring entry", "a consumed task"])
+def test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked(what):
+    driver = Driver(sub=1)
+    driver.mem[L.PARK_NS] = NEVER_NS
+    driver.mem[L.SPIN_NS] = 0
+    slot = driver.submit()
+    driver.finish_run()
+    if what == "a consumed task":
+        driver.run_pass()
+        driver.post_done(0)
+        driver.settle()
+        assert driver.consumed_list() == [slot]
+    assert driver.x.try_lock(driver.mem)
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, 0, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
+        driver.x.unlock(driver.mem)
+        if what == "a wiring entry":
+            wait_until(lambda: driver.mem[L.BUSY] == 1)
+            driver.post_done(0)
+            driver.x.announce_done(driver.mem)
+        assert drained.result(DEADLINE_S) == L.OK
+    driver.close()
+
+
 def submit_many(driver, count):
     for number in range(count):
         if number % L.WIRING_CAPACITY == 0:
