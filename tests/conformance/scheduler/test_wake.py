@@ -84,6 +84,18 @@ def test_a_completion_wakes_the_scheduler():
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
+def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, word):
+    driver.mem[L.SPIN_NS] = 0
+    driver.submit()
+    driver.run_pass()
+    driver.mem[word] = L.ON_DUTY
+    assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.PARK
+    assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
+    assert driver.mem[word] == 0, "woken, though the worker has not parked yet"
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
 def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
     with Parked(timer_ns=NEVER_NS) as parked:
         slot = parked.driver.submit()
