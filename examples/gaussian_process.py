@@ -282,9 +282,9 @@ def load(size):
 # ---------------------------------------------------------------- on the screen
 @contextmanager
 def progress_bar(worker, console):
-    """Show how far the run is; show nothing if nobody is looking."""
+    """Show how far the run is, until told how many tasks it had; nothing if nobody is looking."""
     if not console.is_terminal:
-        yield
+        yield lambda tasks: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -304,13 +304,17 @@ def progress_bar(worker, console):
 
         thread = threading.Thread(target=follow)
         thread.start()
+
+        def finish(tasks):
+            ended.set()
+            thread.join()
+            progress.update(bar, description="done", completed=tasks, total=tasks)
+
         try:
-            yield
+            yield finish
         finally:
             ended.set()
             thread.join()
-        total = progress.tasks[0].total
-        progress.update(bar, description="done", completed=total)
 
 
 def waiting(console, what):
@@ -388,8 +392,9 @@ def main():
         model = Model(worker, images, targets, held_out, options.tile)
         with threadpool_limits(1):  # the workers are forked with one BLAS thread each
             worker.start()
-        with progress_bar(worker, console):
+        with progress_bar(worker, console) as finish:
             timing = worker.run(model.build)
+            finish(timing.tasks)
         mean, variance = model.gather(model.mean), model.gather(model.variance)
 
     seconds = timing.host_wall_ns / 1e9
@@ -410,8 +415,8 @@ def main():
             ("edges", f"{timing.edges:,}"),
             (f"rings 0 to {len(peaks) - 1} at their peak", f"{', '.join(peaks)} MiB"),
             ("", ""),
-            ("time", f"{seconds:.2f} s"),
-            ("plain numpy", f"{numpy_seconds:.2f} s, threads: {options.workers}"),
+            ("time", f"{seconds:.3g} s"),
+            ("plain numpy", f"{numpy_seconds:.3g} s, threads: {options.workers}"),
             ("speed", f"{numpy_seconds / seconds:.2f} × numpy"),
             ("", ""),
             ("deviation from numpy", f"{deviation:.1e} at most, {TOLERANCE:.0e} allowed"),

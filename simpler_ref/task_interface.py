@@ -229,7 +229,10 @@ class ContinuousTensor:
         *,
         keep: Any = None,
     ) -> None:
-        sizes = tuple(map(index, shapes))
+        try:
+            sizes = tuple(map(index, shapes))
+        except TypeError:
+            raise TypeError(f"shape {shapes!r} must be a sequence of integers") from None
         kind = to_dtype(dtype)
         if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
             raise ValueError(
