@@ -118,24 +118,30 @@ def test_every_dtype_of_a_task_arrives_as_what_it_is():
         assert report.tolist() == [1] * len(kinds)
 
 
+_seen = {}
+
+
+def look_at_slots(args):
+    mem, found = _seen["mem"], args.tensor(0).numpy()
+    slots = int(mem[L.A_SLOTS])
+    found[:] = slots - int(mem[L.PRIVATE]), np.count_nonzero(mem[slots:][:1000])
+    mem[slots:][:1000] = -1
+
+
 def test_a_worker_reads_none_of_the_parents_own_part_of_the_engine():
     with Worker(level=3, num_sub_workers=1) as w:
-        mem = w._runtime.engine.mem
+        mem = _seen["mem"] = w._runtime.engine.mem
         found = w.empty(2, np.int64)
 
-        def look():
-            slots = int(mem[L.A_SLOTS])
-            found[:] = slots - int(mem[L.PRIVATE]), np.count_nonzero(mem[slots:][:1000])
-            mem[slots:][:1000] = -1
-
         def graph(orch, args, config):
-            orch.submit_sub(args)
+            orch.submit_sub(args, args_of((found, T.INOUT)))
             assert mem[int(mem[L.A_SLOTS]) :][:1000].any()
 
-        w.run(graph, w.register(look))
+        w.run(graph, w.register(look_at_slots))
         assert found[0] > 0
         assert found[1] == 0
         w.run(only(w.register(lambda: None)))
+        _seen.clear()
 
 
 def test_memory_takes_pages_only_as_it_is_touched():
