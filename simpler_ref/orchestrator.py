@@ -160,7 +160,7 @@ class Orchestrator:
         """
         if get_ident() != self._thread:
             raise self._wrong_thread()
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = (shape,) if isinstance(shape, int) else shape
         tensor = ContinuousTensor(0, sizes, to_dtype(dtype))
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
         slot = kernels.alloc_buffer(mem, wire)
