@@ -167,18 +167,21 @@ def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
         seen = w.share(np.full(2, -1))
 
         def look():
-            if seen[0] < 0:  # the first time
+            if seen[0] < 0:
                 seen[0] = np.count_nonzero(mem[private])
                 seen[1] = np.count_nonzero(mem[: L.HEADER_WORDS])
                 mem[private] = 7  # and cannot change what the parent keeps there
 
-        handle = w.register(look)
+        handle = w.register(lambda: None)
 
         def orch_fn(orch, args, config):
             for i in range(10):
                 orch.submit_sub(handle, make_args((key(64 * i + 64), T.INOUT)))
             assert np.count_nonzero(mem[private]) > 0
 
+        w.run(orch_fn)
+        handle = w.register(look)
+        assert np.count_nonzero(mem[private]) > 0  # when the next workers are forked
         assert w.run(orch_fn).tasks == 10
         assert seen[0] == 0
         assert seen[1] > 0
