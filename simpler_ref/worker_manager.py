@@ -77,7 +77,7 @@ class WorkerManager:
         self._socket: socket.socket | None = None
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
-        self._heard = threading.Condition()  # of the monitor thread: it has changed pids or lost
+        self._heard = threading.Condition()  # of the monitor thread: what it knows of processes
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
         self.lost = False
@@ -120,7 +120,9 @@ class WorkerManager:
 
     def replace_dead(self) -> None:
         """Fork a successor for every worker that has died."""
-        self._bring_up(sorted(self.dead))
+        with self._heard:
+            dead = sorted(self.dead)
+        self._bring_up(dead)
 
     def _bring_up(self, workers: Iterable[int]) -> None:
         mem, kernels = self._engine.mem, self._engine.kernels
@@ -198,9 +200,10 @@ class WorkerManager:
             self._heard.notify_all()
 
     def _mark_dead(self, worker: int, code: int) -> None:
-        if not self._closing:
-            self._engine.kernels.report_death(self._engine.mem, worker, code)
-        self.dead[worker] = code  # last: from now on a successor may use the worker's words
+        with self._heard:  # no successor may have the worker's words before this is done
+            self.dead[worker] = code
+            if not self._closing:
+                self._engine.kernels.report_death(self._engine.mem, worker, code)
 
     # ------------------------------------------------------------ the end
     def stop(self) -> None:
