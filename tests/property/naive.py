@@ -148,6 +148,7 @@ class Naive:
         self.window = window
         self.kinds = [NEXT_LEVEL] * next_level + [SUB] * sub
         self.usable = [True] * len(self.kinds)
+        self.parked = [False] * len(self.kinds)
         self.mail = ["IDLE"] * len(self.kinds)  # IDLE, TASK_READY, or an answer: OK, ERROR
         self.holds = [None] * len(self.kinds)  # the task a worker was given
         self.dead = set()  # those the Scheduler has not taken note of yet
@@ -167,6 +168,7 @@ class Naive:
         self.slabs = {}  # key → the live task that owns the slab there
         self.scopes = [[]]
         self.wiring = []
+        self.held = [False, False]  # per kind: its head waits a moment for a worker that is awake
         self.ready = [[], []]  # per kind: batches, each a list of tasks in no particular order
         self.consumed = []
 
@@ -350,9 +352,14 @@ class Naive:
             idle = [w for w in pool if self.usable[w] and self.holds[w] is None]
             usable = [w for w in pool if self.usable[w]]
             if not self.cancelled and usable and not idle:
-                return
+                break
             if not self.cancelled and usable:
-                chosen = [t for t in queue[0] if given.get(t) in idle]
+                awake = [w for w in idle if not self.parked[w]]
+                if not awake and any(self.holds) and not self.held[kind]:
+                    self.held[kind] = True  # the time to wait is 0 here: the next look ends it
+                    return
+                self.held[kind] = False
+                chosen = [t for t in queue[0] if given.get(t) in (awake or idle)]
                 if not chosen:
                     raise Forbidden(f"{idle} are idle while {queue[0]} wait; given: {given}")
                 task, worker = chosen[0], given[chosen[0]]
@@ -365,6 +372,7 @@ class Naive:
                 if not self.cancelled:
                     self.note_error("LOST", task, -1)
                 self.batch(lambda task=task: self.finish(task, False))
+        self.held[kind] = False
 
     @staticmethod
     def take(queue, task):
@@ -422,6 +430,7 @@ class Naive:
 
     def revive(self, worker):
         self.usable[worker], self.mail[worker] = True, "IDLE"
+        self.parked[worker] = False
 
     def frame(self, task, digest):
         """Return the bytes of a task's mailbox from the digest on."""

@@ -55,6 +55,7 @@ class Program:
             heap=ring_bytes, rings=rings, window=window, next_level=next_level, sub=sub
         )
         self.mem = d.mem
+        self.mem[L.HOLD_NS] = 0
         self.twin = Naive(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,
@@ -187,6 +188,11 @@ class Program:
             self.driver.post_done(worker, None if ok else ValueError(f"worker {worker}"))
             twin.answer(worker, ok)
 
+    def park(self, which, asleep):
+        worker = which % len(self.twin.kinds)
+        self.driver.set_parked(worker, asleep)
+        self.twin.parked[worker] = asleep
+
     def die(self, which):
         worker = which % len(self.twin.kinds)
         if worker not in self.deaths:
@@ -267,6 +273,8 @@ class Program:
             L.MAP_COUNT: len(twin.map),
         }
         assert {word: int(self.mem[word]) for word in words} == words
+        held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
+        assert held.tolist() == twin.held
         if twin.error is None:
             assert self.mem[L.RUN_ERROR] == 0
         else:
@@ -420,6 +428,7 @@ STEPS = {
     "set_idle": (3, lambda rng: ("set_idle",)),
     "reclaim": (3, lambda rng: ("reclaim",)),
     "bury": (1, lambda rng: ("bury",)),
+    "park": (3, lambda rng: ("park", rng.randrange(8), rng.random() < 0.5)),
     "whole_pass": (2, lambda rng: ("whole_pass",)),
     "orch_pass": (2, lambda rng: ("orch_pass",)),
 }
