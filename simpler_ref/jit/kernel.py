@@ -11,12 +11,14 @@ With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba import typeof
@@ -125,10 +127,25 @@ def bind(func: F) -> F:
     Arguments must have the declared types; numba's unboxing rejects others with a TypeError.
     """
     if INTERPRETED:
-        return func
+        return _in_one_piece(func)
     signature = func.entry_signature  # type: ignore[attr-defined]
     func.compile(signature)  # type: ignore[attr-defined]
     return func.get_overload(signature)  # type: ignore[attr-defined]
+
+
+def _in_one_piece(func: F) -> F:
+    """Keep signal handlers, which may raise, out of interpreted entries as out of compiled ones."""
+
+    @functools.wraps(func)
+    def call(*args: Any) -> Any:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            return func(*args)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return cast(F, call)
 
 
 def compiled_now(func: Callable[..., Any]) -> bool:

@@ -64,7 +64,7 @@ class Rig:
 
 # ---------------------------------------------------------------- a worker
 @pytest.mark.spec("SCHED-DEATH-1", "SCHED-DEATH-3")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGXCPU])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU])
 def test_a_worker_killed_in_a_task_fails_it_and_is_replaced(number):
     with Rig(workers=2) as rig:
         w, before = rig.w, rig.w.worker_pids()
@@ -183,7 +183,8 @@ def test_deaths_at_random_moments_never_hang_a_run():
             def strike(victims=victims, pause=pause):
                 time.sleep(pause)
                 for pid in victims:
-                    os.kill(int(pid), signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # killed before, not yet missed
+                        os.kill(int(pid), signal.SIGKILL)
 
             marks[:] = 0
             with Concurrently(strike), contextlib.suppress(TaskError):

@@ -15,11 +15,13 @@ import simpler_ref.worker
 from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
 
 from .programs import Fork, eventually
 from .test_failures import args_of, mark, only
 
 FOREVER_NS = 1 << 60
+SLOW = 20 if INTERPRETED else 1
 
 
 def in_a_fork(function):
@@ -78,7 +80,7 @@ def test_no_wake_is_lost_in_thousands_of_runs_without_a_time_limit(workers):
                     if rng.random() < 0.3:
                         pause(rng.random() * 120e-6)
 
-            for _ in range(4000):
+            for _ in range(4000 // SLOW):
                 mem[L.SPIN_NS] = rng.choice((0, 0, 2_000, 50_000))
                 w.run(graph)
                 if rng.random() < 0.3:
@@ -105,7 +107,7 @@ def test_no_wake_is_lost_while_waiting_for_room():
                         a = args_of((buffer, T.INPUT), scalars=[rng.randrange(60)])
                         orch.submit_sub(lazy, a)
 
-            for _ in range(400):
+            for _ in range(400 // SLOW):
                 mem[L.SPIN_NS] = rng.choice((0, 2_000, 50_000))
                 w.run(graph)
 
@@ -136,7 +138,7 @@ def test_tasks_go_on_while_the_orch_function_is_busy_elsewhere():
                     due = before + length
                     eventually(lambda due=due: x[15] == due)
 
-            for _ in range(600):
+            for _ in range(600 // SLOW):
                 mem[L.SPIN_NS] = rng.choice((0, 2_000, 50_000))
                 w.run(graph)
 
@@ -169,7 +171,7 @@ def test_two_tasks_that_need_each_other_always_meet():
                 if rng.random() < 0.7:  # nobody but the Scheduler thread is there
                     eventually(lambda: w.progress()[0] == 2)
 
-            for round_ in range(1, 800):
+            for round_ in range(1, 800 // SLOW):
                 mem[L.SPIN_NS] = rng.choice((0, 2_000, 50_000))
                 w.run(graph, round_)
                 pause(rng.random() * 100e-6)
