@@ -13,7 +13,7 @@ from collections.abc import Callable
 from . import layout as L
 from . import mailbox, ring, schedule, submit, tensormap
 from .atomics import fence, store, wire_words
-from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry
+from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry, in_one_piece
 
 Entry = Callable[..., int]
 
@@ -196,7 +196,7 @@ class Entries:
         silent = sys.stderr is None or not sys.stderr.isatty()
         for name, function in list(globals().items()):
             if hasattr(function, "entry_signature"):
-                setattr(self, name, bind(function))
+                setattr(self, name, in_one_piece(bind(function)))
                 if not silent and compiled_now(function):
                     print("simpler_ref: compiling kernels, once on this machine …", file=sys.stderr)
                     silent = True

@@ -127,14 +127,20 @@ def bind(func: F) -> F:
     Arguments must have the declared types; numba's unboxing rejects others with a TypeError.
     """
     if INTERPRETED:
-        return _in_one_piece(func)
+        return func
     signature = func.entry_signature  # type: ignore[attr-defined]
     func.compile(signature)  # type: ignore[attr-defined]
     return func.get_overload(signature)  # type: ignore[attr-defined]
 
 
-def _in_one_piece(func: F) -> F:
-    """Keep signal handlers, which may raise, out of interpreted entries as out of compiled ones."""
+def in_one_piece(func: F) -> F:
+    """Keep signal handlers, which may raise, out of an interpreted entry as out of a compiled one.
+
+    Python runs them between any two lines of the main thread. Blocked signals wait until the entry
+    is over, unless the program has another thread that takes them.
+    """
+    if not INTERPRETED:
+        return func
 
     @functools.wraps(func)
     def call(*args: Any) -> Any:

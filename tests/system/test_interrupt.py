@@ -212,7 +212,7 @@ def test_any_exception_of_a_signal_handler_unwinds_a_run():
 
             def strike():
                 b.started.wait()
-                os.kill(os.getpid(), signal.SIGUSR1)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                 eventually(lambda: b.mem[L.CANCEL])
                 b.go.open()
 
