@@ -24,6 +24,7 @@ from .task_interface import (
     TaskArgs,
     TaskState,
     make_tensor,
+    require_visible_now,
     to_dtype,
 )
 
@@ -91,6 +92,8 @@ class Orchestrator:
                 counts, wire = 0, b""
             else:
                 tensors, scalars = args._tensors, args._scalars
+                if args._doubts:
+                    require_visible_now(args._doubts)
                 if scalars:
                     counts = len(tensors) | len(scalars) << 32
                     wire = b"".join(tensors + scalars)
@@ -508,6 +511,12 @@ class Ring:
                 "earlier"
             )
         asked = Orchestrator._requested(wire)
+        if end == alive and asked <= self.heap_size(ring):
+            return (
+                f"no room for the arguments or outputs of another task within {timeout_s} s: those of "
+                f"{int(mem[L.LIVE])} live tasks fill their tables. Give Worker(task_window=…) a larger "
+                "value, or end a scope earlier"
+            )
         return (
             f"HeapRing exhausted: ring {ring} ({_mib(self.heap_size(ring))}) had no room"
             f"{' for ' + _mib(asked) if asked else ''} within {timeout_s} s: "

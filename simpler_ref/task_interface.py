@@ -461,10 +461,31 @@ def _require_visible(
         why = reason
     if not checks and covers(shared_mappings(), address, nbytes) is not None:
         return None
-    raise ValueError(
-        f"a worker process cannot see the {nbytes} bytes at {address:#x}: "
-        f"{why or 'it is private to this process'}; {remedy}"
+    raise invisible(address, nbytes, why or "it is private to this process", remedy)
+
+
+def invisible(
+    address: int,
+    nbytes: int,
+    why: str,
+    remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
+) -> ValueError:
+    """Return the exception for memory that a worker process could not see."""
+    return ValueError(
+        f"a worker process cannot see the {nbytes} bytes at {address:#x}: {why}; {remedy}"
     )
+
+
+def require_visible_now(spans: list[tuple[int, int]]) -> None:
+    """Ask the Worker whose run is in progress about memory that was accepted before the run.
+
+    Raises
+    ------
+    ValueError
+        Its workers cannot see some of it.
+    """
+    for address, nbytes in spans:
+        _require_visible(address, nbytes)
 
 
 # ---------------------------------------------------------------- TaskArgs
@@ -476,14 +497,17 @@ class TaskArgs:
     In the orchestration function it is built; in a worker it is read, for the time of the call.
     """
 
-    __slots__ = ("_scalars", "_tensors")
+    __slots__ = ("_doubts", "_scalars", "_tensors")
 
     _tensors: list[bytes]
     _scalars: list[bytes]
+    _doubts: list[tuple[int, int]]
+    """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
 
     def __init__(self) -> None:
         self._tensors = []
         self._scalars = []
+        self._doubts = []
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory.
@@ -499,6 +523,8 @@ class TaskArgs:
             raise RuntimeError("cannot add tensor after scalar: add all tensors first")
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
+            if _current.check is None:
+                self._doubts.append((tensor.data, tensor.nbytes()))
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
@@ -557,6 +583,7 @@ class TaskArgs:
         """Remove everything."""
         self._tensors.clear()
         self._scalars.clear()
+        self._doubts.clear()
 
     def __len__(self) -> int:
         return len(self._tensors) + len(self._scalars)

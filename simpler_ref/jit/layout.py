@@ -118,7 +118,7 @@ W_COLLECTED = W_SLOT + 2  # 1: its completion is taken, its mailbox still says T
 W_USABLE = W_SLOT + 3  # 1 between INIT_DONE and death
 W_MAILBOX = 13 * LINE
 W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
-TRACE_WORDS = 1024
+TRACE_WORDS = 8192
 TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD
 WORKER_WORDS = W_TRACE + TRACE_WORDS
 

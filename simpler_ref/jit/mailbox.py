@@ -277,5 +277,5 @@ def request_stop(mem, worker):
 def empty_mailbox(mem, worker):
     """Bring a worker's words to what a fresh process expects (no process serves them now)."""
     w = worker_at(mem, worker)
-    for k in range(L.WORKER_WORDS):
+    for k in range(L.W_TRACE + 1):
         mem[w + k] = 0

@@ -224,7 +224,8 @@ def record_error(mem, outcome, slot, worker, detail):
     if outcome == L.TASK_FAILURE:
         w = worker_at(mem, worker)
         copy_words(mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
-        copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, L.TRACE_WORDS)
+        used = 1 + (int(mem[w + L.W_TRACE]) + L.WORD - 1) // L.WORD
+        copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, min(used, L.TRACE_WORDS))
     store(mem, L.RUN_ERROR, outcome)
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from simpler_ref import TensorArgType as T
-from simpler_ref import Worker
+from simpler_ref import TaskArgs, Worker
 from simpler_ref.jit import layout as L
 
 from .programs import Program, check_program
@@ -198,3 +198,23 @@ def test_the_package_does_not_start_multiprocessing():
         """
     )
     assert out == "False\n"
+
+
+@pytest.mark.spec("ORCH-MISUSE-2")
+def test_an_array_accepted_before_the_run_is_checked_by_the_worker_that_runs():
+    with Worker(3, num_sub_workers=1) as one:
+        handle = one.register(lambda args: args.tensor(0).numpy().fill(1))
+        one.start()
+        with Worker(3) as other:
+            foreign, own = TaskArgs(), TaskArgs()
+            foreign.add_tensor(other.empty(4), T.INOUT)
+            array = one.empty(4)
+            own.add_tensor(array, T.INOUT)
+
+            def refused(orch, args, config):
+                with pytest.raises(ValueError, match="after the workers were started"):
+                    orch.submit_sub(handle, foreign)
+                orch.submit_sub(handle, own)
+
+            assert one.run(refused).tasks == 1
+            assert array.tolist() == [1] * 4
