@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TensorArgType as T
 from simpler_ref import TaskArgs, Worker
+from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from .programs import Program, check_program
