@@ -135,8 +135,9 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
     for key, slot in list(table.twin.items())[::2]:
         table.erase(key, slot)
     table.check()
-    for key, slot in list(table.twin.items()):
-        table.erase(key, slot)
+    while table.twin:  # twice where the owner of a slab takes the place of its producer
+        for key, slot in list(table.twin.items()):
+            table.erase(key, slot)
     table.check()
     assert not table.places()[:, L.E_SLOT].any()
     table.close()
