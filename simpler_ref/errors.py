@@ -66,7 +66,7 @@ class WorkerLostError(TaskError):
         Its wait status, as `os.waitstatus_to_exitcode` gives it: negative for a signal.
     """
 
-    def __init__(self, message: str, *, status: int, **details: object) -> None:
+    def __init__(self, message: str, *, status: int = 0, **details: object) -> None:
         super().__init__(message, **details)  # type: ignore[arg-type]
         self.status = status
 
@@ -89,8 +89,11 @@ class CallableError(ValueError):
     """
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(code, message)
         self.code = code
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 class LocalSlotExhaustedError(RuntimeError):

@@ -112,8 +112,9 @@ class _Runtime:
             self.manager.start(snapshot)
         with signals_blocked():
             if self.scheduler is None:
-                self.scheduler = Scheduler(self.engine)
-                self.scheduler.start()
+                scheduler = Scheduler(self.engine)
+                scheduler.start()
+                self.scheduler = scheduler
 
     def stop_workers(self) -> None:
         if self.manager is not None:

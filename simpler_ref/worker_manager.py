@@ -95,28 +95,32 @@ class WorkerManager:
         callables = LocalCallables(snapshot)
         with signals_blocked() as mask:
             self._fork_server(callables, mask)
-            self._monitor = threading.Thread(
-                target=self._watch, name="simpler-monitor", daemon=True
-            )
-            self._monitor.start()
+            monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
+            monitor.start()
+            self._monitor = monitor
         self._bring_up(range(self._workers))
 
     def _fork_server(self, callables: LocalCallables, mask: set[int | signal.Signals]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         parent_pid = os.getpid()
-        parent_fd = os.pidfd_open(parent_pid)
+        with theirs:
+            parent_fd = os.pidfd_open(parent_pid)
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    server = fork_server(
+                        lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, mask)
+                    )
+            finally:
+                os.close(parent_fd)
         try:
-            with warnings.catch_warnings():
-                # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                server = fork_server(
-                    lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, mask)
-                )
             self._server_fd = os.pidfd_open(server)
-        finally:
-            theirs.close()
-            os.close(parent_fd)
+        except OSError:
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            raise
 
     def replace_dead(self) -> None:
         """Fork a successor for every worker that has died."""
@@ -133,19 +137,19 @@ class WorkerManager:
             self._send(b"F", worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         for worker in workers:
-            answer = self._wait_ready(worker, deadline)
-            if answer != L.OK:
-                death = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS + L.W_DEATH
-                how = (
-                    describe_status(int(mem[death]) - L.DEATH_BIAS)
-                    if answer == L.ILLEGAL
-                    else f"silent for {self._start_timeout_s} s"
-                )
+            if self._wait_ready(worker, deadline) != L.OK or not self._wait_for_pid(worker):
                 raise WorkerStartError(
-                    f"sub worker {worker} (pid {self.pids.get(worker, '?')}) did not start: {how}"
+                    f"sub worker {worker} (pid {self.pids.get(worker, '?')}) did not start: "
+                    f"{self._why(worker)}"
                 )
-            self._wait_for_pid(worker)
             kernels.set_usable(mem, worker, 1)
+
+    def _why(self, worker: int) -> str:
+        if self.lost:
+            return "the process that forks the workers has ended; it says on stderr why"
+        if worker in self.dead:
+            return describe_status(self.dead[worker])
+        return f"silent for {self._start_timeout_s} s"
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python looks for signals."""
@@ -156,9 +160,10 @@ class WorkerManager:
             if answer != L.TIMED_OUT or rest <= 0:
                 return answer
 
-    def _wait_for_pid(self, worker: int) -> None:
+    def _wait_for_pid(self, worker: int) -> bool:
         with self._heard:
             self._heard.wait_for(lambda: worker in self.pids or self.lost)
+            return worker in self.pids
 
     def kill_busy(self) -> None:
         """Kill every worker that holds a task; the Scheduler will fail those tasks."""
@@ -192,12 +197,12 @@ class WorkerManager:
                     self._heard.notify_all()
             else:
                 self._mark_dead(worker, code)
-        for worker in range(self._workers):
-            if worker not in self.dead:
-                self._mark_dead(worker, -signal.SIGKILL)
         with self._heard:
             self.lost = True
             self._heard.notify_all()
+        for worker in range(self._workers):
+            if worker not in self.dead:
+                self._mark_dead(worker, -signal.SIGKILL)
 
     def _mark_dead(self, worker: int, code: int) -> None:
         with self._heard:  # no successor may have the worker's words before this is done

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import signal
+import threading
 import time
 
 import numpy as np
@@ -12,7 +15,7 @@ import psutil
 import pytest
 
 import simpler_ref.fork_server
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
@@ -382,7 +385,7 @@ def test_a_stopped_program_can_go_on():
 
 
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
-    from simpler_ref import WorkerStartError, worker_manager
+    from simpler_ref import worker_manager
 
     with Worker(level=3, num_sub_workers=2, start_timeout_s=0.05) as w:
         marks = w.share(np.zeros(4, np.int64))
@@ -418,3 +421,74 @@ def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monke
         assert_works(rig.w, rig.ok, rig.marks)
         assert len(rig.w.worker_pids()) == 2
         assert rig.w._runtime.engine.mem[L.LIVE] == 0
+
+
+def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeypatch, capfd):
+    with Worker(level=3, num_sub_workers=2) as w:
+        marks = w.share(np.zeros(4, np.int64))
+        ok = w.register(mark)
+        with monkeypatch.context() as patch:
+
+            def refuse(self, worker):
+                raise OSError(errno.EAGAIN, "no more processes")
+
+            patch.setattr(simpler_ref.fork_server._Server, "fork", refuse)
+            with pytest.raises(WorkerStartError, match=r"has ended; it says on stderr why"):
+                w.run(only(ok))
+            assert "no more processes" in capfd.readouterr().err
+        assert_works(w, ok, marks)
+
+
+def test_a_start_that_lacks_descriptors_leaves_nothing_and_can_be_repeated():
+    def program():
+        w = Worker(level=3, num_sub_workers=2)
+        w.init()
+        ok = w.register(mark)
+        marks = w.share(np.zeros(4, np.int64))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        before = psutil.Process().num_fds()
+        fillers, failed = [], 0
+        while not w.worker_pids():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+            with contextlib.suppress(OSError):
+                while True:
+                    fillers.append(os.dup(0))
+            for _ in range(failed):
+                os.close(fillers.pop())
+            with contextlib.suppress(OSError, WorkerStartError):
+                w.start()
+            for filler in fillers:
+                os.close(filler)
+            fillers.clear()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            if not w.worker_pids():
+                failed += 1
+                assert psutil.Process().num_fds() == before
+                assert psutil.Process().children() == []
+        assert failed > 3  # each of them lacked one more
+        assert_works(w, ok, marks)
+        w.close()
+
+    with Fork(program) as fork:
+        assert fork.wait() == 0
+        assert fork.everybody_ends()
+
+
+@pytest.mark.parametrize("name", ["simpler-monitor", "simpler-scheduler"])
+def test_a_start_that_lacks_a_thread_leaves_nothing_and_can_be_repeated(monkeypatch, name):
+    with Worker(level=3, num_sub_workers=2) as w:
+        marks = w.share(np.zeros(4, np.int64))
+        ok = w.register(mark)
+        with monkeypatch.context() as patch:
+            start = threading.Thread.start
+
+            def refuse(self):
+                if self.name == name:
+                    raise RuntimeError("can't start new thread")
+                start(self)
+
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                w.start()
+            assert psutil.Process().children() == []
+        assert_works(w, ok, marks)

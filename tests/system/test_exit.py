@@ -70,6 +70,7 @@ def test_a_program_may_end_without_close_and_says_nothing(ending):
         ("w.run(lambda *_: sys.exit(6))", 6, ""),
         ("w.run(lambda *_: 1 / 0)", 1, "ZeroDivisionError: division by zero"),
         ("with w2: w2.run(lambda *_: sys.exit(7))", 7, ""),
+        ("import atexit; atexit.register(lambda: 1 / 0)", 0, "ZeroDivisionError: division by zero"),
     ],
 )
 def test_the_exit_code_is_the_programs_own(body, code, last):
@@ -81,7 +82,9 @@ def test_the_exit_code_is_the_programs_own(body, code, last):
     assert "leaked" not in err
 
 
-@pytest.mark.parametrize("moment", ["before init", "after init", "after start", "in a run"])
+@pytest.mark.parametrize(
+    "moment", ["before init", "after init", "after start", "in a run", "in one run after the other"]
+)
 def test_a_program_may_end_at_any_stage(moment):
     source = {
         "before init": "w = Worker(level=3, num_sub_workers=2)",
@@ -96,6 +99,16 @@ def test_a_program_may_end_at_any_stage(moment):
             threading.Thread(target=run, daemon=True).start()
             while not w._running:
                 time.sleep(0.001)
+        """,
+        "in one run after the other": """
+            w = Worker(level=3, num_sub_workers=2)
+            h = w.register(lambda: None)
+            w.init()
+            def work():
+                while True:
+                    w.run(lambda orch, *_: orch.submit_sub(h))
+            threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.3)
         """,
     }[moment]
     code, _, err = run_program(source, *QUIET)

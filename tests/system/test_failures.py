@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
+import pickle
 import threading
 import traceback
 import weakref
@@ -11,7 +13,16 @@ import weakref
 import numpy as np
 import pytest
 
-from simpler_ref import RemoteTraceback, RingFullError, TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import (
+    CallableError,
+    RemoteTraceback,
+    RingFullError,
+    TaskArgs,
+    TaskError,
+    Worker,
+    WorkerLostError,
+    WorkerStartError,
+)
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
@@ -440,6 +451,24 @@ def test_an_exception_leaves_no_reference_cycle_to_what_the_run_held():
             assert watch() is None
         finally:
             gc.enable()
+
+
+def test_exceptions_can_be_pickled_and_copied():
+    """They may have to leave the process: of a pool, a test runner, a notebook's kernel."""
+    whole = {"task": 3, "callable_name": "f", "worker": 1, "pid": 5, "remote_traceback": "the text"}
+    for error in (
+        TaskError("told", **whole),
+        WorkerLostError("told", status=-9, **whole),
+        RingFullError("told"),
+        WorkerStartError("told"),
+        CallableError("HASHID_FORMAT_INVALID", "told"),
+        RemoteTraceback("told"),
+    ):
+        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(twin) is type(error)
+            assert str(twin) == str(error)
+            assert "told" in str(twin)
+            assert vars(twin) == vars(error)
 
 
 # ---------------------------------------------------------------- no room
