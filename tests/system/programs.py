@@ -6,6 +6,7 @@ end-of-file, the program and all its descendants are gone, however they ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -16,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from simpler_ref.jit.entries import entries
 
@@ -87,6 +90,7 @@ class Program:
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to everybody, as a terminal does."""
+        assert self.process.returncode is None, "not waited for, so its id is still its own"
         os.killpg(self.process.pid, number)
 
     def tell(self, line: str) -> None:
@@ -153,6 +157,7 @@ class Fork:
         os.close(self._lifeline)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self.pid
         os.kill(self.pid, number)
 
     def wait(self) -> int:
@@ -216,5 +221,20 @@ def dies(pid: int) -> bool:
         return True
     try:
         return bool(select.select([fd], [], [], DEADLINE_S)[0])
+    finally:
+        os.close(fd)
+
+
+def strike(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to a process that this one has started, directly or not, and to no other."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            ancestors = [parent.pid for parent in psutil.Process(pid).parents()]
+            assert os.getpid() in ancestors, f"process {pid} is none of ours"
+            signal.pidfd_send_signal(fd, number)
     finally:
         os.close(fd)

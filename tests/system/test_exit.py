@@ -19,7 +19,16 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
-from .programs import Concurrently, Fork, Program, check_program, dies, eventually, run_program
+from .programs import (
+    Concurrently,
+    Fork,
+    Program,
+    check_program,
+    dies,
+    eventually,
+    run_program,
+    strike,
+)
 from .test_failures import args_of, assert_works, mark, only
 
 QUIET = ("-W", "error", "-X", "dev")
@@ -274,7 +283,7 @@ def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
         original(self, worker, code)
 
     manager._mark_dead = drop_it.__get__(manager)
-    os.kill(pids[0], signal.SIGKILL)
+    strike(pids[0])
     monitor.join(30)
     assert not monitor.is_alive()
     assert all(dies(pid) for pid in pids)
@@ -616,12 +625,12 @@ def test_two_workers_at_once_do_not_know_of_each_other():
             for _ in range(50):
                 assert_works(a, ok_a, marks_a)
                 assert_works(b, ok_b, marks_b)
-            os.kill(b.worker_pids()[0], signal.SIGKILL)
+            strike(b.worker_pids()[0])
             assert_works(a, ok_a, marks_a)
             eventually(lambda: len(b.worker_pids()) == 1)
             assert_works(b, ok_b, marks_b)
             server = psutil.Process(a.worker_pids()[0]).ppid()
-            os.kill(server, signal.SIGKILL)
+            strike(server)
             eventually(lambda: not a.worker_pids())
             assert_works(b, ok_b, marks_b)
             assert_works(a, ok_a, marks_a)
@@ -681,7 +690,7 @@ def test_a_worker_lives_on_any_thread_and_may_change_threads():
         ok = w.register(mark)
         _on_a_thread(lambda: assert_works(w, ok, marks))
         assert_works(w, ok, marks)
-        os.kill(w.worker_pids()[0], signal.SIGKILL)
+        strike(w.worker_pids()[0])
         eventually(lambda: len(w.worker_pids()) == 1)
         _on_a_thread(lambda: assert_works(w, ok, marks))
         with pytest.raises(TaskError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
 import signal
 import threading
@@ -21,6 +20,7 @@ from simpler_ref.jit import layout as L
 
 from ..support import Gate
 from .programs import Concurrently, Fork, Program, eventually
+from .programs import strike as send
 from .test_failures import args_of, assert_works, failing_leaf, mark, only
 
 
@@ -280,7 +280,7 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
         w.init()
         w.start()
         stopped = w.worker_pids()[0]
-        os.kill(stopped, signal.SIGSTOP)
+        send(stopped, signal.SIGSTOP)
         closing = threading.Event()
 
         def strike():
