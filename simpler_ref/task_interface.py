@@ -476,7 +476,7 @@ def invisible(
     )
 
 
-def require_visible_now(spans: list[tuple[int, int]]) -> None:
+def require_visible_now(spans: Sequence[tuple[int, int]]) -> None:
     """Ask the Worker whose run is in progress about memory that was accepted before the run.
 
     Raises
@@ -501,13 +501,13 @@ class TaskArgs:
 
     _tensors: list[bytes]
     _scalars: list[bytes]
-    _doubts: list[tuple[int, int]]
+    _doubts: tuple[tuple[int, int], ...]
     """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
 
     def __init__(self) -> None:
         self._tensors = []
         self._scalars = []
-        self._doubts = []
+        self._doubts = ()
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory.
@@ -524,7 +524,7 @@ class TaskArgs:
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
             if _current.check is None:
-                self._doubts.append((tensor.data, tensor.nbytes()))
+                self._doubts = (*self._doubts, (tensor.data, tensor.nbytes()))
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
@@ -583,7 +583,7 @@ class TaskArgs:
         """Remove everything."""
         self._tensors.clear()
         self._scalars.clear()
-        self._doubts.clear()
+        self._doubts = ()
 
     def __len__(self) -> int:
         return len(self._tensors) + len(self._scalars)
