@@ -386,7 +386,7 @@ def test_a_stopped_program_can_go_on():
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
     from simpler_ref import worker_manager
 
-    with Worker(level=3, num_sub_workers=2, start_timeout_s=0.05) as w:
+    with Worker(level=3, num_sub_workers=2, start_timeout_s=1.0) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
         monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
