@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 from multiprocessing import resource_tracker
@@ -29,6 +30,10 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("simpler")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job has Ctrl-C off
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # ---------------------------------------------------------------- rules and tests
