@@ -1,4 +1,4 @@
-"""Which callable a task runs: descriptors, their hashes, and the handles users hold.
+"""Which callable a task runs: descriptors, their hashes, payloads, and the handles users hold.
 
 A callable is named by the SHA-256 of a canonical description of it, never by a number: the digest
 is what a mailbox carries, and each worker maps it to a slot of its own.
@@ -9,16 +9,22 @@ from __future__ import annotations
 import enum
 import hashlib
 import io
+import itertools
+import os
+import pickle
+import platform as _platform
 import re
 import struct
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
 
 from .errors import CallableError
+from .jit import layout as L
 from .task_interface import ContinuousTensor, is_shared, view_memory
 
 _SCHEMA = 1
@@ -56,6 +62,41 @@ def build_python_serialized_descriptor(payload: bytes) -> bytes:
     """Describe a Python callable by its serialised form (cloudpickle's output)."""
     return _u32(_SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE) + _text(
         hashlib.sha256(payload).digest()
+    )
+
+
+class ChipTarget(Protocol):
+    """What a chip callable must offer to be described."""
+
+    @property
+    def sig_count(self) -> int: ...  # noqa: D102
+
+    def sig(self, i: int) -> int: ...  # noqa: D102
+
+    def to_bytes(self) -> bytes: ...  # noqa: D102
+
+
+def build_signature_schema(directions: Sequence[int]) -> bytes:
+    """Describe the directions of a chip callable's arguments."""
+    return _u32(_SCHEMA, len(directions), *(int(direction) for direction in directions))
+
+
+def build_chip_callable_descriptor(
+    *, target: ChipTarget, platform: str, runtime: str, target_arch: str | None = None
+) -> bytes:
+    """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
+
+    `target_arch` is that of this machine if it is not given.
+    """
+    arch = _platform.machine() if target_arch is None else target_arch
+    signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
+    return (
+        _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
+        + _text(arch)
+        + _text(platform)
+        + _text(runtime)
+        + _text(hashlib.sha256(target.to_bytes()).digest())
+        + _text(hashlib.sha256(signature).digest())
     )
 
 
@@ -118,6 +159,10 @@ class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
+BY_REGISTRATION = b"by registration only: "
+"""How the stand-in begins for the bytes of a callable that cannot be serialised."""
+
+
 def serialize(target: Callable[..., Any]) -> bytes:
     """Return the bytes that identify a callable.
 
@@ -128,8 +173,102 @@ def serialize(target: Callable[..., Any]) -> bytes:
     try:
         _Serializer(buffer).dump(target)
     except Exception:
-        return b"by registration only: " + uuid.uuid4().bytes
+        return BY_REGISTRATION + uuid.uuid4().bytes
     return buffer.getvalue()
+
+
+# ---------------------------------------------------------------- payloads for running workers
+_ENVELOPE = struct.Struct("<4sBBHQ")
+_MAGIC = b"SPYC"
+_ENVELOPE_VERSION = 1
+
+
+def pack_payload(payload: bytes) -> bytes:
+    """Put serialised Python into its envelope."""
+    head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
+    return head + payload
+
+
+def unpack_payload(raw: bytes) -> bytes:
+    """Return the serialised Python in an envelope, once the envelope is found to be right.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
+    """
+    problem = ""
+    if len(raw) < _ENVELOPE.size:
+        problem = f"{len(raw)} bytes are fewer than its head has"
+    else:
+        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(raw)
+        if magic != _MAGIC:
+            problem = f"it begins with {magic!r}"
+        elif (version, serializer, flags) != (_ENVELOPE_VERSION, _CLOUDPICKLE, 0):
+            problem = f"version {version}, serializer {serializer}, flags {flags} are not known"
+        elif size != len(raw) - _ENVELOPE.size:
+            problem = f"it announces {size} bytes and has {len(raw) - _ENVELOPE.size}"
+    if problem:
+        raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no payload envelope: {problem}")
+    return raw[_ENVELOPE.size :]
+
+
+_OBJECT = "object:"
+_objects: dict[int, Any] = {}
+_object_numbers = itertools.count()
+
+
+@contextmanager
+def staged(payload: bytes) -> Iterator[str]:
+    """Keep a payload in shared memory and give the name under which another process finds it.
+
+    The memory has no name in the file system that a killed process could leave behind: it is
+    reached through this process.
+    """
+    fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(payload)
+        yield f"/proc/{os.getpid()}/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def staged_object(target: Any) -> Iterator[str]:
+    """Let the workers that are threads of this process take an object as it is."""
+    number = next(_object_numbers)
+    _objects[number] = target
+    try:
+        yield f"{_OBJECT}{number}"
+    finally:
+        del _objects[number]
+
+
+def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
+    """Return the callable that was staged under a name, after checking it against its digest.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+    """
+    if name.startswith(_OBJECT):
+        return _objects[int(name.removeprefix(_OBJECT))]
+    with open(name, "rb") as file:
+        raw = file.read()
+    if len(raw) != size:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {len(raw)} are staged"
+        )
+    if command == L.CTRL_REGISTER:
+        return raw
+    payload = unpack_payload(raw)
+    if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"
+        )
+    return pickle.loads(payload)
 
 
 class CallableHandle:

@@ -1,4 +1,10 @@
-"""The loops that run inside a worker process."""
+"""What serves a mailbox: the kinds of workers, and the one loop that runs all of them.
+
+A worker is a process or a thread that serves one mailbox. What it does with a task is the business of
+its kind: a sub worker calls a Python function, a chip runs kernels, a nested Worker runs an
+orchestration function over workers of its own. The loop is the same for all, and the same in a process
+as in a thread; only where it runs differs.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +14,33 @@ import signal
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .callable_identity import TargetNamespace, read_payload
 from .engine import Engine
+from .errors import CallableError, TaskError
 from .jit import layout as L
-from .task_interface import Array, ContinuousTensor, TaskArgs, TensorArgType
+from .jit.fail_points import (
+    FAIL_CALLED,
+    FAIL_CALLING,
+    FAIL_CONTROL,
+    FAIL_STOPPING,
+    arm,
+    die_here,
+)
+from .jit.kernel import FAIL_POINTS
+from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
 
 _COUNTS = struct.Struct("<ii")
+_CONTROL_ARGS = struct.Struct("<3Q")
+_COMMAND = struct.Struct("<Q")
 
 
+# ---------------------------------------------------------------- what a task finds in the mailbox
 class ReceivedArgs(TaskArgs):
     """The arguments of the running task, read where the mailbox has them.
 
@@ -68,6 +88,12 @@ class ReceivedArgs(TaskArgs):
         """Return scalar `i`, which was added as a Python float."""
         return float(struct.unpack("<d", self._scalar_bytes(i))[0])
 
+    def config(self) -> CallConfig:
+        """Return the configuration that the task was submitted with."""
+        self._counts()
+        start = L.MAILBOX_OFF_CONFIG
+        return CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
+
     def tag(self, i: int) -> TensorArgType:
         """Refuse: there are no tags here."""
         raise RuntimeError("tags are read by submit and do not travel to the worker")
@@ -92,6 +118,216 @@ class ReceivedArgs(TaskArgs):
     clear: Any = _refuse
 
 
+class Desk(NamedTuple):
+    """A worker's words: its mailbox and what lies beside it."""
+
+    engine: Engine
+    worker: int
+
+    @property
+    def start(self) -> int:
+        """First word of the worker."""
+        return int(self.engine.mem[L.A_WORKERS]) + self.worker * L.WORKER_WORDS
+
+    @property
+    def box(self) -> memoryview:
+        """The mailbox, `MAILBOX_SIZE` bytes."""
+        return self._octets(L.W_MAILBOX, L.W_TRACE)
+
+    @property
+    def trace(self) -> memoryview:
+        """The side region for tracebacks."""
+        return self._octets(L.W_TRACE, L.WORKER_WORDS)
+
+    def _octets(self, first: int, end: int) -> memoryview:
+        view = self.engine.mem.view(np.uint8)
+        octets: memoryview = view[8 * (self.start + first) : 8 * (self.start + end)].data
+        return octets
+
+    def address(self, offset: int) -> int:
+        """Return the address of a byte of the mailbox."""
+        base: int = self.engine.mem.ctypes.data
+        return base + 8 * (self.start + L.W_MAILBOX) + offset
+
+    def add_device_time(self, ns: int) -> None:
+        """Count time that a chip spent on a task."""
+        self.engine.mem[self.start + L.W_DEVICE_NS] += ns
+
+
+# ---------------------------------------------------------------- kinds of workers
+class WorkerKind:
+    """What a worker does with its tasks: the extension point.
+
+    Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`.
+    In a process or in a thread, `start`, `install`, `run` and the rest are all called there, one at a
+    time. Several workers may share one object only if it is ready for that.
+    """
+
+    label = "worker"
+    """What messages call it."""
+    suffix = ""
+    """What messages add to its place in its pool."""
+    target_namespace = TargetNamespace.LOCAL_PYTHON
+    """Which callables it is given."""
+
+    def prepare(self) -> None:
+        """Do what must be done before threads exist; called in thread mode only, by the starter."""
+
+    def start(self, desk: Desk) -> None:
+        """Get ready, in the process or thread that will serve the mailbox."""
+
+    def stop(self) -> None:
+        """Give everything back."""
+
+    def install(self, target: Any) -> Any:
+        """Return what `run` shall get for a registered callable."""
+        return target
+
+    def remove(self, installed: Any) -> None:
+        """Forget a callable that was unregistered."""
+
+    def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
+        """Run a task. An exception is the task's failure."""
+        raise NotImplementedError(f"{type(self).__name__} has no run")
+
+    def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
+        """Return a callable's tasks in the form the loop calls."""
+        run = self.run
+        return lambda args: run(installed, args, args.config())
+
+    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
+        """Carry out a control request about memory and return its result."""
+        raise CallableError(
+            "CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no memory of its own to manage"
+        )
+
+
+class SubWorker(WorkerKind):
+    """Calls Python functions with the task's arguments."""
+
+    label = "sub_worker"
+
+    def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
+        """Return the function itself; one with no parameters is called without any."""
+        return as_leaf(installed)
+
+
+class CustomWorker(WorkerKind):
+    """Somebody's own object with ``run(callable, view, config)``."""
+
+    def __init__(self, target: Any, label: str) -> None:
+        if not callable(getattr(target, "run", None)):
+            raise TypeError(
+                f"a worker needs a method run(callable, view, config); {type(target).__name__} has none"
+            )
+        self._target = target
+        self.label = label
+        self.run = target.run  # type: ignore[method-assign]
+
+    def start(self, desk: Desk) -> None:
+        """Call the object's `start`, if it has one."""
+        getattr(self._target, "start", lambda: None)()
+
+    def stop(self) -> None:
+        """Call the object's `stop`, if it has one."""
+        getattr(self._target, "stop", lambda: None)()
+
+
+class NestedWorker(WorkerKind):
+    """Runs orchestration functions on a Worker of its own, one level down."""
+
+    label = "child_worker"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.suffix = f" level={inner.level}"
+        self._desk: Desk
+
+    def prepare(self) -> None:
+        """Start the tree below."""
+        self.inner._start_as_child()
+
+    def start(self, desk: Desk) -> None:
+        """Start the tree below, unless that has been done."""
+        self._desk = desk
+        self.inner._start_as_child()
+
+    def stop(self) -> None:
+        """Take the tree below down."""
+        self.inner.close()
+
+    def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
+        """Run an orchestration function, with an Orchestrator of the inner Worker."""
+        timing = self.inner.run(callable, view, config)
+        self._desk.add_device_time(timing.device_wall_ns)
+
+
+class ChipChild(WorkerKind):
+    """Runs chip callables on one chip."""
+
+    label = "chip_worker"
+    target_namespace = TargetNamespace.LOCAL_CHIP
+
+    def __init__(self, device_id: int, runtime: str | None) -> None:
+        self.device_id = device_id
+        self.runtime = runtime
+        self.suffix = f" device={device_id}"
+        self._desk: Desk
+        self._chip: Any
+        self._slots: set[int] = set()
+
+    def start(self, desk: Desk) -> None:
+        """Load the runtime and open the device."""
+        from .native_chip import ChipWorker
+
+        self._desk = desk
+        self._chip = ChipWorker(self.device_id, self.runtime)
+        self._chip.init()
+
+    def stop(self) -> None:
+        """Close the device."""
+        if hasattr(self, "_chip"):
+            self._chip.finalize()
+
+    def install(self, target: Any) -> int:
+        """Prepare a chip callable and return its slot on the chip."""
+        slot = next(i for i in range(len(self._slots) + 1) if i not in self._slots)
+        self._chip.prepare(slot, target)
+        self._slots.add(slot)
+        return slot
+
+    def remove(self, installed: int) -> None:
+        """Give a slot on the chip back."""
+        self._chip.unregister(installed)
+        self._slots.discard(installed)
+
+    def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
+        """Run a slot on what stands in the mailbox, without decoding it here."""
+        chip, desk = self._chip, self._desk
+        run = chip.run
+        args, config = desk.address(L.MAILBOX_OFF_ARGS), desk.address(L.MAILBOX_OFF_CONFIG)
+
+        def leaf(_: ReceivedArgs) -> None:
+            run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
+            desk.add_device_time(chip.device_wall_ns)
+
+        return leaf
+
+    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
+        """Manage the memory of the device."""
+        if command == L.CTRL_MALLOC:
+            return int(self._chip.malloc(arg0))
+        if command == L.CTRL_FREE:
+            self._chip.free(arg0)
+        elif command == L.CTRL_COPY_TO:
+            self._chip.copy_to(arg0, arg1, arg2)
+        elif command == L.CTRL_COPY_FROM:
+            self._chip.copy_from(arg0, arg1, arg2)
+        else:
+            return super().control(command, arg0, arg1, arg2)
+        return 0
+
+
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
     """Return `target` in the form the loop calls: one with no parameters is called without any."""
     try:
@@ -103,14 +339,50 @@ def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
     return lambda _args: target()
 
 
+# ---------------------------------------------------------------- a worker's own table
 class LocalCallables:
     """A worker's own table: digest → private slot → callable."""
 
-    def __init__(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
-        self.slots = {digest: slot for slot, digest in enumerate(snapshot)}
-        self.leaves = [as_leaf(target) for target in snapshot.values()]
+    def __init__(self, kind: WorkerKind, snapshot: Mapping[bytes, Any]) -> None:
+        self.kind = kind
+        self.slots: dict[bytes, int] = {}
+        self.leaves: list[Callable[[ReceivedArgs], Any]] = []
+        self._installed: list[Any] = []
+        self._free: list[int] = []
+        for digest, target in snapshot.items():
+            self.install(digest, target)
+
+    def install(self, digest: bytes, target: Any) -> None:
+        """Make a callable known; one that is known already stays as it is."""
+        if digest in self.slots:
+            return
+        installed = self.kind.install(target)
+        leaf = self.kind.leaf(installed)
+        if self._free:
+            slot = self._free.pop()
+            self._installed[slot], self.leaves[slot] = installed, leaf
+        else:
+            slot = len(self.leaves)
+            self._installed.append(installed)
+            self.leaves.append(leaf)
+        self.slots[digest] = slot
+
+    def remove(self, digest: bytes) -> None:
+        """Forget a callable; one that is not known is no error."""
+        slot = self.slots.pop(digest, None)
+        if slot is None:
+            return
+        installed, self._installed[slot] = self._installed[slot], None
+        self.leaves[slot] = _removed
+        self._free.append(slot)
+        self.kind.remove(installed)
 
 
+def _removed(_args: ReceivedArgs) -> None:
+    raise KeyError("this callable was unregistered")
+
+
+# ---------------------------------------------------------------- the loop
 def become_worker(inherited: Sequence[int]) -> None:
     """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -123,14 +395,33 @@ def become_worker(inherited: Sequence[int]) -> None:
         os.close(null)
 
 
-def sub_worker_loop(engine: Engine, worker: int, callables: LocalCallables) -> None:
+def serve_mailbox(
+    engine: Engine, worker: int, kind: WorkerKind, snapshot: Mapping[bytes, Any], in_thread: bool
+) -> None:
+    """Be a worker until told to stop: get ready, say so, then task after task.
+
+    What fails before the worker is ready is written into the mailbox, for whoever waits for it.
+    """
+    desk = Desk(engine, worker)
+    arm(engine.mem, desk.start, worker)
+    try:
+        try:
+            kind.start(desk)
+            callables = LocalCallables(kind, snapshot)
+        except BaseException as exception:
+            write_error(desk.box, desk.trace, exception)
+            raise
+        _loop(desk, callables, in_thread)
+        die_here(engine.mem, desk.start, FAIL_STOPPING)
+    finally:
+        kind.stop()
+
+
+def _loop(desk: Desk, callables: LocalCallables, in_thread: bool) -> None:
     """Serve one mailbox until told to stop: decode, resolve the digest, call, answer."""
-    mem, kernels = engine.mem, engine.kernels
-    start = 8 * (int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS)
-    octets = mem.view(np.uint8)
-    box = octets[start + 8 * L.W_MAILBOX : start + 8 * L.W_TRACE].data
-    trace = octets[start + 8 * L.W_TRACE : start + 8 * L.WORKER_WORDS].data
-    receive = kernels.finish_and_receive
+    mem, kernels, worker = desk.engine.mem, desk.engine.kernels, desk.worker
+    box, trace, start = desk.box, desk.trace, desk.start
+    receive = kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
     leaves = callables.leaves
     new = ReceivedArgs.__new__
     kernels.report_ready(mem, worker)
@@ -138,16 +429,23 @@ def sub_worker_loop(engine: Engine, worker: int, callables: LocalCallables) -> N
     error = 0
     while True:
         if local < 0:
-            local = _next_local(kernels, mem, worker, box, callables, local)
+            local = _next_local(desk, box, callables, local)
             if local == L.STOP:
                 return
+            if local == L.CONTROL:
+                error = obey(desk, callables)
+                local = kernels.finish_control_and_receive(mem, worker, error)
+                continue
         args = new(ReceivedArgs)
         args._box = box
         try:
-            if local >= 0:
-                leaves[local](args)
-            else:
+            if local < 0:
                 raise KeyError(f"digest {_digest(box).hex()} is not installed in this worker")
+            if FAIL_POINTS:
+                die_here(mem, start, FAIL_CALLING)
+            leaves[local](args)
+            if FAIL_POINTS:
+                die_here(mem, start, FAIL_CALLED)
             error = 0
         except BaseException as exception:
             error = 1
@@ -156,10 +454,9 @@ def sub_worker_loop(engine: Engine, worker: int, callables: LocalCallables) -> N
         local = receive(mem, worker, error)
 
 
-def _next_local(
-    kernels: Any, mem: Array, worker: int, box: memoryview, callables: LocalCallables, local: int
-) -> int:
-    """Return the local slot of the next task, STOP, or RESOLVE for a digest nobody knows."""
+def _next_local(desk: Desk, box: memoryview, callables: LocalCallables, local: int) -> int:
+    """Return the local slot of the next task, STOP, CONTROL, or RESOLVE for an unknown digest."""
+    mem, kernels, worker = desk.engine.mem, desk.engine.kernels, desk.worker
     if local == L.PARK:
         flush_output()
         local = int(kernels.park_and_receive(mem, worker))
@@ -173,8 +470,33 @@ def _next_local(
     return local
 
 
-def _digest(box: memoryview) -> bytes:
-    return bytes(box[L.MAILBOX_OFF_DIGEST : L.MAILBOX_OFF_DIGEST + L.CALLABLE_HASH_DIGEST_BYTES])
+def _digest(box: memoryview, offset: int = L.MAILBOX_OFF_DIGEST) -> bytes:
+    return bytes(box[offset : offset + L.CALLABLE_HASH_DIGEST_BYTES])
+
+
+# ---------------------------------------------------------------- control requests
+def obey(desk: Desk, callables: LocalCallables) -> int:
+    """Carry out the control request in the mailbox; return the error code for the answer."""
+    die_here(desk.engine.mem, desk.start, FAIL_CONTROL)
+    box = desk.box
+    (command,) = _COMMAND.unpack_from(box, L.MAILBOX_OFF_COMMAND)
+    args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
+    digest = _digest(box, L.MAILBOX_OFF_CONTROL_DIGEST)
+    try:
+        if command in (L.CTRL_REGISTER, L.CTRL_PY_REGISTER):
+            start = L.MAILBOX_OFF_CONTROL_NAME
+            name = bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0].decode()
+            callables.install(digest, read_payload(name, args[0], command, digest))
+        elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
+            desk.engine.kernels.forget_digests(desk.engine.mem, desk.worker)
+            callables.remove(digest)
+        else:
+            result = callables.kind.control(command, *args)
+            _COMMAND.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
+    except BaseException as exception:
+        write_error(box, desk.trace, exception)
+        return 1
+    return 0
 
 
 def flush_output() -> None:
@@ -184,29 +506,54 @@ def flush_output() -> None:
             stream.flush()
 
 
+# ---------------------------------------------------------------- errors on their way up
 def cut_utf8(text: str, limit: int) -> bytes:
     """Return at most `limit` bytes of UTF-8, cut between characters."""
     raw = text.encode(errors="replace")
     return raw if len(raw) <= limit else raw[:limit].decode(errors="ignore").encode()
 
 
-def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
-    """Put an exception's type and text into the mailbox and its traceback into the side region."""
+def describe_exception(exception: BaseException) -> str:
+    """Return an exception's type and text; what came up from a worker below has its type inside."""
     try:
-        words = f"{type(exception).__name__}: {exception}"
+        words = str(exception)
     except BaseException as broken:  # a __str__ that raises
-        words = f"{type(exception).__name__}: (its text cannot be shown: {type(broken).__name__})"
-    message = cut_utf8(words.replace("\0", "\\0"), L.MAILBOX_ERROR_MSG_SIZE - 1)
+        words = f"(its text cannot be shown: {type(broken).__name__})"
+    if not isinstance(exception, TaskError):
+        words = f"{type(exception).__name__}: {words}"
+    return words.replace("\0", "\\0")
+
+
+def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
+    """Put an exception's type and text into the mailbox and its traceback into the side region.
+
+    A text too long for the mailbox also stands, whole, before the traceback.
+    """
+    words = describe_exception(exception)
+    message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
     at = L.MAILBOX_OFF_ERROR_MSG
     box[at : at + len(message) + 1] = message + b"\0"
     try:
-        lines = "".join(traceback.format_exception(exception))
+        lines = "".join(traceback.format_exception(exception)).replace("\0", "\\0")
     except BaseException:
         lines = words
+    head = b""
+    if len(message) < len(words.encode(errors="replace")):
+        head = cut_utf8(words, L.TRACE_CAPACITY // 4) + b"\0"
     raw = lines.encode(errors="replace")
-    if len(raw) > L.TRACE_CAPACITY:  # the frames stand first, the deepest one and the text last
-        half = L.TRACE_CAPACITY // 2 - 16
+    room = L.TRACE_CAPACITY - len(head)
+    if len(raw) > room:  # the frames stand first, the deepest one and the text last
+        half = room // 2 - 16
         raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
-    raw = raw.decode(errors="ignore").encode()
+    raw = head + raw.decode(errors="ignore").encode()
     trace[:8] = len(raw).to_bytes(8, "little")
     trace[8 : 8 + len(raw)] = raw
+
+
+def read_error(message: bytes, trace: bytes) -> tuple[str, str]:
+    """Return what `write_error` wrote: the text, and the traceback."""
+    text = message.split(b"\0", 1)[0].decode(errors="replace")
+    lines = trace.decode(errors="replace")
+    if "\0" in lines:
+        text, lines = lines.split("\0", 1)
+    return text, lines

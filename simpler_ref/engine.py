@@ -9,6 +9,7 @@ import numpy as np
 from .jit import layout as L
 from .jit.entries import entries
 from .shared_arrays import create_region, make_private
+from .task_interface import CallConfig
 
 SPIN_NS = 50_000
 """A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
@@ -18,6 +19,8 @@ HOLD_NS = 30_000
 """A ready task waits so long for a worker that is awake before one that sleeps is woken."""
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
+STUCK_NS = 5_000_000_000
+"""A group that waits so long for its workers is worth a warning."""
 TIMER_NS = 500_000
 """Longest sleep of the Scheduler thread while a task is held back."""
 
@@ -63,7 +66,14 @@ class Engine:
             yield_ns=YIELD_NS,
             hold_ns=HOLD_NS,
             park_ns=PARK_NS,
+            stuck_ns=STUCK_NS,
         )
+        self.write_config(0, CallConfig().to_bytes())
+
+    def write_config(self, index: int, wire: bytes) -> None:
+        """Put a configuration where `encode` takes it from."""
+        start = 8 * (int(self.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS)
+        self.mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine is memory of one process: it cannot be pickled")

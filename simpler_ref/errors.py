@@ -71,6 +71,26 @@ class WorkerLostError(TaskError):
         self.status = status
 
 
+class ControlError(RuntimeError):
+    """A worker refused a control request, such as to install a callable or to allocate memory.
+
+    Attributes
+    ----------
+    remote_traceback : str
+        The traceback in the worker, as text; empty if there is none.
+    """
+
+    def __init__(self, message: str, *, remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            self.__cause__ = RemoteTraceback(remote_traceback)
+
+
+class ControlTimeoutError(ControlError, TimeoutError):
+    """A control request was not carried out within the Worker's `py_control_timeout_s`."""
+
+
 class RingFullError(RuntimeError):
     """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
 

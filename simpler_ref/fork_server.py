@@ -3,7 +3,7 @@
 It is forked from the user's process when the Worker starts, before its threads are busy, and stays
 single-threaded: a worker that died can be replaced at any time by forking from it,
 where forking from a process with threads would inherit locks nobody will ever release. It holds the
-snapshot of the registered callables that all workers are made from.
+snapshot of the registered callables that all workers are made from, and the kinds of the workers.
 
 It reports each worker's end over a socket, and outlives nobody: when the user's process is gone it
 kills the workers and ends; when it is killed itself, the kernel kills the workers with it.
@@ -20,12 +20,16 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .children import LocalCallables, become_worker, flush_output, sub_worker_loop
+from .callable_identity import TargetNamespace
+from .children import WorkerKind, become_worker, flush_output, serve_mailbox
 from .engine import Engine
+
+Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
+"""What is registered when workers are made: per namespace, digest → target."""
 
 REQUEST = struct.Struct("<ci")
 """What the parent sends: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
@@ -48,7 +52,8 @@ def serve(
     sock: socket.socket,
     parent_pid: int,
     parent_fd: int,
-    callables: LocalCallables,
+    kinds: Sequence[WorkerKind],
+    snapshot: Snapshot,
     signals: set[int | signal.Signals],
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
@@ -63,7 +68,7 @@ def serve(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         gc.freeze()  # what is inherited stays shared: no collection writes to it
-        _Server(engine, sock, parent_pid, parent_fd, callables).loop()
+        _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -78,12 +83,14 @@ class _Server:
         sock: socket.socket,
         parent_pid: int,
         parent_fd: int,
-        callables: LocalCallables,
+        kinds: Sequence[WorkerKind],
+        snapshot: Snapshot,
     ) -> None:
         self.engine = engine
         self.sock = sock
         self.parent_fd = parent_fd
-        self.callables = callables
+        self.kinds = kinds
+        self.snapshot = snapshot
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
@@ -142,9 +149,11 @@ class _Server:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != server:
                 os._exit(1)
-            _prctl(_PR_SET_NAME, f"sub-worker-{worker}".encode()[:15])
+            kind = self.kinds[worker]
+            _prctl(_PR_SET_NAME, f"{kind.label.replace('_', '-')}-{worker}".encode()[:15])
             become_worker([self.sock.fileno(), self.parent_fd, *self.workers])
-            sub_worker_loop(self.engine, worker, self.callables)
+            callables = self.snapshot.get(kind.target_namespace, {})
+            serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -1,12 +1,14 @@
 """What the orchestration function holds, and the documents' three structures on their own.
 
-`Orchestrator` turns `submit_sub`, `alloc` and scopes into tasks of the graph; the work is done by the
+`Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
 kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` give the same kernels one at a time, for
 tests and for learning.
 """
 
 from __future__ import annotations
 
+import operator
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from .engine import PARK_NS, Engine
 from .errors import RingFullError, TaskError
 from .jit import layout as L
 from .task_interface import (
+    CallConfig,
     ContinuousTensor,
     DataType,
     TaskArgs,
@@ -42,9 +45,55 @@ class Host(Protocol):
 
     alloc_timeout_s: float
 
-    def _explain_handle(self, handle: CallableHandle) -> Exception: ...
+    def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception: ...
+
+    def _config_index(self, config: CallConfig | None) -> int: ...
 
     def _read_error(self) -> TaskError: ...
+
+    def _describe_stuck(self) -> str: ...
+
+    def malloc(self, size: int, worker_id: int = 0) -> int: ...
+
+    def free(self, ptr: int, worker_id: int = 0) -> None: ...
+
+    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
+
+    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
+
+
+Handles = dict[CallableHandle, int]
+"""The live handles a pool takes, and the index of each one's callable."""
+
+_MEMBER = struct.Struct("<QQ")
+_SUB = L.SUB << L.WORD_KIND
+_CHILD_MEMORY_AT = 33
+_DIAGNOSTICS = (
+    "enable_l2_swimlane",
+    "enable_dump_tensor",
+    "enable_pmu",
+    "enable_dep_gen",
+    "enable_scope_stats",
+)
+
+
+def require_supported(config: CallConfig) -> None:
+    """Refuse a configuration that is not valid, or asks for what nothing here implements.
+
+    Raises
+    ------
+    ValueError
+        See `CallConfig.validate`.
+    NotImplementedError
+        A diagnostic is switched on.
+    """
+    config.validate()
+    for name in _DIAGNOSTICS:
+        if getattr(config, name):
+            raise NotImplementedError(
+                f"CallConfig.{name}={getattr(config, name)}: no diagnostics are implemented here; "
+                "leave it at 0"
+            )
 
 
 class Orchestrator:
@@ -58,7 +107,8 @@ class Orchestrator:
         self._engine = engine
         self._mem = engine.mem
         self._submit = engine.kernels.submit_and_pass
-        self._callables: dict[CallableHandle, int] = {}
+        self._next_level: Handles = {}
+        self._subs: Handles = {}
         self._thread = -1
         self._error: TaskError | None = None
         self.ring = Ring._over(engine, worker.alloc_timeout_s)
@@ -87,7 +137,7 @@ class Orchestrator:
             The arguments do not fit a mailbox.
         """
         try:
-            word = self._callables[handle]
+            word = self._subs[handle] | _SUB
             if args is None:
                 counts, wire = 0, b""
             else:
@@ -101,38 +151,213 @@ class Orchestrator:
                     counts = len(tensors)
                     wire = b"".join(tensors)
         except (KeyError, TypeError, AttributeError):
-            raise self._refusal(handle, args) from None
-        if get_ident() != self._thread:
-            raise self._wrong_thread()
-        slot = self._submit(self._mem, word, counts, wire, -1)
+            raise self._refusal("submit_sub", handle, args, self._subs, L.SUB) from None
+        slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
-            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire, -1), wire)
+            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire), wire)
         if slot & L.AUTO_OUTPUT and args is not None:
-            self._note_outputs(slot ^ L.AUTO_OUTPUT, args)
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
 
-    def _note_outputs(self, slot: int, args: TaskArgs) -> None:
-        """Write the addresses the runtime chose back into `args`."""
-        tensors = len(args._tensors)
-        mask_words = -(-tensors // L.MASK_TENSORS)
-        at = int(self._mem[slot + L.S_BODY]) + mask_words
-        for i, wire in enumerate(args._tensors):
-            if wire[34] == L.OUTPUT and not any(wire[:8]):
-                args._tensors[i] = self._mem[at + 5 * i : at + 5 * i + 1].tobytes() + wire[8:]
+    def submit_next_level(
+        self,
+        handle: CallableHandle,
+        args: TaskArgs | None = None,
+        config: CallConfig | None = None,
+        *,
+        worker: int = -1,
+    ) -> None:
+        """Submit a task for a next-level worker: a chip, or a Worker one level down.
 
-    def _refusal(self, handle: Any, args: Any) -> Exception:
+        On a chip, ``handle`` is a ChipCallable's; on a Worker, an orchestration function's, which runs
+        there as ``fn(orch, args, config)``. Dependencies are those of `submit_sub`. `worker` names
+        the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
+        `child_memory` are in the memory of that worker.
+
+        Raises
+        ------
+        ValueError
+            There is no such worker; a `child_memory` tensor without `worker`; see `CallConfig.validate`.
+        NotImplementedError
+            `config` asks for diagnostics.
+        TypeError, KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub`.
+        """
+        index = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
+        wire = self._wire([args])
+        place = self._place(worker, [args])
+        counts = _counts(args)
+        word = index | place << L.WORD_WORKER | self._config_word(config)
+        slot = self._submit(self._mem, word, counts, wire)
+        if slot < 0:
+            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire), wire)
+        if slot & L.AUTO_OUTPUT and args is not None:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+
+    # ------------------------------------------------------------ groups
+    def submit_next_level_group(
+        self,
+        handle: CallableHandle,
+        args_list: Sequence[TaskArgs],
+        config: CallConfig | None = None,
+        *,
+        workers: Sequence[int] | None = None,
+    ) -> None:
+        """Submit one task that runs on several next-level workers at once, with arguments for each.
+
+        All members start together, each on a worker of its own, and the task is done when the last one
+        is. Its tensors are those of all members: it depends, and is depended on, as a whole. `workers`
+        names the worker of each member, −1 for any.
+
+        Raises
+        ------
+        ValueError
+            `args_list` is empty, or longer than the pool; `workers` has another length, names a worker
+            twice, or one that does not exist.
+        TypeError, KeyError, TaskError, RingFullError, RuntimeError, NotImplementedError
+            See `submit_next_level`.
+        """
+        members = self._members(args_list, L.NEXT_LEVEL)
+        if workers is None:
+            workers = [-1] * len(members)
+        elif len(workers) != len(members):
+            raise ValueError(f"workers has {len(workers)} entries for {len(members)} members")
+        named = [one for one in workers if one != -1]
+        if len(set(named)) != len(named):
+            raise ValueError(f"workers={list(workers)} names a worker twice")
+        index = self._require_handle(
+            "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
+        )
+        places = [self._place(one, [args]) for one, args in zip(workers, members, strict=True)]
+        self._submit_group(index | self._config_word(config), members, places)
+
+    def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
+        """Submit one task that runs on several sub workers at once; see `submit_next_level_group`."""
+        members = self._members(args_list, L.SUB)
+        index = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
+        self._submit_group(index | _SUB, members, [0] * len(members))
+
+    def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
+        members = list(args_list)
+        if not members:
+            raise ValueError("args_list must not be empty: a group has at least one member")
+        room = int(self._mem[L.POOL_END + pool] - self._mem[L.POOL_FIRST + pool])
+        if len(members) > room:
+            raise ValueError(
+                f"a group of {len(members)} needs as many workers, its pool has {room}: all members "
+                "run at once"
+            )
+        return members
+
+    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int]) -> None:
+        table = [_MEMBER.pack(_counts(m), p) for m, p in zip(members, places, strict=True)]
+        tensors = sum(len(one._tensors) for one in members)
+        counts = tensors | sum(len(one._scalars) for one in members) << 32
+        wire = self._wire(members) + b"".join(table)
+        submit = self._engine.kernels.submit_group_and_pass
+
+        def attempt() -> int:
+            return submit(self._mem, word, counts, len(members), wire)
+
+        slot = attempt()
+        if slot < 0:
+            slot = self._retry(slot, attempt, wire[: 40 * tensors])
+        if slot & L.AUTO_OUTPUT:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
+
+    # ------------------------------------------------------------ what they share
+    def _require_handle(
+        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
+    ) -> int:
+        """Return the index of a handle's callable, once handle and arguments are found to be right."""
+        index = live.get(handle) if isinstance(handle, CallableHandle) else None
+        wrong = [a for a in members if not (a is None or hasattr(a, "_tensors"))]
+        if index is None or wrong:
+            raise self._refusal(what, handle, wrong[0] if wrong else None, live, pool)
+        for args in members:
+            if args is not None and args._doubts:
+                require_visible_now(args._doubts)
+        return index
+
+    @staticmethod
+    def _wire(members: Sequence[TaskArgs | None]) -> bytes:
+        """Return tensors, then scalars, of one task or of all members of a group."""
+        given = [one for one in members if one is not None]
+        tensors = [wire for one in given for wire in one._tensors]
+        return b"".join(tensors + [wire for one in given for wire in one._scalars])
+
+    def _place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
+        """Return the worker a task is for, plus one; 0 for any."""
+        room = int(self._mem[L.POOL_END] - self._mem[L.POOL_FIRST])
+        if not hasattr(worker, "__index__") or not -1 <= worker < room:
+            raise ValueError(
+                f"worker {worker!r} is unknown: there are the next-level workers 0 … {room - 1}, and "
+                "−1 for any of them"
+            )
+        chosen = operator.index(worker)
+        if chosen < 0 and any(w[_CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
+            if room > 1:
+                raise ValueError(
+                    "a child_memory tensor is in the memory of one next-level worker: say which, with "
+                    "worker=…"
+                )
+            chosen = 0
+        return chosen + 1
+
+    def _config_word(self, config: CallConfig | None) -> int:
+        return self._worker._config_index(config) << L.WORD_CONFIG
+
+    def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
+        """Write the addresses the runtime chose back into the arguments."""
+        tensors = sum(len(one._tensors) for one in members)
+        at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
+        for args in members:
+            for i, wire in enumerate(args._tensors):
+                if wire[34] == L.OUTPUT and not any(wire[:8]):
+                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[8:]
+                at += L.TENSOR_WORDS
+
+    def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
         """Say why a submit was refused; nothing has changed."""
         if not isinstance(handle, CallableHandle):
             return TypeError(
-                "submit_sub expects a CallableHandle returned by Worker.register, got "
+                f"{what} expects a CallableHandle returned by Worker.register, got "
                 f"{type(handle).__name__}; write handle = worker.register(function) first"
             )
         if args is not None and not isinstance(args, TaskArgs):
             return TypeError(f"args must be a TaskArgs or None, got {type(args).__name__}")
         if self._thread == -1:
             return self._closed()
-        if handle in self._callables:
+        if handle in live:
             return TypeError("these TaskArgs are those of a running task; build new ones")
-        return self._worker._explain_handle(handle)
+        return self._worker._explain_handle(handle, pool)
+
+    # ------------------------------------------------------------ memory of next-level workers
+    def malloc(self, worker_id: int, size: int) -> int:
+        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`."""
+        self._require_mine()
+        return self._worker.malloc(size, worker_id)
+
+    def free(self, worker_id: int, ptr: int) -> None:
+        """Give memory of a next-level worker back."""
+        self._require_mine()
+        self._worker.free(ptr, worker_id)
+
+    def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy host memory to a next-level worker, between two of its tasks; see `Worker.copy_to`.
+
+        It waits for no dependency: tasks that were submitted before may not have run.
+        """
+        self._require_mine()
+        self._worker.copy_to(dst, src, size, worker_id)
+
+    def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy memory of a next-level worker to the host; see `copy_to`."""
+        self._require_mine()
+        self._worker.copy_from(dst, src, size, worker_id)
+
+    def _require_mine(self) -> None:
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
 
     def _closed(self) -> RuntimeError:
         return RuntimeError(
@@ -161,8 +386,7 @@ class Orchestrator:
         RuntimeError, RingFullError, TaskError
             See `submit_sub`.
         """
-        if get_ident() != self._thread:
-            raise self._wrong_thread()
+        self._require_mine()
         sizes = (shape,) if isinstance(shape, int) else shape
         tensor = ContinuousTensor(0, sizes, to_dtype(dtype))
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
@@ -185,8 +409,7 @@ class Orchestrator:
         RuntimeError
             64 scopes are open already; outside of a run.
         """
-        if get_ident() != self._thread:
-            raise self._wrong_thread()
+        self._require_mine()
         if self._engine.kernels.open_scope(self._mem) != L.OK:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
@@ -200,8 +423,7 @@ class Orchestrator:
         RuntimeError
             No scope is open; outside of a run.
         """
-        if get_ident() != self._thread:
-            raise self._wrong_thread()
+        self._require_mine()
         if self._mem[L.SCOPE_DEPTH] <= 1:
             raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
         self._engine.kernels.close_scope(self._mem)
@@ -229,6 +451,8 @@ class Orchestrator:
             return code
         if code == L.RUN_FAILED:
             raise self._task_error()
+        if code == L.WRONG_THREAD:
+            raise self._wrong_thread()
         if code == L.TOO_MANY_ARGS:
             raise ValueError(
                 f"the arguments take {8 + len(wire)} bytes, a mailbox holds "
@@ -259,8 +483,9 @@ class Orchestrator:
         return total
 
     # ------------------------------------------------------------ for Worker.run
-    def _open(self, callables: dict[CallableHandle, int]) -> None:
-        self._callables = callables
+    def _open(self, next_level: Handles, subs: Handles) -> None:
+        self._next_level = next_level
+        self._subs = subs
         self._error = None
         self._thread = get_ident()
 
@@ -272,13 +497,19 @@ class Orchestrator:
 
     def _close(self) -> None:
         self._thread = -1
-        self._callables = {}
+        self._next_level = {}
+        self._subs = {}
 
     def _task_error(self) -> TaskError:
         """Return the run's first failure as an exception, the same one each time."""
         if self._error is None:
             self._error = self._worker._read_error()
         return self._error
+
+
+def _counts(args: TaskArgs | None) -> int:
+    """Return how many tensors and scalars there are, as the kernels take it."""
+    return 0 if args is None else len(args._tensors) | len(args._scalars) << 32
 
 
 class ScopeGuard:

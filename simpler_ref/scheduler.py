@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from typing import Protocol
 
 from .engine import TIMER_NS, Engine
+from .jit import layout as L
 
 JOIN_TIMEOUT_S = 10.0
+log = logging.getLogger("simpler_ref")
+
+
+class Describes(Protocol):
+    """Who can say which group waits for its workers."""
+
+    def _describe_stuck(self) -> str: ...
 
 
 class Scheduler:
     """Runs scheduler passes whenever the Orch thread is not there to run them.
 
-    The pass itself, and how the two threads share it, is `jit/schedule.py`.
+    The pass itself, and how the two threads share it, is `jit/schedule.py`. The kernel comes back to
+    Python only to have a group that waits too long put into words.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, host: Describes) -> None:
         self._engine = engine
-        self._thread = threading.Thread(
-            target=engine.kernels.scheduler_loop,
-            args=(engine.mem, TIMER_NS),
-            name="simpler-scheduler",
-            daemon=True,
-        )
+        self._host = host
+        self._thread = threading.Thread(target=self._loop, name="simpler-scheduler", daemon=True)
+
+    def _loop(self) -> None:
+        loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
+        while loop(mem, TIMER_NS) == L.STUCK:
+            words = self._host._describe_stuck()
+            if words:
+                log.warning("%s", words)
 
     def start(self) -> None:
         """Start the thread."""

@@ -15,32 +15,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import task_interface
-from .callable_identity import (
-    CallableHandle,
-    CallableKind,
-    TargetNamespace,
-    build_python_serialized_descriptor,
-    compute_callable_hashid,
-    serialize,
-)
+from .callable_identity import CallableHandle, TargetNamespace
+from .children import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind, read_error
 from .engine import PARK_NS, Engine
-from .errors import (
-    CallableError,
-    LocalSlotExhaustedError,
-    TaskError,
-    WorkerLostError,
-    describe_status,
-)
+from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
+from .fork_server import Snapshot
 from .jit import layout as L
 from .mappings import covers, shared_mappings
-from .orchestrator import Orchestrator
+from .orchestrator import Orchestrator, require_supported
+from .registry import Registry
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .task_interface import Array, CallConfig, TaskArgs
-from .worker_manager import WorkerManager, close_inherited, signals_blocked
+from .worker_manager import (
+    ProcessManager,
+    ThreadManager,
+    WorkerManager,
+    close_inherited,
+    log,
+    signals_blocked,
+)
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
+DEFAULT_CONTROL_TIMEOUT_S = 30.0
+CHILD_MODES = ("process", "thread")
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 
@@ -77,42 +76,44 @@ def _seconds(name: str, value: Any) -> float:
     return seconds
 
 
-class _Installed:
-    """One callable the workers know, and the handles that keep it."""
-
-    __slots__ = ("handles", "index", "target")
-
-    def __init__(self, index: int, target: Callable[..., Any]) -> None:
-        self.index = index
-        self.target = target
-        self.handles: set[CallableHandle] = set()
-
-
 class _Runtime:
     """Everything of a Worker that must be taken down, apart from the Worker itself.
 
     A Worker that is forgotten, or alive when the interpreter ends, is closed through this.
     """
 
-    def __init__(self, engine: Engine, arena: Arena, workers: int, start_timeout_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        arena: Arena,
+        kinds: Sequence[WorkerKind],
+        child_mode: str,
+        start_timeout_s: float,
+    ) -> None:
         self.engine = engine
         self.arena = arena
-        self.workers = workers
+        self.kinds = kinds
+        self.child_mode = child_mode
         self.start_timeout_s = start_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
         self.mappings: list[tuple[int, int, str]] = []
+        self.snapshot: Snapshot = {}
         self.orch: Orchestrator
+        self.host: Any
         self.pid = os.getpid()
 
-    def start(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
+    def start(self, snapshot: Snapshot) -> None:
         self.mappings = shared_mappings()
-        if self.workers:
-            self.manager = WorkerManager(self.engine, self.workers, self.start_timeout_s)
+        self.snapshot = snapshot
+        if self.kinds:
+            mode = ThreadManager if self.child_mode == "thread" else ProcessManager
+            self.manager = mode(self.engine, self.kinds, self.start_timeout_s)
             self.manager.start(snapshot)
+            self.manager.admit(range(len(self.kinds)))
         with signals_blocked():
             if self.scheduler is None:
-                scheduler = Scheduler(self.engine)
+                scheduler = Scheduler(self.engine, self.host)
                 scheduler.start()
                 self.scheduler = scheduler
 
@@ -144,14 +145,14 @@ class _Runtime:
 
 
 class Worker:
-    """A task engine with a pool of worker processes.
+    """A task engine with a pool of workers below it.
 
     Parameters
     ----------
     level : int
-        Place in the hierarchy, at least 3; a label for messages.
+        2: one chip. 3: chips and sub workers. 4 and more: Workers and sub workers.
     num_sub_workers : int
-        Processes that run Python callables.
+        Workers that call Python functions.
     heap_ring_size : int
         Bytes of each heap ring; pages take memory only when touched.
     alloc_timeout_s : float
@@ -163,12 +164,26 @@ class Worker:
     arena_size : int
         Bytes for `empty` and `share`; pages take memory only when touched.
     start_timeout_s : float
-        How long a worker process may take to report that it is ready.
+        How long a worker may take to report that it is ready.
+    child_mode : str
+        ``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one.
+    device_id : int | None
+        Level 2: the chip; 0 if it is not given.
+    device_ids : Sequence[int]
+        Level 3: the chips, a worker each.
+    platform : str
+        What chip callables are built for; part of their identity.
+    runtime : str | os.PathLike[str] | None
+        Path of the chips' ``runtime.so``; None: the simulated chip.
+    py_control_timeout_s : float
+        How long a worker may take to carry out a control request, its running task included.
 
     Raises
     ------
-    ValueError
-        A value out of range; the message names it.
+    ValueError, TypeError
+        A value out of range or of the wrong type; the message names it.
+    RuntimeError
+        `device_ids` on a level that has none.
     """
 
     def __init__(
@@ -182,9 +197,15 @@ class Worker:
         task_window: int | None = None,
         arena_size: int = DEFAULT_ARENA_SIZE,
         start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
+        child_mode: str = "process",
+        device_id: int | None = None,
+        device_ids: Sequence[int] = (),
+        platform: str = "sim",
+        runtime: str | os.PathLike[str] | None = None,
+        py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
     ) -> None:
-        if not hasattr(level, "__index__") or operator.index(level) < 3:
-            raise ValueError(f"level {level!r} not supported: a Worker has level 3 or more")
+        if not hasattr(level, "__index__") or operator.index(level) < 2:
+            raise ValueError(f"level {level!r} not supported: a Worker has level 2 or more")
         window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
         self.level = operator.index(level)
         self.num_sub_workers = _whole("num_sub_workers", num_sub_workers, 0, 1024)
@@ -194,16 +215,136 @@ class Worker:
         self.task_window = _whole("task_window", window, 1, 1 << 26)
         self._arena_size = _whole("arena_size", arena_size, 1, 1 << 44)
         self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
+        self._control_timeout_s = _seconds("py_control_timeout_s", py_control_timeout_s)
+        if child_mode not in CHILD_MODES:
+            raise ValueError(f"child_mode={child_mode!r}: it is 'process' or 'thread'")
+        self.child_mode = child_mode
+        self.platform = str(platform)
+        self.runtime = None if runtime is None else os.fspath(runtime)
+        self._next_level: list[WorkerKind] = self._chips(device_id, device_ids)
+        self._subs: list[WorkerKind] = [SubWorker() for _ in range(self.num_sub_workers)]
+        self._parent_level = 0
         self._runtime: _Runtime | None = None
         self._closed = False
         self._running = False
         self._lock = threading.RLock()
-        self._installed: dict[bytes, _Installed] = {}
-        self._words: dict[CallableHandle, int] = {}
-        self._names: list[str] = []
+        self._registry = Registry(self._control_timeout_s)
+        self._configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
         self._needs_start = True
         fork_hygiene_once()
         _workers.add(self)
+
+    def _chips(self, device_id: int | None, device_ids: Sequence[int]) -> list[WorkerKind]:
+        if self.level == 2:
+            if self.num_sub_workers or device_ids:
+                raise ValueError(
+                    "a level 2 Worker is one chip: it has a device_id, no device_ids and no "
+                    "num_sub_workers"
+                )
+            device_ids = (0 if device_id is None else device_id,)
+        elif device_id is not None:
+            raise ValueError(
+                f"device_id={device_id!r} is for level 2; a level 3 Worker has device_ids"
+            )
+        if device_ids and self.level > 3:
+            raise RuntimeError("device_ids are only supported on L3: add_worker a level 3 Worker")
+        ids = [_whole("device_id", one, 0, 1 << 20) for one in device_ids]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"device_ids={list(device_ids)} names a device twice")
+        if len(ids) > 1023:
+            raise ValueError(f"{len(ids)} device_ids are too many: at most 1023")
+        return [ChipChild(one, self.runtime) for one in ids]
+
+    # ------------------------------------------------------------ what stands below
+    def add_worker(self, worker: Worker) -> None:
+        """Make a Worker a next-level child of this one; it starts and ends with it.
+
+        It is started inside its own process (or thread), from what is registered with it by then.
+
+        Raises
+        ------
+        TypeError
+            Not a Worker.
+        RuntimeError
+            This Worker has a level below 4, or is initialised; `worker` is initialised, or another's
+            child already.
+        ValueError
+            `worker` is not of a lower level.
+        """
+        if not isinstance(worker, Worker):
+            raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
+        if self.level < 4:
+            raise RuntimeError(f"add_worker needs level >= 4, this Worker has level {self.level}")
+        if not 3 <= worker.level < self.level:
+            raise ValueError(
+                f"a level {self.level} Worker has children of the levels 3 … {self.level - 1}, not "
+                f"{worker.level}"
+            )
+        with self._lock:
+            self._require_before_init("add_worker")
+            if worker._runtime is not None or worker._closed:
+                raise RuntimeError(
+                    "the Worker given to add_worker must not be initialized or closed"
+                )
+            if worker._parent_level:
+                raise RuntimeError("the Worker given to add_worker is a child already")
+            self._add(self._next_level, NestedWorker(worker))
+            worker._parent_level = self.level
+
+    def add_next_level(self, worker: Any) -> None:
+        """Add a worker kind of your own to the next-level pool.
+
+        `worker` has ``run(callable, view, config)``, where `view` is the task's `TaskArgs`, and may
+        have ``start()`` and ``stop()``, all called in the process or thread that serves its tasks;
+        or it is a `WorkerKind`.
+
+        Raises
+        ------
+        TypeError
+            It has no `run`.
+        RuntimeError
+            This Worker is initialised, or a level 2 Worker.
+        ValueError
+            The pool has workers that take another kind of callables.
+        """
+        self._add_custom(self._next_level, worker, "next_level_worker")
+
+    def add_sub(self, worker: Any) -> None:
+        """Add a worker kind of your own to the sub pool; see `add_next_level`."""
+        self._add_custom(self._subs, worker, "sub_worker")
+
+    def _add_custom(self, pool: list[WorkerKind], worker: Any, label: str) -> None:
+        with self._lock:
+            self._require_before_init("adding a worker")
+            if self.level == 2:
+                raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
+            kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
+            if pool is self._subs and kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
+                raise ValueError("sub workers take Python callables")
+            self._add(pool, kind)
+
+    @staticmethod
+    def _add(pool: list[WorkerKind], kind: WorkerKind) -> None:
+        if pool and pool[0].target_namespace != kind.target_namespace:
+            raise ValueError(
+                f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
+                f"{kind.label}s cannot be mixed"
+            )
+        if len(pool) >= 1023:
+            raise ValueError("a pool has at most 1023 workers")
+        pool.append(kind)
+
+    def _require_before_init(self, what: str) -> None:
+        if self._closed:
+            raise RuntimeError("this Worker is closed; make a new one")
+        if self._runtime is not None:
+            raise RuntimeError(f"{what} must come before init")
+
+    def _start_as_child(self) -> None:
+        """Start inside the parent's worker that runs this Worker."""
+        if self._runtime is None:
+            self._initialise()
+        self.start()
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -217,6 +358,13 @@ class Worker:
         MemoryError
             The memory cannot be mapped.
         """
+        if self._parent_level:
+            raise RuntimeError(
+                f"this Worker is a child of a level {self._parent_level} Worker, which starts it"
+            )
+        self._initialise()
+
+    def _initialise(self) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("this Worker is closed; make a new one")
@@ -226,13 +374,19 @@ class Worker:
                 heap_ring_size=self.heap_ring_size,
                 ring_depth=self.ring_depth,
                 task_window=self.task_window,
-                sub=self.num_sub_workers,
+                next_level=len(self._next_level),
+                sub=len(self._subs),
             )
             runtime = _Runtime(
-                engine, Arena(self._arena_size), self.num_sub_workers, self._start_timeout_s
+                engine,
+                Arena(self._arena_size),
+                [*self._next_level, *self._subs],
+                self.child_mode,
+                self._start_timeout_s,
             )
             # a proxy: no cycle, so that a Worker nobody refers to is closed at once
-            runtime.orch = Orchestrator(weakref.proxy(self), engine)
+            runtime.host = weakref.proxy(self)
+            runtime.orch = Orchestrator(runtime.host, engine)
             self._runtime = runtime
             self._finalizer = weakref.finalize(self, _take_down, runtime)
             task_interface.add_visibility(runtime.why_invisible)
@@ -307,12 +461,17 @@ class Worker:
             return
         self._needs_start = True  # should this be cut short, the next run does it all again
         try:
-            if anew or manager is None:
-                runtime.stop_workers()
-                self._write_digests()
-                runtime.start({digest: one.target for digest, one in self._installed.items()})
-            else:
-                manager.replace_dead()
+            with self._registry.lock:
+                if anew or manager is None:
+                    runtime.stop_workers()
+                    self._registry.write_digests(runtime.engine)
+                    self._registry.forget_tombstones()
+                    runtime.start(self._registry.snapshot())
+                else:
+                    successors = manager.replace_dead()
+                    for worker in successors:
+                        self._registry.catch_up(manager, worker, runtime.snapshot)
+                    manager.admit(successors)
         except BaseException:
             runtime.stop_workers()
             raise
@@ -321,6 +480,7 @@ class Worker:
     def _disown(self) -> None:
         """Leave the Worker to the process that this one was forked from."""
         self._lock = threading.RLock()
+        self._registry.lock = threading.RLock()
         self._running = False
         if self._runtime is not None:
             self._runtime.orch._close()
@@ -344,99 +504,210 @@ class Worker:
         return shared
 
     # ------------------------------------------------------------ callables
-    def register(self, target: Callable[..., Any]) -> CallableHandle:
-        """Make a Python callable known to the workers and return its handle.
+    def register(self, target: Any) -> CallableHandle:
+        """Make a callable known to the workers and return its handle.
 
-        Functions, lambdas, closures, bound methods and objects with ``__call__`` will do. It is
-        called with the task's arguments; one without parameters is called without any. Workers are
-        forked from the state at the start, so what is registered later makes the next run fork them
-        anew. Registering the same callable twice gives two handles over one installation.
+        A Python callable (function, lambda, closure, bound method, object with ``__call__``) goes to
+        sub workers, which call it with the task's arguments, or without any if it takes none; and to
+        nested Workers, for which it is an orchestration function. A `ChipCallable` goes to the chips.
+
+        Before the start it costs nothing: the workers are made from what is registered. Afterwards,
+        also during a run and from any thread, every live worker that takes such callables installs a
+        copy before this returns, between two tasks; if one cannot, all forget it. Registering the same
+        callable twice gives two handles over one installation.
 
         Raises
         ------
         TypeError
-            `target` is not callable.
+            `target` is not callable; or it cannot be serialised and the workers run already.
+        CallableError
+            CALLABLE_KIND_UNSUPPORTED: no worker takes such callables; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.
         RuntimeError
-            Closed; during a run.
+            Closed; or this Worker is running as another's child.
         """
-        if not callable(target):
+        from .native_chip import ChipCallable
+
+        chip = isinstance(target, ChipCallable)
+        if not chip and not callable(target):
             raise TypeError(
                 f"register expects a callable, got {type(target).__name__}; pass the function itself"
             )
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
-        if self._running:
-            raise RuntimeError("register during a run: register before Worker.run is called")
-        name = getattr(target, "__qualname__", type(target).__qualname__)
-        hashid = compute_callable_hashid(build_python_serialized_descriptor(serialize(target)))
-        handle = CallableHandle(
-            hashid, CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON, name
+        self._require_target(chip)
+        handle, target, payload = self._registry.describe(
+            target, chip, self.platform, self.runtime or "reference"
         )
-        with self._lock:
-            installed = self._installed.get(handle.digest)
-            if installed is None:
-                installed = self._install(handle.digest, target, name)
-            installed.handles.add(handle)
-            self._words[handle] = installed.index | L.SUB << 32
+        runtime = self._runtime
+        if runtime is not None:
+            self._live()
+        with self._registry.lock:
+            started = runtime is not None and not self._needs_start
+            self._registry.add(
+                handle,
+                target,
+                payload,
+                runtime.engine if runtime is not None else None,
+                runtime.manager if started and runtime is not None else None,
+            )
         return handle
 
-    def _install(self, digest: bytes, target: Callable[..., Any], name: str) -> _Installed:
-        used = {one.index for one in self._installed.values()}
-        index = next((i for i in range(len(used) + 1) if i not in used), 0)
-        if index >= L.MAX_REGISTERED_CALLABLE_IDS:
-            raise LocalSlotExhaustedError(
-                f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered; "
-                "unregister those no longer needed"
+    def _require_target(self, chip: bool) -> None:
+        """Refuse callables that no worker could ever take."""
+        if chip and not any(
+            kind.target_namespace == TargetNamespace.LOCAL_CHIP for kind in self._next_level
+        ):
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "a ChipCallable needs a chip, and this Worker has none: give Worker(level=3, "
+                "device_ids=[…])",
             )
-        self._needs_start = True
-        self._names[index : index + 1] = [name]
-        installed = self._installed[digest] = _Installed(index, target)
-        return installed
+        if not chip and self.level == 2:
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "a level 2 Worker runs ChipCallables; register Python functions on level 3",
+            )
 
     def unregister(self, handle: CallableHandle) -> None:
-        """Give a handle back; its callable goes with its last handle.
+        """Give a handle back; its callable goes with its last handle, after the run if one is on.
 
         Raises
         ------
         TypeError, KeyError
             No handle; a foreign one; one that is not live.
+        CallableError, ControlTimeoutError
+            See `Registry.discard`.
         RuntimeError
-            During a run; closed.
+            Closed.
         """
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
-        with self._lock:
-            if self._running:
-                raise RuntimeError("unregister during a run: let the run end first")
-            if handle not in self._words:
-                raise self._explain_handle(handle)
-            del self._words[handle]
-            installed = self._installed[handle.digest]
-            installed.handles.discard(handle)
-            if not installed.handles:
-                del self._installed[handle.digest]
-            _retired.add(handle)
+        runtime = self._runtime
+        manager = runtime.manager if runtime is not None and not self._needs_start else None
+        with self._registry.lock:
+            self._registry.discard(handle, manager, self._running)
 
-    def _explain_handle(self, handle: CallableHandle) -> Exception:
-        if handle in _retired and handle not in self._words:
-            return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
-        if self.num_sub_workers == 0 and handle in self._words:
+    def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
+        """Return the tables of live handles that each pool takes: next level, sub."""
+        nothing: dict[CallableHandle, int] = {}
+        following = nothing
+        if self._next_level:
+            following = self._registry.indices(self._next_level[0].target_namespace)
+        subs = self._registry.indices(TargetNamespace.LOCAL_PYTHON) if self._subs else nothing
+        return following, subs
+
+    def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception:
+        """Say why a pool does not take a handle."""
+        if not self._registry.is_live(handle):
+            return self._registry.explain(handle)
+        if pool == L.SUB and not self._subs:
             return RuntimeError(
                 "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
             )
-        return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
+        if pool == L.NEXT_LEVEL and not self._next_level:
+            return RuntimeError(
+                "this Worker has no next-level workers; give a level 3 Worker device_ids=[…], and a "
+                "higher one add_worker(…)"
+            )
+        takes = self._next_level[0].target_namespace if pool == L.NEXT_LEVEL else "LOCAL_PYTHON"
+        return TypeError(
+            f"{handle!r} is a {handle.target_namespace.name} callable; these workers take "
+            f"{getattr(takes, 'name', takes)} ones"
+        )
+
+    def _config_index(self, config: CallConfig | None) -> int:
+        """Return the number under which the workers' mailboxes get a configuration."""
+        if config is None:
+            return 0
+        if not isinstance(config, CallConfig):
+            raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
+        require_supported(config)
+        wire = config.to_bytes()
+        index = self._configs.get(wire)
+        if index is None:
+            index = len(self._configs)
+            if index >= L.MAX_CONFIGS:
+                raise RuntimeError(
+                    f"a run takes {L.MAX_CONFIGS} different CallConfigs; use fewer, or several runs"
+                )
+            self._live().engine.write_config(index, wire)
+            self._configs[wire] = index
+        return index
+
+    # ------------------------------------------------------------ memory of chips
+    def malloc(self, size: int, worker_id: int = 0) -> int:
+        """Allocate `size` bytes of a chip's memory and return their address there.
+
+        Pass it to tasks as ``ContinuousTensor.make(address, shape, dtype, child_memory=True)``.
+
+        Raises
+        ------
+        IndexError
+            There is no such next-level worker.
+        ControlError
+            It has no memory of its own, or not enough.
+        """
+        return self._ask(L.CTRL_MALLOC, worker_id, _whole("size", size, 1, 1 << 62))
+
+    def free(self, ptr: int, worker_id: int = 0) -> None:
+        """Give memory of a chip back; see `malloc`."""
+        self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
+
+    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
+        """Copy `size` bytes from host address `src` to address `dst` of a chip.
+
+        Raises
+        ------
+        ValueError
+            The host memory is not shared with the chip's process.
+        IndexError, ControlError
+            See `malloc`.
+        """
+        self._require_visible("src", src, size)
+        self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
+
+    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
+        """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
+        self._require_visible("dst", dst, size)
+        self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
+
+    def _require_visible(self, name: str, address: int, size: int) -> None:
+        _address(name, address)
+        _whole("size", size, 0, 1 << 62)
+        why = self._live().why_invisible(address, size)
+        if why is not None and self.child_mode == "process":
+            raise task_interface.invisible(address, size, why)
+
+    def _ask(self, command: int, worker_id: int, *args: int) -> int:
+        """Make a control request of a next-level worker."""
+        if not hasattr(worker_id, "__index__") or not 0 <= worker_id < len(self._next_level):
+            raise IndexError(
+                f"worker_id {worker_id!r} is out of range: there are {len(self._next_level)} "
+                "next-level workers"
+            )
+        runtime = self._live()
+        if not self._running:
+            self.start()
+        assert runtime.manager is not None
+        return runtime.manager.control(
+            operator.index(worker_id), command, args, timeout_s=self._control_timeout_s
+        )
 
     # ------------------------------------------------------------ run
     def run(
-        self, orch_fn: OrchFunction, args: Any = None, config: CallConfig | None = None
+        self,
+        orch_fn: OrchFunction | CallableHandle,
+        args: Any = None,
+        config: CallConfig | None = None,
     ) -> RunTiming:
         """Run an orchestration function, and return when every task it submitted is done.
 
-        `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread.
+        `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
+        handle of a ChipCallable instead, and the chip runs it on `args`.
 
         Raises
         ------
@@ -452,12 +723,14 @@ class Worker:
         """
         start = time.perf_counter_ns()
         runtime = self._live()
-        if not callable(orch_fn):
-            raise TypeError(f"run expects an orchestration function, got {type(orch_fn).__name__}")
         if config is None:
             config = CallConfig()
         else:
-            config.validate()
+            require_supported(config)
+        if self.level == 2:
+            orch_fn = _run_on_the_chip(orch_fn, config)
+        if not callable(orch_fn):
+            raise TypeError(f"run expects an orchestration function, got {type(orch_fn).__name__}")
         mine = False
         try:
             with self._lock:
@@ -479,7 +752,11 @@ class Worker:
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
         self._recover(runtime)
         self._start(runtime)
+        self._renumber_configs(runtime)
         orch = runtime.orch = runtime.orch._for_next_run()
+        device_before = (
+            runtime.manager.device_ns() if self._next_level and runtime.manager else None
+        )
         called = False
         failure: BaseException | None = None
         while True:  # until drained: the first exception cancels, further ones kill who is busy
@@ -501,12 +778,20 @@ class Worker:
             failure = orch._task_error()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
         kernels.end_run(mem)
+        device_ns = 0
+        if device_before is not None and runtime.manager is not None:
+            device_ns = max(0, int((runtime.manager.device_ns() - device_before).max()))
+        try:
+            self._registry.remove_leaving(runtime.manager)
+        except ControlError as error:
+            log.warning("a callable that was unregistered during the run is still known: %s", error)
         if failure is not None:
             try:
                 raise failure
             finally:
                 del failure
-        return RunTiming(time.perf_counter_ns() - start, 0, tasks, edges, self._peaks(mem))
+        wall = time.perf_counter_ns() - start
+        return RunTiming(wall, device_ns, tasks, edges, self._peaks(mem))
 
     def _call(
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig
@@ -516,7 +801,7 @@ class Worker:
         outer = task_interface.set_current(runtime.why_invisible)
         try:
             runtime.engine.kernels.begin_run(runtime.engine.mem)
-            orch._open(self._words if self.num_sub_workers else {})
+            orch._open(*self._words())
             orch_fn(orch, args, config)
             self._live()  # refuses a process that orch_fn forked
         finally:
@@ -538,12 +823,11 @@ class Worker:
         while kernels.help_scheduler(mem, 0, 0, PARK_NS) != L.OK:
             pass
 
-    def _write_digests(self) -> None:
-        """Put the digests where `encode` takes them from."""
-        mem = self._live().engine.mem
-        for digest, installed in self._installed.items():
-            at = int(mem[L.A_CALLABLES]) + installed.index * L.DIGEST_WORDS
-            mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
+    def _renumber_configs(self, runtime: _Runtime) -> None:
+        """Forget configurations between runs when many have gathered."""
+        if len(self._configs) > L.MAX_CONFIGS // 2:
+            self._configs = {CallConfig().to_bytes(): 0}
+            runtime.engine.kernels.forget_configs(runtime.engine.mem)
 
     @staticmethod
     def _peaks(mem: Array) -> tuple[int, ...]:
@@ -553,23 +837,24 @@ class Worker:
     def _read_error(self) -> TaskError:
         """Make an exception of the first failure that the Scheduler has noted."""
         runtime = self._live()
+        manager = runtime.manager
         mem = runtime.engine.mem
         octets = mem.view(np.uint8)
         outcome, task = int(mem[L.RUN_ERROR]), int(mem[L.ERROR_TASK])
-        worker = int(mem[L.ERROR_WORKER])
-        index = int(mem[L.ERROR_CALLABLE])
-        name = self._names[index] if index < len(self._names) else "?"
-        pids = runtime.manager.pids if runtime.manager is not None else {}
+        worker, member = int(mem[L.ERROR_WORKER]), int(mem[L.ERROR_MEMBER])
+        word = int(mem[L.ERROR_CALLABLE])
+        name = self._registry.name(word & L.CALLABLE_MASK)
         details: dict[str, Any] = {"task": task, "callable_name": name}
-        if worker < 0:
-            return TaskError(
-                f"level {self.level} sub_worker: task {task} ({name}) cannot run: every sub worker "
-                "has died",
+        if worker < 0 or manager is None:
+            pool = self._subs if word >> L.WORD_KIND & 0xF == L.SUB else self._next_level
+            return WorkerLostError(
+                f"level {self.level} {pool[0].label}: task {task} ({name}) cannot run: the workers it "
+                "needs have died; the next run starts new ones",
                 **details,
             )
-        details |= {"worker": worker, "pid": pids.get(worker)}
-        pid = pids.get(worker)
-        where = f"level {self.level} sub_worker {worker} (pid {pid}), task {task} ({name})"
+        details |= {"worker": worker, "pid": manager.pids.get(worker)}
+        what = f"task {task} ({name})" + (f", member {member}" if member >= 0 else "")
+        where = f"level {self.level} {manager.name(worker)}, {what}"
         if outcome == L.ENDPOINT_FAILURE:
             code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
             ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
@@ -580,10 +865,32 @@ class Worker:
                 **details,
             )
         raw = octets[8 * L.ERROR_MSG : 8 * (L.ERROR_MSG + L.ERROR_MSG_WORDS)].tobytes()
-        message = raw.split(b"\0", 1)[0].decode(errors="replace")
         size = int(mem[L.ERROR_TRACE])
-        trace = octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes().decode(errors="replace")
+        message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
         return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
+
+    def _describe_stuck(self) -> str:
+        """Say which group waits for which workers."""
+        runtime = self._live()
+        mem, manager = runtime.engine.mem, runtime.manager
+        assert manager is not None
+        for pool in (L.NEXT_LEVEL, L.SUB):
+            if mem[L.STUCK_SINCE + pool] and mem[L.STUCK_SINCE + pool] == mem[L.STUCK_TOLD]:
+                mask = int(mem[L.READY_MASK + pool])
+                slot = int(mem[int(mem[L.A_READY + pool]) + (int(mem[L.READY_HEAD + pool]) & mask)])
+                index = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
+                start = int(mem[L.A_WORKERS])
+                busy = [
+                    manager.name(worker)
+                    for worker in range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
+                    if mem[start + worker * L.WORKER_WORDS + L.W_SLOT] != L.NONE
+                ]
+                return (
+                    f"task {int(mem[slot + L.S_ID])} ({self._registry.name(index)}), a group of "
+                    f"{int(mem[slot + L.S_MEMBERS])}, has waited {int(mem[L.STUCK_NS]) / 1e9:g} s for "
+                    f"its workers; busy are {', '.join(busy) or 'none'}"
+                )
+        return ""
 
     # ------------------------------------------------------------ looking in from outside
     def progress(self) -> tuple[int, int]:
@@ -602,13 +909,27 @@ class Worker:
         return [pid for worker, pid in sorted(manager.pids.items()) if worker not in manager.dead]
 
 
+def _address(name: str, value: int) -> int:
+    return _whole(name, value, 0, (1 << 64) - 1)
+
+
+def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
+    """Return the orchestration function of a level 2 Worker: one task, for its chip."""
+    if not isinstance(handle, CallableHandle):
+        raise TypeError(
+            "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
+            f"{type(handle).__name__}"
+        )
+
+    def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
+        orch.submit_next_level(handle, args, config)
+
+    return orch_fn
+
+
 def _take_down(runtime: _Runtime) -> None:
     task_interface.remove_visibility(runtime.why_invisible)
     runtime.close()
-
-
-_retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
-"""Handles that were unregistered, for the message when they are used again."""
 
 
 # ---------------------------------------------------------------- fork hygiene

@@ -1,26 +1,45 @@
-"""The pool of worker processes: starting, watching, replacing and stopping them."""
+"""The pools of workers: starting, watching, replacing and stopping them, and asking them things.
+
+`WorkerManager` is what both modes share: who is there, who is dead, control requests. In PROCESS mode
+(`ProcessManager`) a worker is a process that the fork server makes; in THREAD mode (`ThreadManager`) it
+is a thread of this process that serves a mailbox in the same memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from .children import LocalCallables
+import numpy as np
+
+from .callable_identity import TargetNamespace
+from .children import Desk, WorkerKind, read_error, serve_mailbox
 from .engine import PARK_NS, Engine
-from .errors import WorkerStartError, describe_status
-from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
+from .errors import (
+    ControlError,
+    ControlTimeoutError,
+    WorkerLostError,
+    WorkerStartError,
+    describe_status,
+)
+from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
 from .jit import layout as L
 
-_open: weakref.WeakSet[WorkerManager] = weakref.WeakSet()
+log = logging.getLogger("simpler_ref")
+
+_open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
 """Managers with open descriptors."""
 
 
@@ -54,36 +73,41 @@ def close_inherited() -> None:
 
 
 class WorkerManager:
-    """Owns the fork server of one Worker, and with it the worker processes.
-
-    A monitor thread sleeps until the fork server reports that a worker ended, or is gone itself; it
-    then marks the worker dead and wakes the Scheduler, which fails the worker's task.
+    """The workers of one Worker, in either mode.
 
     Attributes
     ----------
+    kinds : Sequence[WorkerKind]
+        What each worker is: the next-level ones first, then the sub workers.
     pids : dict[int, int]
-        Process of each worker, also of those that have ended.
+        Process of each worker that is one, also of those that have ended.
     dead : dict[int, int]
         How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
     lost : bool
-        The fork server is gone.
+        No worker can be replaced one by one any more: all must be started anew.
     """
 
-    def __init__(self, engine: Engine, workers: int, start_timeout_s: float) -> None:
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
         self._engine = engine
-        self._workers = workers
+        self.kinds = kinds
         self._start_timeout_s = start_timeout_s
         self._closing = False
-        self._socket: socket.socket | None = None
-        self._server_fd = -1
-        self._monitor: threading.Thread | None = None
-        self._heard = threading.Condition()  # of the monitor thread: what it knows of processes
+        self._heard = threading.Condition()  # of whoever watches: what is known of the workers
+        self._control = [threading.RLock() for _ in kinds]  # one control request at a time
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
         self.lost = False
 
-    def start(self, snapshot: dict[bytes, Callable[..., Any]]) -> None:
-        """Fork the server and all workers from the present state of this process.
+    def name(self, worker: int) -> str:
+        """Return what messages call a worker: its kind, its place in its pool, its process."""
+        kind = self.kinds[worker]
+        mates = [i for i, other in enumerate(self.kinds) if other.label == kind.label]
+        pid = f" (pid {self.pids[worker]})" if worker in self.pids else ""
+        return f"{kind.label} {mates.index(worker)}{kind.suffix}{pid}"
+
+    # ------------------------------------------------------------ start
+    def start(self, snapshot: Snapshot) -> None:
+        """Make all workers from the present state of this process.
 
         After an exception, `stop` cleans up whatever was done.
 
@@ -92,64 +116,53 @@ class WorkerManager:
         WorkerStartError
             A worker ended, or did not report within the start timeout.
         """
-        callables = LocalCallables(snapshot)
-        with signals_blocked() as mask:
-            self._fork_server(callables, mask)
-            monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
-            monitor.start()
-            self._monitor = monitor
-        self._bring_up(range(self._workers))
+        self._get_ready(snapshot)
+        self._bring_up(range(len(self.kinds)))
 
-    def _fork_server(self, callables: LocalCallables, mask: set[int | signal.Signals]) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        _open.add(self)
-        parent_pid = os.getpid()
-        with theirs:
-            parent_fd = os.pidfd_open(parent_pid)
-            try:
-                with warnings.catch_warnings():
-                    # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    server = fork_server(
-                        lambda: serve(self._engine, theirs, parent_pid, parent_fd, callables, mask)
-                    )
-            finally:
-                os.close(parent_fd)
-        try:
-            self._server_fd = os.pidfd_open(server)
-        except OSError:
-            os.kill(server, signal.SIGKILL)
-            os.waitpid(server, 0)
-            raise
+    def replace_dead(self) -> list[int]:
+        """Make a successor for every worker that has died; return which.
 
-    def replace_dead(self) -> None:
-        """Fork a successor for every worker that has died."""
+        They know what was registered when this manager started, and are given no task before
+        `admit`.
+        """
         with self._heard:
             dead = sorted(self.dead)
         self._bring_up(dead)
+        return dead
+
+    def admit(self, workers: Iterable[int]) -> None:
+        """Let the Scheduler use workers that are ready."""
+        for worker in workers:
+            self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
     def _bring_up(self, workers: Iterable[int]) -> None:
-        mem, kernels = self._engine.mem, self._engine.kernels
         for worker in workers:
-            kernels.set_usable(mem, worker, 0)
-            self.dead.pop(worker, None)
-            self.pids.pop(worker, None)
-            self._send(b"F", worker)
+            self._engine.kernels.set_usable(self._engine.mem, worker, 0)
+            with self._heard:
+                self.dead.pop(worker, None)
+                self.pids.pop(worker, None)
+            self._launch(worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         for worker in workers:
-            if self._wait_ready(worker, deadline) != L.OK or not self._wait_for_pid(worker):
-                raise WorkerStartError(
-                    f"sub worker {worker} (pid {self.pids.get(worker, '?')}) did not start: "
-                    f"{self._why(worker)}"
-                )
-            kernels.set_usable(mem, worker, 1)
+            if self._wait_ready(worker, deadline) != L.OK or not self._wait_for_birth(worker):
+                raise WorkerStartError(f"{self.name(worker)} did not start: {self._why(worker)}")
 
     def _why(self, worker: int) -> str:
+        desk = Desk(self._engine, worker)
+        message, trace = read_error(*self._error_bytes(desk))
         if self.lost:
             return "the process that forks the workers has ended; it says on stderr why"
+        if message:
+            return f"{message}\n{trace}" if trace else message
         if worker in self.dead:
             return describe_status(self.dead[worker])
         return f"silent for {self._start_timeout_s} s"
+
+    @staticmethod
+    def _error_bytes(desk: Desk) -> tuple[bytes, bytes]:
+        message = bytes(desk.box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE])
+        size = int.from_bytes(desk.trace[:8], "little")
+        return message, bytes(desk.trace[8 : 8 + size])
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python looks for signals."""
@@ -160,17 +173,241 @@ class WorkerManager:
             if answer != L.TIMED_OUT or rest <= 0:
                 return answer
 
-    def _wait_for_pid(self, worker: int) -> bool:
+    def _mark_dead(self, worker: int, code: int) -> None:
+        with self._heard:  # no successor may have the worker's words before this is done
+            self.dead[worker] = code
+            if not self._closing:
+                self._engine.kernels.report_death(self._engine.mem, worker, code)
+            self._heard.notify_all()
+
+    # ------------------------------------------------------------ control requests
+    def targets(self, namespace: TargetNamespace) -> list[int]:
+        """Return the live workers that take callables of a namespace."""
+        with self._heard:
+            dead = set(self.dead)
+        return [
+            worker
+            for worker, kind in enumerate(self.kinds)
+            if kind.target_namespace == namespace and worker not in dead
+        ]
+
+    def control(
+        self,
+        worker: int,
+        command: int,
+        args: tuple[int, ...] = (),
+        *,
+        name: str = "",
+        digest: bytes = b"",
+        timeout_s: float,
+    ) -> int:
+        """Have a worker carry out a control request between two tasks, and return its result.
+
+        Raises
+        ------
+        ControlError
+            The worker refused; its traceback is the cause.
+        ControlTimeoutError
+            Its task was not done in time; or it did not answer in time, and was killed for that.
+        WorkerLostError
+            It is dead, or died meanwhile.
+        """
+        mem, kernels = self._engine.mem, self._engine.kernels
+        deadline = time.monotonic_ns() + int(timeout_s * 1e9)
+        with self._control[worker]:
+            if worker in self.dead:
+                raise self._lost(worker)
+            try:
+                answer = L.INTERRUPTED
+                while answer == L.INTERRUPTED:  # Python runs its signal handlers in between
+                    answer = kernels.claim_mailbox(mem, worker, deadline - time.monotonic_ns())
+                if answer == L.OK:
+                    self._write_request(worker, command, args, name, digest)
+                    rest = deadline - time.monotonic_ns()
+                    answer = kernels.request_control(mem, worker, rest)
+                    answer = self._await_answer(worker, answer, deadline)
+                    if answer == L.TIMED_OUT:
+                        raise self._silent(worker, timeout_s)
+                if answer == L.TIMED_OUT:
+                    raise ControlTimeoutError(
+                        f"{self.name(worker)} was busy with a task for {timeout_s} s: the request "
+                        "was not made; give Worker(py_control_timeout_s=…) a larger value"
+                    )
+                if answer == L.ILLEGAL:
+                    raise self._lost(worker)
+                return self._read_answer(worker, answer)
+            finally:
+                self._settle(worker, deadline)
+
+    def _await_answer(self, worker: int, answer: int, deadline_ns: int) -> int:
+        while answer == L.INTERRUPTED:
+            rest = deadline_ns - time.monotonic_ns()
+            answer = self._engine.kernels.await_control(self._engine.mem, worker, rest)
+        return answer
+
+    def _settle(self, worker: int, deadline_ns: int) -> None:
+        """Leave the mailbox to the Scheduler again, whatever has cut the request short."""
+        if self._state(worker) == L.CONTROL_REQUEST and worker not in self.dead:
+            answer = self._await_answer(worker, L.INTERRUPTED, deadline_ns)
+            if answer == L.TIMED_OUT and not self._strike_and_wait(worker):
+                return  # a thread that hangs: it keeps its mailbox, and is given no task
+        self._engine.kernels.release_mailbox(self._engine.mem, worker)
+
+    def _state(self, worker: int) -> int:
+        desk = Desk(self._engine, worker)
+        return int.from_bytes(desk.box[:4], "little")
+
+    def _write_request(
+        self, worker: int, command: int, args: tuple[int, ...], name: str, digest: bytes
+    ) -> None:
+        box = Desk(self._engine, worker).box
+        struct.pack_into("<Q", box, L.MAILBOX_OFF_COMMAND, command)
+        padded = (*args, 0, 0, 0)[:3]
+        struct.pack_into("<4Q", box, L.MAILBOX_OFF_CONTROL_ARGS, *padded, 0)
+        struct.pack_into("32s32s", box, L.MAILBOX_OFF_CONTROL_NAME, name.encode(), digest)
+
+    def _read_answer(self, worker: int, error: int) -> int:
+        desk = Desk(self._engine, worker)
+        if error:
+            message, trace = read_error(*self._error_bytes(desk))
+            raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
+        (result,) = struct.unpack_from("<Q", desk.box, L.MAILBOX_OFF_CONTROL_RESULT)
+        return int(result)
+
+    def _lost(self, worker: int) -> WorkerLostError:
+        status = self.dead.get(worker, 0)
+        ended = f"was {describe_status(status)}" if status < 0 else describe_status(status)
+        return WorkerLostError(
+            f"{self.name(worker)} {ended} before it answered a control request; the next run starts "
+            "a new one",
+            status=status,
+            worker=worker,
+            pid=self.pids.get(worker),
+        )
+
+    def _silent(self, worker: int, timeout_s: float) -> ControlTimeoutError:
+        killed = self._strike_and_wait(worker)
+        after = (
+            "it was killed, the next run starts a new one" if killed else "it gets no more tasks"
+        )
+        return ControlTimeoutError(
+            f"{self.name(worker)} did not answer a control request within {timeout_s} s: {after}"
+        )
+
+    def _strike_and_wait(self, worker: int) -> bool:
+        """Kill a worker and wait until that is known; say whether it could be killed."""
+        if not self._strike(worker):
+            return False
+        with self._heard:
+            self._heard.wait_for(lambda: worker in self.dead or self.lost, GRACE_S)
+        return True
+
+    def device_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the time each worker's chips have spent on tasks, ever."""
+        starts = [Desk(self._engine, worker).start for worker in range(len(self.kinds))]
+        times: np.ndarray[Any, np.dtype[np.int64]] = self._engine.mem[
+            [start + L.W_DEVICE_NS for start in starts]
+        ]
+        return times
+
+    # ------------------------------------------------------------ the end
+    def kill_busy(self) -> None:
+        """Kill every worker that holds a task; the Scheduler will fail those tasks."""
+        for worker in range(len(self.kinds)):
+            if self._engine.mem[Desk(self._engine, worker).start + L.W_SLOT] != L.NONE:
+                self._strike(worker)
+
+    def stop(self) -> None:
+        """Stop the workers; those that do not stop in time are killed, if they can be."""
+        self._closing = True
+        try:
+            for worker in range(len(self.kinds)):
+                self._engine.kernels.request_stop(self._engine.mem, worker)
+            self._wait_for_end()
+        finally:
+            with signals_blocked():
+                self._shut_down()
+
+    # ------------------------------------------------------------ what a mode provides
+    def _get_ready(self, snapshot: Snapshot) -> None:
+        """Prepare for making workers that know `snapshot`."""
+        raise NotImplementedError
+
+    def _launch(self, worker: int) -> None:
+        """Begin to make a worker."""
+        raise NotImplementedError
+
+    def _wait_for_birth(self, worker: int) -> bool:
+        """Wait until a worker that is ready is known here; say whether it is."""
+        raise NotImplementedError
+
+    def _strike(self, worker: int) -> bool:
+        """End a worker that is busy; say whether that can be done."""
+        raise NotImplementedError
+
+    def _wait_for_end(self) -> None:
+        """Give the workers, which have been told to stop, time to do so."""
+        raise NotImplementedError
+
+    def _shut_down(self) -> None:
+        """Give everything back."""
+        raise NotImplementedError
+
+
+class ProcessManager(WorkerManager):
+    """Workers as processes: a fork server makes them, a monitor thread hears of their end.
+
+    The monitor thread sleeps until the fork server reports that a worker ended, or is gone itself;
+    it then marks the worker dead and wakes the Scheduler, which fails the worker's task.
+    """
+
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
+        super().__init__(engine, kinds, start_timeout_s)
+        self._socket: socket.socket | None = None
+        self._server_fd = -1
+        self._monitor: threading.Thread | None = None
+
+    def _get_ready(self, snapshot: Snapshot) -> None:
+        with signals_blocked() as mask:
+            self._fork_server(snapshot, mask)
+            monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
+            monitor.start()
+            self._monitor = monitor
+
+    def _fork_server(self, snapshot: Snapshot, mask: set[int | signal.Signals]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _open.add(self)
+        parent_pid = os.getpid()
+        engine, kinds = self._engine, self.kinds
+        with theirs:
+            parent_fd = os.pidfd_open(parent_pid)
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    server = fork_server(
+                        lambda: serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask)
+                    )
+            finally:
+                os.close(parent_fd)
+        try:
+            self._server_fd = os.pidfd_open(server)
+        except OSError:
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            raise
+
+    def _launch(self, worker: int) -> None:
+        self._send(b"F", worker)
+
+    def _wait_for_birth(self, worker: int) -> bool:
         with self._heard:
             self._heard.wait_for(lambda: worker in self.pids or self.lost)
             return worker in self.pids
 
-    def kill_busy(self) -> None:
-        """Kill every worker that holds a task; the Scheduler will fail those tasks."""
-        mem = self._engine.mem
-        for worker in range(self._workers):
-            if mem[int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS + L.W_SLOT] != L.NONE:
-                self._send(b"K", worker)
+    def _strike(self, worker: int) -> bool:
+        self._send(b"K", worker)
+        return True
 
     def _send(self, order: bytes, worker: int) -> None:
         if self._socket is not None:
@@ -200,37 +437,23 @@ class WorkerManager:
         with self._heard:
             self.lost = True
             self._heard.notify_all()
-        for worker in range(self._workers):
+        for worker in range(len(self.kinds)):
             if worker not in self.dead:
                 self._mark_dead(worker, -signal.SIGKILL)
 
-    def _mark_dead(self, worker: int, code: int) -> None:
-        with self._heard:  # no successor may have the worker's words before this is done
-            self.dead[worker] = code
-            if not self._closing:
-                self._engine.kernels.report_death(self._engine.mem, worker, code)
-
     # ------------------------------------------------------------ the end
-    def stop(self) -> None:
-        """Stop the workers and the fork server; those that do not stop in time are killed."""
-        self._closing = True
-        try:
-            for worker in range(self._workers):
-                self._engine.kernels.request_stop(self._engine.mem, worker)
-            self._send(b"Q", 0)
-            self._wait_for_server(GRACE_S + 2.0)
-        finally:
-            with signals_blocked():
-                self._end_server()
-                if self._monitor is not None and self._monitor is not threading.current_thread():
-                    self._monitor.join()
-                self._close_descriptors()
-
-    def _wait_for_server(self, timeout_s: float) -> None:
+    def _wait_for_end(self) -> None:
+        self._send(b"Q", 0)
         if self._server_fd >= 0:
             poll = select.poll()
             poll.register(self._server_fd, select.POLLIN)
-            poll.poll(timeout_s * 1000)
+            poll.poll((GRACE_S + 2.0) * 1000)
+
+    def _shut_down(self) -> None:
+        self._end_server()
+        if self._monitor is not None and self._monitor is not threading.current_thread():
+            self._monitor.join()
+        self._close_descriptors()
 
     def _end_server(self) -> None:
         if self._server_fd >= 0:
@@ -246,3 +469,74 @@ class WorkerManager:
         if self._server_fd >= 0:
             fd, self._server_fd = self._server_fd, -1
             os.close(fd)
+
+
+class ThreadManager(WorkerManager):
+    """Workers as threads of this process, for leaves that give the GIL away or take no time.
+
+    A thread cannot be killed. What is asked to end in the middle of a task gets a SystemExit at its
+    next line of Python.
+    """
+
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
+        super().__init__(engine, kinds, start_timeout_s)
+        self._threads: dict[int, threading.Thread] = {}
+        self._snapshot: Snapshot = {}
+
+    def _get_ready(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        for kind in self.kinds:
+            kind.prepare()  # a nested Worker forks its processes before there are threads
+
+    def _launch(self, worker: int) -> None:
+        with signals_blocked():
+            thread = threading.Thread(
+                target=self._serve,
+                args=(worker,),
+                name=f"{self.kinds[worker].label}-{worker}",
+                daemon=True,
+            )
+            thread.start()
+            self._threads[worker] = thread
+
+    def _serve(self, worker: int) -> None:
+        kind = self.kinds[worker]
+        snapshot = self._snapshot.get(kind.target_namespace, {})
+        code = 0
+        try:
+            serve_mailbox(self._engine, worker, kind, snapshot, in_thread=True)
+        except BaseException:  # its words stand in the mailbox
+            code = 1
+        finally:
+            if not self._closing:
+                self._mark_dead(worker, code)
+
+    def _wait_for_birth(self, worker: int) -> bool:
+        return True
+
+    def _strike(self, worker: int) -> bool:
+        thread = self._threads.get(worker)
+        if thread is not None and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+            )
+        return False
+
+    def _wait_for_end(self) -> None:
+        deadline = time.monotonic() + GRACE_S
+        for worker, thread in self._threads.items():
+            if thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._strike(worker)
+                thread.join(1.0)
+            if thread.is_alive():
+                log.warning(
+                    "%s is still at a task %s s after it was told to stop; a thread cannot be killed",
+                    self.name(worker),
+                    GRACE_S,
+                )
+
+    def _shut_down(self) -> None:
+        self._threads.clear()

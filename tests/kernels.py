@@ -91,9 +91,9 @@ kernels = Kernels()
 
 
 # ---------------------------------------------------------------- submit, without a pass
-@entry(WORDS, INT, INT, BYTES, INT)
-def submit_task(mem, callable_word, counts, wire, worker):
-    return submit.submit_task(mem, callable_word, counts, wire_words(wire), worker)
+@entry(WORDS, INT, INT, INT, BYTES)
+def submit_task(mem, callable_word, counts, members, wire):
+    return submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
 
 
 @entry(WORDS, INT)
@@ -286,7 +286,9 @@ def wiring_full(mem):
 # ---------------------------------------------------------------- the mailbox, either side
 @entry(WORDS, INT, INT)
 def encode(mem, worker, slot):
-    mailbox.encode(mem, worker, slot)
+    counts = int(mem[slot + L.S_COUNTS])
+    tensors, scalars = submit.tensors_at(mem, slot), submit.scalars_at(mem, slot)
+    mailbox.encode(mem, worker, slot, counts, tensors, scalars)
     return L.OK
 
 

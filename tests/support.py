@@ -151,7 +151,8 @@ class Driver:
         values = [int(value).to_bytes(8, "little") for value in scalars]
         counts = len(tensors) | len(values) << 32
         wire = b"".join(tensors + values)
-        return int(self.x.submit_task(self.mem, callable | kind << 32, counts, wire, owner))
+        word = callable | kind << L.WORD_KIND | owner + 1 << L.WORD_WORKER
+        return int(self.x.submit_task(self.mem, word, counts, 0, wire))
 
     def submit(self, *args: Arg, scalars: Iterable[int] = (), **more) -> int:
         """Submit without a pass; return the slot."""

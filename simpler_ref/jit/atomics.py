@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import threading
 import time
 
@@ -41,6 +42,7 @@ _FUTEX_WAKE = 1
 _EINTR = 4
 _ETIMEDOUT = 110
 _CLOCK_MONOTONIC = 1
+_SIGKILL = int(signal.SIGKILL)
 
 if INTERPRETED:
     _read_modify_write = threading.Lock()
@@ -89,6 +91,12 @@ if INTERPRETED:
 
     def now_ns():
         return time.monotonic_ns()
+
+    def thread_id():
+        return threading.get_ident()
+
+    def kill_self():
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _address(mem, i):
         return mem.__array_interface__["data"][0] + 8 * int(i)
@@ -258,6 +266,27 @@ else:
             return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
 
         return signature(types.int64), codegen
+
+    @intrinsic
+    def thread_id(typingctx):
+        """Return what `threading.get_ident` does."""
+
+        def codegen(context, builder, sig, args):
+            return builder.call(_external(builder, "pthread_self", _I64, []), [])
+
+        return signature(types.int64), codegen
+
+    @intrinsic
+    def kill_self(typingctx):
+        """End this process at once, as somebody else's SIGKILL would."""
+
+        def codegen(context, builder, sig, args):
+            pid = builder.call(_external(builder, "getpid", _I32, []), [])
+            kill = _external(builder, "kill", _I32, [_I32, _I32])
+            builder.call(kill, [pid, ir.Constant(_I32, _SIGKILL)])
+            return context.get_dummy_value()
+
+        return signature(types.void), codegen
 
     def _futex(builder, pointer, operation, value, timeout):
         call = _external(builder, "syscall", _I64, [_I64] * 7)

@@ -12,17 +12,30 @@ from collections.abc import Callable
 
 from . import layout as L
 from . import mailbox, ring, schedule, submit, tensormap
-from .atomics import fence, store, wire_words
+from .atomics import fence, store, thread_id, wire_words
 from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry, in_one_piece
 
 Entry = Callable[..., int]
 
 
 # ---------------------------------------------------------------- Orch thread
-@entry(WORDS, INT, INT, BYTES, INT, nogil=False)
-def submit_and_pass(mem, callable_word, counts, wire, worker):
+@entry(WORDS, INT, INT, BYTES, nogil=False)
+def submit_and_pass(mem, callable_word, counts, wire):
     """Submit a task, then run a scheduler pass; see `submit_task`."""
-    slot = submit.submit_task(mem, callable_word, counts, wire_words(wire), worker)
+    if thread_id() != mem[L.ORCH_THREAD]:
+        return L.WRONG_THREAD
+    slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
+    if slot >= 0:
+        schedule.pass_after_submit(mem)
+    return slot
+
+
+@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
+def submit_group_and_pass(mem, callable_word, counts, members, wire):
+    """Submit a group, then run a scheduler pass; see `submit_task`."""
+    if thread_id() != mem[L.ORCH_THREAD]:
+        return L.WRONG_THREAD
+    slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
@@ -56,12 +69,14 @@ def help_scheduler(mem, live, any_move, slice_ns):
 def begin_run(mem):
     """Start a run: its own scope is open afterwards."""
     schedule.begin_run(mem)
+    mem[L.ORCH_THREAD] = thread_id()
     return submit.open_scope(mem)
 
 
 @entry(WORDS, INT, nogil=True)
 def finish_run(mem, cancel):
     """End every open scope, and cancel what has not started if told to. Does not wait."""
+    mem[L.ORCH_THREAD] = 0
     if cancel:
         submit.request_cancel(mem)
     while submit.close_scope(mem) == L.OK:
@@ -113,17 +128,61 @@ def request_stop(mem, worker):
 
 
 @entry(WORDS, INT, INT, nogil=True)
+def claim_mailbox(mem, worker, timeout_ns):
+    """Get a worker's mailbox for a control request."""
+    return schedule.claim_mailbox(mem, worker, timeout_ns)
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def request_control(mem, worker, timeout_ns):
+    """Send the control request that stands in a claimed mailbox, and wait for the answer."""
+    return mailbox.request_control(mem, worker, timeout_ns)
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def await_control(mem, worker, timeout_ns):
+    """Wait on for the answer to a control request."""
+    return mailbox.await_control(mem, worker, timeout_ns)
+
+
+@entry(WORDS, INT, nogil=True)
+def release_mailbox(mem, worker):
+    """Give a claimed mailbox back."""
+    schedule.release_mailbox(mem, worker)
+    return L.OK
+
+
+@entry(WORDS, nogil=True)
+def forget_configs(mem):
+    """Between runs: configurations may be numbered anew."""
+    schedule.forget_configs(mem)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=True)
 def set_usable(mem, worker, usable):
     """Let the Scheduler use a worker, or (0) make its words fit for a fresh process."""
     schedule.set_usable(mem, worker, usable)
     return L.OK
 
 
-# ---------------------------------------------------------------- worker processes
+# ---------------------------------------------------------------- workers
 @entry(WORDS, INT, INT, nogil=False)
 def finish_and_receive(mem, worker, error):
     """Answer a task and wait for the next one, for a short time."""
     return mailbox.finish_and_receive(mem, worker, error)
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def finish_and_receive_in_thread(mem, worker, error):
+    """The same, while other threads of this process can run Python."""
+    return mailbox.finish_and_receive(mem, worker, error)
+
+
+@entry(WORDS, INT, INT, nogil=True)
+def finish_control_and_receive(mem, worker, error):
+    """Answer a control request and wait for the next task, for a short time."""
+    return mailbox.finish_control_and_receive(mem, worker, error)
 
 
 @entry(WORDS, INT, nogil=True)
@@ -136,6 +195,13 @@ def park_and_receive(mem, worker):
 def remember(mem, worker, local_slot):
     """Cache the local slot of the digest in the mailbox."""
     mailbox.remember(mem, worker, local_slot)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=False)
+def forget_digests(mem, worker):
+    """Empty the worker's cache of digests: a callable was removed."""
+    mailbox.forget_digests(mem, worker)
     return L.OK
 
 

@@ -25,6 +25,8 @@ from numba import typeof
 from numba.core import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
+FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
+"""True in tests that let processes die at numbered places; see `fail_points`."""
 INTERPRETED: bool = bool(config.DISABLE_JIT)
 """True when ``NUMBA_DISABLE_JIT=1``: the kernels then run as plain Python."""
 
@@ -45,7 +47,7 @@ def source_digest() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         h.update(path.name.encode())
         h.update(path.read_bytes())
-    h.update(f"{numba.__version__} {platform.machine()}".encode())
+    h.update(f"{numba.__version__} {platform.machine()} {FAIL_POINTS}".encode())
     return h.hexdigest()
 
 
@@ -70,7 +72,7 @@ class _DigestLocator(_CacheLocator):  # type: ignore[misc]
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno
-        self._dir = str(cache_dir())
+        self._dir = str(cache_dir() / "fail_points" if FAIL_POINTS else cache_dir())
 
     def get_cache_path(self) -> str:
         return self._dir

@@ -25,6 +25,8 @@ DEFAULT_ALLOC_TIMEOUT_S = 10.0
 CONTINUOUS_TENSOR_MAX_DIMS = 5
 CHIP_MAX_TENSOR_ARGS = 128
 CHIP_MAX_SCALAR_ARGS = 128
+CORE_MAX_TENSOR_ARGS = 16
+CORE_MAX_SCALAR_ARGS = 32
 MAX_REGISTERED_CALLABLE_IDS = 4096
 CALLABLE_HASH_DIGEST_BYTES = 32
 DEFAULT_TASK_WINDOW = 1 << 21
@@ -43,6 +45,21 @@ FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
+# sub-commands of a control request
+(
+    CTRL_MALLOC,
+    CTRL_FREE,
+    CTRL_COPY_TO,
+    CTRL_COPY_FROM,
+    CTRL_PREPARE,
+    CTRL_REGISTER,
+    CTRL_UNREGISTER,
+    CTRL_ALLOC_DOMAIN,
+    CTRL_RELEASE_DOMAIN,
+    CTRL_COMM_INIT,
+    CTRL_PY_REGISTER,
+    CTRL_PY_UNREGISTER,
+) = range(12)
 
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0
@@ -62,6 +79,10 @@ TIMED_OUT = -7
 INTERRUPTED = -8
 TOO_MANY_ARGS = -9
 """The arguments do not fit a mailbox: nothing was changed."""
+WRONG_THREAD = -10
+"""Not the thread whose run it is: nothing was changed."""
+STUCK = -11
+"""A group has waited for its workers for STUCK_NS: somebody should say so."""
 
 AUTO_OUTPUT = 1 << 62
 """Set in what submit returns when it provided the memory of an output."""
@@ -70,6 +91,7 @@ AUTO_OUTPUT = 1 << 62
 STOP = -1
 PARK = -2
 RESOLVE = -3
+CONTROL = -4
 
 # ---------------------------------------------------------------- ContinuousTensor, 40 bytes
 TENSOR_WORDS = 5
@@ -94,11 +116,20 @@ MAILBOX_ARGS_CAPACITY = MAILBOX_OFF_ERROR_MSG - MAILBOX_OFF_ARGS
 
 MAILBOX_WORDS = MAILBOX_SIZE // WORD
 MAIL_STATE = MAILBOX_OFF_STATE // WORD
+MAIL_COMMAND = MAILBOX_OFF_COMMAND // WORD
+MAIL_CONFIG = MAILBOX_OFF_CONFIG // WORD
+CONFIG_WORDS = (MAILBOX_OFF_DIGEST - MAILBOX_OFF_CONFIG) // WORD
 MAIL_DIGEST = MAILBOX_OFF_DIGEST // WORD
 MAIL_COUNTS = MAILBOX_OFF_ARGS // WORD  # i32 tensor_count | i32 scalar_count
 MAIL_TENSORS = MAIL_COUNTS + 1
 MAIL_ERROR_MSG = MAILBOX_OFF_ERROR_MSG // WORD
 ERROR_MSG_WORDS = MAILBOX_ERROR_MSG_SIZE // WORD
+# a control request: its arguments stand where a task has its configuration
+MAILBOX_OFF_CONTROL_ARGS = MAILBOX_OFF_CONFIG  # u64 arg0, arg1, arg2
+MAILBOX_OFF_CONTROL_RESULT = MAILBOX_OFF_CONFIG + 24
+MAILBOX_OFF_CONTROL_NAME = MAILBOX_OFF_DIGEST  # of the staged payload, ends with NUL
+CONTROL_NAME_SIZE = 32
+MAILBOX_OFF_CONTROL_DIGEST = MAILBOX_OFF_CONTROL_NAME + CONTROL_NAME_SIZE
 DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
@@ -106,8 +137,13 @@ DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 W_SHUTDOWN = 0  # set once, never cleared while the process lives (D20)
 W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
 DEATH_BIAS = 1024
+W_SKIP = 2  # 1: the member of a group that it was sent need not start; Scheduler
+W_CLAIM = 3  # a control request: 0 none, CLAIM_WAITS, CLAIM_GRANTED; Scheduler
+CLAIM_WAITS, CLAIM_GRANTED = 1, 2
+W_FAIL = 4  # number of the fail point to die at; tests only
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
+W_DEVICE_NS = LINE + 1  # time its chip, or those below it, spent on tasks, ever
 W_CACHE = 2 * LINE  # digest cache: DIGEST_CACHE entries of digest, local slot + 1
 DIGEST_CACHE = 16
 DIGEST_CACHE_WORDS = DIGEST_WORDS + 1
@@ -115,7 +151,12 @@ DIGEST_CACHE_WORDS = DIGEST_WORDS + 1
 W_SLOT = 12 * LINE  # the task it was given, NONE when idle
 W_LAST_CALLABLE = W_SLOT + 1  # index + 1 of the digest that stands in the mailbox
 W_COLLECTED = W_SLOT + 2  # 1: its completion is taken, its mailbox still says TASK_DONE
-W_USABLE = W_SLOT + 3  # 1 between INIT_DONE and death
+W_USABLE = W_SLOT + 3  # ALIVE between INIT_DONE and death, with CLAIMED for a control request
+ALIVE, CLAIMED = 1, 2
+W_LAST_CONFIG = W_SLOT + 4  # index + 1 of the configuration that stands in the mailbox
+W_MEMBER = W_SLOT + 5  # of a group: index + 1; 0 for a task of its own
+W_PINNED_HEAD = W_SLOT + 6  # chain of ready tasks that want this worker and no other
+W_PINNED_TAIL = W_SLOT + 7
 W_MAILBOX = 13 * LINE
 W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
 TRACE_WORDS = 8192
@@ -144,6 +185,8 @@ HOLD_NS = 26  # how long a ready task waits for a worker that is awake before on
 PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
 YIELD_NS = 28  # how long a thread spins before it offers its core between looks
 PRIVATE = 29  # first word of the parent's own part
+A_CONFIGS = 30
+STUCK_NS = 31  # how long a group waits for its workers before somebody is told
 
 # rings, one line each; written by the Orch thread
 RING_BLOCK = 32
@@ -171,11 +214,14 @@ MAP_MASK = ORCH + 9
 MAP_COUNT = ORCH + 10
 SPILL_USED = ORCH + 11
 SPILL_FREE = ORCH + 12  # one free list per size class
-SPILL_CLASSES = 8
+SPILL_CLASSES = 32
 SPILL_SMALLEST = 64
-ORCH_PASSES = ORCH + 20  # passes run by the Orch thread: how the Scheduler thread sees it is there
-FIFO_MASK = ORCH + 3 * LINE  # + ring; capacity - 1 of its FIFO
-SCOPE_STACK = ORCH + 4 * LINE  # head of each open scope's chain of tasks
+FIFO_MASK = ORCH + 12 + SPILL_CLASSES  # + ring; capacity - 1 of its FIFO
+ORCH_PASSES = (
+    ORCH + 6 * LINE
+)  # passes run by the Orch thread: how the Scheduler thread sees it is there
+ORCH_THREAD = ORCH_PASSES + 1  # the thread whose run is open, 0 between runs
+SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 
 # Scheduler (whoever holds PASS_LOCK)
@@ -197,7 +243,12 @@ RETIRING = SCHED + 19  # chain of terminal tasks that `retire` has still to see 
 READY_MASK = SCHED + 20  # + type; capacity - 1 of its ready queue
 ERROR_DETAIL = SCHED + 16  # exit code of a dead worker + DEATH_BIAS
 HELD_SINCE = SCHED + 17  # + type; ns, when a queue's head began to wait for a worker that is awake
-ERROR_MSG = SCHED + 3 * LINE
+ERROR_MEMBER = SCHED + 22  # of a group, -1 for a task of its own
+READY_ORDER = SCHED + 23  # tasks that became ready, ever
+PINNED = SCHED + 24  # + type; ready tasks in the chains of its workers
+STUCK_SINCE = SCHED + 26  # + type; ns, when the group at a queue's head began to wait
+STUCK_TOLD = SCHED + 28  # STUCK_SINCE of the group that somebody has been told of
+ERROR_MSG = SCHED + 4 * LINE
 ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 
 # locks and park words, a line each
@@ -206,7 +257,9 @@ PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event
 PARK_SCHED = PASS_LOCK + LINE + 1  # 0 awake, else ON_DUTY, OFF_DUTY or TIMED
 DEATHS = PASS_LOCK + 2 * LINE  # monitor thread: workers that died, ever
 STOPPING = DEATHS + 1  # closing thread: the Scheduler thread shall end
-HEADER_WORDS = PASS_LOCK + 4 * LINE
+WATCHING = PASS_LOCK + 3 * LINE  # Scheduler thread: 1 while it sleeps with an eye on a stuck group
+START_FAIL = PASS_LOCK + 4 * LINE  # tests only: worker + 1 << 8 | fail point, for one that starts
+HEADER_WORDS = PASS_LOCK + 5 * LINE
 
 ON_DUTY = 1
 """Parked, and to be woken at once: nobody else runs passes."""
@@ -222,17 +275,19 @@ S_FANOUT = 1  # fanout_total | fanout_released << 32, atomic
 S_FANIN = 2  # live fan-ins not yet released, plus one until wiring ends (D16)
 S_CONSUMERS = 3  # chain of edges to this task's consumers
 S_WORKER = 4  # worker it runs or ran on, -1 if none
-S_NEXT = 5  # next in the chain of tasks to retire
+S_NEXT = 5  # next in the chain of tasks to retire; before that, in a worker's chain of ready tasks
+S_LEFT = 6  # of a group: members not yet done | 1 << 32 once one has failed
+S_ORDER = 7  # READY_ORDER when it became ready
 # second line: written by the Orch thread at submit
 S_ID = 8
 S_SEEN = 9  # id + 1 of the last task that found this one as a producer
-S_CALLABLE = 10  # index of the callable | worker type << 32; -1 for an alloc
+S_CALLABLE = 10  # the callable word, below; -1 for an alloc
 S_COUNTS = 11  # tensors | scalars << 32
 S_BODY = 12
 S_EDGES = 13  # edges | room for edges << 32
 S_RING = 14  # ring_idx | ring_slot_idx << 3
 S_LINK = 15  # next in the scope's chain, then in the consumed chain, then in the free list
-S_OWNER = 16  # worker that owns its child_memory tensors, -1 if none
+S_MEMBERS = 16  # of a group; 0 for a task of its own
 S_INLINE = 17
 SLOT_WORDS = 48
 INLINE_WORDS = SLOT_WORDS - S_INLINE
@@ -240,7 +295,20 @@ INLINE_WORDS = SLOT_WORDS - S_INLINE
 FANOUT_RELEASE = 1 << 32
 FANOUT_TOTAL_MASK = (1 << 32) - 1
 
-# body: output mask, tensors, scalars, edges
+# the callable word: what to run, in which pool, on which worker, with which configuration
+CALLABLE_MASK = (1 << 24) - 1  # index of the callable
+WORD_KIND = 32  # worker type, 4 bits
+WORD_WORKER = 36  # worker + 1, 0 for any, 12 bits; it owns the task's child_memory tensors
+WORKER_MASK = (1 << 12) - 1
+WORD_CONFIG = 48  # index of the configuration, 14 bits
+CONFIG_MASK = (1 << 14) - 1
+MAX_CONFIGS = 4096
+MAX_WORKERS = 2048
+
+# body: output mask, tensors, scalars, members, edges
+MEMBER_COUNTS = 0  # tensors | scalars << 32
+MEMBER_WORKER = 1  # worker + 1, 0 for any
+MEMBER_WORDS = 2
 MASK_TENSORS = 32  # bits used of a word of the output mask
 EDGE_PRODUCER = 0
 EDGE_NEXT = 1
@@ -311,8 +379,9 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
     for half in (0, 1):
         area(A_MAP + half, entries * ENTRY_WORDS)
     area(A_SLOTS, window * SLOT_WORDS)
-    area(A_SPILL, max(1 << 16, window * INLINE_WORDS))
+    area(A_SPILL, max(1 << 21, window * INLINE_WORDS))
     words[A_SPILL_END] = end
+    area(A_CONFIGS, MAX_CONFIGS * CONFIG_WORDS)
     words[MAP_BASE] = words[A_MAP]
     words[MAP_MASK] = MAP_SMALLEST - 1
     words[SPILL_USED] = words[A_SPILL]
@@ -329,6 +398,7 @@ def initialise(
     yield_ns: int,
     hold_ns: int,
     park_ns: int,
+    stuck_ns: int,
 ) -> None:
     """Write the geometry into fresh, zeroed memory."""
     for where, value in words.items():
@@ -340,3 +410,4 @@ def initialise(
     mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns
     mem[PARK_NS] = park_ns
+    mem[STUCK_NS] = stuck_ns

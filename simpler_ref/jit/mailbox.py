@@ -1,11 +1,17 @@
 """The mailbox of one worker: encode, decode, and the handshake.
 
-    IDLE ──► TASK_READY ──► TASK_DONE ──► IDLE        state and error code are one word
-           parent         worker        parent
+    IDLE ──► TASK_READY ──────► TASK_DONE ─────► IDLE        state and error code are one word
+    IDLE ──► CONTROL_REQUEST ─► CONTROL_DONE ──► IDLE
+           parent             worker         parent
 
-The parent writes the frame (digest, counts, tensors, scalars), then the state; the worker writes the
-error, if any, then the state. Before its first task a worker says INIT_DONE, which counts as idle.
-A request to stop is a word of its own, so that no state written late can erase it (D20).
+The parent writes the frame (configuration, digest, counts, tensors, scalars), then the state; the
+worker writes the error, if any, then the state. Before its first task a worker says INIT_DONE, which
+counts as idle. A request to stop is a word of its own, so that no state written late can erase it
+(D20).
+
+A control request (register a callable, allocate device memory, …) comes from whatever thread makes it.
+Only the Scheduler gives mailboxes away: the thread claims the worker under the pass lock, and has the
+mailbox from the moment the worker's task, if it has one, is collected until it gives the claim back.
 
 Nobody waits by polling for ever. A worker spins for SPIN_NS, then announces that it sleeps
 (W_PARKED), looks once more, and sleeps on the state word; the parent writes the state, then looks
@@ -17,6 +23,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
+    INTERRUPTED,
     compare_exchange,
     exchange,
     fence,
@@ -29,7 +36,19 @@ from .atomics import (
     store,
     yield_core,
 )
+from .fail_points import (
+    FAIL_BEFORE_CONTROL_DONE,
+    FAIL_BEFORE_DONE,
+    FAIL_BEFORE_READY,
+    FAIL_CONTROL_DONE,
+    FAIL_DONE,
+    FAIL_PARKED,
+    FAIL_READY,
+    FAIL_RECEIVED,
+    fail_point,
+)
 from .kernel import kernel
+from .slots import config_of, index_of
 
 STATE_MASK = 0xFFFFFFFF
 
@@ -54,15 +73,20 @@ def mailbox_state(mem, worker):
 
 
 @kernel
-def encode(mem, worker, slot):
-    """Write a task's frame: digest, counts, tensors, scalars. Tags do not travel.
+def encode(mem, worker, slot, counts, tensors, scalars):
+    """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
-    Reads    the slot's callable and body
-    Effects  the mailbox but for its state; the digest only if another one stands there
+    Reads    the slot's callable word; its body at `tensors` and `scalars`
+    Effects  the mailbox but for its state; configuration and digest only if others stand there
     """
     w = worker_at(mem, worker)
     box = w + L.W_MAILBOX
-    index = int(mem[slot + L.S_CALLABLE]) & 0xFFFFFFFF
+    config = config_of(mem, slot)
+    if mem[w + L.W_LAST_CONFIG] != config + 1:
+        source = int(mem[L.A_CONFIGS]) + config * L.CONFIG_WORDS
+        copy_words(mem, box + L.MAIL_CONFIG, source, L.CONFIG_WORDS)
+        mem[w + L.W_LAST_CONFIG] = config + 1
+    index = index_of(mem, slot)
     if mem[w + L.W_LAST_CALLABLE] != index + 1:
         copy_words(
             mem,
@@ -71,23 +95,27 @@ def encode(mem, worker, slot):
             L.DIGEST_WORDS,
         )
         mem[w + L.W_LAST_CALLABLE] = index + 1
-    counts = int(mem[slot + L.S_COUNTS])
-    tensors = counts & 0xFFFFFFFF
-    scalars = counts >> 32
     mem[box + L.MAIL_COUNTS] = counts
-    body = int(mem[slot + L.S_BODY]) + (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
-    copy_words(mem, box + L.MAIL_TENSORS, body, tensors * L.TENSOR_WORDS + scalars)
+    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
+    copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
+    copy_words(mem, box + L.MAIL_TENSORS + words, scalars, counts >> 32)
 
 
 @kernel
 def send(mem, worker):
-    """Publish the frame and wake the worker if it sleeps.
+    """Publish the frame and wake the worker if it sleeps."""
+    publish(mem, worker, L.TASK_READY)
+
+
+@kernel
+def publish(mem, worker, state):
+    """Hand the mailbox to the worker.
 
     Ordering the exchange pairs with the load of the state in `receive`; it also stands between this
              store and the load of W_PARKED, see the module text
     """
     w = worker_at(mem, worker)
-    exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.TASK_READY)
+    exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
         futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
 
@@ -152,22 +180,39 @@ def remember(mem, worker, local_slot):
 
 
 @kernel
+def forget_digests(mem, worker):
+    """Empty the worker's cache of local slots (worker side)."""
+    start = worker_at(mem, worker) + L.W_CACHE
+    for k in range(L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS):
+        mem[start + k] = 0
+
+
+@kernel
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
     After YIELD_NS the core is offered to others between looks: the one this worker waits for may
     be waiting for just this core.
 
-    Returns  the task's local slot, RESOLVE, STOP, or PARK when the time is up
+    A member of a group that need not start any more is answered here.
+
+    Returns  the task's local slot, RESOLVE, CONTROL, STOP, or PARK when the time is up
     """
     w = worker_at(mem, worker)
     until = 0
     while True:
         for _ in range(32):
-            if load(mem, w + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY:
+            state = load(mem, w + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
+            if state == L.TASK_READY or state == L.CONTROL_REQUEST:
                 if load(mem, w + L.W_SHUTDOWN) != 0:
                     return L.STOP
-                return resolve(mem, w)
+                if state == L.CONTROL_REQUEST:
+                    return L.CONTROL
+                if load(mem, w + L.W_SKIP) == 0:
+                    fail_point(mem, w, FAIL_RECEIVED)
+                    return resolve(mem, w)
+                post(mem, worker, L.TASK_DONE, L.SKIPPED)
+                announce_done(mem)
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
@@ -183,8 +228,20 @@ def receive(mem, worker):
 @kernel
 def finish_and_receive(mem, worker, error):
     """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
+    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_DONE)
     post(mem, worker, L.TASK_DONE, error)
+    fail_point(mem, worker_at(mem, worker), FAIL_DONE)
     announce_done(mem)
+    return receive(mem, worker)
+
+
+@kernel
+def finish_control_and_receive(mem, worker, error):
+    """Post CONTROL_DONE with an error code and wait for the next task (worker side)."""
+    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_CONTROL_DONE)
+    post(mem, worker, L.CONTROL_DONE, error)
+    fail_point(mem, worker_at(mem, worker), FAIL_CONTROL_DONE)
+    futex_wake(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE)
     return receive(mem, worker)
 
 
@@ -198,9 +255,12 @@ def park_and_receive(mem, worker):
         store(mem, w + L.W_PARKED, 1)
         fence()
         seen = load(mem, state_word)
-        if seen & STATE_MASK != L.TASK_READY and load(mem, w + L.W_SHUTDOWN) == 0:
-            if seen & STATE_MASK == L.TASK_DONE:
+        state = seen & STATE_MASK
+        busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
+        if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
+            if state == L.TASK_DONE:
                 announce_uncollected(mem)
+            fail_point(mem, w, FAIL_PARKED)
             futex_wait(mem, state_word, seen, -1)
         store(mem, w + L.W_PARKED, 0)
         if load(mem, w + L.W_SHUTDOWN) != 0:
@@ -212,7 +272,9 @@ def park_and_receive(mem, worker):
 @kernel
 def report_ready(mem, worker):
     """Say INIT_DONE (worker side)."""
+    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_READY)
     post(mem, worker, L.INIT_DONE, 0)
+    fail_point(mem, worker_at(mem, worker), FAIL_READY)
     futex_wake(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE)
 
 
@@ -240,12 +302,14 @@ def wait_ready(mem, worker, timeout_ns):
 def mark_dead(mem, worker, code):
     """Note how a worker ended (monitor thread).
 
-    A mailbox that says IDLE is changed to SHUTDOWN, so that whoever is about to sleep in
-    `wait_ready` does not; any other state still tells what the worker had done.
+    A mailbox that says IDLE or CONTROL_REQUEST is changed to SHUTDOWN, so that whoever is about to
+    sleep in `wait_ready` or `request_control` does not; any other state still tells what the worker
+    had done.
     """
     w = worker_at(mem, worker)
     store(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
     compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE, L.SHUTDOWN)
+    compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.CONTROL_REQUEST, L.SHUTDOWN)
     futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
     store(mem, L.DEATHS, load(mem, L.DEATHS) + 1)
     fence()
@@ -258,7 +322,8 @@ def request_stop(mem, worker):
     """Tell a worker to stop: a word that is set once, and a wake-up (parent side).
 
     A worker that has looked at that word and is about to sleep on its mailbox state must not: the
-    state is changed to SHUTDOWN under it. One that has a task looks again when the task is done.
+    state is changed to SHUTDOWN under it. One that has a task or a control request looks again when
+    that is done.
     """
     w = worker_at(mem, worker)
     state_word = w + L.W_MAILBOX + L.MAIL_STATE
@@ -266,7 +331,8 @@ def request_stop(mem, worker):
     fence()
     while True:
         seen = load(mem, state_word)
-        if seen & STATE_MASK == L.TASK_READY:
+        state = seen & STATE_MASK
+        if state == L.TASK_READY or state == L.CONTROL_REQUEST:
             return
         if compare_exchange(mem, state_word, seen, L.SHUTDOWN):
             break
@@ -279,3 +345,44 @@ def empty_mailbox(mem, worker):
     w = worker_at(mem, worker)
     for k in range(L.W_TRACE + 1):
         mem[w + k] = 0
+
+
+# ---------------------------------------------------------------- control requests (parent side)
+@kernel
+def grant_claim(mem, w):
+    """Give a claimed worker's mailbox, which no task uses, to the thread that asked for it.
+
+    Effects  the mailbox is IDLE; that thread is woken (the caller holds the pass lock)
+    """
+    store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+    store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
+    futex_wake(mem, w + L.W_CLAIM)
+
+
+@kernel
+def request_control(mem, worker, timeout_ns):
+    """Send the control request that stands in a claimed mailbox, and wait for the answer.
+
+    Returns  the worker's error code; ILLEGAL when it died, TIMED_OUT, or INTERRUPTED by a signal
+             (call `await_control` then)
+    """
+    publish(mem, worker, L.CONTROL_REQUEST)
+    return await_control(mem, worker, timeout_ns)
+
+
+@kernel
+def await_control(mem, worker, timeout_ns):
+    """Wait for the answer to a control request; see `request_control`."""
+    w = worker_at(mem, worker)
+    until = now_ns() + timeout_ns
+    while True:
+        seen = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+        if seen & STATE_MASK == L.CONTROL_DONE:
+            return seen >> 32
+        if load(mem, w + L.W_DEATH) != 0:
+            return L.ILLEGAL
+        rest = until - now_ns()
+        if rest <= 0:
+            return L.TIMED_OUT
+        if futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest) == INTERRUPTED:
+            return L.INTERRUPTED

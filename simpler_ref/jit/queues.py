@@ -3,6 +3,7 @@
 wiring    Orch → Scheduler, single producer, single consumer, lock-free
 ready     one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
           one is small again
+pinned    one chain per worker: ready tasks that want this worker and no other
 consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
 """
 
@@ -96,6 +97,30 @@ def drop_first_ready(mem, kind):
         mem[L.READY_HEAD + kind] = 0
         mem[L.READY_TAIL + kind] = 0
         mem[L.READY_MASK + kind] = L.CIRCULAR_SMALLEST - 1
+
+
+@kernel
+def push_pinned(mem, w, kind, slot):
+    """Append a ready task to the chain of the only worker that may run it."""
+    mem[slot + L.S_NEXT] = L.NONE
+    tail = int(mem[w + L.W_PINNED_TAIL])
+    if tail == L.NONE:
+        mem[w + L.W_PINNED_HEAD] = slot
+    else:
+        mem[tail + L.S_NEXT] = slot
+    mem[w + L.W_PINNED_TAIL] = slot
+    mem[L.PINNED + kind] += 1
+
+
+@kernel
+def pop_pinned(mem, w, kind):
+    """Take the oldest task of a worker's chain (it is not empty)."""
+    slot = int(mem[w + L.W_PINNED_HEAD])
+    mem[w + L.W_PINNED_HEAD] = mem[slot + L.S_NEXT]
+    if mem[w + L.W_PINNED_HEAD] == L.NONE:
+        mem[w + L.W_PINNED_TAIL] = L.NONE
+    mem[L.PINNED + kind] -= 1
+    return slot
 
 
 @kernel

@@ -28,6 +28,7 @@ from .atomics import (
     compare_exchange,
     fence,
     futex_wait,
+    futex_wake,
     load,
     now_ns,
     pause,
@@ -40,6 +41,7 @@ from .mailbox import (
     copy_words,
     empty_mailbox,
     encode,
+    grant_claim,
     mailbox_state,
     notify,
     send,
@@ -48,29 +50,27 @@ from .mailbox import (
 from .queues import (
     drop_first_ready,
     first_ready,
+    pop_pinned,
     pop_wiring,
     push_consumed,
+    push_pinned,
     push_ready,
     ready_empty,
     take_consumed,
 )
 from .ring import reset_to_empty
-from .slots import move, release_ref
-from .submit import edges_at, reclaim
+from .slots import affinity_of, kind_of, move, release_ref
+from .submit import edges_at, members_at, reclaim, scalars_at, tensors_at
 from .tensormap import reset as reset_map
 
 EDGE_WORDS = L.EDGE_WORDS
 
+ANYBODY = -3
+"""Every worker of the pool that could run it."""
 NOBODY = -1
 """No idle worker."""
 HOLD = -2
 """Idle workers sleep; the task waits a moment for one that is awake."""
-
-
-@kernel
-def kind_of(mem, slot):
-    """Return the worker type of a task."""
-    return int(mem[slot + L.S_CALLABLE]) >> 32
 
 
 # ---------------------------------------------------------------- wiring
@@ -121,7 +121,20 @@ def release_fanin(mem, slot):
             push_retiring(mem, slot)
         else:
             move(mem, slot, L.READY)
-            push_ready(mem, kind_of(mem, slot), slot)
+            make_placeable(mem, slot)
+
+
+@kernel
+def make_placeable(mem, slot):
+    """Queue a task that has just become READY: with its pool, or with the one worker it wants."""
+    kind = kind_of(mem, slot)
+    mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
+    mem[L.READY_ORDER] += 1
+    worker = affinity_of(mem, slot)
+    if worker < 0:
+        push_ready(mem, kind, slot)
+    else:
+        push_pinned(mem, worker_at(mem, worker), kind, slot)
 
 
 # ---------------------------------------------------------------- completion
@@ -217,8 +230,11 @@ def record_error(mem, outcome, slot, worker, detail):
     if mem[L.RUN_ERROR] != 0:
         return
     mem[L.ERROR_TASK] = mem[slot + L.S_ID]
-    mem[L.ERROR_CALLABLE] = int(mem[slot + L.S_CALLABLE]) & 0xFFFFFFFF
+    mem[L.ERROR_CALLABLE] = mem[slot + L.S_CALLABLE]
     mem[L.ERROR_WORKER] = worker
+    mem[L.ERROR_MEMBER] = -1
+    if worker >= 0:
+        mem[L.ERROR_MEMBER] = mem[worker_at(mem, worker) + L.W_MEMBER] - 1
     mem[L.ERROR_DETAIL] = detail
     mem[L.ERROR_TRACE] = 0
     if outcome == L.TASK_FAILURE:
@@ -231,8 +247,14 @@ def record_error(mem, outcome, slot, worker, detail):
 
 # ---------------------------------------------------------------- dispatch
 @kernel
+def is_idle(mem, w):
+    """Say whether a worker can be given a task: alive, without one, and not claimed."""
+    return mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_USABLE] == L.ALIVE
+
+
+@kernel
 def pick_idle(mem, kind):
-    """Choose the worker for the head of a ready queue, without changing anything.
+    """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
     Returns  an idle worker that is awake, else one that sleeps if no task runs or the head has been
              held long enough; else NOBODY or HOLD
@@ -240,7 +262,7 @@ def pick_idle(mem, kind):
     asleep = NOBODY
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_USABLE] != 0:
+        if is_idle(mem, w):
             if load(mem, w + L.W_PARKED) == 0:
                 return worker
             if asleep == NOBODY:
@@ -254,29 +276,58 @@ def pick_idle(mem, kind):
 
 
 @kernel
-def any_usable(mem, kind):
-    """Say whether a pool has a live worker."""
+def any_usable(mem, kind, members):
+    """Say whether a pool has so many live workers."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
-        if mem[worker_at(mem, worker) + L.W_USABLE] != 0:
-            return True
-    return False
+        members -= mem[worker_at(mem, worker) + L.W_USABLE] != 0
+    return members <= 0
 
 
 @kernel
 def dispatch(mem, kind):
     """Give ready tasks of one type to idle workers until one of the two runs out.
 
-    A cancelled run fails them instead, and so does a pool whose workers have all died.
+    A cancelled run fails them instead, and so does a pool whose workers have died.
 
     Effects  READY → RUNNING, mailboxes; or READY → FAILED
+    Returns  how many tasks left the queues
+    """
+    moved = dispatch_pinned(mem, kind)
+    moved += dispatch_ready(mem, kind)
+    if mem[L.PINNED + kind] != 0:  # what was older than they are may be gone now
+        moved += dispatch_pinned(mem, kind)
+    return moved
+
+
+@kernel
+def dispatch_ready(mem, kind):
+    """Give away the tasks that any worker of the pool may run, in the order they became ready.
+
+    The first that cannot be placed stops it: a group that waits for its workers keeps its place.
+
     Returns  how many tasks left the queue
     """
     moved = 0
     while not ready_empty(mem, kind):
         slot = first_ready(mem, kind)
+        members = int(mem[slot + L.S_MEMBERS])
         if load(mem, L.CANCEL) != 0:
             drop_first_ready(mem, kind)
             fail(mem, slot)
+        elif members != 0:
+            lost = lost_member(mem, slot, kind)
+            if lost != NOBODY:
+                drop_first_ready(mem, kind)
+                lose(mem, slot, lost)
+            elif group_fits(mem, slot, kind):
+                drop_first_ready(mem, kind)
+                reserve(mem, slot, kind)
+                assign_group(mem, slot, kind)
+                mem[L.STUCK_SINCE + kind] = 0
+            else:
+                if mem[L.STUCK_SINCE + kind] == 0:
+                    mem[L.STUCK_SINCE + kind] = now_ns()
+                break
         else:
             worker = pick_idle(mem, kind)
             if worker == HOLD:
@@ -284,33 +335,224 @@ def dispatch(mem, kind):
                     mem[L.HELD_SINCE + kind] = now_ns()
                 return moved
             if worker == NOBODY:
-                if any_usable(mem, kind):
+                if any_usable(mem, kind, 1):
                     break
                 drop_first_ready(mem, kind)
-                record_error(mem, L.ENDPOINT_FAILURE, slot, -1, 0)
-                fail(mem, slot)
+                lose(mem, slot, ANYBODY)
             else:
                 drop_first_ready(mem, kind)
                 assign(mem, slot, worker)
                 mem[L.HELD_SINCE + kind] = 0
         moved += 1
     mem[L.HELD_SINCE + kind] = 0
+    if ready_empty(mem, kind):
+        mem[L.STUCK_SINCE + kind] = 0
     return moved
 
 
 @kernel
+def lose(mem, slot, worker):
+    """Fail a ready task because the worker it needs, or ANYBODY it could use, has died."""
+    detail = 0
+    if worker >= 0:
+        detail = int(load(mem, worker_at(mem, worker) + L.W_DEATH))
+    record_error(mem, L.ENDPOINT_FAILURE, slot, max(worker, -1), detail)
+    fail(mem, slot)
+
+
+# ---------------------------------------------------------------- tasks for one worker and no other
+@kernel
+def may_start_pinned(mem, w, kind):
+    """Say whether the first task of a worker's own chain can leave it.
+
+    What any worker may run and became ready earlier goes first, a waiting group above all (D19).
+    """
+    slot = int(mem[w + L.W_PINNED_HEAD])
+    if slot == L.NONE:
+        return False
+    if load(mem, L.CANCEL) != 0 or mem[w + L.W_USABLE] == 0:
+        return True
+    if not is_idle(mem, w):
+        return False
+    return ready_empty(mem, kind) or mem[slot + L.S_ORDER] < mem[first_ready(mem, kind) + L.S_ORDER]
+
+
+@kernel
+def dispatch_pinned(mem, kind):
+    """Give idle workers the tasks that want them and no other.
+
+    Returns  how many tasks left the chains
+    """
+    moved = 0
+    if mem[L.PINNED + kind] == 0:
+        return moved
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        while may_start_pinned(mem, w, kind):
+            slot = pop_pinned(mem, w, kind)
+            if load(mem, L.CANCEL) != 0:
+                fail(mem, slot)
+            elif mem[w + L.W_USABLE] == 0:
+                lose(mem, slot, worker)
+            else:
+                assign(mem, slot, worker)
+            moved += 1
+    return moved
+
+
+# ---------------------------------------------------------------- groups
+@kernel
+def lost_member(mem, slot, kind):
+    """Return a worker without which a group cannot run and that has died; ANYBODY if the pool has
+    too few left; else NOBODY.
+    """
+    members = int(mem[slot + L.S_MEMBERS])
+    member = members_at(mem, slot)
+    for _ in range(members):
+        worker = int(mem[member + L.MEMBER_WORKER]) - 1
+        if worker >= 0 and mem[worker_at(mem, worker) + L.W_USABLE] == 0:
+            return worker
+        member += L.MEMBER_WORDS
+    if not any_usable(mem, kind, members):
+        return ANYBODY
+    return NOBODY
+
+
+@kernel
+def group_fits(mem, slot, kind):
+    """Say whether each member of a group can have a worker of its own now. Changes nothing."""
+    members = int(mem[slot + L.S_MEMBERS])
+    member = members_at(mem, slot)
+    for _ in range(members):  # those that want one worker and no other
+        worker = int(mem[member + L.MEMBER_WORKER]) - 1
+        if worker >= 0 and not is_idle(mem, worker_at(mem, worker)):
+            return False
+        member += L.MEMBER_WORDS
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        members -= is_idle(mem, worker_at(mem, worker))
+    return members <= 0
+
+
+@kernel
+def reserve(mem, slot, kind):
+    """Choose a worker of its own for each member of a group that fits: W_MEMBER names the member."""
+    first = members_at(mem, slot)
+    for m in range(mem[slot + L.S_MEMBERS]):
+        worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
+        if worker >= 0:
+            mem[worker_at(mem, worker) + L.W_MEMBER] = m + 1
+    for m in range(mem[slot + L.S_MEMBERS]):
+        if mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER] == 0:
+            mem[worker_at(mem, pick_unreserved(mem, kind)) + L.W_MEMBER] = m + 1
+
+
+@kernel
+def pick_unreserved(mem, kind):
+    """Return an idle worker that no member has yet, one that is awake if there is one, or NOBODY."""
+    found = NOBODY
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if is_idle(mem, w) and mem[w + L.W_MEMBER] == 0:
+            if load(mem, w + L.W_PARKED) == 0:
+                return worker
+            if found == NOBODY:
+                found = worker
+    return found
+
+
+@kernel
+def assign_group(mem, slot, kind):
+    """Hand every member to the worker reserved for it: READY → RUNNING once, encode, signal."""
+    members = int(mem[slot + L.S_MEMBERS])
+    move(mem, slot, L.RUNNING)
+    mem[slot + L.S_LEFT] = members
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_MEMBER] != 0:
+            mem[slot + L.S_WORKER] = worker
+            occupy(mem, w, slot)
+            encode_member(mem, worker, slot, int(mem[w + L.W_MEMBER]) - 1)
+            send(mem, worker)
+
+
+@kernel
+def encode_member(mem, worker, slot, m):
+    """Write the frame of one member of a group."""
+    tensors = tensors_at(mem, slot)
+    scalars = scalars_at(mem, slot)
+    member = members_at(mem, slot)
+    for _ in range(m):
+        counts = int(mem[member + L.MEMBER_COUNTS])
+        tensors += (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
+        scalars += counts >> 32
+        member += L.MEMBER_WORDS
+    encode(mem, worker, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
+
+
+@kernel
+def finish_member(mem, slot, kind, failed):
+    """One member of a group is done: the last one ends the group, the first failure skips the rest.
+
+    Effects  S_LEFT; W_SKIP of the workers whose members may not have started; at the end COMPLETED
+             or FAILED
+    """
+    left = int(mem[slot + L.S_LEFT]) - 1
+    if failed and left >> 32 == 0:
+        left += 1 << 32
+        skip_rest(mem, slot, kind)
+    mem[slot + L.S_LEFT] = left
+    if left & 0xFFFFFFFF == 0:
+        if left >> 32 != 0:
+            fail(mem, slot)
+        else:
+            complete(mem, slot)
+
+
+@kernel
+def skip_rest(mem, slot, kind):
+    """Tell the workers of a group that what has not started need not start."""
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_SLOT] == slot:
+            store(mem, w + L.W_SKIP, 1)
+
+
+# ---------------------------------------------------------------- to the worker and back
+@kernel
 def assign(mem, slot, worker):
     """Hand a task to an idle worker: READY → RUNNING, encode, signal."""
-    w = worker_at(mem, worker)
     move(mem, slot, L.RUNNING)
     mem[slot + L.S_WORKER] = worker
+    occupy(mem, worker_at(mem, worker), slot)
+    encode(
+        mem, worker, slot, int(mem[slot + L.S_COUNTS]), tensors_at(mem, slot), scalars_at(mem, slot)
+    )
+    send(mem, worker)
+
+
+@kernel
+def occupy(mem, w, slot):
+    """Note that a worker has a task."""
     mem[w + L.W_SLOT] = slot
     mem[L.BUSY] += 1
     if mem[w + L.W_COLLECTED] != 0:
         mem[w + L.W_COLLECTED] = 0
         mem[L.UNCOLLECTED] -= 1
-    encode(mem, worker, slot)
-    send(mem, worker)
+    if mem[w + L.W_SKIP] != 0:
+        mem[w + L.W_SKIP] = 0
+
+
+@kernel
+def vacate(mem, w):
+    """Note that a worker's task is done, or lost; a thread that waits for its mailbox gets it."""
+    mem[w + L.W_SLOT] = L.NONE
+    mem[w + L.W_MEMBER] = 0
+    mem[L.BUSY] -= 1
+    if mem[w + L.W_USABLE] == L.ALIVE:
+        mem[w + L.W_COLLECTED] = 1
+        mem[L.UNCOLLECTED] += 1
+    elif mem[w + L.W_USABLE] == L.ALIVE | L.CLAIMED:
+        grant_claim(mem, w)
 
 
 @kernel
@@ -348,18 +590,26 @@ def collect(mem):
             waiting -= 1
             word = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
             if word & STATE_MASK == L.TASK_DONE:
-                mem[w + L.W_SLOT] = L.NONE
-                mem[w + L.W_COLLECTED] = 1
-                mem[L.UNCOLLECTED] += 1
-                mem[L.BUSY] -= 1
-                moved += 1
-                if word >> 32 == 0:
-                    complete(mem, slot)
-                else:
+                outcome = word >> 32
+                skipped = outcome == L.SKIPPED and mem[slot + L.S_MEMBERS] != 0
+                if outcome != L.SUCCESS and not skipped:
                     record_error(mem, L.TASK_FAILURE, slot, worker, 0)
-                    fail(mem, slot)
+                vacate(mem, w)
+                moved += 1
+                finish(mem, slot, outcome != L.SUCCESS)
         worker += 1
     return moved
+
+
+@kernel
+def finish(mem, slot, failed):
+    """Act on the outcome of a task, or of one member of a group."""
+    if mem[slot + L.S_MEMBERS] != 0:
+        finish_member(mem, slot, kind_of(mem, slot), failed)
+    elif failed:
+        fail(mem, slot)
+    else:
+        complete(mem, slot)
 
 
 @kernel
@@ -381,10 +631,12 @@ def bury(mem):
             mem[w + L.W_USABLE] = 0
             slot = int(mem[w + L.W_SLOT])
             if slot != L.NONE and mailbox_state(mem, worker) != L.TASK_DONE:
-                mem[w + L.W_SLOT] = L.NONE
-                mem[L.BUSY] -= 1
                 record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
-                fail(mem, slot)
+                vacate(mem, w)
+                finish(mem, slot, True)
+            if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:  # who waits for its mailbox shall see that
+                store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
+                futex_wake(mem, w + L.W_CLAIM)
     return 1
 
 
@@ -443,7 +695,7 @@ def has_work(mem):
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN] or mem[L.UNCOLLECTED] != 0:
         return True
     for kind in range(2):
-        if not ready_empty(mem, kind) and (load(mem, L.CANCEL) != 0 or pick_idle(mem, kind) >= 0):
+        if can_dispatch(mem, kind):
             return True
     if mem[L.BUSY] != 0:
         for worker in range(mem[L.WORKERS]):
@@ -451,6 +703,23 @@ def has_work(mem):
                 if mailbox_state(mem, worker) == L.TASK_DONE:
                     return True
     return False
+
+
+@kernel
+def can_dispatch(mem, kind):
+    """Say whether a ready task of one type could leave its queue."""
+    if mem[L.PINNED + kind] != 0:
+        for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+            if may_start_pinned(mem, worker_at(mem, worker), kind):
+                return True
+    if ready_empty(mem, kind):
+        return False
+    if load(mem, L.CANCEL) != 0:
+        return True
+    slot = first_ready(mem, kind)
+    if mem[slot + L.S_MEMBERS] != 0:
+        return lost_member(mem, slot, kind) != NOBODY or group_fits(mem, slot, kind)
+    return pick_idle(mem, kind) >= 0
 
 
 @kernel
@@ -499,6 +768,24 @@ def pass_after_submit(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         if load(mem, L.PARK_SCHED) != L.TIMED:
             notify(mem, L.PARK_SCHED)
+    watch_groups(mem)
+
+
+@kernel
+def stuck_since(mem):
+    """Return since when a group that nobody was told of has waited for its workers, or 0."""
+    for kind in range(2):
+        since = int(mem[L.STUCK_SINCE + kind])
+        if since > mem[L.STUCK_TOLD]:
+            return since
+    return 0
+
+
+@kernel
+def watch_groups(mem):
+    """Have the Scheduler thread keep an eye on a group that waits, once in STUCK_NS at most."""
+    if stuck_since(mem) != 0 and load(mem, L.WATCHING) == 0:
+        notify(mem, L.PARK_SCHED)
 
 
 @kernel
@@ -530,6 +817,7 @@ def help_scheduler(mem, live, any_move, slice_ns):
             else:
                 yield_core()
             continue
+        watch_groups(mem)
         store(mem, L.PARK_ORCH, L.ON_DUTY)
         fence()
         answer = L.OK
@@ -548,14 +836,88 @@ def set_usable(mem, worker, usable):
 
     Between runs, as the Scheduler: the lock is free but for the moment of an empty pass.
     """
-    while not try_lock(mem):
-        pause()
+    become_scheduler(mem)
     w = worker_at(mem, worker)
     if not usable:
         empty_mailbox(mem, worker)
     elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
-        mem[w + L.W_USABLE] = 1
+        mem[w + L.W_USABLE] = L.ALIVE
     unlock(mem)
+
+
+@kernel
+def become_scheduler(mem):
+    """Take the pass lock, for the few words that a thread other than those two has to write."""
+    while not try_lock(mem):
+        yield_core()
+
+
+@kernel
+def forget_configs(mem):
+    """Between runs: no mailbox holds a configuration that could be told by its index any more."""
+    become_scheduler(mem)
+    for worker in range(mem[L.WORKERS]):
+        mem[worker_at(mem, worker) + L.W_LAST_CONFIG] = 0
+    unlock(mem)
+
+
+# ---------------------------------------------------------------- claims on mailboxes
+@kernel
+def claim_mailbox(mem, worker, timeout_ns):
+    """Get a worker's mailbox for a control request, when its task, if it has one, is done.
+
+    One thread at a time claims a worker. Nothing is dispatched to it from the call on.
+
+    Returns  OK; ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal: without a claim then
+    """
+    w = worker_at(mem, worker)
+    until = now_ns() + timeout_ns
+    become_scheduler(mem)
+    alive = mem[w + L.W_USABLE] != 0 and load(mem, w + L.W_DEATH) == 0
+    if alive:
+        mem[w + L.W_USABLE] = L.ALIVE | L.CLAIMED
+        store(mem, w + L.W_CLAIM, L.CLAIM_WAITS)
+        if mem[w + L.W_COLLECTED] != 0:
+            mem[w + L.W_COLLECTED] = 0
+            mem[L.UNCOLLECTED] -= 1
+        if mem[w + L.W_SLOT] == L.NONE:
+            grant_claim(mem, w)
+    unlock(mem)
+    if not alive:
+        return L.ILLEGAL
+    answer = L.OK
+    while load(mem, w + L.W_CLAIM) == L.CLAIM_WAITS and answer == L.OK:
+        rest = until - now_ns()
+        if rest <= 0:
+            answer = L.TIMED_OUT
+        elif futex_wait(mem, w + L.W_CLAIM, L.CLAIM_WAITS, rest) == INTERRUPTED:
+            answer = L.INTERRUPTED
+    if answer == L.OK and load(mem, w + L.W_DEATH) != 0:
+        answer = L.ILLEGAL
+    if answer != L.OK:
+        release_mailbox(mem, worker)
+    return answer
+
+
+@kernel
+def release_mailbox(mem, worker):
+    """Give a claim back: the worker can have tasks again.
+
+    What the mailbox held of a task is overwritten, so the next frame brings all of it again.
+    """
+    w = worker_at(mem, worker)
+    become_scheduler(mem)
+    store(mem, w + L.W_CLAIM, 0)
+    mem[w + L.W_LAST_CALLABLE] = 0
+    mem[w + L.W_LAST_CONFIG] = 0
+    if mem[w + L.W_USABLE] != 0:
+        mem[w + L.W_USABLE] = L.ALIVE
+        if mem[w + L.W_SLOT] == L.NONE and load(mem, w + L.W_DEATH) == 0:
+            store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+    unlock(mem)
+    fence()  # pairs with those before parking: a ready task can be placed now
+    notify(mem, L.PARK_ORCH)
+    notify(mem, L.PARK_SCHED)
 
 
 @kernel
@@ -582,6 +944,9 @@ def end_run(mem):
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 
+    Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: somebody
+             should say so, and call again
+
     On duty it is woken by every completion. It is off duty while the Orch thread runs passes, that
     is, unless the Orch thread ran none while this one slept for `timer_ns` in all: time spent awake
     does not count, since it may be what keeps the Orch thread from running. While a task is held
@@ -603,15 +968,24 @@ def scheduler_loop(mem, timer_ns):
             slept = 0
         duty = L.ON_DUTY if slept > timer_ns else L.OFF_DUTY
         timeout = -1
+        since = stuck_since(mem)
+        if since != 0:
+            timeout = max(0, since + int(mem[L.STUCK_NS]) - now_ns())
+            if timeout == 0:
+                mem[L.STUCK_TOLD] = since
+                return L.STUCK
         if held(mem):
             duty = L.TIMED
             timeout = timer_ns
+        store(mem, L.WATCHING, since != 0)
         store(mem, L.PARK_SCHED, duty)
         fence()
         quiet = not has_work(mem) and held(mem) == (duty == L.TIMED)
+        quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
             futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
         store(mem, L.PARK_SCHED, 0)
+        store(mem, L.WATCHING, 0)
     return L.OK

@@ -96,3 +96,28 @@ def prepare(mem, slot, callable_word, total, released):
     mem[slot + L.S_WORKER] = -1
     mem[slot + L.S_CALLABLE] = callable_word
     mem[slot + L.S_EDGES] = 0
+
+
+# ---------------------------------------------------------------- the callable word
+@kernel
+def index_of(mem, slot):
+    """Return the index of a task's callable."""
+    return int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
+
+
+@kernel
+def kind_of(mem, slot):
+    """Return the worker type of a task."""
+    return int(mem[slot + L.S_CALLABLE]) >> L.WORD_KIND & 0xF
+
+
+@kernel
+def affinity_of(mem, slot):
+    """Return the only worker that may run a task, or -1."""
+    return (int(mem[slot + L.S_CALLABLE]) >> L.WORD_WORKER & L.WORKER_MASK) - 1
+
+
+@kernel
+def config_of(mem, slot):
+    """Return the index of a task's configuration."""
+    return int(mem[slot + L.S_CALLABLE]) >> L.WORD_CONFIG & L.CONFIG_MASK

@@ -16,7 +16,7 @@ from .atomics import load, store
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import move, pin, prepare, release_ref
+from .slots import affinity_of, move, pin, prepare, release_ref
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -44,11 +44,27 @@ def nbytes_of(words, t):
 
 
 @kernel
-def owner_of(words, t, worker):
-    """Return whose memory a tensor's address is in: -1 the host's, else the worker's (D7)."""
-    if int(words[t + L.TENSOR_KIND]) >> 8 & 0xFF != 0:
-        return worker
-    return -1
+def is_child_memory(words, t):
+    """Say whether a tensor's address is in the memory of a next-level worker, not the host's."""
+    return int(words[t + L.TENSOR_KIND]) >> 8 & 0xFF != 0
+
+
+@kernel
+def owner_of(mem, slot, t, i):
+    """Return whose memory the address of a task's tensor `i` is in: -1 the host's, else a worker's.
+
+    Rule     D7: a group's member owns its own child_memory tensors
+    """
+    if not is_child_memory(mem, t):
+        return -1
+    members = int(mem[slot + L.S_MEMBERS])
+    member = members_at(mem, slot)
+    for _ in range(members):
+        i -= int(mem[member + L.MEMBER_COUNTS]) & 0xFFFFFFFF
+        if i < 0:
+            return int(mem[member + L.MEMBER_WORKER]) - 1
+        member += L.MEMBER_WORDS
+    return affinity_of(mem, slot)
 
 
 @kernel
@@ -114,9 +130,10 @@ def take_body(mem, slot, words):
 
 
 @kernel
-def body_words(tensors, scalars, edges):
-    """Return the words of a body: output mask, tensors, scalars, and so many edges at most."""
-    return mask_words(tensors) + tensors * TENSOR_WORDS + scalars + edges * EDGE_WORDS
+def body_words(tensors, scalars, members, edges):
+    """Return the words of a body: output mask, tensors, scalars, members, so many edges at most."""
+    arguments = tensors * TENSOR_WORDS + scalars + members * L.MEMBER_WORDS
+    return mask_words(tensors) + arguments + edges * EDGE_WORDS
 
 
 @kernel
@@ -132,10 +149,21 @@ def tensors_at(mem, slot):
 
 
 @kernel
+def scalars_at(mem, slot):
+    """Return where the scalars of a slot's body begin."""
+    return tensors_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF) * TENSOR_WORDS
+
+
+@kernel
+def members_at(mem, slot):
+    """Return where the members of a group stand in its slot's body."""
+    return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> 32)
+
+
+@kernel
 def edges_at(mem, slot):
     """Return where the edges of a slot's body begin."""
-    counts = int(mem[slot + L.S_COUNTS])
-    return tensors_at(mem, slot) + (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
+    return members_at(mem, slot) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
 
 
 @kernel
@@ -145,8 +173,8 @@ def give_body_back(mem, slot):
     if body == slot + L.S_INLINE:
         return
     counts = int(mem[slot + L.S_COUNTS])
-    tensors = counts & 0xFFFFFFFF
-    kind = size_class(body_words(tensors, counts >> 32, int(mem[slot + L.S_EDGES]) >> 32))
+    tensors, scalars, members = counts & 0xFFFFFFFF, counts >> 32, int(mem[slot + L.S_MEMBERS])
+    kind = size_class(body_words(tensors, scalars, members, int(mem[slot + L.S_EDGES]) >> 32))
     mem[body] = mem[L.SPILL_FREE + kind]
     mem[L.SPILL_FREE + kind] = body
 
@@ -162,10 +190,11 @@ def forget_bodies(mem):
 
 # ---------------------------------------------------------------- submit
 @kernel
-def submit_task(mem, callable_word, counts, words, worker):
+def submit_task(mem, callable_word, counts, members, words):
     """Add one task to the graph: the seven steps.
 
-    `words` are the tensors, five words each with the tag in the padding, then the scalars.
+    `words` are the tensors, five words each with the tag in the padding, then the scalars, then,
+    for a group, its members, two words each. A group is one task with the tensors of all of them.
 
     Reads    the TensorMap, the open scope, the run's error
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
@@ -176,7 +205,7 @@ def submit_task(mem, callable_word, counts, words, worker):
         return L.RUN_FAILED
     tensors = counts & 0xFFFFFFFF
     scalars = counts >> 32
-    if 8 * (1 + tensors * TENSOR_WORDS + scalars) > L.MAILBOX_ARGS_CAPACITY:
+    if not fits_mailbox(words, counts, members):
         return L.TOO_MANY_ARGS
     most_edges, outputs, slab_bytes = 0, 0, 0
     for i in range(tensors):
@@ -187,7 +216,9 @@ def submit_task(mem, callable_word, counts, words, worker):
         if is_auto_output(words, i * TENSOR_WORDS):
             slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
             slab_bytes = min(slab_bytes, TOO_MANY_BYTES)
-    room = body_words(tensors, scalars, most_edges)
+    room = body_words(tensors, scalars, members, most_edges)
+    if room > mem[L.A_SPILL_END] - mem[L.A_SPILL]:
+        return L.TOO_MANY_ARGS
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
         return L.WOULD_BLOCK
 
@@ -196,11 +227,12 @@ def submit_task(mem, callable_word, counts, words, worker):
         return slot
     prepare(mem, slot, callable_word, 0, 0)
     mem[slot + L.S_COUNTS] = counts
+    mem[slot + L.S_MEMBERS] = members
     take_body(mem, slot, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
-    edges = find_producers(mem, slot, words, worker)  # steps 3 and 4
+    edges = find_producers(mem, slot, words)  # steps 3 and 4
     mem[slot + L.S_EDGES] = edges | most_edges << 32
-    register_outputs(mem, slot, words, worker)
+    register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5
     move(mem, slot, L.PENDING)
     push_wiring(mem, slot)  # step 6
@@ -210,8 +242,27 @@ def submit_task(mem, callable_word, counts, words, worker):
 
 
 @kernel
+def fits_mailbox(words, counts, members):
+    """Say whether what goes to one worker fits its mailbox: a task's arguments, or each member's."""
+    if members == 0:
+        return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
+    member = (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
+    for _ in range(members):
+        if frame_bytes(int(words[member + L.MEMBER_COUNTS])) > L.MAILBOX_ARGS_CAPACITY:
+            return False
+        member += L.MEMBER_WORDS
+    return True
+
+
+@kernel
+def frame_bytes(counts):
+    """Return the bytes of an args blob."""
+    return L.WORD * (1 + (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32))
+
+
+@kernel
 def store_arguments(mem, slot, words, slab_bytes):
-    """Copy tensors and scalars into the slot without their tags; carve the slabs of the outputs.
+    """Copy everything into the slot, tensors without their tags; carve the slabs of the outputs.
 
     Rule     one allocation per submit, one 1024-byte-aligned piece of it per OUTPUT without address
     """
@@ -230,12 +281,12 @@ def store_arguments(mem, slot, words, slab_bytes):
                 mem[at + t + L.TENSOR_DATA] = slab
                 slab += nbytes
     first = tensors * TENSOR_WORDS
-    for k in range(counts >> 32):
+    for k in range((counts >> 32) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS):
         mem[at + first + k] = words[first + k]
 
 
 @kernel
-def find_producers(mem, slot, words, worker):
+def find_producers(mem, slot, words):
     """Look every read buffer up and pin each producer once, and with it the owner of the slab.
 
     The owner is needed for its memory: the producer keeps it only until it is done itself, and
@@ -256,7 +307,7 @@ def find_producers(mem, slot, words, worker):
         data = int(mem[at + t + L.TENSOR_DATA])
         if data == 0 or not reads(tag_of(words, t)):
             continue
-        entry = find(mem, data, owner_of(words, t, worker))
+        entry = find(mem, data, owner_of(mem, slot, at + t, i))
         producer = int(mem[entry + L.E_SLOT])
         if producer == L.NONE:
             continue
@@ -303,7 +354,7 @@ def wait_for_kept(mem, slot, first, edges, producer):
 
 
 @kernel
-def register_outputs(mem, slot, words, worker):
+def register_outputs(mem, slot, words):
     """Make the task the producer of every buffer it writes, and note which they are.
 
     Effects  TensorMap entries; the output mask, from which `reclaim` erases them again
@@ -316,13 +367,12 @@ def register_outputs(mem, slot, words, worker):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
         if data != 0 and writes(tag_of(words, t)):
-            owner = owner_of(words, t, worker)
+            owner = owner_of(mem, slot, at + t, i)
             if is_auto_output(words, t):
                 insert_slab(mem, data, owner, slot)
             else:
                 insert(mem, data, owner, slot)
             mem[body + i // L.MASK_TENSORS] |= 1 << (i % L.MASK_TENSORS)
-    mem[slot + L.S_OWNER] = worker
 
 
 # ---------------------------------------------------------------- alloc
@@ -346,13 +396,13 @@ def alloc_buffer(mem, words):
         return slot
     prepare(mem, slot, -1, 0, 1)
     mem[slot + L.S_COUNTS] = 1
-    take_body(mem, slot, body_words(1, 0, 0))
+    mem[slot + L.S_MEMBERS] = 0
+    take_body(mem, slot, body_words(1, 0, 0, 0))
     at = tensors_at(mem, slot)
     for k in range(TENSOR_WORDS - 1):
         mem[at + k] = words[k]
     mem[at + L.TENSOR_KIND] = words[L.TENSOR_KIND] & L.TENSOR_KIND_MASK
     mem[int(mem[slot + L.S_BODY])] = 0
-    mem[slot + L.S_OWNER] = -1
     if nbytes > 0:
         slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
         mem[at + L.TENSOR_DATA] = slab
@@ -417,14 +467,13 @@ def reclaim(mem, slot):
     """
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
-    worker = int(mem[slot + L.S_OWNER])
     for k in range(at - body):
         mask = int(mem[body + k])
         i = k * L.MASK_TENSORS
         while mask != 0:
             if mask & 1 != 0:
                 t = at + i * TENSOR_WORDS
-                erase(mem, int(mem[t + L.TENSOR_DATA]), owner_of(mem, t, worker), slot)
+                erase(mem, int(mem[t + L.TENSOR_DATA]), owner_of(mem, slot, t, i), slot)
             mask >>= 1
             i += 1
     give_body_back(mem, slot)

@@ -45,9 +45,9 @@ def test_room_for_bodies_is_used_again_whatever_size_comes_next():
 
 
 def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclaimed():
-    driver = Driver(window=1024)
+    driver = Driver(window=2048)
     driver.open_scope()
-    assert fill_with_big_tasks(driver, 375) < 1024
+    assert fill_with_big_tasks(driver, 375) < 2048
     before = driver.words()
     assert driver.try_submit(big(375)) == L.WOULD_BLOCK
     assert driver.changed_since(before) == []

@@ -191,6 +191,7 @@ def test_no_two_fields_of_a_slot_overlap():
     assert max(fields) == L.S_INLINE
     assert L.INLINE_WORDS == L.SLOT_WORDS - L.S_INLINE
     scheduler = {L.S_STATE, L.S_FANOUT, L.S_FANIN, L.S_CONSUMERS, L.S_WORKER, L.S_NEXT}
+    scheduler |= {L.S_LEFT, L.S_ORDER}
     assert {field // L.LINE for field in scheduler} == {0}
     assert {field // L.LINE for field in set(fields) - scheduler}.isdisjoint({0})
     assert L.SLOT_WORDS % L.LINE == 0

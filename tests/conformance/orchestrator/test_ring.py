@@ -287,7 +287,7 @@ def test_a_request_above_the_rings_size_raises_without_waiting():
 def test_outputs_whose_sum_does_not_fit_64_bits_are_too_large_as_well(driver, count):
     half = ContinuousTensor.make(0, (1 << 31, 1 << 30), DataType.UINT8)._wires[T.OUTPUT]
     before = driver.words()
-    code = driver.x.submit_task(driver.mem, L.SUB << 32, count, half * count, -1)
+    code = driver.x.submit_task(driver.mem, L.SUB << 32, count, 0, half * count)
     assert code == L.TOO_LARGE
     assert driver.changed_since(before) == []
 

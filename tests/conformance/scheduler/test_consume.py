@@ -102,7 +102,7 @@ def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
     driver.run_pass()
     assert driver.state(slot) == CONSUMED
     if who == "a submit":
-        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
         assert driver.live() == 1
     else:
         assert driver.k.help_scheduler(driver.mem, 0, 0, 1 << 40) == L.OK

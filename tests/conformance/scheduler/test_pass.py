@@ -224,7 +224,7 @@ def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
     for _ in range(tensors):
         wire += rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5)
     wire += rng.randbytes(8 * scalars)
-    slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, wire, -1)
+    slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, 0, wire)
     stored = np.array(driver.argument_words(slot), np.int64).tobytes()
     for i in range(tensors):
         assert stored[40 * i : 40 * i + 34] == wire[40 * i : 40 * i + 34]

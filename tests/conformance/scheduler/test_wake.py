@@ -140,14 +140,14 @@ def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(timer_ns):
     with Parked(timer_ns) as parked:
         driver = parked.park()
         assert driver.x.try_lock(driver.mem)
-        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+        driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
         driver.x.unlock(driver.mem)  # whoever held it had already wired
         wait_until(lambda: driver.mem[L.BUSY] == 1)
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
 def test_a_submit_runs_the_pass_itself_if_it_can(driver):
-    slot = driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+    slot = driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
     assert driver.state(slot) == RUNNING
 
 
@@ -355,7 +355,7 @@ def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns,
         try:
             for _ in range(rounds):
                 for _ in range(rng.randint(1, 4)):
-                    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+                    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
                     submitted += 1
                 wait_until(lambda goal=submitted: driver.mem[L.COMPLETED_COUNT] == goal)
         finally:
@@ -441,7 +441,7 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     driver.x.announce_uncollected(driver.mem)
     driver.x.notify(driver.mem, word)
     driver.kill(0)
-    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"", -1)
+    driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
     driver.k.stop_scheduler(driver.mem)
     sleeper.join(DEADLINE_S)
     assert answers == [TIMED_OUT]

@@ -1,0 +1,66 @@
+"""Numbered places where a test can let a worker process die; nothing at all in normal use.
+
+With ``SIMPLER_REF_FAIL_POINTS=1`` in the environment before the import, each kernel that passes
+such a place looks whether the worker's W_FAIL word names it, and if so the process is killed on the
+spot. Without it the call compiles to nothing. The variable is part of the stamp of compiled kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from . import layout as L
+from .atomics import kill_self
+from .kernel import FAIL_POINTS, kernel
+
+(
+    FAIL_BEFORE_READY,  # start-up: the process runs, INIT_DONE is not written
+    FAIL_READY,  # INIT_DONE stands in the mailbox, nobody was woken
+    FAIL_PARKED,  # it has announced that it sleeps
+    FAIL_RECEIVED,  # it has seen TASK_READY
+    FAIL_CALLING,  # the callable is found and not called yet
+    FAIL_CALLED,  # the callable has returned
+    FAIL_BEFORE_DONE,  # error and results are written, TASK_DONE is not
+    FAIL_DONE,  # TASK_DONE stands in the mailbox, nobody was told
+    FAIL_CONTROL,  # it has seen CONTROL_REQUEST
+    FAIL_BEFORE_CONTROL_DONE,  # the request is carried out, CONTROL_DONE is not written
+    FAIL_CONTROL_DONE,  # CONTROL_DONE stands in the mailbox, nobody was woken
+    FAIL_STOPPING,  # it has seen that it shall stop
+) = range(1, 13)
+
+FAIL_NAMES = {
+    value: name.removeprefix("FAIL_").lower()
+    for name, value in list(globals().items())
+    if name.startswith("FAIL_") and isinstance(value, int) and not isinstance(value, bool)
+}
+"""What the fail points are called, by number."""
+
+
+if FAIL_POINTS:
+
+    @kernel
+    def fail_point(mem, w, number):
+        """Kill this process if a test wants it to die here."""
+        if mem[w + L.W_FAIL] == number:
+            kill_self()
+
+else:
+
+    @kernel
+    def fail_point(mem, w, number):
+        """Do nothing."""
+
+
+def arm(mem: Any, w: int, worker: int) -> None:
+    """Let a worker that is starting die where START_FAIL says, once."""
+    if FAIL_POINTS and int(mem[L.START_FAIL]) >> 8 == worker + 1:
+        mem[w + L.W_FAIL] = int(mem[L.START_FAIL]) & 0xFF
+        mem[L.START_FAIL] = 0
+
+
+def die_here(mem: Any, w: int, number: int) -> None:
+    """Do the same for Python code."""
+    if FAIL_POINTS and mem[w + L.W_FAIL] == number:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,315 @@
+"""The callables of one Worker: what is registered, under which digest, for whom.
+
+A registration is all or nothing: the handle exists only once every live worker that takes such callables
+has installed it. Before the workers are started that costs nothing, they are made from the registry;
+afterwards each of them is asked through its mailbox, one after the other, and if one cannot, those that
+have done it undo it. Where even that cannot be confirmed, the digest is of no more use to this Worker.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .callable_identity import (
+    BY_REGISTRATION,
+    CallableHandle,
+    CallableKind,
+    TargetNamespace,
+    build_chip_callable_descriptor,
+    build_python_serialized_descriptor,
+    compute_callable_hashid,
+    pack_payload,
+    serialize,
+    staged,
+    staged_object,
+)
+from .engine import Engine
+from .errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
+from .fork_server import Snapshot
+from .jit import layout as L
+from .worker_manager import ThreadManager, WorkerManager
+
+_retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
+"""Handles that were unregistered, for the message when they are used again."""
+
+
+class Registered:
+    """One installation, and the handles that keep it."""
+
+    __slots__ = ("digest", "handles", "index", "name", "namespace", "payload", "target")
+
+    def __init__(self, handle: CallableHandle, index: int, target: Any, payload: bytes) -> None:
+        self.digest = handle.digest
+        self.namespace = handle.target_namespace
+        self.name = handle.name
+        self.index = index
+        self.target = target
+        self.payload = payload
+        self.handles: set[CallableHandle] = set()
+
+    @property
+    def commands(self) -> tuple[int, int]:
+        """The control commands that install and remove it."""
+        if self.namespace == TargetNamespace.LOCAL_CHIP:
+            return L.CTRL_REGISTER, L.CTRL_UNREGISTER
+        return L.CTRL_PY_REGISTER, L.CTRL_PY_UNREGISTER
+
+
+class Registry:
+    """Digest → installation, handle → index, for one Worker.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held during a registration, also while workers are asked.
+    """
+
+    def __init__(self, control_timeout_s: float) -> None:
+        self.lock = threading.RLock()
+        self._timeout_s = control_timeout_s
+        self._installed: dict[bytes, Registered] = {}
+        self._used: dict[int, Registered] = {}
+        self._uncertain: set[bytes] = set()
+        self._tombstones: set[bytes] = set()
+        self._leaving: list[Registered] = []
+        self._indices: dict[TargetNamespace, dict[CallableHandle, int]] = {
+            namespace: {} for namespace in TargetNamespace
+        }
+
+    # ------------------------------------------------------------ looking things up
+    def indices(self, namespace: TargetNamespace) -> dict[CallableHandle, int]:
+        """Return handle → index of the live handles of a namespace (the registry's own table)."""
+        return self._indices[namespace]
+
+    def is_live(self, handle: CallableHandle) -> bool:
+        """Say whether a handle belongs here and was not unregistered."""
+        return handle in self._indices.get(handle.target_namespace, {})
+
+    def name(self, index: int) -> str:
+        """Return the name of the callable at an index."""
+        return self._used[index].name if index in self._used else "?"
+
+    def snapshot(self) -> Snapshot:
+        """Return what workers that are made now shall know."""
+        tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
+        for digest, one in self._installed.items():
+            tables[one.namespace][digest] = one.target
+        return tables
+
+    def explain(self, handle: CallableHandle) -> Exception:
+        """Say why a handle is refused."""
+        if handle in _retired:
+            return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
+        return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
+
+    # ------------------------------------------------------------ registering
+    def describe(
+        self, target: Any, chip: bool, platform: str, runtime: str
+    ) -> tuple[CallableHandle, Any, bytes]:
+        """Return a fresh handle for a callable, what a worker installs, and the bytes that travel."""
+        if chip:
+            descriptor = build_chip_callable_descriptor(
+                target=target, platform=platform, runtime=runtime
+            )
+            payload = target.to_bytes()
+            kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
+            name, target = target.func_name, payload
+        else:
+            raw = serialize(target)
+            descriptor = build_python_serialized_descriptor(raw)
+            payload = b"" if raw.startswith(BY_REGISTRATION) else pack_payload(raw)
+            kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
+            name = getattr(target, "__qualname__", type(target).__qualname__)
+        hashid = compute_callable_hashid(descriptor)
+        return CallableHandle(hashid, kind, namespace, name), target, payload
+
+    def add(
+        self,
+        handle: CallableHandle,
+        target: Any,
+        payload: bytes,
+        engine: Engine | None,
+        manager: WorkerManager | None,
+    ) -> None:
+        """Install a callable wherever it belongs and make its handle live.
+
+        Raises
+        ------
+        CallableError
+            REGISTER_PARTIAL_FAILURE: a worker could not install it, the others have forgotten it;
+            REGISTER_CLEANUP_UNCERTAIN: one may not have; REGISTER_TOMBSTONE_ACTIVE: it is still
+            being removed.
+        LocalSlotExhaustedError
+            4096 callables are registered.
+        TypeError
+            It cannot be serialised, and the workers run already.
+        """
+        with self.lock:
+            digest = handle.digest
+            if digest in self._uncertain:
+                raise CallableError(
+                    "REGISTER_CLEANUP_UNCERTAIN",
+                    f"{handle.name}: an earlier registration failed and could not be undone on every "
+                    "worker; register it with a new Worker",
+                )
+            if digest in self._tombstones:
+                raise CallableError(
+                    "REGISTER_TOMBSTONE_ACTIVE",
+                    f"{handle.name}: its removal was not confirmed by every worker; register it with "
+                    "a new Worker",
+                )
+            one = self._installed.get(digest) or self._come_back(digest)
+            if one is None:
+                one = Registered(handle, self._free_index(), target, payload)
+                if manager is not None:
+                    self._install_everywhere(one, manager)
+                self._installed[digest] = one
+                self._used[one.index] = one
+                if engine is not None:
+                    self._write_digest(engine, one)
+            one.handles.add(handle)
+            self._indices[one.namespace][handle] = one.index
+
+    def _come_back(self, digest: bytes) -> Registered | None:
+        """Return an installation whose removal waits for the end of the run: it stays after all."""
+        for one in self._leaving:
+            if one.digest == digest:
+                self._leaving.remove(one)
+                self._installed[digest] = one
+                return one
+        return None
+
+    def _free_index(self) -> int:
+        index = next(i for i in range(len(self._used) + 1) if i not in self._used)
+        if index >= L.MAX_REGISTERED_CALLABLE_IDS:
+            raise LocalSlotExhaustedError(
+                f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered; "
+                "unregister those no longer needed"
+            )
+        return index
+
+    def write_digests(self, engine: Engine) -> None:
+        """Put every digest where `encode` takes it from."""
+        for one in self._used.values():
+            self._write_digest(engine, one)
+
+    @staticmethod
+    def _write_digest(engine: Engine, one: Registered) -> None:
+        at = int(engine.mem[L.A_CALLABLES]) + one.index * L.DIGEST_WORDS
+        engine.mem[at : at + L.DIGEST_WORDS] = np.frombuffer(one.digest, np.int64)
+
+    # ------------------------------------------------------------ through the mailboxes
+    def _install_everywhere(self, one: Registered, manager: WorkerManager) -> None:
+        done: list[int] = []
+        for worker in manager.targets(one.namespace):
+            try:
+                self.install(one, manager, worker)
+            except BaseException as error:
+                self._roll_back(one, manager, done, error)
+                if isinstance(error, (ControlError, WorkerLostError)):
+                    raise CallableError(
+                        "REGISTER_PARTIAL_FAILURE",
+                        f"{one.name} is not registered: {error}",
+                    ) from error
+                raise
+            done.append(worker)
+
+    def install(self, one: Registered, manager: WorkerManager, worker: int) -> None:
+        """Have one running worker install a callable."""
+        command, _ = one.commands
+        if isinstance(manager, ThreadManager):
+            staging, size = staged_object(one.target), 0
+        elif not one.payload:
+            raise TypeError(
+                f"{one.name} cannot be serialised for workers that run already; register it before "
+                "Worker.start or the first run"
+            )
+        else:
+            staging, size = staged(one.payload), len(one.payload)
+        with staging as name:
+            manager.control(
+                worker, command, (size,), name=name, digest=one.digest, timeout_s=self._timeout_s
+            )
+
+    def _roll_back(
+        self, one: Registered, manager: WorkerManager, done: list[int], why: BaseException
+    ) -> None:
+        for worker in done:
+            try:
+                self._remove(one, manager, worker)
+            except ControlError as error:
+                self._uncertain.add(one.digest)
+                raise CallableError(
+                    "REGISTER_CLEANUP_UNCERTAIN",
+                    f"{one.name} is not registered ({why}), and that could not be undone: {error}",
+                ) from why
+
+    def _remove(self, one: Registered, manager: WorkerManager, worker: int) -> None:
+        _, command = one.commands
+        with suppress(WorkerLostError):  # what it knew is gone with it
+            manager.control(worker, command, digest=one.digest, timeout_s=self._timeout_s)
+
+    def catch_up(self, manager: WorkerManager, worker: int, known: Snapshot) -> None:
+        """Have a worker that was made from an old snapshot install what was registered since."""
+        with self.lock:
+            namespace = manager.kinds[worker].target_namespace
+            for digest, one in self._installed.items():
+                if one.namespace == namespace and digest not in known.get(namespace, {}):
+                    self.install(one, manager, worker)
+
+    # ------------------------------------------------------------ unregistering
+    def discard(self, handle: CallableHandle, manager: WorkerManager | None, running: bool) -> None:
+        """Take a handle back; with its last handle a callable is removed, after the run if one is on.
+
+        Raises
+        ------
+        KeyError
+            The handle is foreign, or not live.
+        CallableError
+            UNREGISTER_TOMBSTONE_ACTIVE: its callable is still being removed.
+        ControlTimeoutError
+            A worker did not confirm the removal in time.
+        """
+        with self.lock:
+            if not self.is_live(handle):
+                if handle.digest in self._tombstones:
+                    raise CallableError(
+                        "UNREGISTER_TOMBSTONE_ACTIVE",
+                        f"{handle!r} was unregistered; a worker has not confirmed its removal yet",
+                    )
+                raise self.explain(handle)
+            one = self._installed[handle.digest]
+            del self._indices[one.namespace][handle]
+            one.handles.discard(handle)
+            _retired.add(handle)
+            if not one.handles:
+                del self._installed[one.digest]
+                self._leaving.append(one)
+                if not running:
+                    self.remove_leaving(manager)
+
+    def remove_leaving(self, manager: WorkerManager | None) -> None:
+        """Remove what was unregistered while tasks might still have needed it."""
+        if not self._leaving:
+            return
+        with self.lock:
+            leaving, self._leaving = self._leaving, []
+            for one in leaving:
+                del self._used[one.index]
+                targets = [] if manager is None else manager.targets(one.namespace)
+                for worker in targets:
+                    try:
+                        assert manager is not None
+                        self._remove(one, manager, worker)
+                    except ControlError:
+                        self._tombstones.add(one.digest)
+                        raise
+
+    def forget_tombstones(self) -> None:
+        """All workers were made anew: nobody has anything left that was removed."""
+        self._tombstones.clear()
