@@ -16,6 +16,7 @@ import platform as _platform
 import re
 import struct
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -271,6 +272,20 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     return pickle.loads(payload)
 
 
+_handle_numbers = itertools.count()
+_handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDictionary()
+"""Every handle of this process, and of those it was forked from."""
+
+
+def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) -> CallableHandle:
+    """Return the handle that was serialised: the very same one where it is known."""
+    handle = _handles.get(token)
+    if handle is None:
+        handle = CallableHandle(hashid, CallableKind(kind), TargetNamespace(namespace), name)
+        handle._remember(token)
+    return handle
+
+
 class CallableHandle:
     """What `Worker.register` returns and submit takes; cannot be changed.
 
@@ -285,13 +300,14 @@ class CallableHandle:
         For messages.
     """
 
-    __slots__ = ("__weakref__", "digest", "hashid", "kind", "name", "target_namespace")
+    __slots__ = ("__weakref__", "_token", "digest", "hashid", "kind", "name", "target_namespace")
 
     hashid: str
     kind: CallableKind
     target_namespace: TargetNamespace
     digest: bytes
     name: str
+    _token: str
 
     def __init__(
         self, hashid: str, kind: CallableKind, target_namespace: TargetNamespace, name: str = ""
@@ -302,6 +318,15 @@ class CallableHandle:
         write(self, "target_namespace", TargetNamespace(target_namespace))
         write(self, "digest", hashid_to_digest(hashid))
         write(self, "name", name)
+        self._remember(f"{os.getpid()}.{next(_handle_numbers)}")
+
+    def _remember(self, token: str) -> None:
+        object.__setattr__(self, "_token", token)
+        _handles[token] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.hashid, int(self.kind), int(self.target_namespace), self.name)
+        return _find_handle, (self._token, *fields)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a CallableHandle cannot be changed (tried to set {name!r})")

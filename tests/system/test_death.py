@@ -392,14 +392,14 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
         monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
         monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(simpler_ref.fork_server, "sub_worker_loop", lambda *_: time.sleep(1000))
+            patch.setattr(simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: time.sleep(1000))
             with pytest.raises(WorkerStartError, match=r"sub worker 0 \(pid \d+\).*silent"):
                 w.start()
             assert w.worker_pids() == []
         # from here on there is time: a slow machine must not look like a silent worker
         w._start_timeout_s = w._runtime.start_timeout_s = 30.0
         with monkeypatch.context() as patch:
-            patch.setattr(simpler_ref.fork_server, "sub_worker_loop", lambda *_: os._exit(7))
+            patch.setattr(simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: os._exit(7))
             with pytest.raises(WorkerStartError, match="exited with status 7"):
                 w.run(only(ok))
         assert_works(w, ok, marks)

@@ -253,8 +253,8 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
             time.sleep(1000)
 
         press_it = Gate()
-        real, simpler_ref.fork_server.sub_worker_loop = (
-            simpler_ref.fork_server.sub_worker_loop,
+        real, simpler_ref.fork_server.serve_mailbox = (
+            simpler_ref.fork_server.serve_mailbox,
             loop,
         )
         with Worker(level=3, num_sub_workers=2) as w:
@@ -268,7 +268,7 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
             with Concurrently(strike):
                 interrupts(w.start)
             assert psutil.Process().children() == []
-            simpler_ref.fork_server.sub_worker_loop = real
+            simpler_ref.fork_server.serve_mailbox = real
             assert_works(w, ok, marks)
 
     in_a_fork(program)

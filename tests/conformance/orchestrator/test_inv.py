@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import Worker
-from simpler_ref.children import LocalCallables, sub_worker_loop
+from simpler_ref.children import SubWorker, serve_mailbox
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Scope
@@ -205,8 +205,8 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
         pid = os.fork()
         if pid == 0:
             try:
-                callables = LocalCallables({driver.digest(0): leaf})
-                sub_worker_loop(driver.engine, me, callables)
+                known = {driver.digest(0): leaf}
+                serve_mailbox(driver.engine, me, SubWorker(), known, in_thread=False)
             finally:
                 os._exit(0)
         try:
