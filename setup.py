@@ -1,0 +1,49 @@
+"""Compiles the parts of `simpler_ref.native_chip` that are C; all else stands in pyproject.toml.
+
+None of the three is a Python extension module: they are loaded by ctypes and by the dynamic linker,
+so one build serves every Python version.
+"""
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = "simpler_ref/native_chip"
+SOURCES = {
+    "_shim": ["shim", "image"],
+    "_runtime": ["runtime", "run", "pool", "callable", "arena", "faults", "image"],
+    "_launch_all": ["launch_all"],
+}
+HEADERS = {
+    "include": ["simpler_l2", "simpler_kernel"],
+    "src": ["arena", "callable", "faults", "image", "pool", "run"],
+}
+FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
+
+
+class BuildSharedObjects(build_ext):
+    """Builds plain shared objects: no tag of a Python version, no init function."""
+
+    def get_ext_filename(self, fullname):
+        """Return the path of an extension by its dotted name."""
+        return fullname.replace(".", "/") + ".so"
+
+    def get_export_symbols(self, ext):
+        """Return nothing: the sources say what is visible."""
+        return []
+
+
+setup(
+    cmdclass={"build_ext": BuildSharedObjects},
+    ext_modules=[
+        Extension(
+            f"simpler_ref.native_chip.{name}",
+            [f"{HERE}/src/{source}.c" for source in sources],
+            include_dirs=[f"{HERE}/include"],
+            depends=[f"{HERE}/{folder}/{name}.h" for folder in HEADERS for name in HEADERS[folder]],
+            extra_compile_args=FLAGS,
+            extra_link_args=["-pthread", "-Wl,--no-undefined"],
+            libraries=["dl"],
+        )
+        for name, sources in SOURCES.items()
+    ],
+)

@@ -1,0 +1,26 @@
+"""Chips behind a `runtime.so`: the L2 ABI, a simulated chip, and what runs on it."""
+
+from .abi import ChipStorageTaskArgs
+from .callables import ChipCallable, CoreCallable
+from .chip_worker import ChipWorker, default_runtime
+from .compiler import compile_kernel
+from .errors import ChipError, ChipStatus, KernelCompileError
+from .numba_kernels import In, InOut, KernelArgument, Out, Scalar, core_kernel
+
+__all__ = [
+    "ChipCallable",
+    "ChipError",
+    "ChipStatus",
+    "ChipStorageTaskArgs",
+    "ChipWorker",
+    "CoreCallable",
+    "In",
+    "InOut",
+    "KernelArgument",
+    "KernelCompileError",
+    "Out",
+    "Scalar",
+    "compile_kernel",
+    "core_kernel",
+    "default_runtime",
+]

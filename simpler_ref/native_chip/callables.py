@@ -1,0 +1,434 @@
+"""What a chip runs: kernels for its cores, and the function that launches them, in one blob.
+
+The blob is little-endian, nothing aligned::
+
+    "SIMPCHIP", u32 version = 1
+    signature: u32 count, u32 direction[count]
+    text func_name, text config_name: u32 length, bytes
+    binary: u64 length, bytes
+    u32 children, each: u32 func_id, signature, binary
+
+`src/callable.c` reads the same, with the same limits and the same words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..jit import layout as L
+from ..task_interface import ArgDirection
+from .abi import CORE_MAX_SCALAR_ARGS, CORE_MAX_TENSOR_ARGS, MAX_CHILDREN, MAX_NAME
+
+_MAGIC = b"SIMPCHIP"
+_VERSION = 1
+_LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
+_LAUNCH_ALL_NAME = "simpler_launch_all"
+
+
+class _Frozen:
+    """An object that is written once, by its own class."""
+
+    __slots__ = ("__weakref__",)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed (tried to set {name!r})")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(
+            f"a {type(self).__name__} cannot be changed (tried to delete {name!r})"
+        )
+
+
+# ---------------------------------------------------------------- checks
+def _check_signature(
+    signature: Iterable[ArgDirection], what: str, tensors: int, scalars: int
+) -> tuple[ArgDirection, ...]:
+    found = []
+    for i, direction in enumerate(signature):
+        try:
+            found.append(ArgDirection(direction))
+        except ValueError:
+            raise ValueError(
+                f"argument {i} of the {what} has direction {direction!r}; use ArgDirection.SCALAR, "
+                "IN, OUT or INOUT"
+            ) from None
+    scalar_count = found.count(ArgDirection.SCALAR)
+    if len(found) - scalar_count > tensors or scalar_count > scalars:
+        raise ValueError(
+            f"the signature of the {what} has {len(found) - scalar_count} tensors and "
+            f"{scalar_count} scalars; at most {tensors} and {scalars} are allowed"
+        )
+    return tuple(found)
+
+
+def _check_binary(binary: bytes, what: str) -> bytes:
+    try:
+        raw = bytes(memoryview(binary))
+    except TypeError:
+        raise TypeError(
+            f"the binary of the {what} must be the bytes of a shared object, got "
+            f"{type(binary).__name__}; compile_kernel(source) makes them"
+        ) from None
+    if not raw:
+        raise ValueError(f"the binary of the {what} is empty; give the bytes of a shared object")
+    return raw
+
+
+def _check_name(name: str, what: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, got {type(name).__name__}")
+    if not all("!" <= letter <= "~" for letter in name):
+        raise ValueError(f"{what} {name!r} must be printable ASCII without spaces")
+    if len(name) > MAX_NAME:
+        raise ValueError(f"{what} has {len(name)} letters; at most {MAX_NAME} are allowed")
+    return name
+
+
+def _check_index(i: int, count: int, what: str) -> int:
+    if not 0 <= i < count:
+        raise IndexError(f"{what} index {i} is out of range: there are {count}")
+    return i
+
+
+# ---------------------------------------------------------------- the kernel of a core
+class CoreCallable(_Frozen):
+    """A kernel that runs on the cores of a chip; cannot be changed.
+
+    Attributes
+    ----------
+    signature : tuple[ArgDirection, ...]
+        One direction per argument: at most 16 tensors and 32 scalars.
+    binary : bytes
+        A shared object that exports ``simpler_kernel``; see `include/simpler_kernel.h`.
+    """
+
+    __slots__ = ("binary", "signature")
+
+    signature: tuple[ArgDirection, ...]
+    binary: bytes
+
+    def __init__(self) -> None:
+        raise TypeError("use CoreCallable.build(signature, binary)")
+
+    @classmethod
+    def build(cls, signature: Iterable[ArgDirection], binary: bytes) -> CoreCallable:
+        """Make a kernel from the bytes of a shared object.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A direction that is none, too many arguments, no bytes.
+        """
+        made = object.__new__(cls)
+        write = object.__setattr__
+        checked = _check_signature(signature, "kernel", CORE_MAX_TENSOR_ARGS, CORE_MAX_SCALAR_ARGS)
+        write(made, "signature", checked)
+        write(made, "binary", _check_binary(binary, "kernel"))
+        return made
+
+    def sig(self, i: int) -> ArgDirection:
+        """Return the direction of argument `i`; IndexError if there is none."""
+        return self.signature[_check_index(i, len(self.signature), "signature")]
+
+    @property
+    def sig_count(self) -> int:
+        """Number of arguments."""
+        return len(self.signature)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, CoreCallable)
+            and self.signature == other.signature
+            and self.binary == other.binary
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.signature, self.binary))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CoreCallable.build, (self.signature, self.binary)
+
+    def __repr__(self) -> str:
+        return f"<CoreCallable {_names(self.signature)}, {len(self.binary)} bytes>"
+
+
+def _names(signature: Sequence[ArgDirection]) -> str:
+    return "(" + ", ".join(direction.name for direction in signature) + ")"
+
+
+# ---------------------------------------------------------------- the whole callable
+class ChipCallable(_Frozen):
+    """What a chip runs: an orchestration function and the kernels it launches; cannot be changed.
+
+    Attributes
+    ----------
+    signature : tuple[ArgDirection, ...]
+        One direction per argument of a task: at most 128 tensors and 128 scalars. A tensor that is
+        IN or INOUT is copied to the chip before the run, one that is OUT or INOUT back after it.
+    func_name : str
+        What `binary` exports: the orchestration function.
+    config_name : str
+        A name for the user's own use.
+    binary : bytes
+        A shared object.
+    children : tuple[tuple[int, CoreCallable], ...]
+        The kernels, each with the number it is launched by.
+    """
+
+    __slots__ = ("_blob", "binary", "children", "config_name", "func_name", "signature")
+
+    signature: tuple[ArgDirection, ...]
+    func_name: str
+    config_name: str
+    binary: bytes
+    children: tuple[tuple[int, CoreCallable], ...]
+    _blob: bytes
+
+    def __init__(self) -> None:
+        raise TypeError("use ChipCallable.build(signature, func_name, binary, children)")
+
+    @classmethod
+    def build(
+        cls,
+        signature: Iterable[ArgDirection],
+        func_name: str,
+        binary: bytes,
+        children: Iterable[tuple[int, CoreCallable]],
+        config_name: str = "",
+    ) -> ChipCallable:
+        """Put a callable together.
+
+        Raises
+        ------
+        TypeError, ValueError
+            What is wrong with which part.
+        """
+        made = object.__new__(cls)
+        write = object.__setattr__
+        what = "chip callable"
+        limits = L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS
+        write(made, "signature", _check_signature(signature, what, *limits))
+        write(made, "func_name", _check_name(func_name, "func_name"))
+        if not func_name:
+            raise ValueError("func_name is empty; name the function that the binary exports")
+        write(made, "config_name", _check_name(config_name, "config_name"))
+        write(made, "binary", _check_binary(binary, what))
+        write(made, "children", _check_children(children))
+        write(made, "_blob", _encode(made))
+        return made
+
+    @classmethod
+    def from_kernel(cls, core: CoreCallable, config_name: str = "") -> ChipCallable:
+        """Make a callable that launches one kernel over all blocks, with all arguments.
+
+        A task gives its tensors in the order of the kernel's, and its scalars likewise.
+        """
+        if not isinstance(core, CoreCallable):
+            raise TypeError(f"expected a CoreCallable, got {type(core).__name__}")
+        return cls.build(core.signature, _LAUNCH_ALL_NAME, _launch_all(), [(0, core)], config_name)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> ChipCallable:
+        """Read what `to_bytes` made.
+
+        Raises
+        ------
+        ValueError
+            The bytes are no such blob; the message says what is wrong with them.
+        """
+        try:
+            return _Reader(bytes(memoryview(blob))).callable()
+        except ValueError as error:
+            raise ValueError(f"this is no ChipCallable: {error}") from None
+
+    def to_bytes(self) -> bytes:
+        """Return the blob."""
+        return self._blob
+
+    def buffer_ptr(self) -> int:
+        """Return the address of the blob, which stays as long as this object does."""
+        return ctypes.cast(ctypes.c_char_p(self._blob), ctypes.c_void_p).value or 0
+
+    def buffer_size(self) -> int:
+        """Return the bytes of the blob."""
+        return len(self._blob)
+
+    def sig(self, i: int) -> ArgDirection:
+        """Return the direction of argument `i`; IndexError if there is none."""
+        return self.signature[_check_index(i, len(self.signature), "signature")]
+
+    @property
+    def sig_count(self) -> int:
+        """Number of arguments."""
+        return len(self.signature)
+
+    def child(self, i: int) -> CoreCallable:
+        """Return kernel `i`, in the order they were given; IndexError if there is none."""
+        return self.children[_check_index(i, len(self.children), "child")][1]
+
+    def child_func_id(self, i: int) -> int:
+        """Return the number that kernel `i` is launched by; IndexError if there is none."""
+        return self.children[_check_index(i, len(self.children), "child")][0]
+
+    @property
+    def child_count(self) -> int:
+        """Number of kernels."""
+        return len(self.children)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChipCallable) and self._blob == other._blob
+
+    def __hash__(self) -> int:
+        return hash(self._blob)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChipCallable.from_bytes, (self._blob,)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ChipCallable {self.func_name}{_names(self.signature)}, "
+            f"{self.child_count} kernels, {len(self._blob)} bytes>"
+        )
+
+
+def _check_children(
+    children: Iterable[tuple[int, CoreCallable]],
+) -> tuple[tuple[int, CoreCallable], ...]:
+    found: dict[int, CoreCallable] = {}
+    for item in children:
+        try:
+            func_id, core = item
+        except (TypeError, ValueError):
+            raise TypeError(f"a child is a pair (func_id, CoreCallable), got {item!r}") from None
+        if not isinstance(core, CoreCallable):
+            raise TypeError(f"child {func_id!r} is no CoreCallable but a {type(core).__name__}")
+        if not isinstance(func_id, int) or not 0 <= func_id < 1 << 31:
+            raise ValueError(f"func_id {func_id!r} is not a number from 0 to {(1 << 31) - 1}")
+        if func_id in found:
+            raise ValueError(f"func_id {func_id} is there twice; number the children differently")
+        found[int(func_id)] = core
+    if len(found) > MAX_CHILDREN:
+        raise ValueError(f"{len(found)} children; at most {MAX_CHILDREN} are allowed")
+    return tuple(found.items())
+
+
+@functools.cache
+def _launch_all() -> bytes:
+    try:
+        return _LAUNCH_ALL.read_bytes()
+    except OSError as error:
+        raise RuntimeError(not_built(_LAUNCH_ALL)) from error
+
+
+def not_built(path: Path) -> str:
+    """Return words for a compiled file that is missing."""
+    return (
+        f"native part not built: {path} is missing; run `pip install .` where a C compiler is "
+        "installed"
+    )
+
+
+# ---------------------------------------------------------------- the blob
+def _encode_signature(signature: Sequence[ArgDirection]) -> bytes:
+    return struct.pack(f"<I{len(signature)}I", len(signature), *signature)
+
+
+def _encode_text(text: str) -> bytes:
+    return struct.pack("<I", len(text)) + text.encode("ascii")
+
+
+def _encode_binary(binary: bytes) -> bytes:
+    return struct.pack("<Q", len(binary)) + binary
+
+
+def _encode(callable_: ChipCallable) -> bytes:
+    parts = [
+        _MAGIC,
+        struct.pack("<I", _VERSION),
+        _encode_signature(callable_.signature),
+        _encode_text(callable_.func_name),
+        _encode_text(callable_.config_name),
+        _encode_binary(callable_.binary),
+        struct.pack("<I", callable_.child_count),
+    ]
+    for func_id, core in callable_.children:
+        parts += [
+            struct.pack("<I", func_id),
+            _encode_signature(core.signature),
+            _encode_binary(core.binary),
+        ]
+    return b"".join(parts)
+
+
+class _Reader:
+    """Takes a blob apart from front to back; every complaint is a ValueError."""
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+        self._at = 0
+
+    def _take(self, size: int, what: str) -> bytes:
+        if size > len(self._blob) - self._at:
+            raise ValueError(f"it ends at byte {len(self._blob)}, within its {what}")
+        self._at += size
+        return self._blob[self._at - size : self._at]
+
+    def _number(self, what: str, size: int = 4) -> int:
+        return int.from_bytes(self._take(size, what), "little")
+
+    def _signature(self, tensors: int, scalars: int) -> list[ArgDirection]:
+        count = self._number("signature")
+        if count > tensors + scalars:
+            raise ValueError(
+                f"its signature has {count} arguments; at most {tensors} tensors and {scalars} "
+                "scalars are allowed"
+            )
+        found = []
+        for i in range(count):
+            direction = self._number("signature")
+            if direction > ArgDirection.INOUT:
+                raise ValueError(
+                    f"argument {i} has direction {direction}; the directions are 0 to 3"
+                )
+            found.append(ArgDirection(direction))
+        return found
+
+    def _text(self, what: str) -> str:
+        length = self._number(what)
+        if length > MAX_NAME:
+            raise ValueError(f"its {what} has {length} bytes; at most {MAX_NAME} are allowed")
+        return self._take(length, what).decode("latin-1")
+
+    def _binary(self) -> bytes:
+        size = self._number("binary", 8)
+        if size == 0:
+            raise ValueError("a binary in it is empty")
+        return self._take(size, "binary")
+
+    def _child(self) -> tuple[int, CoreCallable]:
+        func_id = self._number("children")
+        signature = self._signature(CORE_MAX_TENSOR_ARGS, CORE_MAX_SCALAR_ARGS)
+        return func_id, CoreCallable.build(signature, self._binary())
+
+    def callable(self) -> ChipCallable:
+        """Return the callable that the whole blob is."""
+        if self._take(len(_MAGIC), "head") != _MAGIC:
+            raise ValueError("it does not begin with SIMPCHIP")
+        version = self._number("head")
+        if version != _VERSION:
+            raise ValueError(f"it has version {version}; this is version {_VERSION}")
+        signature = self._signature(L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS)
+        func_name, config_name = self._text("func_name"), self._text("config_name")
+        binary = self._binary()
+        count = self._number("children")
+        if count > MAX_CHILDREN:
+            raise ValueError(f"it has {count} children; at most {MAX_CHILDREN} are allowed")
+        children = [self._child() for _ in range(count)]
+        if self._at != len(self._blob):
+            raise ValueError(f"{len(self._blob) - self._at} bytes follow its end")
+        return ChipCallable.build(signature, func_name, binary, children, config_name)

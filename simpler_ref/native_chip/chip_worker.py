@@ -1,0 +1,384 @@
+"""`ChipWorker`: one chip, behind a `runtime.so` of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import weakref
+from pathlib import Path
+from typing import Any
+
+from ..task_interface import CallConfig, TaskArgs
+from .callables import ChipCallable, not_built
+from .errors import ChipError, ChipStatus
+
+_HERE = Path(__file__).parent
+_SHIM = _HERE / "_shim.so"
+_RUNTIME = _HERE / "_runtime.so"
+_WORDS = 2048
+_TAG_AT = 34  # of a tensor on its way into submit; a chip sees zeros there
+_PADDING = bytes(6)
+
+
+def default_runtime() -> str:
+    """Return the path of the reference runtime, a simulated chip.
+
+    Raises
+    ------
+    RuntimeError
+        It was not compiled.
+    """
+    if not _RUNTIME.exists():
+        raise RuntimeError(not_built(_RUNTIME))
+    return str(_RUNTIME)
+
+
+@functools.cache
+def _shim() -> Any:
+    if not _SHIM.exists():
+        raise RuntimeError(not_built(_SHIM))
+    library = ctypes.CDLL(str(_SHIM))
+    address, size, number = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
+    signed = ctypes.c_int64
+    for name, result, parameters in (
+        ("open", address, (ctypes.c_char_p, address, size)),
+        ("close", None, (address,)),
+        ("init", number, (address, number)),
+        ("finalize", number, (address,)),
+        ("prepare", number, (address, number, address, size)),
+        ("unregister", number, (address, number)),
+        ("run", number, (address, signed, address, signed, address)),
+        ("malloc", size, (address, size)),
+        ("free", number, (address, size)),
+        ("copy_to", number, (address, size, address, size)),
+        ("copy_from", number, (address, address, size, size)),
+        ("last_error", ctypes.c_char_p, (address,)),
+        ("device_wall_ns", signed, (address,)),
+    ):
+        function = getattr(library, f"shim_{name}")
+        function.restype, function.argtypes = result, parameters
+    return library
+
+
+def _close(shim: Any, handle: int, pid: int) -> None:
+    """Close a chip that nobody refers to any more; a forked process leaves it to its parent."""
+    if os.getpid() == pid:
+        shim.shim_finalize(handle)
+        shim.shim_close(handle)
+
+
+def _address(buffer: Any, what: str, writable: bool = False) -> tuple[Any, int, int]:
+    """Return something that holds a buffer, its address and its bytes."""
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise TypeError(
+            f"{what} must be an address or a buffer, got {type(buffer).__name__}"
+        ) from None
+    if not view.c_contiguous or (writable and view.readonly):
+        raise ValueError(f"{what} must be a contiguous{' writable' if writable else ''} buffer")
+    if view.nbytes == 0:
+        return view, 0, 0
+    if not view.readonly:
+        held: Any = (ctypes.c_char * view.nbytes).from_buffer(view.cast("B"))
+        return held, ctypes.addressof(held), view.nbytes
+    raw = buffer if isinstance(buffer, bytes) else view.tobytes()
+    return raw, ctypes.cast(ctypes.c_char_p(raw), ctypes.c_void_p).value or 0, view.nbytes
+
+
+def _check_number(value: Any, what: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an int, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} is {value}; give {least} to {most}")
+    return value
+
+
+class ChipWorker:
+    """One chip. Its calls are made one at a time, in the process that called `init`.
+
+    Two workers of one process have two chips: each loads a copy of its own of the runtime.
+
+    Parameters
+    ----------
+    device_id : int
+        Which chip, 0 or more; the simulated ones are all alike.
+    runtime : str | os.PathLike[str] | None
+        Path of a `runtime.so`; None is the reference runtime, a simulated chip.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter that cannot be.
+    """
+
+    def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
+        self.device_id = _check_number(device_id, "device_id", 0, (1 << 31) - 1)
+        self.runtime = os.path.realpath(default_runtime() if runtime is None else runtime)
+        self._shim: Any = None
+        self._handle: int | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._call: Any = _never_opened
+
+    # ------------------------------------------------------------ life
+    def init(self) -> None:
+        """Load the runtime and open the device.
+
+        Raises
+        ------
+        ChipError
+            The file cannot be loaded, lacks entry points, or the device cannot be opened.
+        RuntimeError
+            It is open already.
+        """
+        if self._handle is not None:
+            raise RuntimeError("this ChipWorker is already initialized; call finalize() first")
+        shim = _shim()
+        why = ctypes.create_string_buffer(_WORDS)
+        handle = shim.shim_open(os.fsencode(self.runtime), why, len(why))
+        if not handle:
+            raise ChipError(f"cannot load the runtime {self.runtime}: {_text(why.value)}")
+        code = shim.shim_init(handle, self.device_id)
+        if code:
+            words = _text(shim.shim_last_error(handle))
+            shim.shim_close(handle)
+            raise ChipError(f"chip {self.device_id} cannot be opened: {words}", code)
+        self._shim, self._handle, self._call = shim, handle, shim.shim_run
+        self._finalizer = weakref.finalize(self, _close, shim, handle, os.getpid())
+
+    def finalize(self) -> None:
+        """Close the device and give everything back; again and again is fine."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._finalizer = self._handle = self._shim = None
+        self._call = _never_opened
+
+    def __enter__(self) -> ChipWorker:
+        self.init()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finalize()
+
+    @property
+    def initialized(self) -> bool:
+        """True between `init` and `finalize`."""
+        return self._handle is not None
+
+    def _open_shim(self) -> Any:
+        if self._handle is None:
+            raise _closed()
+        return self._shim
+
+    def _check(self, code: int, what: str) -> None:
+        if code:
+            raise self._error(code, what)
+
+    def _error(self, code: int, what: str) -> ChipError:
+        words = _text(self._open_shim().shim_last_error(self._handle))
+        return ChipError(f"chip {self.device_id}: {what}: {words or f'error {code}'}", code)
+
+    # ------------------------------------------------------------ callables
+    def prepare(self, local_slot: int, chip_callable: ChipCallable | Any) -> None:
+        """Install a callable: a ChipCallable, or the bytes of one.
+
+        Raises
+        ------
+        ChipError
+            The bytes are no callable, a binary cannot be loaded, or the slot is not free.
+        """
+        shim = self._open_shim()
+        slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
+        blob = (
+            chip_callable.to_bytes() if isinstance(chip_callable, ChipCallable) else chip_callable
+        )
+        held, address, size = _address(blob, "chip_callable")
+        self._check(shim.shim_prepare(self._handle, slot, address, size), f"prepare({slot})")
+        del held  # until here
+
+    def unregister(self, local_slot: int) -> None:
+        """Remove a callable; its slot is free again.
+
+        Raises
+        ------
+        ChipError
+            The slot is empty.
+        """
+        shim = self._open_shim()
+        slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
+        self._check(shim.shim_unregister(self._handle, slot), f"unregister({slot})")
+
+    # ------------------------------------------------------------ run
+    def run(self, local_slot: int, view: Any, capacity: int | None = None, config: Any = 0) -> None:
+        """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
+
+        Parameters
+        ----------
+        local_slot : int
+            Where it was prepared.
+        view : int | buffer
+            The args blob: `i32 T, i32 S, ContinuousTensor[T], u64[S]`, or its address, say in a
+            mailbox.
+        capacity : int | None
+            Bytes that may be read there; needed with an address.
+        config : int | bytes
+            The 1052 bytes of a CallConfig, or their address.
+
+        Raises
+        ------
+        ChipError
+            The run failed; the host's tensors are as they were.
+        """
+        if type(view) is not int:
+            _held, view, size = _address(view, "view")
+            capacity = size if capacity is None else min(size, capacity)
+        if type(config) is not int and len(config) != CallConfig._LAYOUT.size:
+            raise ValueError(
+                f"config has {len(config)} bytes; CallConfig.to_bytes() makes the "
+                f"{CallConfig._LAYOUT.size} that are needed"
+            )
+        try:
+            code = self._call(self._handle, local_slot, view, capacity, config)
+        except ctypes.ArgumentError as error:
+            raise TypeError(
+                f"run(local_slot={local_slot!r}, view, capacity={capacity!r}, config): {error}; "
+                "slot and capacity are numbers, view and config addresses or bytes"
+            ) from None
+        if code:
+            raise self._error(code, f"run({local_slot})")
+
+    def run_args(
+        self, local_slot: int, task_args: TaskArgs, config: CallConfig | None = None
+    ) -> None:
+        """Run a callable on a TaskArgs; tags do not matter here.
+
+        Raises
+        ------
+        ChipError
+            The run failed; the host's tensors are as they were.
+        ValueError
+            `config` is not valid.
+        """
+        counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
+        tensors = [wire[:_TAG_AT] + _PADDING for wire in task_args._tensors]
+        view = b"".join((counts, *tensors, *task_args._scalars))
+        self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())
+
+    @property
+    def device_wall_ns(self) -> int:
+        """Nanoseconds that the last successful run spent on the device."""
+        return int(self._open_shim().shim_device_wall_ns(self._handle))
+
+    # ------------------------------------------------------------ memory
+    def malloc(self, size: int) -> int:
+        """Allocate device memory, whose contents are arbitrary; return its address.
+
+        Raises
+        ------
+        ChipError
+            No room.
+        """
+        shim = self._open_shim()
+        _check_number(size, "size", 1, (1 << 63) - 1)
+        address = shim.shim_malloc(self._handle, size)
+        if not address:
+            raise self._error(ChipStatus.MEMORY, f"malloc({size})")
+        return int(address)
+
+    def free(self, ptr: int) -> None:
+        """Free what `malloc` returned.
+
+        Raises
+        ------
+        ChipError
+            No live allocation begins there.
+        """
+        shim = self._open_shim()
+        _check_number(ptr, "ptr", 0, (1 << 64) - 1)
+        self._check(shim.shim_free(self._handle, ptr), f"free({ptr:#x})")
+
+    def copy_to(self, dst: int, src: Any, size: int | None = None) -> None:
+        """Copy from the host to the device.
+
+        Parameters
+        ----------
+        dst : int
+            Device address.
+        src : int | buffer
+            Host address, or a buffer: bytes, an array.
+        size : int | None
+            Bytes; None is all of the buffer.
+
+        Raises
+        ------
+        ChipError
+            The device's bytes are not inside one allocation (nothing was copied), or the host's are
+            not there (what was copied before that is undefined).
+        """
+        shim = self._open_shim()
+        held, host, size = self._host(src, size, "src", False)
+        _check_number(dst, "dst", 0, (1 << 64) - 1)
+        self._check(
+            shim.shim_copy_to(self._handle, dst, host, size),
+            f"copy_to({dst:#x}, {host:#x}, {size})",
+        )
+        del held
+
+    def copy_from(self, dst: Any, src: int, size: int | None = None) -> None:
+        """Copy from the device to the host.
+
+        Parameters
+        ----------
+        dst : int | buffer
+            Host address, or a writable buffer: a bytearray, an array.
+        src : int
+            Device address.
+        size : int | None
+            Bytes; None is all of the buffer.
+
+        Raises
+        ------
+        ChipError
+            As for `copy_to`.
+        """
+        shim = self._open_shim()
+        held, host, size = self._host(dst, size, "dst", True)
+        _check_number(src, "src", 0, (1 << 64) - 1)
+        self._check(
+            shim.shim_copy_from(self._handle, host, src, size),
+            f"copy_from({host:#x}, {src:#x}, {size})",
+        )
+        del held
+
+    @staticmethod
+    def _host(where: Any, size: int | None, what: str, writable: bool) -> tuple[Any, int, int]:
+        if size is not None:
+            _check_number(size, "size", 0, (1 << 63) - 1)
+        if isinstance(where, int):
+            if size is None:
+                raise ValueError(f"{what} is an address: say how many bytes, size=…")
+            return None, _check_number(where, what, 0, (1 << 64) - 1), size
+        held, address, room = _address(where, what, writable)
+        if size is not None and size > room:
+            raise ValueError(f"{what} has {room} bytes; {size} do not fit")
+        return held, address, room if size is None else size
+
+    def __repr__(self) -> str:
+        state = "open" if self.initialized else "closed"
+        return f"<ChipWorker {self.device_id}, {state}, {self.runtime}>"
+
+
+def _closed() -> ChipError:
+    return ChipError(
+        "this ChipWorker is not open: call init() first, in this process", ChipStatus.CLOSED
+    )
+
+
+def _never_opened(*_: object) -> int:
+    raise _closed()
+
+
+def _text(words: bytes | None) -> str:
+    return (words or b"").decode("utf-8", "replace")

@@ -1,0 +1,43 @@
+"""What can go wrong with a chip."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ChipStatus(enum.IntEnum):
+    """Error codes of the L2 ABI; `include/simpler_l2.h` says more about each."""
+
+    OK = 0
+    STATE = 1
+    SLOT = 2
+    BLOB = 3
+    LOAD = 4
+    ARGS = 5
+    CONFIG = 6
+    MEMORY = 7
+    ADDRESS = 8
+    KERNEL = 9
+    FAULT = 10
+    ORCHESTRATION = 11
+    SYSTEM = 12
+    CLOSED = 64
+    VIEW = 65
+
+
+class ChipError(RuntimeError):
+    """A chip, or its runtime, reported an error.
+
+    Attributes
+    ----------
+    code : int
+        A `ChipStatus`, or whatever another runtime returned; 0 if no runtime could be loaded.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class KernelCompileError(RuntimeError):
+    """A kernel could not be compiled, or there is no compiler."""

@@ -1,0 +1,165 @@
+/* The L2 ABI: what passes between the host's side of a chip (the shim) and a runtime.so.
+ *
+ * Everything is little-endian. The sizes and offsets are part of the contract and are asserted
+ * below; jit/layout.py has the same numbers for the Python side.
+ */
+#ifndef SIMPLER_L2_H
+#define SIMPLER_L2_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define SIMPLER_STATIC_ASSERT(what) static_assert(what, #what)
+#else
+#define SIMPLER_STATIC_ASSERT(what) _Static_assert(what, #what)
+#endif
+
+#define SIMPLER_MAX_DIMS 5
+#define SIMPLER_CHIP_MAX_TENSOR_ARGS 128
+#define SIMPLER_CHIP_MAX_SCALAR_ARGS 128
+#define SIMPLER_OUTPUT_PREFIX_SIZE 1024
+
+/* Element types, and the bytes of one element of each. */
+enum SimplerDataType {
+    SIMPLER_FLOAT32 = 0,
+    SIMPLER_FLOAT16 = 1,
+    SIMPLER_INT32 = 2,
+    SIMPLER_INT16 = 3,
+    SIMPLER_INT8 = 4,
+    SIMPLER_UINT8 = 5,
+    SIMPLER_BFLOAT16 = 6,
+    SIMPLER_INT64 = 7,
+    SIMPLER_UINT64 = 8,
+    SIMPLER_UINT16 = 9,
+    SIMPLER_UINT32 = 10,
+    SIMPLER_BOOL = 11,
+    SIMPLER_DATA_TYPES = 12
+};
+#define SIMPLER_DTYPE_SIZES {4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1}
+
+/* Direction of one argument of a callable. */
+enum SimplerArgDirection {
+    SIMPLER_SCALAR = 0,
+    SIMPLER_IN = 1,
+    SIMPLER_OUT = 2,
+    SIMPLER_INOUT = 3
+};
+
+/* A contiguous row-major tensor, 40 bytes. `child_memory` 1: `data` is an address on the device. */
+typedef struct SimplerContinuousTensor {
+    uint64_t data;
+    uint32_t shapes[SIMPLER_MAX_DIMS];
+    uint32_t ndims;
+    uint8_t dtype;
+    uint8_t child_memory;
+    uint8_t padding[6];
+} SimplerContinuousTensor;
+
+/* Execution knobs of one run, 1052 bytes. */
+typedef struct __attribute__((packed)) SimplerCallConfig {
+    int32_t block_dim;        /* cores to run on; 0: all the chip has */
+    int32_t aicpu_thread_num; /* threads that feed them */
+    int32_t enable_l2_swimlane;
+    int32_t enable_dump_tensor;
+    int32_t enable_pmu;
+    int32_t enable_dep_gen;
+    int32_t enable_scope_stats;
+    char output_prefix[SIMPLER_OUTPUT_PREFIX_SIZE];
+} SimplerCallConfig;
+
+/* The arguments of one run, 6152 bytes; what is beyond the counts is not initialised. */
+typedef struct SimplerChipStorageTaskArgs {
+    SimplerContinuousTensor tensors_[SIMPLER_CHIP_MAX_TENSOR_ARGS];
+    uint64_t scalars_[SIMPLER_CHIP_MAX_SCALAR_ARGS];
+    int32_t tensor_count_;
+    int32_t scalar_count_;
+} SimplerChipStorageTaskArgs;
+
+SIMPLER_STATIC_ASSERT(sizeof(SimplerContinuousTensor) == 40);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, data) == 0);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, shapes) == 8);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, ndims) == 28);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, dtype) == 32);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, child_memory) == 33);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, padding) == 34);
+SIMPLER_STATIC_ASSERT(sizeof(SimplerCallConfig) == 1052);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, block_dim) == 0);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, aicpu_thread_num) == 4);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_l2_swimlane) == 8);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dump_tensor) == 12);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_pmu) == 16);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dep_gen) == 20);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_scope_stats) == 24);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, output_prefix) == 28);
+SIMPLER_STATIC_ASSERT(sizeof(SimplerChipStorageTaskArgs) == 6152);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensors_) == 0);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalars_) == 5120);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensor_count_) == 6144);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalar_count_) == 6148);
+
+/* What the entry points return. Of another code a caller only knows that it is an error. */
+enum SimplerStatus {
+    PTO2_OK = 0,
+    PTO2_E_STATE = 1,         /* not initialised, initialised twice, or forked since */
+    PTO2_E_SLOT = 2,          /* no such local slot, or it is taken, or empty */
+    PTO2_E_BLOB = 3,          /* the bytes are no callable */
+    PTO2_E_LOAD = 4,          /* a binary in it cannot be loaded */
+    PTO2_E_ARGS = 5,          /* the arguments do not fit the callable, or are malformed */
+    PTO2_E_CONFIG = 6,        /* a knob is out of range, or not supported */
+    PTO2_E_MEMORY = 7,        /* the device has no room */
+    PTO2_E_ADDRESS = 8,       /* a device or a host address is not what it has to be */
+    PTO2_E_KERNEL = 9,        /* a kernel returned an error */
+    PTO2_E_FAULT = 10,        /* a kernel or an orchestration function crashed */
+    PTO2_E_ORCHESTRATION = 11, /* an orchestration function returned an error */
+    PTO2_E_SYSTEM = 12,       /* the operating system refused something */
+    /* From here on: of the shim, never of a runtime. */
+    SHIM_E_CLOSED = 64,
+    SHIM_E_VIEW = 65
+};
+
+/* ---------------------------------------------------------------- what a runtime.so exports
+ *
+ * One instance of the library is one chip; the caller makes one call at a time. A function that
+ * returns an int32_t returns 0 or an error code, and after an error `pto2_last_error` has the words.
+ * `local_slot` is a number of the caller's, 0 … 4095.
+ */
+
+/* Open the device; before any other call, in the process that makes those calls. */
+int32_t pto2_init(int32_t device_id);
+
+/* Close it and give everything back: memory, threads, callables. `pto2_init` may follow. */
+int32_t pto2_finalize(void);
+
+/* Install a callable in a free slot. The blob is not needed any more when this returns. */
+int32_t pto2_prepare_callable(int32_t local_slot, const void *blob, uint64_t size);
+
+/* Remove a callable; its slot is free again. */
+int32_t pto2_unregister_callable(int32_t local_slot);
+
+/* Run a callable and wait for it. Host tensors are copied as the callable's signature says; tensors
+ * with `child_memory` stay where they are. After an error, no host tensor has been written. */
+int32_t pto2_run_runtime(int32_t local_slot, const SimplerChipStorageTaskArgs *args,
+                         const SimplerCallConfig *config);
+
+/* Allocate device memory; its contents are arbitrary. Returns its address, 0 after an error. */
+uint64_t pto2_malloc(uint64_t size);
+
+/* Free what pto2_malloc returned. */
+int32_t pto2_free(uint64_t address);
+
+/* Copy from the host to the device, and back. The device's bytes must be in one allocation. */
+int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size);
+int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size);
+
+/* Words for the last error: valid until the next call, never NULL. */
+const char *pto2_last_error(void);
+
+/* Nanoseconds that the last successful run spent on the device, without the copies of tensors. */
+int64_t pto2_device_wall_ns(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

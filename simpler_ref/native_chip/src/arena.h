@@ -1,0 +1,48 @@
+/* The memory of a simulated chip: one mapping, with a ledger of what is allocated in it.
+ *
+ * Allocations of the user grow from the low end; what a run needs for its own time grows from the high
+ * end and goes all at once. Nothing of the ledger stands in the chip's memory, so a kernel that writes
+ * beyond its tensors cannot damage it. */
+#ifndef SIMPLER_ARENA_H
+#define SIMPLER_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Span {
+    uint64_t at;
+    uint64_t size;
+} Span;
+
+typedef struct Arena {
+    char *mapping; /* with a strip without access at either end */
+    uint64_t first;
+    uint64_t end;
+    uint64_t lowest; /* of the run's own memory; `end` between runs */
+    Span *live;      /* allocations of the user, by address */
+    size_t count;
+    size_t room;
+    uint64_t used;
+} Arena;
+
+#define ARENA_ALIGN 64
+
+bool arena_open(Arena *arena, uint64_t size);
+void arena_close(Arena *arena);
+
+/* Allocate. Returns 0 if there is no room. */
+uint64_t arena_malloc(Arena *arena, uint64_t size);
+
+/* Free an allocation. Returns false if none begins there. */
+bool arena_free(Arena *arena, uint64_t at);
+
+/* Say whether bytes [at, at + size) lie in one allocation of the user, or in the run's memory. */
+bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
+bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
+
+/* Allocate for the time of a run; give all of that back. */
+uint64_t arena_borrow(Arena *arena, uint64_t size);
+void arena_return_all(Arena *arena);
+
+#endif

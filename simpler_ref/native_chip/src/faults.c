@@ -1,0 +1,194 @@
+#define _GNU_SOURCE
+#include "faults.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* What the handler touches must be there already: no allocation in a handler. */
+#define PER_THREAD static __thread __attribute__((tls_model("initial-exec")))
+
+typedef struct Guard {
+    sigjmp_buf back;
+    Fault *fault;
+} Guard;
+
+PER_THREAD Guard *volatile guard;
+PER_THREAD void *handler_stack;
+
+static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+enum { CAUGHT = sizeof caught / sizeof caught[0], HANDLER_STACK = 64 << 10 };
+static struct sigaction before[CAUGHT];
+static bool installed[CAUGHT];
+
+static int index_of(int signal)
+{
+    int i = 0;
+    while (i < CAUGHT - 1 && caught[i] != signal)
+        i++;
+    return i;
+}
+
+static bool was_writing(void *context)
+{
+#if defined(__x86_64__)
+    return ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2;
+#else
+    (void)context;
+    return false;
+#endif
+}
+
+/* A fault that is none of ours: let whoever was there before decide. */
+static void pass_on(int signal, siginfo_t *info, void *context)
+{
+    const struct sigaction *old = &before[index_of(signal)];
+    if (old->sa_flags & SA_SIGINFO) {
+        old->sa_sigaction(signal, info, context);
+    } else if (old->sa_handler == SIG_DFL || (old->sa_handler == SIG_IGN && info->si_code > 0)) {
+        struct sigaction fallback = {.sa_handler = SIG_DFL};
+        sigaction(signal, &fallback, NULL);
+        if (info->si_code <= 0) /* was sent, and does not come again by itself */
+            raise(signal);
+    } else if (old->sa_handler != SIG_IGN) {
+        old->sa_handler(signal);
+    }
+}
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+    Guard *here = guard;
+    if (here == NULL || info->si_code <= 0) { /* not in a guarded step, or sent by somebody */
+        pass_on(signal, info, context);
+        return;
+    }
+    here->fault->signal = signal;
+    here->fault->address = info->si_addr;
+    here->fault->known = info->si_code != SI_KERNEL;
+    here->fault->writing = signal == SIGSEGV && was_writing(context);
+    siglongjmp(here->back, 1); /* SA_NODEFER: the signal mask is as it was */
+}
+
+bool faults_install(void)
+{
+    struct sigaction ours = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+    ours.sa_sigaction = on_fault;
+    sigemptyset(&ours.sa_mask);
+    for (int i = 0; i < CAUGHT; i++) {
+        if (!installed[i] && sigaction(caught[i], &ours, &before[i]) != 0)
+            return false;
+        installed[i] = true;
+    }
+    return true;
+}
+
+void faults_unblock(sigset_t *set)
+{
+    for (int i = 0; i < CAUGHT; i++)
+        sigdelset(set, caught[i]);
+}
+
+static void stay_loaded(void)
+{
+    Dl_info self;
+    if (dladdr((void *)on_fault, &self) != 0)
+        (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+void faults_uninstall(void)
+{
+    for (int i = 0; i < CAUGHT; i++) {
+        struct sigaction now;
+        if (!installed[i] || sigaction(caught[i], NULL, &now) != 0)
+            continue;
+        if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) {
+            sigaction(caught[i], &before[i], NULL);
+            installed[i] = false;
+        } else {
+            stay_loaded(); /* the handler in front may pass faults on to this one */
+        }
+    }
+}
+
+bool faults_guard(void (*step)(void *), void *of, Fault *fault)
+{
+    Guard *const outer = guard;
+    Guard here;
+    here.fault = fault;
+    if (sigsetjmp(here.back, 0) != 0) {
+        guard = outer;
+        return false;
+    }
+    guard = &here;
+    step(of);
+    guard = outer;
+    return true;
+}
+
+typedef struct Copy {
+    void *to;
+    const void *from;
+    size_t size;
+} Copy;
+
+static void copy_step(void *of)
+{
+    const Copy *copy = of;
+    memcpy(copy->to, copy->from, copy->size);
+}
+
+bool faults_copy(void *to, const void *from, size_t size, Fault *fault)
+{
+    Copy copy = {to, from, size};
+    return faults_guard(copy_step, &copy, fault);
+}
+
+void faults_describe(const Fault *fault, char *words, size_t room)
+{
+    const char *name = fault->signal == SIGSEGV ? "SIGSEGV"
+                       : fault->signal == SIGBUS ? "SIGBUS"
+                       : fault->signal == SIGFPE ? "SIGFPE"
+                                                 : "SIGILL";
+    uintptr_t address = (uintptr_t)fault->address;
+    if (fault->signal == SIGFPE)
+        snprintf(words, room, "divided an integer by zero, or overflowed (%s)", name);
+    else if (fault->signal == SIGILL)
+        snprintf(words, room, "met an illegal instruction at %#lx (%s)", address, name);
+    else if (!fault->known)
+        snprintf(words, room, "accessed a bad address that is none of the machine's (%s)", name);
+    else
+        snprintf(words, room, "%s a bad address 0x%lx (%s)", fault->writing ? "wrote to" : "read",
+                 address, name);
+}
+
+void faults_enter_thread(void)
+{
+    stack_t now;
+    if (handler_stack != NULL || sigaltstack(NULL, &now) != 0 || !(now.ss_flags & SS_DISABLE))
+        return;
+    void *memory = mmap(NULL, HANDLER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack_t own = {.ss_sp = memory, .ss_size = HANDLER_STACK};
+    if (memory == MAP_FAILED)
+        return; /* then the handler runs on the thread's stack, as long as that has room */
+    if (sigaltstack(&own, NULL) == 0)
+        handler_stack = memory;
+    else
+        munmap(memory, HANDLER_STACK);
+}
+
+void faults_leave_thread(void)
+{
+    stack_t none = {.ss_flags = SS_DISABLE};
+    if (handler_stack == NULL)
+        return;
+    sigaltstack(&none, NULL);
+    munmap(handler_stack, HANDLER_STACK);
+    handler_stack = NULL;
+}

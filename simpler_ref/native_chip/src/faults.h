@@ -1,0 +1,38 @@
+/* Faults of the processor (bad address, division by zero, …) in code that a chip runs. */
+#ifndef SIMPLER_FAULTS_H
+#define SIMPLER_FAULTS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct Fault {
+    int signal;
+    bool known;   /* `address` is the one that was accessed */
+    bool writing; /* else reading, or unknown */
+    void *address;
+} Fault;
+
+/* Put the handlers in front of those the process has; take them away again. Handlers that somebody
+ * has put in front of these since cannot be left alone: the library then stays loaded. */
+bool faults_install(void);
+void faults_uninstall(void);
+
+/* Call `step(of)` on this thread. Returns false, with the fault, if it faulted: it was abandoned where
+ * it stood. What it calls must not hold a lock of this library while it may fault. */
+bool faults_guard(void (*step)(void *), void *of, Fault *fault);
+
+/* Copy memory of which one side may not be there. */
+bool faults_copy(void *to, const void *from, size_t size, Fault *fault);
+
+/* Say in words what a fault was: "wrote to a bad address 0x10 (SIGSEGV)". */
+void faults_describe(const Fault *fault, char *words, size_t room);
+
+/* Take the signals of faults out of a set. */
+void faults_unblock(sigset_t *set);
+
+/* Give this thread a stack for its fault handler, unless it has one; take it away again. */
+void faults_enter_thread(void);
+void faults_leave_thread(void);
+
+#endif

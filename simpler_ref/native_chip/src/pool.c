@@ -1,0 +1,264 @@
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "faults.h"
+
+#define CHUNK 8
+#define CORE_STACK (1 << 20)
+
+/* ---------------------------------------------------------------- one block */
+
+typedef struct Block {
+    const Launch *launch;
+    SimplerCoreArgs args;
+    int32_t status;
+} Block;
+
+static void block_step(void *of)
+{
+    Block *block = of;
+    block->status = block->launch->core->kernel(&block->args);
+}
+
+static const Launch *launch_of(const Wave *wave, uint32_t item)
+{
+    const Launch *launch = &wave->launches[wave->count - 1];
+    while (launch->first > item)
+        launch--;
+    return launch;
+}
+
+static bool about_tensor(int32_t status, int32_t first)
+{
+    return status <= first && status > first - SIMPLER_CORE_MAX_TENSOR_ARGS;
+}
+
+static void describe_status(int32_t status, char *what, size_t room)
+{
+    if (about_tensor(status, SIMPLER_KERNEL_WRONG_DTYPE))
+        snprintf(what, room, "got a tensor %d of another element type than it was compiled for",
+                 SIMPLER_KERNEL_WRONG_DTYPE - status);
+    else if (about_tensor(status, SIMPLER_KERNEL_WRONG_NDIMS))
+        snprintf(what, room, "got a tensor %d of other dimensions than it was compiled for",
+                 SIMPLER_KERNEL_WRONG_NDIMS - status);
+    else if (status == SIMPLER_KERNEL_RAISED)
+        snprintf(what, room, "raised an exception");
+    else
+        snprintf(what, room, "returned error %d", status);
+}
+
+/* Keep the first failure; the cores that come later see the status and leave the words alone. */
+static void blame(Wave *wave, const Block *block, int32_t status, const char *what)
+{
+    static pthread_mutex_t blaming = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&blaming);
+    if (atomic_load(&wave->status) == PTO2_OK) {
+        snprintf(wave->words, sizeof wave->words, "kernel func_id %d (block %d of %d) %s",
+                 block->launch->core->func_id, block->args.block_idx, block->launch->args.block_dim,
+                 what);
+        atomic_store(&wave->status, status);
+    }
+    pthread_mutex_unlock(&blaming);
+}
+
+static void run_block(Wave *wave, uint32_t item)
+{
+    Block block;
+    Fault fault;
+    char what[128];
+    if (atomic_load_explicit(&wave->status, memory_order_relaxed) != PTO2_OK)
+        return;
+    block.launch = launch_of(wave, item);
+    block.args = block.launch->args;
+    const int32_t index = block.args.block_idx = (int32_t)(item - block.launch->first);
+    if (!faults_guard(block_step, &block, &fault)) {
+        faults_describe(&fault, what, sizeof what);
+    } else if (block.status != 0) {
+        describe_status(block.status, what, sizeof what);
+        fault.signal = 0;
+    } else {
+        return;
+    }
+    block.args.block_idx = index; /* which the kernel may have written over */
+    blame(wave, &block, fault.signal ? PTO2_E_FAULT : PTO2_E_KERNEL, what);
+}
+
+/* ---------------------------------------------------------------- the queue; all under the lock */
+
+static uint32_t queued(const Pool *pool)
+{
+    return pool->tail - pool->head;
+}
+
+static bool can_feed(const Pool *pool)
+{
+    return pool->wave != NULL && pool->unfed < pool->wave->items && queued(pool) < QUEUE;
+}
+
+static void feed_chunk(Pool *pool)
+{
+    for (int i = 0; i < CHUNK && can_feed(pool); i++) {
+        pool->queue[pool->tail++ % QUEUE] = pool->unfed++;
+        pthread_cond_signal(&pool->work);
+    }
+}
+
+static void run_next(Pool *pool)
+{
+    Wave *wave = pool->wave;
+    uint32_t item = pool->queue[pool->head++ % QUEUE];
+    if (queued(pool) == QUEUE - 1 && wave->feeders > 1)
+        pthread_cond_broadcast(&pool->feed);
+    pthread_mutex_unlock(&pool->lock);
+    run_block(wave, item);
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->left == 0)
+        pthread_cond_signal(&pool->done);
+}
+
+/* ---------------------------------------------------------------- threads */
+
+static void *core_thread(void *of)
+{
+    Pool *pool = of;
+    faults_enter_thread();
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stop) {
+        if (queued(pool) > 0)
+            run_next(pool);
+        else
+            pthread_cond_wait(&pool->work, &pool->lock);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    faults_leave_thread();
+    return NULL;
+}
+
+static void *feeder_thread(void *of)
+{
+    Pool *pool = of;
+    pthread_mutex_lock(&pool->lock);
+    const int32_t number = ++pool->feeders_begun; /* feeder 0 is whoever runs the wave */
+    while (!pool->stop) {
+        if (can_feed(pool) && number < pool->wave->feeders) {
+            feed_chunk(pool);
+            pthread_mutex_unlock(&pool->lock); /* the next chunk may as well be another feeder's */
+            sched_yield();
+            pthread_mutex_lock(&pool->lock);
+        } else {
+            pthread_cond_wait(&pool->feed, &pool->lock);
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+/* Make threads until there are `wanted`, or the system has no more. They take no signals, which are
+ * for the program's own threads, but for those of faults: a blocked one would kill the process. */
+static void grow(Pool *pool, pthread_t *threads, int32_t *count, int32_t wanted,
+                 void *(*body)(void *))
+{
+    sigset_t all, old;
+    pthread_attr_t attributes;
+    if (*count >= wanted || pthread_attr_init(&attributes) != 0)
+        return;
+    pthread_attr_setstacksize(&attributes, CORE_STACK);
+    sigfillset(&all);
+    faults_unblock(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (*count < wanted && pthread_create(&threads[*count], &attributes, body, pool) == 0)
+        ++*count;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+/* Cores that this process may use: more threads than that would only take turns. */
+static int32_t real_cores(void)
+{
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
+        return CPU_COUNT(&mask);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int32_t)online : 1;
+}
+
+static void open_pool(Pool *pool)
+{
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->feed, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    pool->most_cores = real_cores();
+    pool->open = true;
+}
+
+static int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---------------------------------------------------------------- a wave */
+
+static void work_on(Pool *pool)
+{
+    while (pool->left > 0) {
+        if (queued(pool) < CHUNK && can_feed(pool))
+            feed_chunk(pool);
+        else if (queued(pool) > 0)
+            run_next(pool);
+        else
+            pthread_cond_wait(&pool->done, &pool->lock);
+    }
+}
+
+void pool_run(Pool *pool, Wave *wave)
+{
+    if (wave->items == 1) { /* nobody to share it with */
+        run_block(wave, 0);
+        return;
+    }
+    if (!pool->open)
+        open_pool(pool);
+    /* Feeders beyond one per chunk would find nothing to do. */
+    wave->feeders = smaller(wave->feeders, (int32_t)((wave->items + CHUNK - 1) / CHUNK));
+    int32_t helpers = smaller((int32_t)wave->items, pool->most_cores) - 1;
+    grow(pool, pool->core_threads, &pool->cores, smaller(helpers, MAX_CORES), core_thread);
+    grow(pool, pool->feeder_threads, &pool->feeders, wave->feeders - 1, feeder_thread);
+    pthread_mutex_lock(&pool->lock);
+    pool->wave = wave;
+    pool->unfed = 0;
+    pool->left = wave->items;
+    if (wave->feeders > 1)
+        pthread_cond_broadcast(&pool->feed);
+    work_on(pool);
+    pool->wave = NULL;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_close(Pool *pool)
+{
+    if (!pool->open)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_cond_broadcast(&pool->feed);
+    pthread_mutex_unlock(&pool->lock);
+    for (int32_t i = 0; i < pool->cores; i++)
+        pthread_join(pool->core_threads[i], NULL);
+    for (int32_t i = 0; i < pool->feeders; i++)
+        pthread_join(pool->feeder_threads[i], NULL);
+    pthread_mutex_destroy(&pool->lock);
+    pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->feed);
+    pthread_cond_destroy(&pool->done);
+    pool->open = pool->stop = false;
+    pool->cores = pool->feeders = pool->feeders_begun = 0;
+    pool->head = pool->tail = 0;
+}

@@ -1,0 +1,418 @@
+#define _GNU_SOURCE
+#include "run.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "faults.h"
+
+static const uint8_t element_sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
+
+/* ---------------------------------------------------------------- arguments */
+
+/* Bytes of a tensor. Returns false, with words, if its description makes no sense. */
+static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i, uint64_t *bytes)
+{
+    if (tensor->ndims > SIMPLER_MAX_DIMS || tensor->dtype >= SIMPLER_DATA_TYPES) {
+        chip_fail(chip, PTO2_E_ARGS,
+                  "tensor %d has %u dimensions and element type %u; at most %d and %d are known", i,
+                  tensor->ndims, tensor->dtype, SIMPLER_MAX_DIMS, SIMPLER_DATA_TYPES - 1);
+        return false;
+    }
+    uint64_t size = element_sizes[tensor->dtype];
+    bool fits = true, empty = false;
+    for (uint32_t d = 0; d < tensor->ndims; d++) {
+        empty |= tensor->shapes[d] == 0;
+        fits = fits && !__builtin_mul_overflow(size, tensor->shapes[d], &size);
+    }
+    *bytes = empty ? 0 : size;
+    if (!empty && (!fits || tensor->data + size < tensor->data)) {
+        chip_fail(chip, PTO2_E_ARGS, "tensor %d does not fit an address space", i);
+        return false;
+    }
+    return true;
+}
+
+static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args)
+{
+    const Signature *expected = &callable->signature;
+    if (args->tensor_count_ == expected->tensors && args->scalar_count_ == expected->scalars)
+        return PTO2_OK;
+    return chip_fail(chip, PTO2_E_ARGS,
+                     "%s takes %d tensors and %d scalars by its signature, and got %d and %d",
+                     callable->name, expected->tensors, expected->scalars, args->tensor_count_,
+                     args->scalar_count_);
+}
+
+static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
+{
+    if (config == NULL)
+        return chip_fail(chip, PTO2_E_CONFIG, "the configuration is missing");
+    if (config->block_dim < 0 || config->block_dim > chip->cores)
+        return chip_fail(chip, PTO2_E_CONFIG,
+                         "block_dim is %d; this chip has %d cores (0 stands for all of them)",
+                         config->block_dim, chip->cores);
+    if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_FEEDERS)
+        return chip_fail(chip, PTO2_E_CONFIG, "aicpu_thread_num is %d; give 1 to %d",
+                         config->aicpu_thread_num, MAX_FEEDERS);
+    if (config->enable_l2_swimlane || config->enable_dump_tensor || config->enable_pmu ||
+        config->enable_dep_gen || config->enable_scope_stats)
+        return chip_fail(chip, PTO2_E_CONFIG,
+                         "the simulated chip has no diagnostics; leave the enable_* flags at 0");
+    return PTO2_OK;
+}
+
+/* ---------------------------------------------------------------- host tensors on the device
+ *
+ * Host tensors that overlap share one copy, so that on the device they overlap in the same way. Each
+ * byte is copied in if a tensor that is read has it, and copied out if one that is written has it. */
+
+typedef struct HostTensor {
+    uint64_t host;
+    uint64_t bytes;
+    uint64_t device;
+    int32_t index;
+    uint8_t direction;
+} HostTensor;
+
+typedef struct Staging {
+    int32_t count;
+    HostTensor tensors[SIMPLER_CHIP_MAX_TENSOR_ARGS]; /* by host address */
+} Staging;
+
+static void insert_sorted(Staging *staging, HostTensor tensor)
+{
+    int32_t at = staging->count++;
+    for (; at > 0 && staging->tensors[at - 1].host > tensor.host; at--)
+        staging->tensors[at] = staging->tensors[at - 1];
+    staging->tensors[at] = tensor;
+}
+
+static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i,
+                                  uint64_t bytes)
+{
+    if (bytes == 0 || arena_holds(&chip->arena, tensor->data, bytes))
+        return PTO2_OK;
+    return chip_fail(chip, PTO2_E_ADDRESS,
+                     "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside one "
+                     "live allocation of this chip",
+                     i, (unsigned long long)bytes, (unsigned long long)tensor->data);
+}
+
+static int32_t sort_tensors(Chip *chip, const Callable *callable,
+                            const SimplerChipStorageTaskArgs *args, Staging *staging)
+{
+    staging->count = 0;
+    for (int32_t i = 0; i < args->tensor_count_; i++) {
+        const SimplerContinuousTensor *tensor = &args->tensors_[i];
+        uint64_t bytes;
+        int32_t status;
+        if (!tensor_bytes(chip, tensor, i, &bytes))
+            return PTO2_E_ARGS;
+        if (tensor->child_memory) {
+            if ((status = check_child_memory(chip, tensor, i, bytes)) != PTO2_OK)
+                return status;
+        } else if (bytes > 0) {
+            insert_sorted(staging, (HostTensor){tensor->data, bytes, 0, i,
+                                                callable->signature.directions[i]});
+        }
+    }
+    return PTO2_OK;
+}
+
+/* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one. */
+static int32_t place_overlapping(Chip *chip, Staging *staging, int32_t first)
+{
+    HostTensor *tensors = staging->tensors;
+    uint64_t begin = tensors[first].host, end = begin + tensors[first].bytes;
+    int32_t next = first + 1;
+    for (; next < staging->count && tensors[next].host < end; next++)
+        if (tensors[next].host + tensors[next].bytes > end)
+            end = tensors[next].host + tensors[next].bytes;
+    uint64_t device = arena_borrow(&chip->arena, end - begin);
+    for (int32_t i = first; i < next; i++)
+        tensors[i].device = device == 0 ? 0 : device + (tensors[i].host - begin);
+    return next;
+}
+
+static int32_t no_room(Chip *chip, uint64_t bytes)
+{
+    const Arena *arena = &chip->arena;
+    return chip_fail(chip, PTO2_E_MEMORY,
+                     "the device has no room for %llu bytes: %llu of %llu are allocated in %zu "
+                     "allocations; free some, or set SIMPLER_SIM_DEVICE_MEMORY",
+                     (unsigned long long)bytes, (unsigned long long)arena->used,
+                     (unsigned long long)(arena->end - arena->first), arena->count);
+}
+
+static int32_t place_tensors(Chip *chip, Staging *staging)
+{
+    for (int32_t i = 0; i < staging->count;) {
+        int32_t next = place_overlapping(chip, staging, i);
+        if (staging->tensors[i].device == 0)
+            return no_room(chip, staging->tensors[i].bytes);
+        i = next;
+    }
+    return PTO2_OK;
+}
+
+static void *as_pointer(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+/* Copy all tensors that have `direction` (IN or OUT) among theirs, no byte twice. */
+static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
+{
+    uint64_t copied = 0; /* host bytes below are done */
+    for (int32_t i = 0; i < staging->count; i++) {
+        const HostTensor *tensor = &staging->tensors[i];
+        uint64_t skip = copied > tensor->host ? copied - tensor->host : 0;
+        if (!(tensor->direction & direction) || skip >= tensor->bytes)
+            continue;
+        char what[64];
+        snprintf(what, sizeof what, "tensor %d", tensor->index);
+        void *host = as_pointer(tensor->host + skip), *device = as_pointer(tensor->device + skip);
+        bool in = direction == SIMPLER_IN;
+        int32_t status =
+            chip_copy(chip, in ? device : host, in ? host : device, tensor->bytes - skip, what);
+        if (status != PTO2_OK)
+            return status;
+        copied = tensor->host + tensor->bytes;
+    }
+    return PTO2_OK;
+}
+
+int32_t chip_copy(Chip *chip, void *to, const void *from, uint64_t size, const char *what)
+{
+    Fault fault;
+    char words[128];
+    if (faults_copy(to, from, size, &fault))
+        return PTO2_OK;
+    faults_describe(&fault, words, sizeof words);
+    return chip_fail(chip, PTO2_E_ADDRESS,
+                     "%s: the host memory of this copy of %llu bytes is not there: it %s", what,
+                     (unsigned long long)size, words);
+}
+
+/* What the orchestration function sees: the same arguments, at device addresses. */
+static void device_args(const SimplerChipStorageTaskArgs *args, const Staging *staging,
+                        SimplerChipStorageTaskArgs *made)
+{
+    size_t tensors = (size_t)args->tensor_count_, scalars = (size_t)args->scalar_count_;
+    memcpy(made->tensors_, args->tensors_, tensors * sizeof made->tensors_[0]);
+    memcpy(made->scalars_, args->scalars_, scalars * sizeof made->scalars_[0]);
+    made->tensor_count_ = args->tensor_count_;
+    made->scalar_count_ = args->scalar_count_;
+    for (int32_t i = 0; i < staging->count; i++)
+        made->tensors_[staging->tensors[i].index].data = staging->tensors[i].device;
+    for (size_t i = 0; i < tensors; i++)
+        made->tensors_[i].child_memory = 1;
+}
+
+/* ---------------------------------------------------------------- the orchestration function */
+
+typedef struct Run {
+    SimplerDevice device; /* first: what the function holds is this */
+    Chip *chip;
+    const Callable *callable;
+    SimplerChipStorageTaskArgs args;
+    int32_t feeders;
+    int32_t status; /* of the first error: nothing is launched after it */
+    int32_t returned;
+} Run;
+
+static int32_t note(Run *run, int32_t status)
+{
+    if (run->status == PTO2_OK)
+        run->status = status;
+    return status;
+}
+
+static int32_t barrier(SimplerDevice *device)
+{
+    Run *run = (Run *)device;
+    Wave *wave = &run->chip->wave;
+    if (run->status != PTO2_OK || wave->count == 0)
+        return run->status;
+    wave->feeders = run->feeders;
+    pool_run(&run->chip->pool, wave);
+    wave->count = wave->items = 0;
+    int32_t status = atomic_load(&wave->status);
+    if (status != PTO2_OK)
+        chip_fail(run->chip, status, "%s: %s", run->callable->name, wave->words);
+    return note(run, status);
+}
+
+static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32_t tensor_count,
+                            int32_t scalar_count)
+{
+    const Signature *expected = &core->signature;
+    if (block_dim < 1 || block_dim > run->chip->cores)
+        return chip_fail(run->chip, PTO2_E_CONFIG,
+                         "%s launches func_id %d over %d blocks; this chip has %d cores",
+                         run->callable->name, core->func_id, block_dim, run->chip->cores);
+    if (tensor_count != expected->tensors || scalar_count != expected->scalars)
+        return chip_fail(run->chip, PTO2_E_ARGS,
+                         "%s launches func_id %d with %d tensors and %d scalars; by its signature it "
+                         "takes %d and %d",
+                         run->callable->name, core->func_id, tensor_count, scalar_count,
+                         expected->tensors, expected->scalars);
+    return PTO2_OK;
+}
+
+/* A kernel gets device memory only: what is allocated, and what the run has. */
+static int32_t check_launch_tensors(Run *run, const Launch *launch)
+{
+    const Arena *arena = &run->chip->arena;
+    for (int32_t i = 0; i < launch->args.tensor_count; i++) {
+        const SimplerContinuousTensor *tensor = &launch->args.tensors[i];
+        uint64_t bytes;
+        if (!tensor_bytes(run->chip, tensor, i, &bytes))
+            return PTO2_E_ARGS;
+        if (bytes > 0 && !arena_lends(arena, tensor->data, bytes) &&
+            !arena_holds(arena, tensor->data, bytes))
+            return chip_fail(run->chip, PTO2_E_ADDRESS,
+                             "%s launches func_id %d with %llu bytes at 0x%llx as tensor %d, which "
+                             "are not device memory of this run",
+                             run->callable->name, launch->core->func_id, (unsigned long long)bytes,
+                             (unsigned long long)tensor->data, i);
+    }
+    return PTO2_OK;
+}
+
+static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
+                      const SimplerContinuousTensor *tensors, int32_t tensor_count,
+                      const uint64_t *scalars, int32_t scalar_count)
+{
+    Run *run = (Run *)device;
+    Wave *wave = &run->chip->wave;
+    const Core *core = callable_core(run->callable, func_id);
+    if (run->status == PTO2_OK && wave->count == MAX_LAUNCHES)
+        barrier(device);
+    if (run->status != PTO2_OK)
+        return run->status;
+    if (core == NULL)
+        return note(run, chip_fail(run->chip, PTO2_E_ARGS, "%s launches func_id %d and has no such child",
+                                   run->callable->name, func_id));
+    int32_t blocks = block_dim == 0 ? device->block_dim : block_dim;
+    if (note(run, check_launch(run, core, blocks, tensor_count, scalar_count)) != PTO2_OK)
+        return run->status;
+    Launch *made = &wave->launches[wave->count];
+    made->core = core;
+    made->first = wave->items;
+    made->args.block_dim = blocks;
+    made->args.tensor_count = tensor_count;
+    made->args.scalar_count = scalar_count;
+    memcpy(made->args.tensors, tensors, (size_t)tensor_count * sizeof *tensors);
+    memcpy(made->args.scalars, scalars, (size_t)scalar_count * sizeof *scalars);
+    if (note(run, check_launch_tensors(run, made)) != PTO2_OK)
+        return run->status;
+    wave->count++;
+    wave->items += (uint32_t)blocks;
+    return PTO2_OK;
+}
+
+static uint64_t borrow(SimplerDevice *device, uint64_t size)
+{
+    Run *run = (Run *)device;
+    uint64_t at = arena_borrow(&run->chip->arena, size);
+    if (at == 0)
+        note(run, no_room(run->chip, size));
+    return at;
+}
+
+static int32_t fail(SimplerDevice *device, const char *words)
+{
+    Run *run = (Run *)device;
+    if (run->status != PTO2_OK)
+        return run->status;
+    return note(run, chip_fail(run->chip, PTO2_E_ORCHESTRATION, "%s: %.500s", run->callable->name,
+                               words == NULL ? "failed" : words));
+}
+
+static void orchestration_step(void *of)
+{
+    Run *run = of;
+    run->returned = run->callable->entry(&run->device, &run->args);
+}
+
+static int32_t orchestrate(Run *run)
+{
+    Chip *chip = run->chip;
+    Fault fault;
+    char words[128];
+    if (!faults_guard(orchestration_step, run, &fault)) {
+        faults_describe(&fault, words, sizeof words);
+        return chip_fail(chip, PTO2_E_FAULT, "orchestration function %s %s", run->callable->name, words);
+    }
+    if (run->returned != 0 && run->status == PTO2_OK)
+        return chip_fail(chip, PTO2_E_ORCHESTRATION, "orchestration function %s returned error %d",
+                         run->callable->name, run->returned);
+    return barrier(&run->device);
+}
+
+/* ---------------------------------------------------------------- the run */
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerCallConfig *config)
+{
+    run->device = (SimplerDevice){
+        .size = sizeof run->device,
+        .block_dim = config->block_dim == 0 ? chip->cores : config->block_dim,
+        .launch = launch,
+        .barrier = barrier,
+        .alloc = borrow,
+        .fail = fail,
+    };
+    run->chip = chip;
+    run->callable = callable;
+    run->feeders = config->aicpu_thread_num;
+    run->status = PTO2_OK;
+    run->returned = 0;
+    chip->wave.count = chip->wave.items = 0;
+    atomic_store_explicit(&chip->wave.status, PTO2_OK, memory_order_relaxed);
+}
+
+static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Staging *staging)
+{
+    Chip *chip = run->chip;
+    int32_t status = place_tensors(chip, staging);
+    if (status == PTO2_OK)
+        status = copy_tensors(chip, staging, SIMPLER_IN);
+    if (status != PTO2_OK)
+        return status;
+    device_args(args, staging, &run->args);
+    int64_t began = now_ns();
+    status = orchestrate(run);
+    if (status != PTO2_OK)
+        return status;
+    chip->device_wall_ns = now_ns() - began;
+    return copy_tensors(chip, staging, SIMPLER_OUT);
+}
+
+int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args,
+                 const SimplerCallConfig *config)
+{
+    Run run;
+    Staging staging;
+    int32_t status = check_config(chip, config);
+    if (status == PTO2_OK)
+        status = check_args(chip, callable, args);
+    if (status == PTO2_OK)
+        status = sort_tensors(chip, callable, args, &staging);
+    if (status != PTO2_OK)
+        return status;
+    faults_enter_thread();
+    begin(&run, chip, callable, config);
+    status = run_staged(&run, args, &staging);
+    arena_return_all(&chip->arena);
+    return status;
+}

@@ -1,0 +1,284 @@
+/* The reference runtime.so: a simulated chip. Here are its entry points. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "faults.h"
+#include "run.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define DEFAULT_MEMORY (1ULL << 30)
+#define DEFAULT_CORES 24
+
+static Chip chip;
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+int32_t chip_fail(Chip *of, int32_t status, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vsnprintf(of->words, sizeof of->words, format, values);
+    va_end(values);
+    return status;
+}
+
+/* Threads do not survive a fork, and the memory is not passed on. */
+static void after_fork(void)
+{
+    atomic_store(&chip.forked, chip.open);
+}
+
+static int32_t refuse(void)
+{
+    return chip_fail(&chip, PTO2_E_STATE,
+                     atomic_load(&chip.forked)
+                         ? "this process was forked from the one that opened the chip; a chip "
+                           "belongs to the process that called pto2_init"
+                         : "the chip is not open; call pto2_init first");
+}
+
+/* Begin a call. Returns false, with words, if there is no chip in this process. */
+static bool enter(void)
+{
+    if (!atomic_load_explicit(&chip.forked, memory_order_relaxed)) {
+        pthread_mutex_lock(&one_at_a_time);
+        if (chip.open)
+            return true;
+        pthread_mutex_unlock(&one_at_a_time);
+    }
+    refuse();
+    return false;
+}
+
+static int32_t leave(int32_t status)
+{
+    pthread_mutex_unlock(&one_at_a_time);
+    return status;
+}
+
+EXPORT const char *pto2_last_error(void)
+{
+    return chip.words;
+}
+
+EXPORT int64_t pto2_device_wall_ns(void)
+{
+    return chip.device_wall_ns;
+}
+
+/* ---------------------------------------------------------------- open and close */
+
+/* A number from the environment, `fallback` if it is not set; false, with words, if it is no good. */
+static bool setting(const char *name, uint64_t fallback, uint64_t most, uint64_t *value)
+{
+    const char *text = getenv(name);
+    char *end;
+    *value = fallback;
+    if (text == NULL || *text == '\0')
+        return true;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    if (errno == 0 && *end == '\0' && *text >= '0' && *text <= '9' && *value >= 1 && *value <= most)
+        return true;
+    chip_fail(&chip, PTO2_E_CONFIG, "%s is \"%.100s\"; give a number from 1 to %llu", name, text,
+              (unsigned long long)most);
+    return false;
+}
+
+static int32_t open_chip(int32_t device_id)
+{
+    static bool fork_watched;
+    uint64_t memory, cores;
+    if (device_id < 0)
+        return chip_fail(&chip, PTO2_E_CONFIG, "device_id is %d; give 0 or more", device_id);
+    if (!setting("SIMPLER_SIM_DEVICE_MEMORY", DEFAULT_MEMORY, 1ULL << 44, &memory) ||
+        !setting("SIMPLER_SIM_CORES", DEFAULT_CORES, MAX_CORES, &cores))
+        return PTO2_E_CONFIG;
+    if (!fork_watched && pthread_atfork(NULL, NULL, after_fork) != 0)
+        return chip_fail(&chip, PTO2_E_SYSTEM, "no memory");
+    fork_watched = true;
+    if (!arena_open(&chip.arena, memory))
+        return chip_fail(&chip, PTO2_E_MEMORY,
+                         "the system has no %llu bytes of address space for the device's memory: %s; "
+                         "set SIMPLER_SIM_DEVICE_MEMORY to less",
+                         (unsigned long long)memory, strerror(errno));
+    if (!faults_install()) {
+        arena_close(&chip.arena);
+        return chip_fail(&chip, PTO2_E_SYSTEM, "no signal handlers: %s", strerror(errno));
+    }
+    chip.cores = (int32_t)cores;
+    chip.device_wall_ns = 0;
+    chip.open = true;
+    return PTO2_OK;
+}
+
+EXPORT int32_t pto2_init(int32_t device_id)
+{
+    if (atomic_load(&chip.forked))
+        return refuse();
+    pthread_mutex_lock(&one_at_a_time);
+    if (chip.open)
+        return leave(chip_fail(&chip, PTO2_E_STATE, "the chip is already open"));
+    return leave(open_chip(device_id));
+}
+
+EXPORT int32_t pto2_finalize(void)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    pool_close(&chip.pool);
+    for (int32_t slot = 0; slot < MAX_SLOTS; slot++) {
+        if (chip.slots[slot] != NULL)
+            callable_close(chip.slots[slot]);
+        chip.slots[slot] = NULL;
+    }
+    arena_close(&chip.arena);
+    faults_uninstall();
+    faults_leave_thread();
+    chip.open = false;
+    return leave(PTO2_OK);
+}
+
+/* ---------------------------------------------------------------- callables */
+
+static bool is_slot(int32_t local_slot)
+{
+    if (local_slot >= 0 && local_slot < MAX_SLOTS)
+        return true;
+    chip_fail(&chip, PTO2_E_SLOT, "there is no local slot %d; they are 0 to %d", local_slot,
+              MAX_SLOTS - 1);
+    return false;
+}
+
+static Callable *callable_in(int32_t local_slot)
+{
+    if (is_slot(local_slot) && chip.slots[local_slot] == NULL)
+        chip_fail(&chip, PTO2_E_SLOT, "local slot %d is empty: no callable was prepared there",
+                  local_slot);
+    else if (is_slot(local_slot))
+        return chip.slots[local_slot];
+    return NULL;
+}
+
+/* Read from a copy: the blob may be in shared memory, and may not be there at all. */
+static int32_t prepare(int32_t local_slot, const void *blob, uint64_t size)
+{
+    char why[768];
+    void *copy = size == 0 || size > PTRDIFF_MAX ? NULL : malloc(size);
+    if (copy == NULL)
+        return chip_fail(&chip, PTO2_E_BLOB, "a callable of %llu bytes cannot be prepared",
+                         (unsigned long long)size);
+    int32_t status = chip_copy(&chip, copy, blob, size, "the callable");
+    if (status == PTO2_OK) {
+        status = callable_open(copy, size, &chip.slots[local_slot], why, sizeof why);
+        if (status == PTO2_E_BLOB)
+            chip_fail(&chip, status, "this is no ChipCallable: %s", why);
+        else if (status != PTO2_OK)
+            chip_fail(&chip, status, "%s", why);
+    }
+    free(copy);
+    return status;
+}
+
+EXPORT int32_t pto2_prepare_callable(int32_t local_slot, const void *blob, uint64_t size)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    if (!is_slot(local_slot))
+        return leave(PTO2_E_SLOT);
+    if (chip.slots[local_slot] != NULL)
+        return leave(chip_fail(&chip, PTO2_E_SLOT, "local slot %d holds %s; unregister that first",
+                               local_slot, chip.slots[local_slot]->name));
+    return leave(prepare(local_slot, blob, size));
+}
+
+EXPORT int32_t pto2_unregister_callable(int32_t local_slot)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    Callable *callable = callable_in(local_slot);
+    if (callable == NULL)
+        return leave(PTO2_E_SLOT);
+    chip.slots[local_slot] = NULL;
+    callable_close(callable);
+    return leave(PTO2_OK);
+}
+
+EXPORT int32_t pto2_run_runtime(int32_t local_slot, const SimplerChipStorageTaskArgs *args,
+                                const SimplerCallConfig *config)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    Callable *callable = callable_in(local_slot);
+    return leave(callable == NULL ? PTO2_E_SLOT : chip_run(&chip, callable, args, config));
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static int32_t no_room(uint64_t size)
+{
+    const Arena *arena = &chip.arena;
+    return chip_fail(&chip, PTO2_E_MEMORY,
+                     "the device has no room for %llu bytes in one piece: %llu of %llu are allocated "
+                     "in %zu allocations; free some, or set SIMPLER_SIM_DEVICE_MEMORY",
+                     (unsigned long long)size, (unsigned long long)arena->used,
+                     (unsigned long long)(arena->end - arena->first), arena->count);
+}
+
+EXPORT uint64_t pto2_malloc(uint64_t size)
+{
+    if (!enter())
+        return 0;
+    uint64_t address = arena_malloc(&chip.arena, size);
+    if (size == 0)
+        chip_fail(&chip, PTO2_E_MEMORY, "an allocation of 0 bytes; give a positive size");
+    else if (address == 0)
+        no_room(size);
+    leave(PTO2_OK);
+    return address;
+}
+
+EXPORT int32_t pto2_free(uint64_t address)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    if (arena_free(&chip.arena, address))
+        return leave(PTO2_OK);
+    return leave(chip_fail(&chip, PTO2_E_ADDRESS,
+                           "no live allocation begins at 0x%llx; it was freed already, or is not this "
+                           "chip's",
+                           (unsigned long long)address));
+}
+
+static int32_t check_device(uint64_t device, uint64_t size)
+{
+    if (arena_holds(&chip.arena, device, size))
+        return PTO2_OK;
+    return chip_fail(&chip, PTO2_E_ADDRESS,
+                     "the %llu bytes at device address 0x%llx are not inside one live allocation",
+                     (unsigned long long)size, (unsigned long long)device);
+}
+
+EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    int32_t status = check_device(device, size);
+    if (status == PTO2_OK)
+        status = chip_copy(&chip, (void *)(uintptr_t)device, host, size, "copy_to");
+    return leave(status);
+}
+
+EXPORT int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    int32_t status = check_device(device, size);
+    if (status == PTO2_OK)
+        status = chip_copy(&chip, host, (const void *)(uintptr_t)device, size, "copy_from");
+    return leave(status);
+}
