@@ -527,7 +527,8 @@ def describe_exception(exception: BaseException) -> str:
 def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
     """Put an exception's type and text into the mailbox and its traceback into the side region.
 
-    A text too long for the mailbox also stands, whole, before the traceback.
+    The text of a failure further down, with its chain of names, also stands whole before the
+    traceback if the mailbox is too small for it.
     """
     words = describe_exception(exception)
     message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
@@ -538,7 +539,7 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     except BaseException:
         lines = words
     head = b""
-    if len(message) < len(words.encode(errors="replace")):
+    if isinstance(exception, TaskError) and len(message) < len(words.encode(errors="replace")):
         head = cut_utf8(words, L.TRACE_CAPACITY // 4) + b"\0"
     raw = lines.encode(errors="replace")
     room = L.TRACE_CAPACITY - len(head)

@@ -873,9 +873,9 @@ def claim_mailbox(mem, worker, timeout_ns):
     w = worker_at(mem, worker)
     until = now_ns() + timeout_ns
     become_scheduler(mem)
-    alive = mem[w + L.W_USABLE] != 0 and load(mem, w + L.W_DEATH) == 0
+    alive = load(mem, w + L.W_DEATH) == 0
     if alive:
-        mem[w + L.W_USABLE] = L.ALIVE | L.CLAIMED
+        mem[w + L.W_USABLE] |= L.CLAIMED  # it may not have been admitted to its pool yet
         store(mem, w + L.W_CLAIM, L.CLAIM_WAITS)
         if mem[w + L.W_COLLECTED] != 0:
             mem[w + L.W_COLLECTED] = 0
@@ -910,8 +910,8 @@ def release_mailbox(mem, worker):
     store(mem, w + L.W_CLAIM, 0)
     mem[w + L.W_LAST_CALLABLE] = 0
     mem[w + L.W_LAST_CONFIG] = 0
-    if mem[w + L.W_USABLE] != 0:
-        mem[w + L.W_USABLE] = L.ALIVE
+    if mem[w + L.W_USABLE] & L.CLAIMED != 0:
+        mem[w + L.W_USABLE] &= L.ALIVE
         if mem[w + L.W_SLOT] == L.NONE and load(mem, w + L.W_DEATH) == 0:
             store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
     unlock(mem)

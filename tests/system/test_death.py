@@ -163,7 +163,7 @@ def test_tasks_fail_when_every_worker_dies_in_the_run():
             wait_until_seen(rig.w, 2)
             orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[3]))
 
-        with pytest.raises(TaskError, match=r"level 3 sub_worker.*every sub worker has died"):
+        with pytest.raises(TaskError, match=r"level 3 sub_worker.*workers it needs have died"):
             rig.w.run(while_nothing_runs)
         assert_works(rig.w, rig.ok, rig.marks)
 
@@ -392,8 +392,10 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
         monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
         monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: time.sleep(1000))
-            with pytest.raises(WorkerStartError, match=r"sub worker 0 \(pid \d+\).*silent"):
+            patch.setattr(
+                simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: time.sleep(1000)
+            )
+            with pytest.raises(WorkerStartError, match=r"sub_worker 0 \(pid \d+\).*silent"):
                 w.start()
             assert w.worker_pids() == []
         # from here on there is time: a slow machine must not look like a silent worker

@@ -248,7 +248,7 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
     def program():
         simpler_ref.fork_server.GRACE_S = 0.1
 
-        def loop(*_):
+        def loop(*_, **__):
             press_it.open()
             time.sleep(1000)
 

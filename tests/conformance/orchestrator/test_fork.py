@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskError, Worker
+from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, make_args
@@ -115,7 +115,7 @@ def locks_of(*owners):
 
 
 @pytest.mark.spec("ORCH-FORK-3")
-@pytest.mark.parametrize("how", ["start", "run", "register"])
+@pytest.mark.parametrize("how", ["start", "run", "replace"])
 def test_a_worker_finds_no_lock_of_the_engine_held(how):
     with Worker(3, num_sub_workers=1) as w:
         held = w.share(np.full(2, -1))
@@ -124,10 +124,11 @@ def test_a_worker_finds_no_lock_of_the_engine_held(how):
             locks = locks_of(w, w._runtime, w._runtime.arena, w._runtime.manager)
             held[:] = len(locks), sum(not lock.acquire(blocking=False) for lock in locks)
 
-        if how == "register":  # the next run forks anew, beside the threads of the first
-            first = w.register(lambda: None)
-            w.run(lambda orch, *_: orch.submit_sub(first))
         handle = w.register(look)
+        if how == "replace":  # the next run makes a new one, beside the threads of the first
+            suicide = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+            with pytest.raises(WorkerLostError):
+                w.run(lambda orch, *_: orch.submit_sub(suicide))
         if how == "start":
             w.start()
         w.run(lambda orch, *_: orch.submit_sub(handle))

@@ -1,6 +1,7 @@
 """ORCH-INV: invariants."""
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import Worker
+from simpler_ref import Worker, WorkerLostError
 from simpler_ref.children import SubWorker, serve_mailbox
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
@@ -172,17 +173,18 @@ def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
                 seen[1] = np.count_nonzero(mem[: L.HEADER_WORDS])
                 mem[private] = 7  # and cannot change what the parent keeps there
 
-        handle = w.register(lambda: None)
+        suicide = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        handle = w.register(look)
 
         def orch_fn(orch, args, config):
             for i in range(10):
-                orch.submit_sub(handle, make_args((key(64 * i + 64), T.INOUT)))
+                orch.submit_sub(args, make_args((key(64 * i + 64), T.INOUT)))
             assert np.count_nonzero(mem[private]) > 0
 
-        w.run(orch_fn)
-        handle = w.register(look)
-        assert np.count_nonzero(mem[private]) > 0  # when the next workers are forked
-        assert w.run(orch_fn).tasks == 10
+        with pytest.raises(WorkerLostError):
+            w.run(orch_fn, suicide)
+        assert np.count_nonzero(mem[private]) > 0  # when the next worker is forked
+        assert w.run(orch_fn, handle).tasks == 10
         assert seen[0] == 0
         assert seen[1] > 0
 
