@@ -36,14 +36,16 @@ static int index_of(int signal)
     return i;
 }
 
-static bool was_writing(void *context)
+/* Only x86-64 tells readily whether an access was to read or to write. */
+static const char *access_of(int signal, void *context)
 {
 #if defined(__x86_64__)
-    return ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2;
+    if (signal == SIGSEGV)
+        return ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2 ? "wrote to" : "read";
 #else
-    (void)context;
-    return false;
+    (void)signal, (void)context;
 #endif
+    return "accessed";
 }
 
 /* A fault that is none of ours: let whoever was there before decide. */
@@ -72,7 +74,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     here->fault->signal = signal;
     here->fault->address = info->si_addr;
     here->fault->known = info->si_code != SI_KERNEL;
-    here->fault->writing = signal == SIGSEGV && was_writing(context);
+    here->fault->access = access_of(signal, context);
     siglongjmp(here->back, 1); /* SA_NODEFER: the signal mask is as it was */
 }
 
@@ -164,8 +166,8 @@ void faults_describe(const Fault *fault, char *words, size_t room)
     else if (!fault->known)
         snprintf(words, room, "accessed a bad address that is none of the machine's (%s)", name);
     else
-        snprintf(words, room, "%s a bad address 0x%lx (%s)", fault->writing ? "wrote to" : "read",
-                 address, name);
+        snprintf(words, room, "%s a bad address 0x%lx (%s)", fault->access, address,
+                 name);
 }
 
 void faults_enter_thread(void)

@@ -8,9 +8,9 @@
 
 typedef struct Fault {
     int signal;
-    bool known;   /* `address` is the one that was accessed */
-    bool writing; /* else reading, or unknown */
+    bool known; /* `address` is the one that was accessed */
     void *address;
+    const char *access; /* "read", "wrote to" or "accessed" */
 } Fault;
 
 /* Put the handlers in front of those the process has; take them away again. Handlers that somebody

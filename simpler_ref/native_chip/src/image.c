@@ -45,6 +45,13 @@ static bool segments_fit(const unsigned char *bytes, size_t size, const Elf64_Eh
     return true;
 }
 
+/* The linker does not read the section headers, but they stand last: they show that nothing is cut off. */
+static bool sections_fit(size_t size, const Elf64_Ehdr *header)
+{
+    size_t bytes = (size_t)header->e_shnum * header->e_shentsize;
+    return bytes <= size && header->e_shoff <= size - bytes;
+}
+
 bool image_check(const void *bytes, size_t size, char *why, size_t room)
 {
     Elf64_Ehdr header;
@@ -58,7 +65,7 @@ bool image_check(const void *bytes, size_t size, char *why, size_t room)
         return refuse(why, room, "an object file or a program, not a shared object");
     if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phoff > size ||
         header.e_phnum > (size - header.e_phoff) / sizeof(Elf64_Phdr) ||
-        !segments_fit(bytes, size, &header))
+        !segments_fit(bytes, size, &header) || !sections_fit(size, &header))
         return refuse(why, room, "a shared object that is cut off or damaged");
     return true;
 }

@@ -1,0 +1,117 @@
+"""The L2 ABI: one layout in the header, in ctypes, in jit/layout.py and on the wire."""
+
+import ctypes
+import re
+import subprocess
+
+import pytest
+
+from simpler_ref.jit import layout as L
+from simpler_ref.native_chip import ChipStatus, ChipStorageTaskArgs
+from simpler_ref.native_chip.abi import (
+    CORE_MAX_SCALAR_ARGS,
+    CORE_MAX_TENSOR_ARGS,
+    INCLUDE_DIR,
+    CallConfigStorage,
+    ContinuousTensorStorage,
+    CoreArgsStorage,
+)
+from simpler_ref.task_interface import (
+    ArgDirection,
+    CallConfig,
+    ContinuousTensor,
+    DataType,
+    get_element_size,
+)
+
+HEADERS = "".join(
+    (INCLUDE_DIR / f"{name}.h").read_text() for name in ("simpler_l2", "simpler_kernel")
+)
+ASSERTED = {
+    (struct, field): int(value)
+    for struct, field, value in re.findall(
+        r"ASSERT\((?:sizeof|offsetof)\((\w+)(?:, (\w+))?\) == (\d+)\)", HEADERS
+    )
+}
+STRUCTS = {
+    "SimplerContinuousTensor": ContinuousTensorStorage,
+    "SimplerCallConfig": CallConfigStorage,
+    "SimplerChipStorageTaskArgs": ChipStorageTaskArgs,
+    "SimplerCoreArgs": CoreArgsStorage,
+}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_ctypes_puts_every_field_where_the_header_asserts_it(name):
+    struct = STRUCTS[name]
+    there = {(name, ""): ctypes.sizeof(struct)}
+    there |= {(name, field[0]): getattr(struct, field[0]).offset for field in struct._fields_}
+    assert there == {key: value for key, value in ASSERTED.items() if key[0] == name}
+
+
+def test_the_header_has_the_numbers_of_the_layout():
+    assert ASSERTED["SimplerContinuousTensor", ""] == L.TENSOR_WORDS * L.WORD
+    assert ASSERTED["SimplerContinuousTensor", "data"] == L.TENSOR_DATA * L.WORD
+    assert ASSERTED["SimplerContinuousTensor", "shapes"] == L.TENSOR_SHAPE * L.WORD
+    assert ASSERTED["SimplerContinuousTensor", "ndims"] == L.TENSOR_DIMS * L.WORD + 4
+    assert ASSERTED["SimplerContinuousTensor", "dtype"] == L.TENSOR_KIND * L.WORD
+    assert ASSERTED["SimplerCallConfig", ""] == L.CALL_CONFIG_SIZE == len(CallConfig().to_bytes())
+    tensors, scalars = L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS
+    assert ctypes.sizeof(ChipStorageTaskArgs) == 40 * tensors + 8 * scalars + 8 == 6152
+    assert (define("SIMPLER_CHIP_MAX_TENSOR_ARGS"), define("SIMPLER_CHIP_MAX_SCALAR_ARGS")) == (
+        tensors,
+        scalars,
+    )
+    assert define("SIMPLER_MAX_DIMS") == L.CONTINUOUS_TENSOR_MAX_DIMS
+    assert define("SIMPLER_CORE_MAX_TENSOR_ARGS") == CORE_MAX_TENSOR_ARGS
+    assert define("SIMPLER_CORE_MAX_SCALAR_ARGS") == CORE_MAX_SCALAR_ARGS
+
+
+def define(name):
+    return int(re.search(rf"#define {name} (\d+)", HEADERS)[1])
+
+
+def values(prefix):
+    return {name: int(value) for name, value in re.findall(rf"\b{prefix}(\w+) = (\d+)", HEADERS)}
+
+
+def test_enumerations_agree():
+    kinds = values("SIMPLER_")
+    assert kinds.pop("DATA_TYPES") == len(DataType)
+    assert kinds == {kind.name: kind for kind in (*DataType, *ArgDirection)}
+    assert values("PTO2_E_") | values("SHIM_E_") == {
+        status.name: status for status in ChipStatus if status
+    }
+    sizes = re.search(r"DTYPE_SIZES \{(.*)\}", HEADERS)[1].split(",")
+    assert [int(size) for size in sizes] == [get_element_size(kind) for kind in DataType]
+
+
+def test_what_python_sends_reads_back_through_the_structures():
+    tensor = ContinuousTensor.make(0x1234, (3, 4), DataType.INT16, child_memory=True)
+    read = ContinuousTensorStorage.from_buffer_copy(tensor._wire)
+    assert (read.data, list(read.shapes), read.ndims) == (0x1234, [3, 4, 0, 0, 0], 2)
+    assert (read.dtype, read.child_memory) == (DataType.INT16, 1)
+    config = CallConfigStorage.from_buffer_copy(CallConfig(block_dim=5).to_bytes())
+    assert (config.block_dim, config.aicpu_thread_num, config.output_prefix) == (5, 3, b"")
+
+
+@pytest.mark.parametrize("flags", [("-std=c11",), ("-x", "c++", "-std=c++17")], ids=["C", "C++"])
+def test_the_headers_compile_without_a_warning(tmp_path, flags):
+    source = tmp_path / "header.c"
+    source.write_text('#include "simpler_kernel.h"\n')
+    strict = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-fsyntax-only"]
+    done = subprocess.run(
+        ["cc", *flags, *strict, f"-I{INCLUDE_DIR}", str(source)], capture_output=True, text=True
+    )
+    if "cc1plus" in done.stderr:
+        pytest.skip("no C++ compiler here")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_sources_compile_without_a_warning():
+    sources = sorted(map(str, (INCLUDE_DIR.parent / "src").glob("*.c")))
+    strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    done = subprocess.run(
+        ["cc", *strict, f"-I{INCLUDE_DIR}", *sources], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,210 @@
+"""CoreCallable and ChipCallable: what they accept, and their blob, in Python and in C."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+    CoreCallable,
+    KernelCompileError,
+    compile_kernel,
+)
+from simpler_ref.task_interface import ArgDirection
+
+from .native_chip_kernels import D, add_core, orchestration
+
+CORE = CoreCallable.build([D.IN, D.SCALAR], b"core")
+CHIP = ChipCallable.build([D.IN, D.OUT, D.SCALAR], "entry", b"chip", [(7, CORE), (0, CORE)], "cfg")
+
+
+@pytest.fixture(scope="module")
+def chip():
+    with ChipWorker() as worker:
+        yield worker
+
+
+def test_everything_given_can_be_read_back():
+    assert (CHIP.sig_count, CHIP.sig(0), CHIP.sig(2)) == (3, D.IN, D.SCALAR)
+    assert (CHIP.child_count, CHIP.child_func_id(0), CHIP.child(1)) == (2, 7, CORE)
+    assert (CHIP.func_name, CHIP.config_name, CHIP.binary) == ("entry", "cfg", b"chip")
+    assert (CORE.sig_count, CORE.sig(1), CORE.binary) == (2, D.SCALAR, b"core")
+
+
+def test_the_buffer_is_the_blob():
+    import ctypes
+
+    assert ctypes.string_at(CHIP.buffer_ptr(), CHIP.buffer_size()) == CHIP.to_bytes()
+
+
+@pytest.mark.parametrize("what", [CORE, CHIP])
+def test_callables_travel_and_cannot_be_changed(what):
+    assert pickle.loads(pickle.dumps(what)) == what
+    assert hash(pickle.loads(pickle.dumps(what))) == hash(what)
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        what.binary = b""
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        del what.binary
+    with pytest.raises(TypeError, match="build"):
+        type(what)()
+
+
+@pytest.mark.parametrize("i", [-1, 3])
+def test_an_index_out_of_range_says_how_many_there_are(i):
+    for read in (CHIP.sig, CHIP.child, CHIP.child_func_id, CORE.sig):
+        with pytest.raises(IndexError, match="out of range: there are"):
+            read(i)
+
+
+directions = st.sampled_from(ArgDirection)
+binaries = st.binary(min_size=1, max_size=40)
+names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+cores = st.builds(CoreCallable.build, st.lists(directions, max_size=16), binaries)
+chips = st.builds(
+    ChipCallable.build,
+    st.lists(directions, max_size=128),
+    names,
+    binaries,
+    st.dictionaries(st.integers(0, 2**31 - 1), cores, max_size=3).map(dict.items),
+    st.one_of(st.just(""), names),
+)
+
+
+@given(made=chips)
+def test_a_blob_reads_back_as_what_it_was_made_from(made):
+    read = ChipCallable.from_bytes(made.to_bytes())
+    assert read == made
+    assert (read.signature, read.func_name, read.config_name, read.children) == (
+        made.signature,
+        made.func_name,
+        made.config_name,
+        made.children,
+    )
+
+
+REFUSED = {
+    "direction": (
+        ValueError,
+        "argument 1 .* direction 9",
+        lambda: CoreCallable.build([1, 9], b"x"),
+    ),
+    "core tensors": (ValueError, "at most 16", lambda: CoreCallable.build([1] * 17, b"x")),
+    "core scalars": (ValueError, "at most .* 32", lambda: CoreCallable.build([0] * 33, b"x")),
+    "no bytes": (ValueError, "empty", lambda: CoreCallable.build([], b"")),
+    "text": (TypeError, "bytes of a shared object", lambda: CoreCallable.build([], "x")),
+    "tensors": (ValueError, "128", lambda: ChipCallable.build([1] * 129, "f", b"x", [])),
+    "scalars": (ValueError, "128", lambda: ChipCallable.build([0] * 129, "f", b"x", [])),
+    "name": (ValueError, "func_name is empty", lambda: ChipCallable.build([], "", b"x", [])),
+    "NUL": (ValueError, "printable", lambda: ChipCallable.build([], "a\0b", b"x", [])),
+    "long name": (ValueError, "255", lambda: ChipCallable.build([], "a" * 256, b"x", [])),
+    "name type": (TypeError, "must be a str", lambda: ChipCallable.build([], b"f", b"x", [])),
+    "config": (ValueError, "config_name", lambda: ChipCallable.build([], "f", b"x", [], "ö")),
+    "twice": (
+        ValueError,
+        "func_id 3 is there twice",
+        lambda: ChipCallable.build([], "f", b"x", [(3, CORE), (3, CORE)]),
+    ),
+    "func_id": (ValueError, "func_id -1", lambda: ChipCallable.build([], "f", b"x", [(-1, CORE)])),
+    "pair": (TypeError, "pair", lambda: ChipCallable.build([], "f", b"x", [CORE])),
+    "child": (TypeError, "no CoreCallable", lambda: ChipCallable.build([], "f", b"x", [(1, b"")])),
+    "kernel": (TypeError, "CoreCallable", lambda: ChipCallable.from_kernel(b"x")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_is_refused_with_words(what):
+    kind, words, build = REFUSED[what]
+    with pytest.raises(kind, match=words):
+        build()
+
+
+def spoil(at, replacement):
+    blob = bytearray(CHIP.to_bytes())
+    blob[at : at + len(replacement)] = replacement
+    return bytes(blob)
+
+
+MALFORMED = {
+    "magic": (spoil(0, b"X"), "SIMPCHIP"),
+    "version": (spoil(8, b"\2"), "version 2"),
+    "count": (spoil(12, b"\xff\xff\xff\xff"), "4294967295 arguments"),
+    "direction": (spoil(16, b"\4"), "argument 0 has direction 4"),
+    "name length": (spoil(28, b"\xff\xff\xff\xff"), "func_name has 4294967295"),
+    "binary length": (spoil(44, b"\xff" * 8), "within its binary"),
+    "rest": (CHIP.to_bytes() + b"?", "1 bytes follow"),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what):
+    blob, words = MALFORMED[what]
+    with pytest.raises(ValueError, match="no ChipCallable") as here:
+        ChipCallable.from_bytes(blob)
+    with pytest.raises(ChipError, match="no ChipCallable") as there:
+        chip.prepare(0, blob)
+    assert there.value.code == ChipStatus.BLOB
+    assert words in str(here.value)
+    assert str(there.value).endswith(str(here.value))
+
+
+@pytest.mark.parametrize("size", range(1, CHIP.buffer_size()))
+def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip, size):
+    blob = CHIP.to_bytes()[:size]
+    with pytest.raises(ValueError, match="it ends at byte") as here:
+        ChipCallable.from_bytes(blob)
+    with pytest.raises(ChipError) as there:
+        chip.prepare(0, blob)
+    assert str(there.value).endswith(str(here.value))
+
+
+@given(at=st.integers(0, CHIP.buffer_size() - 1), bits=st.integers(1, 255))
+def test_a_damaged_byte_is_accepted_by_both_or_by_none(chip, at, bits):
+    blob = bytearray(CHIP.to_bytes())
+    blob[at] ^= bits
+    with pytest.raises(ChipError) as there:  # its binaries are no shared objects anyhow
+        chip.prepare(0, blob)
+    try:
+        ChipCallable.from_bytes(blob)
+    except ValueError:
+        assert there.value.code == ChipStatus.BLOB
+    else:
+        assert there.value.code == ChipStatus.LOAD
+
+
+@pytest.mark.parametrize("size", [63, 100, 1000, 5000, -1])
+def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
+    binary = add_core().binary[:size]
+    broken = ChipCallable.from_kernel(CoreCallable.build([], binary))
+    with pytest.raises(ChipError, match=r"func_id 0 .* cannot be loaded") as error:
+        chip.prepare(0, broken)
+    assert error.value.code == ChipStatus.LOAD
+
+
+def test_a_symbol_that_is_missing_is_named(chip):
+    no_name = ChipCallable.build([], "not_there", orchestration("x").binary, [])
+    for made, words in (
+        (no_name, "not_there"),
+        (
+            ChipCallable.from_kernel(CoreCallable.build([], orchestration("x").binary)),
+            "simpler_kernel",
+        ),
+    ):
+        with pytest.raises(ChipError, match=f"does not export {words}"):
+            chip.prepare(0, made)
+
+
+def test_the_compilers_complaint_is_passed_on(monkeypatch):
+    with pytest.raises(KernelCompileError, match="nonsense"):
+        compile_kernel("int nonsense nonsense;")
+    with pytest.raises(KernelCompileError, match=r"undefined reference to .*not_here"):
+        compile_kernel("int not_here(void); int here(void) { return not_here(); }")
+    with pytest.raises(TypeError, match="must be a str"):
+        compile_kernel(b"")
+    monkeypatch.setenv("CC", "no-such-compiler -O3")
+    with pytest.raises(KernelCompileError, match=r"'no-such-compiler' cannot be run .* CC"):
+        compile_kernel("")
