@@ -36,7 +36,8 @@ class ChipError(RuntimeError):
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        self.code = code
+        known = code in ChipStatus._value2member_map_
+        self.code = ChipStatus(code) if known else code
 
 
 class KernelCompileError(RuntimeError):
