@@ -104,6 +104,20 @@ FIGURES: dict[str, Figure] = {
     "speed_up": Figure(
         "workers", "tasks of 1 ms, speed-up by a second worker", "×", more_is_better=True
     ),
+    # kinds of workers: what one task after another costs, there and back
+    "leaf_process": Figure("kinds", "Python leaf in a process"),
+    "leaf_thread": Figure("kinds", "Python leaf in a thread"),
+    "chip_process": Figure("kinds", "chip callable that does nothing, chip in a process"),
+    "chip_thread": Figure("kinds", "chip callable that does nothing, chip in a thread"),
+    "kernel_process": Figure("kinds", "chip callable that launches one block, chip in a process"),
+    "nested_process": Figure("kinds", "orchestration function of a nested Worker, in a process"),
+    "nested_thread": Figure("kinds", "orchestration function of a nested Worker, in a thread"),
+    "nested_leaf": Figure("kinds", "the same with one Python leaf below, all in processes"),
+    "group_2": Figure("kinds", "group of two Python leaves", original=9.5),
+    "group_2_thread": Figure("kinds", "group of two Python leaves, in threads"),
+    "control": Figure("kinds", "device malloc and free"),
+    "register_before": Figure("kinds", "register, before the start"),
+    "register_after": Figure("kinds", "register and unregister, 2 workers running"),
     # life of a Worker
     "import": Figure("life", "fresh process: import simpler_ref", "ms"),
     "ready": Figure("life", "fresh process: construct until ready, 2 workers", "ms"),

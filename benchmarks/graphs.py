@@ -197,9 +197,14 @@ def warm_worker(
 ) -> Iterator[tuple[Worker, OrchFunction]]:
     """Open a Worker that has run a graph once: processes up, memory touched, `tasks` tasks done."""
     with Worker(level=3, num_sub_workers=workers) as worker:
-        orchestrate = prepare(worker)
-        assert worker.run(orchestrate).tasks == tasks
-        yield worker, orchestrate
+        yield worker, warmed(worker, prepare, tasks)
+
+
+def warmed(worker: Worker, prepare: Prepare, tasks: int) -> OrchFunction:
+    """Return a graph that a Worker has run once."""
+    orchestrate = prepare(worker)
+    assert worker.run(orchestrate).tasks == tasks
+    return orchestrate
 
 
 def fresh(
@@ -217,6 +222,19 @@ def fresh(
     def one_round() -> float:
         with warm_worker(workers, prepare, tasks) as (worker, orchestrate):
             return statistics.median(clock(worker, orchestrate) for _ in range(repeats))
+
+    return one_round, tasks
+
+
+def fresh_of(
+    make: Callable[[], Worker], prepare: Prepare, tasks: int, repeats: int = 5
+) -> tuple[Callable[[], float], int]:
+    """Return a round as `fresh` does, for any kind of Worker."""
+
+    def one_round() -> float:
+        with make() as worker:
+            orchestrate = warmed(worker, prepare, tasks)
+            return statistics.median(run_seconds(worker, orchestrate) for _ in range(repeats))
 
     return one_round, tasks
 

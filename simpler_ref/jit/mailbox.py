@@ -374,15 +374,18 @@ def request_control(mem, worker, timeout_ns):
 def await_control(mem, worker, timeout_ns):
     """Wait for the answer to a control request; see `request_control`."""
     w = worker_at(mem, worker)
-    until = now_ns() + timeout_ns
+    start = now_ns()
     while True:
         seen = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
         if seen & STATE_MASK == L.CONTROL_DONE:
             return seen >> 32
         if load(mem, w + L.W_DEATH) != 0:
             return L.ILLEGAL
-        rest = until - now_ns()
+        passed = now_ns() - start
+        rest = timeout_ns - passed
         if rest <= 0:
             return L.TIMED_OUT
-        if futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest) == INTERRUPTED:
+        if passed < mem[L.SPIN_NS]:
+            yield_core()
+        elif futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest) == INTERRUPTED:
             return L.INTERRUPTED
