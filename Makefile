@@ -37,5 +37,5 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ HEADERS = {
     "include": ["simpler_l2", "simpler_kernel"],
     "src": ["arena", "callable", "faults", "image", "pool", "run"],
 }
-FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 
 
 class BuildSharedObjects(build_ext):
