@@ -500,13 +500,14 @@ class TaskArgs:
     __slots__ = ("_doubts", "_scalars", "_tensors")
 
     _tensors: list[bytes]
-    _scalars: list[bytes]
+    _scalars: Sequence[bytes]
+    """A list from the first scalar on."""
     _doubts: tuple[tuple[int, int], ...]
     """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
 
     def __init__(self) -> None:
         self._tensors = []
-        self._scalars = []
+        self._scalars = ()
         self._doubts = ()
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
@@ -532,10 +533,13 @@ class TaskArgs:
 
     def add_scalar(self, value: SupportsInt | float) -> None:
         """Append a scalar: 64 bits; see `scalar_to_uint64`."""
-        if type(value) is int and 0 <= value <= _U64_MASK:
-            self._scalars.append(value.to_bytes(8, "little"))
+        if type(value) is not int or not 0 <= value <= _U64_MASK:
+            value = scalar_to_uint64(value)
+        raw = value.to_bytes(8, "little")
+        if self._scalars:
+            self._scalars.append(raw)  # type: ignore[attr-defined]
         else:
-            self._scalars.append(scalar_to_uint64(value).to_bytes(8, "little"))
+            self._scalars = [raw]
 
     def tensor(self, i: int) -> ContinuousTensor:
         """Return tensor `i`.
@@ -582,7 +586,7 @@ class TaskArgs:
     def clear(self) -> None:
         """Remove everything."""
         self._tensors.clear()
-        self._scalars.clear()
+        self._scalars = ()
         self._doubts = ()
 
     def __len__(self) -> int:
@@ -696,3 +700,15 @@ class CallConfig:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"CallConfig({shown})"
+
+
+_CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
+
+
+def __getattr__(name: str) -> Any:
+    """Give the names that belong to chips, which are only imported when somebody asks for them."""
+    if name not in _CHIP_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import native_chip
+
+    return getattr(native_chip, name)
