@@ -63,10 +63,9 @@ class Host(Protocol):
 
 
 Handles = dict[CallableHandle, int]
-"""The live handles a pool takes, and the index of each one's callable."""
+"""The live handles a pool takes, and each one's callable word without anything of a single task."""
 
 _MEMBER = struct.Struct("<QQ")
-_SUB = L.SUB << L.WORD_KIND
 _CHILD_MEMORY_AT = 33
 _DIAGNOSTICS = (
     "enable_l2_swimlane",
@@ -137,7 +136,7 @@ class Orchestrator:
             The arguments do not fit a mailbox.
         """
         try:
-            word = self._subs[handle] | _SUB
+            word = self._subs[handle]
             if args is None:
                 counts, wire = 0, b""
             else:
@@ -146,7 +145,7 @@ class Orchestrator:
                     require_visible_now(args._doubts)
                 if scalars:
                     counts = len(tensors) | len(scalars) << 32
-                    wire = b"".join(tensors + scalars)
+                    wire = b"".join([*tensors, *scalars])
                 else:
                     counts = len(tensors)
                     wire = b"".join(tensors)
@@ -182,11 +181,11 @@ class Orchestrator:
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`.
         """
-        index = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
+        base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
         wire = self._wire([args])
         place = self._place(worker, [args])
         counts = _counts(args)
-        word = index | place << L.WORD_WORKER | self._config_word(config)
+        word = base | place << L.WORD_WORKER | self._config_word(config)
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
             slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire), wire)
@@ -224,22 +223,25 @@ class Orchestrator:
         named = [one for one in workers if one != -1]
         if len(set(named)) != len(named):
             raise ValueError(f"workers={list(workers)} names a worker twice")
-        index = self._require_handle(
+        base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
         places = [self._place(one, [args]) for one, args in zip(workers, members, strict=True)]
-        self._submit_group(index | self._config_word(config), members, places)
+        self._submit_group(base | self._config_word(config), members, places)
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`."""
         members = self._members(args_list, L.SUB)
-        index = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
-        self._submit_group(index | _SUB, members, [0] * len(members))
+        base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
+        self._submit_group(base, members, [0] * len(members))
 
     def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
         members = list(args_list)
         if not members:
             raise ValueError("args_list must not be empty: a group has at least one member")
+        for one in members:
+            if not isinstance(one, TaskArgs):
+                raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
         room = int(self._mem[L.POOL_END + pool] - self._mem[L.POOL_FIRST + pool])
         if len(members) > room:
             raise ValueError(
@@ -268,15 +270,15 @@ class Orchestrator:
     def _require_handle(
         self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
     ) -> int:
-        """Return the index of a handle's callable, once handle and arguments are found to be right."""
-        index = live.get(handle) if isinstance(handle, CallableHandle) else None
+        """Return a handle's callable word, once handle and arguments are found to be right."""
+        word = live.get(handle) if isinstance(handle, CallableHandle) else None
         wrong = [a for a in members if not (a is None or hasattr(a, "_tensors"))]
-        if index is None or wrong:
+        if word is None or wrong:
             raise self._refusal(what, handle, wrong[0] if wrong else None, live, pool)
         for args in members:
             if args is not None and args._doubts:
                 require_visible_now(args._doubts)
-        return index
+        return word
 
     @staticmethod
     def _wire(members: Sequence[TaskArgs | None]) -> bytes:

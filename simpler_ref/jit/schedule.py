@@ -319,6 +319,7 @@ def dispatch_ready(mem, kind):
             if lost != NOBODY:
                 drop_first_ready(mem, kind)
                 lose(mem, slot, lost)
+                mem[L.STUCK_SINCE + kind] = 0
             elif group_fits(mem, slot, kind):
                 drop_first_ready(mem, kind)
                 reserve(mem, slot, kind)
@@ -719,7 +720,8 @@ def can_dispatch(mem, kind):
     slot = first_ready(mem, kind)
     if mem[slot + L.S_MEMBERS] != 0:
         return lost_member(mem, slot, kind) != NOBODY or group_fits(mem, slot, kind)
-    return pick_idle(mem, kind) >= 0
+    worker = pick_idle(mem, kind)
+    return worker >= 0 or (worker == NOBODY and not any_usable(mem, kind, 1))
 
 
 @kernel
@@ -773,12 +775,16 @@ def pass_after_submit(mem):
 
 @kernel
 def stuck_since(mem):
-    """Return since when a group that nobody was told of has waited for its workers, or 0."""
+    """Return since when a group that nobody was told of has waited for its workers, or 0.
+
+    Of two pools the one whose group waits longer comes first, so that neither is passed over.
+    """
+    first = 0
     for kind in range(2):
         since = int(mem[L.STUCK_SINCE + kind])
-        if since > mem[L.STUCK_TOLD]:
-            return since
-    return 0
+        if since > mem[L.STUCK_TOLD] and (first == 0 or since < first):
+            first = since
+    return first
 
 
 @kernel
