@@ -1,8 +1,13 @@
 """A hierarchical task runtime: dependencies from tags, buffers from shared rings, forked workers."""
 
+from typing import Any
+
 from .callable_identity import CallableHandle
+from .children import WorkerKind
 from .errors import (
     CallableError,
+    ControlError,
+    ControlTimeoutError,
     LocalSlotExhaustedError,
     RemoteTraceback,
     RingFullError,
@@ -15,11 +20,25 @@ from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, Te
 from .version import __version__
 from .worker import RunTiming, Worker
 
+_CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
+
+
+def __getattr__(name: str) -> Any:
+    """Give the names that belong to chips, which are only imported when somebody asks for them."""
+    if name not in _CHIP_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import native_chip
+
+    return getattr(native_chip, name)
+
+
 __all__ = [
     "CallConfig",
     "CallableError",
     "CallableHandle",
     "ContinuousTensor",
+    "ControlError",
+    "ControlTimeoutError",
     "DataType",
     "LocalSlotExhaustedError",
     "Orchestrator",
@@ -30,6 +49,7 @@ __all__ = [
     "TaskError",
     "TensorArgType",
     "Worker",
+    "WorkerKind",
     "WorkerLostError",
     "WorkerStartError",
     "__version__",

@@ -8,6 +8,7 @@ have done it undo it. Where even that cannot be confirmed, the digest is of no m
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from contextlib import suppress
@@ -32,10 +33,17 @@ from .engine import Engine
 from .errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
 from .fork_server import Snapshot
 from .jit import layout as L
+from .task_interface import WorkerType
 from .worker_manager import ThreadManager, WorkerManager
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Handles that were unregistered, for the message when they are used again."""
+
+
+def is_chip_callable(target: Any) -> bool:
+    """Say whether a target is a ChipCallable, without importing what only chips need."""
+    chips = sys.modules.get("simpler_ref.native_chip.callables")
+    return chips is not None and isinstance(target, chips.ChipCallable)
 
 
 class Registered:
@@ -77,18 +85,18 @@ class Registry:
         self._uncertain: set[bytes] = set()
         self._tombstones: set[bytes] = set()
         self._leaving: list[Registered] = []
-        self._indices: dict[TargetNamespace, dict[CallableHandle, int]] = {
-            namespace: {} for namespace in TargetNamespace
+        self._words: dict[tuple[TargetNamespace, int], dict[CallableHandle, int]] = {
+            (namespace, pool): {} for namespace in TargetNamespace for pool in WorkerType
         }
 
     # ------------------------------------------------------------ looking things up
-    def indices(self, namespace: TargetNamespace) -> dict[CallableHandle, int]:
-        """Return handle → index of the live handles of a namespace (the registry's own table)."""
-        return self._indices[namespace]
+    def words(self, namespace: TargetNamespace, pool: int) -> dict[CallableHandle, int]:
+        """Return live handle → callable word for tasks of a pool (the registry's own table)."""
+        return self._words[namespace, pool]
 
     def is_live(self, handle: CallableHandle) -> bool:
         """Say whether a handle belongs here and was not unregistered."""
-        return handle in self._indices.get(handle.target_namespace, {})
+        return handle in self._words[handle.target_namespace, L.SUB]
 
     def name(self, index: int) -> str:
         """Return the name of the callable at an index."""
@@ -173,7 +181,8 @@ class Registry:
                 if engine is not None:
                     self._write_digest(engine, one)
             one.handles.add(handle)
-            self._indices[one.namespace][handle] = one.index
+            for pool in WorkerType:
+                self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND
 
     def _come_back(self, digest: bytes) -> Registered | None:
         """Return an installation whose removal waits for the end of the run: it stays after all."""
@@ -284,7 +293,8 @@ class Registry:
                     )
                 raise self.explain(handle)
             one = self._installed[handle.digest]
-            del self._indices[one.namespace][handle]
+            for pool in WorkerType:
+                del self._words[one.namespace, pool][handle]
             one.handles.discard(handle)
             _retired.add(handle)
             if not one.handles:

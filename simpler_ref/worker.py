@@ -23,7 +23,7 @@ from .fork_server import Snapshot
 from .jit import layout as L
 from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator, require_supported
-from .registry import Registry
+from .registry import Registry, is_chip_callable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .task_interface import Array, CallConfig, TaskArgs
@@ -527,9 +527,7 @@ class Worker:
         RuntimeError
             Closed; or this Worker is running as another's child.
         """
-        from .native_chip import ChipCallable
-
-        chip = isinstance(target, ChipCallable)
+        chip = is_chip_callable(target)
         if not chip and not callable(target):
             raise TypeError(
                 f"register expects a callable, got {type(target).__name__}; pass the function itself"
@@ -596,8 +594,11 @@ class Worker:
         nothing: dict[CallableHandle, int] = {}
         following = nothing
         if self._next_level:
-            following = self._registry.indices(self._next_level[0].target_namespace)
-        subs = self._registry.indices(TargetNamespace.LOCAL_PYTHON) if self._subs else nothing
+            takes = self._next_level[0].target_namespace
+            following = self._registry.words(takes, L.NEXT_LEVEL)
+        subs = nothing
+        if self._subs:
+            subs = self._registry.words(TargetNamespace.LOCAL_PYTHON, L.SUB)
         return following, subs
 
     def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception:

@@ -104,7 +104,7 @@ def test_a_refused_call_changes_no_argument():
                 before = list(args._tensors), list(args._scalars)
                 with pytest.raises((RuntimeError, ValueError)):
                     orch.submit_sub(handle, args)
-                assert (args._tensors, args._scalars) == before
+                assert (list(args._tensors), list(args._scalars)) == before
 
         run(w, body)
 
