@@ -108,6 +108,9 @@ class Orchestrator:
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
+        geometry = engine.mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
+        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
+        """Workers in each pool."""
         self._thread = -1
         self._error: TaskError | None = None
         self.ring = Ring._over(engine, worker.alloc_timeout_s)
@@ -233,36 +236,37 @@ class Orchestrator:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`."""
         members = self._members(args_list, L.SUB)
         base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
-        self._submit_group(base, members, [0] * len(members))
+        self._submit_group(base, members, None)
 
     def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
-        members = list(args_list)
+        members = [TaskArgs() if one is None else one for one in args_list]
         if not members:
             raise ValueError("args_list must not be empty: a group has at least one member")
         for one in members:
             if not isinstance(one, TaskArgs):
                 raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
-        room = int(self._mem[L.POOL_END + pool] - self._mem[L.POOL_FIRST + pool])
-        if len(members) > room:
+        if len(members) > self._room[pool]:
             raise ValueError(
-                f"a group of {len(members)} needs as many workers, its pool has {room}: all members "
-                "run at once"
+                f"a group of {len(members)} needs as many workers, its pool has {self._room[pool]}: "
+                "all members run at once"
             )
         return members
 
-    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int]) -> None:
-        table = [_MEMBER.pack(_counts(m), p) for m, p in zip(members, places, strict=True)]
-        tensors = sum(len(one._tensors) for one in members)
-        counts = tensors | sum(len(one._scalars) for one in members) << 32
-        wire = self._wire(members) + b"".join(table)
+    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+        tensors: list[bytes] = []
+        scalars: list[bytes] = []
+        table: list[bytes] = []
+        for i, one in enumerate(members):
+            tensors += one._tensors
+            scalars += one._scalars
+            table.append(_MEMBER.pack(_counts(one), places[i] if places else 0))
+        counts, size = len(tensors) | len(scalars) << 32, len(members)
+        wire = b"".join(tensors + scalars + table)
         submit = self._engine.kernels.submit_group_and_pass
-
-        def attempt() -> int:
-            return submit(self._mem, word, counts, len(members), wire)
-
-        slot = attempt()
+        slot = submit(self._mem, word, counts, size, wire)
         if slot < 0:
-            slot = self._retry(slot, attempt, wire[: 40 * tensors])
+            asked = wire[: 40 * len(tensors)]
+            slot = self._retry(slot, lambda: submit(self._mem, word, counts, size, wire), asked)
         if slot & L.AUTO_OUTPUT:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
 
@@ -272,11 +276,14 @@ class Orchestrator:
     ) -> int:
         """Return a handle's callable word, once handle and arguments are found to be right."""
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
-        wrong = [a for a in members if not (a is None or hasattr(a, "_tensors"))]
-        if word is None or wrong:
-            raise self._refusal(what, handle, wrong[0] if wrong else None, live, pool)
+        if word is None:
+            raise self._refusal(what, handle, None, live, pool)
         for args in members:
-            if args is not None and args._doubts:
+            if args is None:
+                continue
+            if not hasattr(args, "_tensors"):
+                raise self._refusal(what, handle, args, live, pool)
+            if args._doubts:
                 require_visible_now(args._doubts)
         return word
 
@@ -289,7 +296,7 @@ class Orchestrator:
 
     def _place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
         """Return the worker a task is for, plus one; 0 for any."""
-        room = int(self._mem[L.POOL_END] - self._mem[L.POOL_FIRST])
+        room = self._room[L.NEXT_LEVEL]
         if not hasattr(worker, "__index__") or not -1 <= worker < room:
             raise ValueError(
                 f"worker {worker!r} is unknown: there are the next-level workers 0 … {room - 1}, and "
