@@ -233,7 +233,7 @@ def record_error(mem, outcome, slot, worker, detail):
     mem[L.ERROR_CALLABLE] = mem[slot + L.S_CALLABLE]
     mem[L.ERROR_WORKER] = worker
     mem[L.ERROR_MEMBER] = -1
-    if worker >= 0:
+    if worker >= 0 and mem[worker_at(mem, worker) + L.W_SLOT] == slot:  # else it never ran there
         mem[L.ERROR_MEMBER] = mem[worker_at(mem, worker) + L.W_MEMBER] - 1
     mem[L.ERROR_DETAIL] = detail
     mem[L.ERROR_TRACE] = 0
@@ -795,11 +795,12 @@ def watch_groups(mem):
 
 
 @kernel
-def help_scheduler(mem, live, any_move, slice_ns):
+def help_scheduler(mem, live, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
-    Goals: at most `live` tasks alive, or, with `any_move`, anything at all has moved, or a task has
-    failed, whoever has seen to that.
+    Goals: at most `live` tasks alive; or, unless `taken` is negative, anything at all has moved, or a
+    task has failed, whoever has seen to that. `taken` is WIRING_TAKEN before the call that found no
+    room: should the Scheduler thread have emptied the wiring queue since, there is room already.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     """
@@ -807,7 +808,11 @@ def help_scheduler(mem, live, any_move, slice_ns):
     quiet_since = 0
     while True:
         moved = orch_pass(mem)
-        if mem[L.LIVE] <= live or (any_move and (moved > 0 or load(mem, L.RUN_ERROR) != 0)):
+        if mem[L.LIVE] <= live:
+            return L.OK
+        if taken >= 0 and (moved > 0 or load(mem, L.RUN_ERROR) != 0):
+            return L.OK
+        if taken >= 0 and load(mem, L.WIRING_TAKEN) != taken:
             return L.OK
         now = now_ns()
         if now - start > slice_ns:
