@@ -216,3 +216,17 @@ def test_wrong_options_of_streaming_are_explained(options, complaint):
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- chips
+@pytest.mark.parametrize(("size", "blocks"), [(10_001, 3), (1, 8)])
+def test_chips_add_vectors_with_kernels_in_python_and_in_c(size, blocks):
+    done = run_example("chips_vector_add.py", "--size", str(size), "--blocks", str(blocks))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{size} elements on 2 chips, blocks: {blocks}" in done.stdout
+    rows = re.findall(r"^(\w+) +(\d+) +(\d+) +[\d.]+ ms +([\d.]+) ms +(\d+)$", done.stdout, re.M)
+    assert [(name, tasks, edges, wrong) for name, tasks, edges, _, wrong in rows] == [
+        ("numba", "4", "2", "0"),
+        ("C", "4", "2", "0"),
+    ]
+    assert re.search(r"^equal to numpy: yes$", done.stdout, re.M)
