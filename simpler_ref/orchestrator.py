@@ -452,8 +452,10 @@ class Orchestrator:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
                 raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire))
-            kernels.help_scheduler(mem, -1, 1, min(rest, PARK_NS))  # then Python sees signals
+            taken = int(mem[L.WIRING_TAKEN])
             code = attempt()
+            if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
+                kernels.help_scheduler(mem, -1, taken, min(rest, PARK_NS))
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()
         if code >= 0:

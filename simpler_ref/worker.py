@@ -821,7 +821,7 @@ class Worker:
         """End every scope and wait until every task is reclaimed."""
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
         kernels.finish_run(mem, cancel)
-        while kernels.help_scheduler(mem, 0, 0, PARK_NS) != L.OK:
+        while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
             pass
 
     def _renumber_configs(self, runtime: _Runtime) -> None:

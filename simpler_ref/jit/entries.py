@@ -60,9 +60,9 @@ def close_scope(mem):
 
 
 @entry(WORDS, INT, INT, INT, nogil=True)
-def help_scheduler(mem, live, any_move, slice_ns):
+def help_scheduler(mem, live, taken, slice_ns):
     """Run passes and sleep between them until a goal is reached."""
-    return schedule.help_scheduler(mem, live, any_move, slice_ns)
+    return schedule.help_scheduler(mem, live, taken, slice_ns)
 
 
 @entry(WORDS, nogil=False)

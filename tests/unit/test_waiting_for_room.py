@@ -4,13 +4,13 @@ import pytest
 
 from simpler_ref.jit import layout as L
 
-from ..support import auto
+from ..support import Driver, auto
 
 SLICE_NS = 50_000_000
 
 
 def wait_for_a_move(driver):
-    return driver.k.help_scheduler(driver.mem, -1, 1, SLICE_NS)
+    return driver.k.help_scheduler(driver.mem, -1, int(driver.mem[L.WIRING_TAKEN]), SLICE_NS)
 
 
 @pytest.fixture
@@ -39,3 +39,14 @@ def test_while_nothing_moves_the_wait_lasts(full):
     driver, _ = full
     assert wait_for_a_move(driver) == L.TIMED_OUT
     assert driver.try_submit([auto(1)]) == L.WOULD_BLOCK
+
+
+def test_a_wiring_queue_that_another_thread_has_emptied_meanwhile_ends_the_wait_at_once():
+    driver = Driver(window=L.WIRING_CAPACITY + 2)
+    while driver.try_submit() >= 0:
+        pass
+    taken = int(driver.mem[L.WIRING_TAKEN])
+    driver.settle()  # the Scheduler thread, between the refusal and the wait
+    assert driver.k.help_scheduler(driver.mem, -1, taken, SLICE_NS) == L.OK
+    assert driver.try_submit() >= 0
+    driver.close()

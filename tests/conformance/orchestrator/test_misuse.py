@@ -86,7 +86,8 @@ def test_a_refused_call_changes_no_word_of_the_engine():
 
 def kernels_pass(w):
     """Run a pass, since no thread does; say False."""
-    w._runtime.engine.kernels.help_scheduler(w._runtime.engine.mem, -1, 1, 10**6)
+    mem = w._runtime.engine.mem
+    w._runtime.engine.kernels.help_scheduler(mem, -1, int(mem[L.WIRING_TAKEN]), 10**6)
     return False
 
 
