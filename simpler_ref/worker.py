@@ -341,8 +341,9 @@ class Worker:
             raise RuntimeError(f"{what} must come before init")
 
     def _start_as_child(self) -> None:
-        """Start inside the parent's worker that runs this Worker."""
+        """Start inside the parent's worker that runs this Worker; again after `close`, if need be."""
         if self._runtime is None:
+            self._closed = False
             self._initialise()
         self.start()
 
