@@ -58,11 +58,16 @@ def run_example(name, *options):
 
 def run_demo_with(change, *options):
     """Run the Gaussian process after a line of Python has changed something in it."""
+    return run_changed("gaussian_process", change, *options)
+
+
+def run_changed(name, change, *options):
+    """Run an example after a line of Python has changed something in the module `example`."""
     lines = (
-        "import sys, gaussian_process as gp",
+        f"import sys, {name} as example",
         f"sys.argv[1:] = {list(options)!r}",
         change,
-        "sys.exit(gp.main())",
+        "sys.exit(example.main())",
     )
     setup = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})"
     return run("-c", "\n".join([setup, *lines]))
@@ -146,8 +151,8 @@ def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
 
 
 def test_a_result_that_deviates_is_reported():
-    change = "gp.TOLERANCE, usual = 1e-8, gp.plain_numpy\n" + (
-        "gp.plain_numpy = lambda *data: [part + 1e-6 for part in usual(*data)]"
+    change = "example.TOLERANCE, usual = 1e-8, example.plain_numpy\n" + (
+        "example.plain_numpy = lambda *data: [part + 1e-6 for part in usual(*data)]"
     )
     done = run_demo_with(change, "--size", "100", "--tile", "50")
     assert done.returncode == 1
@@ -156,14 +161,14 @@ def test_a_result_that_deviates_is_reported():
 
 
 def test_a_result_that_is_no_number_is_reported():
-    change = "gp.plain_numpy = lambda images, *rest: (float('nan'), float('nan'))"
+    change = "example.plain_numpy = lambda images, *rest: (float('nan'), float('nan'))"
     done = run_demo_with(change, "--size", "100", "--tile", "50")
     assert done.returncode == 1
     assert "deviates too much" in done.stderr
 
 
 def test_a_failing_step_of_the_gaussian_process_shows_the_worker_s_traceback():
-    change = "gp.NOISE_VARIANCE = -2.0"
+    change = "example.NOISE_VARIANCE = -2.0"
     done = run_demo_with(change, "--size", "100", "--tile", "50")
     assert done.returncode == 1
     assert "in potrf" in done.stderr
@@ -230,3 +235,53 @@ def test_chips_add_vectors_with_kernels_in_python_and_in_c(size, blocks):
         ("C", "4", "2", "0"),
     ]
     assert re.search(r"^equal to numpy: yes$", done.stdout, re.M)
+
+
+def test_a_wrong_sum_is_reported():
+    change = "example.ADD_IN_C = example.ADD_IN_C.replace('x[i] + y[i]', 'x[i] - y[i]')"
+    done = run_changed("chips_vector_add", change, "--size", "500")
+    assert done.returncode == 1
+    assert re.search(r"^numba .* 0$", done.stdout, re.M)
+    assert re.search(r"^C .* 500$", done.stdout, re.M)
+    assert re.search(r"^equal to numpy: NO$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("chips", "width", "hidden", "tokens", "batches"),
+    [(2, 32, 64, 8, 3), (3, 5, 7, 1, 2), (1, 8, 8, 4, 1)],
+    ids=["two chips", "ragged slices", "one chip"],
+)
+def test_a_layer_over_chips_agrees_with_numpy(chips, width, hidden, tokens, batches):
+    sizes = {"chips": chips, "width": width, "hidden": hidden, "tokens": tokens}
+    options = [f"--{name}={value}" for name, value in sizes.items()]
+    done = run_example("feed_forward.py", *options, f"--batches={batches}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert figure(done.stdout, "tasks") == batches * (3 + chips)
+    assert figure(done.stdout, "edges") == batches * (2 + chips)
+    assert figure(done.stdout, "weights on each chip") >= 0
+    assert figure(done.stdout, "between tasks, at most") > 0
+    assert figure(done.stdout, "deviation from numpy") < 1e-5
+
+
+def test_a_layer_that_deviates_is_reported():
+    change = "usual = example.plain_numpy\n" + (
+        "example.plain_numpy = lambda *data: usual(*data) + 1e-3"
+    )
+    done = run_changed("feed_forward", change, "--width=8", "--hidden=8", "--batches=1")
+    assert done.returncode == 1
+    assert "deviates too much" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("example", "options", "complaint"),
+    [
+        ("chips_vector_add.py", ["--size", "0"], "argument --size: 0 is not a positive number"),
+        ("feed_forward.py", ["--chips", "17"], "--chips 17 is too many: at most 16"),
+        ("feed_forward.py", ["--chips=3", "--hidden=2"], "and one per hidden column"),
+    ],
+)
+def test_wrong_options_of_examples_with_chips_are_explained(example, options, complaint):
+    done = run_example(example, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
