@@ -273,11 +273,44 @@ def test_a_layer_that_deviates_is_reported():
 
 
 @pytest.mark.parametrize(
+    ("steps", "sequences", "heads", "length"),
+    [(6, 3, 2, 40), (3, 2, 1, 1), (20, 1, 3, 18)],
+    ids=["several", "of a single token", "across a page's end"],
+)
+def test_paged_attention_agrees_with_numpy_at_every_step(steps, sequences, heads, length):
+    options = [f"--steps={steps}", f"--sequences={sequences}", f"--heads={heads}"]
+    done = run_example("paged_attention.py", *options, f"--length={length}")
+    assert (done.returncode, done.stderr) == (0, "")
+    number = r"([\d.e+-]+)"
+    rows = re.findall(
+        rf"^ *(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +{number} ms +{number}$", done.stdout, re.M
+    )
+    assert [int(row[0]) for row in rows] == list(range(steps))
+    most = sequences * -(-length // 16)
+    for _, tokens, pages, _, tasks, _, deviation in rows:
+        assert int(tokens) <= 16 * int(pages) <= 16 * most
+        assert int(tasks) == 2 * (2 * sequences + int(pages))
+        assert float(deviation) < 1e-5
+    ended = [int(row[3]) for row in rows]
+    if length == 1:
+        assert ended == [sequences * step for step in range(steps)]
+    assert figure(done.stdout, "deviation from numpy:") == max(float(row[6]) for row in rows)
+
+
+def test_attention_that_deviates_is_reported():
+    change = "example.Sequence.attention = lambda self, query: query"
+    done = run_changed("paged_attention", change, "--steps=1", "--sequences=1", "--length=5")
+    assert done.returncode == 1
+    assert "deviates too much" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("example", "options", "complaint"),
     [
         ("chips_vector_add.py", ["--size", "0"], "argument --size: 0 is not a positive number"),
         ("feed_forward.py", ["--chips", "17"], "--chips 17 is too many: at most 16"),
         ("feed_forward.py", ["--chips=3", "--hidden=2"], "and one per hidden column"),
+        ("paged_attention.py", ["--length=-1"], "argument --length: -1 is not a positive number"),
     ],
 )
 def test_wrong_options_of_examples_with_chips_are_explained(example, options, complaint):
