@@ -173,6 +173,9 @@ class WorkerKind:
     def prepare(self) -> None:
         """Do what must be done before threads exist; called in thread mode only, by the starter."""
 
+    def abandon(self) -> None:
+        """Undo `prepare`, when `start` was not called after it."""
+
     def start(self, desk: Desk) -> None:
         """Get ready, in the process or thread that will serve the mailbox."""
 
@@ -247,6 +250,10 @@ class NestedWorker(WorkerKind):
         """Start the tree below."""
         self.inner._start_as_child()
 
+    def abandon(self) -> None:
+        """Take the tree below down."""
+        self.stop()
+
     def start(self, desk: Desk) -> None:
         """Start the tree below, unless that has been done."""
         self._desk = desk
@@ -254,7 +261,7 @@ class NestedWorker(WorkerKind):
 
     def stop(self) -> None:
         """Take the tree below down."""
-        self.inner.close()
+        self.inner._stop_as_child()
 
     def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
         """Run an orchestration function, with an Orchestrator of the inner Worker."""

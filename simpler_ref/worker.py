@@ -347,6 +347,13 @@ class Worker:
             self._initialise()
         self.start()
 
+    def _stop_as_child(self) -> None:
+        """Undo `_start_as_child`: the parent may start this Worker again."""
+        with self._lock:
+            self._release()
+            self._needs_start = True
+            self._configs = {CallConfig().to_bytes(): 0}
+
     # ------------------------------------------------------------ life
     def init(self) -> None:
         """Map the memory. No process is forked yet: what is registered until the first run, or
@@ -423,10 +430,13 @@ class Worker:
             if self._running:
                 raise RuntimeError("close during a run: let the run end first")
             self._closed = True
-            if self._runtime is not None:
-                _take_down(self._runtime)  # should this be cut short, it can be done again
-                self._finalizer.detach()
-                self._runtime = None
+            self._release()
+
+    def _release(self) -> None:
+        if self._runtime is not None:
+            _take_down(self._runtime)  # should this be cut short, it can be done again
+            self._finalizer.detach()
+            self._runtime = None
 
     def __enter__(self) -> Worker:
         self.init()

@@ -91,6 +91,7 @@ class WorkerManager:
         self._engine = engine
         self.kinds = kinds
         self._start_timeout_s = start_timeout_s
+        self._refusing = False
         self._closing = False
         self._heard = threading.Condition()  # of whoever watches: what is known of the workers
         self._control = [threading.RLock() for _ in kinds]  # one control request at a time
@@ -206,7 +207,7 @@ class WorkerManager:
         Raises
         ------
         ControlError
-            The worker refused; its traceback is the cause.
+            The worker refused, its traceback is the cause; or it is being stopped.
         ControlTimeoutError
             Its task was not done in time; or it did not answer in time, and was killed for that.
         WorkerLostError
@@ -217,6 +218,8 @@ class WorkerManager:
         with self._control[worker]:
             if worker in self.dead:
                 raise self._lost(worker)
+            if self._refusing:
+                raise ControlError(f"{self.name(worker)} is being stopped")
             try:
                 answer = L.INTERRUPTED
                 while answer == L.INTERRUPTED:  # Python runs its signal handlers in between
@@ -318,13 +321,21 @@ class WorkerManager:
                 self._strike(worker)
 
     def stop(self) -> None:
-        """Stop the workers; those that do not stop in time are killed, if they can be."""
-        self._closing = True
+        """Stop the workers; those that do not stop in time are killed, if they can be.
+
+        Control requests that are under way come to their end first, and no more are made.
+        """
+        self._refusing = True
         try:
+            for request in self._control:
+                with request:
+                    pass
+            self._closing = True
             for worker in range(len(self.kinds)):
                 self._engine.kernels.request_stop(self._engine.mem, worker)
             self._wait_for_end()
         finally:
+            self._closing = True
             with signals_blocked():
                 self._shut_down()
 
@@ -539,4 +550,7 @@ class ThreadManager(WorkerManager):
                 )
 
     def _shut_down(self) -> None:
+        for worker, kind in enumerate(self.kinds):
+            if worker not in self._threads:
+                kind.abandon()
         self._threads.clear()

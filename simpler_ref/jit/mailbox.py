@@ -349,12 +349,23 @@ def empty_mailbox(mem, worker):
 
 # ---------------------------------------------------------------- control requests (parent side)
 @kernel
+def make_idle(mem, w):
+    """Bring a mailbox that neither a task nor a request uses to IDLE, unless its worker shall stop.
+
+    One that is about to sleep must not find the IDLE that it saw before SHUTDOWN came.
+    """
+    word = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+    if word & STATE_MASK != L.SHUTDOWN:
+        compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, word, L.IDLE)
+
+
+@kernel
 def grant_claim(mem, w):
     """Give a claimed worker's mailbox, which no task uses, to the thread that asked for it.
 
     Effects  the mailbox is IDLE; that thread is woken (the caller holds the pass lock)
     """
-    store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+    make_idle(mem, w)
     store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
     futex_wake(mem, w + L.W_CLAIM)
 

@@ -43,6 +43,7 @@ from .mailbox import (
     encode,
     grant_claim,
     mailbox_state,
+    make_idle,
     notify,
     send,
     worker_at,
@@ -921,10 +922,11 @@ def release_mailbox(mem, worker):
     store(mem, w + L.W_CLAIM, 0)
     mem[w + L.W_LAST_CALLABLE] = 0
     mem[w + L.W_LAST_CONFIG] = 0
+    mem[w + L.W_MAILBOX + L.MAIL_COMMAND] = 0
     if mem[w + L.W_USABLE] & L.CLAIMED != 0:
         mem[w + L.W_USABLE] &= L.ALIVE
         if mem[w + L.W_SLOT] == L.NONE and load(mem, w + L.W_DEATH) == 0:
-            store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+            make_idle(mem, w)
     unlock(mem)
     fence()  # pairs with those before parking: a ready task can be placed now
     notify(mem, L.PARK_ORCH)
