@@ -103,6 +103,14 @@ def size_class(words):
 
 
 @kernel
+def could_have_room(mem, words):
+    """Say whether a body of so many words would have a place if no other had one."""
+    if words <= L.INLINE_WORDS:
+        return True
+    return L.SPILL_SMALLEST << size_class(words) <= mem[L.A_SPILL_END] - mem[L.A_SPILL]
+
+
+@kernel
 def spill_has_room(mem, words):
     """Say whether a body of so many words has a place, in its slot or in a spill block."""
     if words <= L.INLINE_WORDS:
@@ -217,7 +225,7 @@ def submit_task(mem, callable_word, counts, members, words):
             slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
             slab_bytes = min(slab_bytes, TOO_MANY_BYTES)
     room = body_words(tensors, scalars, members, most_edges)
-    if room > mem[L.A_SPILL_END] - mem[L.A_SPILL]:
+    if not could_have_room(mem, room):
         return L.TOO_MANY_ARGS
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
         return L.WOULD_BLOCK
