@@ -131,6 +131,32 @@ def map_has_room(mem, keys):
     return int(tensormap.has_room(mem, keys))
 
 
+@entry(BYTES, INT, INT)
+def fits_mailbox(wire, counts, members):
+    return int(submit.fits_mailbox(wire_words(wire), counts, members))
+
+
+# ---------------------------------------------------------------- the callable word
+@entry(WORDS, INT)
+def index_of(mem, slot):
+    return slots.index_of(mem, slot)
+
+
+@entry(WORDS, INT)
+def kind_of(mem, slot):
+    return slots.kind_of(mem, slot)
+
+
+@entry(WORDS, INT)
+def affinity_of(mem, slot):
+    return slots.affinity_of(mem, slot)
+
+
+@entry(WORDS, INT)
+def config_of(mem, slot):
+    return slots.config_of(mem, slot)
+
+
 # ---------------------------------------------------------------- states and references
 @entry(WORDS, INT, INT)
 def move(mem, slot, state):
@@ -438,6 +464,17 @@ def pop_ready(mem, kind):
     slot = queues.first_ready(mem, kind)
     queues.drop_first_ready(mem, kind)
     return slot
+
+
+@entry(WORDS, INT, INT, INT)
+def push_pinned(mem, worker, kind, slot):
+    queues.push_pinned(mem, mailbox.worker_at(mem, worker), kind, slot)
+    return L.OK
+
+
+@entry(WORDS, INT, INT)
+def pop_pinned(mem, worker, kind):
+    return queues.pop_pinned(mem, mailbox.worker_at(mem, worker), kind)
 
 
 @entry(WORDS, INT)

@@ -42,9 +42,10 @@ def package(tmp_path):
     return tmp_path / "simpler_ref"
 
 
-def run(package):
+def run(package, fail_points="0"):
     """Open scopes until one is refused, in a process of its own."""
     environment = os.environ | {
+        "SIMPLER_REF_FAIL_POINTS": fail_points,
         "NUMBA_DISABLE_JIT": "0",
         "PYTHONPATH": str(package.parent),
         "PYTHONDONTWRITEBYTECODE": "1",  # Python's own cache goes by size and time stamp
@@ -87,6 +88,22 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package)
 
     edit(layout, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
     assert run(package)["scopes"] == 65
+
+
+def test_kernels_with_fail_points_are_kept_apart_and_cost_the_others_nothing(package):
+    assert run(package)["compiled"]
+    kept = package / "jit" / "__pycache__"
+    before = {path: path.stat().st_mtime_ns for path in kept.glob("*.nb*")}
+
+    armed = run(package, "1")
+    assert armed["compiled"], "a kernel that may die is another kernel"
+    assert not run(package, "1")["compiled"]
+    assert list((kept / "fail_points").glob("*.nbi"))
+
+    plain = run(package)
+    assert not plain["compiled"]
+    assert plain["stamp"] != armed["stamp"]
+    assert {path: path.stat().st_mtime_ns for path in kept.glob("*.nb*")} == before
 
 
 def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):

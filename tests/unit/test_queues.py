@@ -89,6 +89,33 @@ def test_a_ready_queue_has_room_for_every_live_task(engine):
         assert k.pop_ready(mem, L.NEXT_LEVEL) == slot + 1000
 
 
+# ---------------------------------------------------------------- pinned
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=40),
+)
+def test_each_worker_has_a_first_in_first_out_chain_of_its_own(steps):
+    engine = small_engine(next_level=3, sub=2)
+    mem = engine.mem
+    free = [int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS for i in range(60)]
+    twins = [deque() for _ in range(5)]
+    for worker, amount in steps:
+        kind = L.NEXT_LEVEL if worker < 3 else L.SUB
+        for _ in range(min(amount, len(free))):
+            slot = free.pop()
+            k.push_pinned(mem, worker, kind, slot)
+            twins[worker].append(slot)
+        for _ in range(min(-amount, len(twins[worker]))):
+            free.insert(0, k.pop_pinned(mem, worker, kind))
+            assert free[0] == twins[worker].popleft()
+        lengths = [sum(map(len, twins[:3])), sum(map(len, twins[3:]))]
+        assert mem[L.PINNED : L.PINNED + 2].tolist() == lengths
+    for worker, twin in enumerate(twins):
+        w = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
+        ends = [twin[0], twin[-1]] if twin else [L.NONE, L.NONE]
+        assert mem[[w + L.W_PINNED_HEAD, w + L.W_PINNED_TAIL]].tolist() == ends
+    unmap(engine)
+
+
 # ---------------------------------------------------------------- consumed
 def test_the_consumed_chain_is_handed_over_whole_and_once(driver):
     mem = driver.mem
