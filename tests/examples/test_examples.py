@@ -223,7 +223,7 @@ def test_wrong_options_of_streaming_are_explained(options, complaint):
     assert "Traceback" not in done.stderr
 
 
-# ---------------------------------------------------------------- chips
+# ---------------------------------------------------------------- chips, and Workers below Workers
 @pytest.mark.parametrize(("size", "blocks"), [(10_001, 3), (1, 8)])
 def test_chips_add_vectors_with_kernels_in_python_and_in_c(size, blocks):
     done = run_example("chips_vector_add.py", "--size", str(size), "--blocks", str(blocks))
@@ -304,6 +304,30 @@ def test_attention_that_deviates_is_reported():
     assert "deviates too much" in done.stderr
 
 
+@pytest.mark.parametrize("top", ["process", "thread"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "block", "workers", "blocks"),
+    [(1000, 6, 64, 2, 16), (5, 1, 9, 1, 2)],
+    ids=["ragged blocks", "one block each"],
+)
+def test_nested_workers_agree_with_numpy(rows, columns, block, workers, blocks, top):
+    options = [f"--rows={rows}", f"--columns={columns}", f"--block={block}", f"--top={top}"]
+    done = run_example("nested_workers.py", *options, f"--workers={workers}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{rows} × {columns} numbers in {blocks} blocks, top: {top}" in done.stdout
+    assert figure(done.stdout, "tasks at level 4") == 6
+    assert figure(done.stdout, "tasks at level 3") == 2 * blocks + 2
+    assert 2 <= figure(done.stdout, "processes that scaled") <= 2 * workers
+    assert figure(done.stdout, "deviation from numpy") < 1e-4
+
+
+def test_nested_workers_that_deviate_are_reported():
+    change = "example.plain_numpy = lambda matrix: matrix"
+    done = run_changed("nested_workers", change, "--rows=20", "--columns=3")
+    assert done.returncode == 1
+    assert "deviates too much" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("example", "options", "complaint"),
     [
@@ -311,9 +335,12 @@ def test_attention_that_deviates_is_reported():
         ("feed_forward.py", ["--chips", "17"], "--chips 17 is too many: at most 16"),
         ("feed_forward.py", ["--chips=3", "--hidden=2"], "and one per hidden column"),
         ("paged_attention.py", ["--length=-1"], "argument --length: -1 is not a positive number"),
+        ("nested_workers.py", ["--rows=3"], "--rows 3 is not enough: at least 4"),
+        ("nested_workers.py", ["--rows=1000", "--block=1"], "give a larger --block"),
+        ("nested_workers.py", ["--top=fiber"], "argument --top: invalid choice: 'fiber'"),
     ],
 )
-def test_wrong_options_of_examples_with_chips_are_explained(example, options, complaint):
+def test_wrong_options_of_these_examples_are_explained(example, options, complaint):
     done = run_example(example, *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
