@@ -119,10 +119,13 @@ class Row(NamedTuple):
     count: int
 
 
-RELATIVE = {"Rings", "Mailbox", "Body"}
+RELATIVE = {"Rings", "Mailbox", "Body", "Members"}
 """Headings of tables whose offsets start anew."""
 
 NOT_FIELDS = {
+    *("ALIVE", "CLAIMED", "CLAIM_WAITS", "CLAIM_GRANTED", "MAX_CONFIGS", "MAX_WORKERS"),
+    *("CALLABLE_MASK", "WORD_KIND", "WORD_WORKER", "WORKER_MASK", "WORD_CONFIG", "CONFIG_MASK"),
+    "MEMBER_WORDS",
     *("DEATH_BIAS", "DIGEST_CACHE", "DIGEST_CACHE_WORDS", "TRACE_WORDS", "TRACE_CAPACITY"),
     *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
     *("SCOPE_STACK_WORDS", "SCHED", "HEADER_WORDS", "ON_DUTY", "OFF_DUTY", "TIMED"),
