@@ -791,8 +791,10 @@ def stuck_since(mem):
 @kernel
 def watch_groups(mem):
     """Have the Scheduler thread keep an eye on a group that waits, once in STUCK_NS at most."""
-    if stuck_since(mem) != 0 and load(mem, L.WATCHING) == 0:
-        notify(mem, L.PARK_SCHED)
+    if stuck_since(mem) != 0:
+        fence()  # pairs with the one in `scheduler_loop`: it sees the group, or this sees it parked
+        if load(mem, L.WATCHING) == 0:
+            notify(mem, L.PARK_SCHED)
 
 
 @kernel
