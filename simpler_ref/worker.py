@@ -224,6 +224,7 @@ class Worker:
         self._next_level: list[WorkerKind] = self._chips(device_id, device_ids)
         self._subs: list[WorkerKind] = [SubWorker() for _ in range(self.num_sub_workers)]
         self._parent_level = 0
+        self._away_from = 0
         self._runtime: _Runtime | None = None
         self._closed = False
         self._running = False
@@ -346,6 +347,20 @@ class Worker:
             self._closed = False
             self._initialise()
         self.start()
+
+    def _send_away(self) -> None:
+        """Note that this Worker, and those below it, will run in another process than this one."""
+        self._away_from = os.getpid()
+        for kind in self._next_level:
+            if isinstance(kind, NestedWorker):
+                kind.inner._send_away()
+
+    def _require_here(self, what: str) -> None:
+        if self._away_from == os.getpid():
+            raise RuntimeError(
+                f"{what}: this Worker runs as a child, in a process of its own; register with it "
+                "before its parent is started"
+            )
 
     def _stop_as_child(self) -> None:
         """Undo `_start_as_child`: the parent may start this Worker again."""
@@ -475,6 +490,10 @@ class Worker:
             with self._registry.lock:
                 if anew or manager is None:
                     runtime.stop_workers()
+                    if self.child_mode == "process":
+                        for kind in self._next_level:
+                            if isinstance(kind, NestedWorker):
+                                kind.inner._send_away()
                     self._registry.write_digests(runtime.engine)
                     self._registry.forget_tombstones()
                     runtime.start(self._registry.snapshot())
@@ -545,6 +564,7 @@ class Worker:
             )
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
+        self._require_here("register")
         self._require_target(chip)
         handle, target, payload = self._registry.describe(
             target, chip, self.platform, self.runtime or "reference"
@@ -589,12 +609,13 @@ class Worker:
         CallableError, ControlTimeoutError
             See `Registry.discard`.
         RuntimeError
-            Closed.
+            Closed; or this Worker is running as another's child.
         """
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
+        self._require_here("unregister")
         runtime = self._runtime
         manager = runtime.manager if runtime is not None and not self._needs_start else None
         with self._registry.lock:
