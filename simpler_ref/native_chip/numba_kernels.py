@@ -35,6 +35,10 @@ _SCALARS_AT = CoreArgsStorage.scalars.offset // _WORD
 _WRONG_DTYPE = -1000
 _WRONG_NDIMS = -1100
 _RAISED = -1200
+_WITHOUT_MEMORY = (
+    "\nA kernel cannot allocate (NRT is numba's allocator): making an array does, and so does assigning "
+    "one slice to another; loop over the elements"
+)
 _UNCOMPILED = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
@@ -97,8 +101,8 @@ def core_kernel(
 
     The function is called once per block, on a thread of the simulated chip, with arrays over device
     memory, with scalars, and with ``block_idx`` and ``block_dim`` where it has parameters of these
-    names. It is compiled at once, for this machine, without bounds checks, and cannot allocate. It
-    returns nothing, or an error code: an int, 0 for success.
+    names. It is compiled at once, for this machine, without bounds checks, and cannot allocate, not
+    even to assign one slice to another. It returns nothing, or an error code: an int, 0 for success.
 
     Parameters
     ----------
@@ -156,7 +160,10 @@ def _compile(
     try:
         name, objects = _object_code(function, order, arguments)
     except numba.core.errors.NumbaError as error:
-        raise KernelCompileError(f"numba cannot compile {function.__name__}: {error}") from None
+        hint = _WITHOUT_MEMORY if "NRT required" in str(error) else ""
+        raise KernelCompileError(
+            f"numba cannot compile {function.__name__}: {error}{hint}"
+        ) from None
     stub = _STUB.format(inner=name, kernel=KERNEL_SYMBOL, raised=_RAISED)
     return build_shared_object({"kernel.o": objects, "stub.c": stub.encode()}, ("-lm",))
 

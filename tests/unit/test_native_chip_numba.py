@@ -114,12 +114,17 @@ def test_a_kernel_returns_an_error_code_or_raises():
             chip.run_args(0, host_args(scalars=[7]))
 
 
+def copies_a_row(x):
+    x[0] = x[1]
+
+
 @compiled
 @pytest.mark.parametrize(
     ("arguments", "function", "words"),
     [
         ({"x": In("float32")}, lambda x: x.nothing, "numba cannot compile"),
         ({"x": Scalar("float64")}, lambda x: x, "returns float64"),
+        ({"x": InOut("float32", 2)}, copies_a_row, "A kernel cannot allocate"),
     ],
 )
 def test_what_numba_refuses_is_said(arguments, function, words):
