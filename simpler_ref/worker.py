@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -60,11 +60,14 @@ class RunTiming(NamedTuple):
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r} is not a whole number")
-    if not low <= value <= high:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        hint = "; its address is array.ctypes.data" if isinstance(value, np.ndarray) else ""
+        raise TypeError(f"{name}={value!r} is not a whole number{hint}") from None
+    if not low <= number <= high:
         raise ValueError(f"{name}={value} is out of range: {low} … {high}")
-    return operator.index(value)
+    return number
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -249,6 +252,10 @@ class Worker:
             )
         if device_ids and self.level > 3:
             raise RuntimeError("device_ids are only supported on L3: add_worker a level 3 Worker")
+        if not isinstance(device_ids, Iterable):
+            raise TypeError(
+                f"device_ids={device_ids!r}: give a sequence of numbers, [0] for one chip"
+            )
         ids = [_whole("device_id", one, 0, 1 << 20) for one in device_ids]
         if len(set(ids)) != len(ids):
             raise ValueError(f"device_ids={list(device_ids)} names a device twice")
@@ -560,7 +567,8 @@ class Worker:
         chip = is_chip_callable(target)
         if not chip and not callable(target):
             raise TypeError(
-                f"register expects a callable, got {type(target).__name__}; pass the function itself"
+                f"register expects a callable, got {type(target).__name__}; pass the function itself, "
+                "for a chip ChipCallable.from_kernel(kernel)"
             )
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")

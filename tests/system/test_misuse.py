@@ -613,6 +613,7 @@ def test_a_worker_without_sub_workers_refuses_sub_tasks():
     [
         ({"level": 1}, ValueError, "level 1 not supported"),
         ({"level": 2, "num_sub_workers": 1}, ValueError, "level 2 Worker is one chip"),
+        ({"device_ids": 2}, TypeError, r"device_ids=2: give a sequence of numbers, \[0\] for one"),
         ({"level": 0}, ValueError, "level 0 not supported"),
         ({"level": -3}, ValueError, "level -3 not supported"),
         ({"level": True}, ValueError, "level True not supported"),
@@ -712,6 +713,11 @@ def test_memory_of_the_arena_that_cannot_be_is_refused(bench):
     ):
         with pytest.raises(kind, match=match):
             call()
+
+
+def test_an_array_is_no_address(bench):
+    with pytest.raises(TypeError, match=r"src=array.* its address is array\.ctypes\.data"):
+        bench.w.copy_to(4096, bench.w.empty(4), 16)
 
 
 def test_the_exceptions_are_the_built_in_ones_programs_match_on():
