@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -248,20 +249,27 @@ class Registry:
     def _roll_back(
         self, one: Registered, manager: WorkerManager, done: list[int], why: BaseException
     ) -> None:
-        for worker in done:
-            try:
-                self._remove(one, manager, worker)
-            except ControlError as error:
-                self._uncertain.add(one.digest)
-                raise CallableError(
-                    "REGISTER_CLEANUP_UNCERTAIN",
-                    f"{one.name} is not registered ({why}), and that could not be undone: {error}",
-                ) from why
+        error = self._remove(one, manager, done)
+        if error is not None:
+            self._uncertain.add(one.digest)
+            raise CallableError(
+                "REGISTER_CLEANUP_UNCERTAIN",
+                f"{one.name} is not registered ({why}), and that could not be undone: {error}",
+            ) from why
 
-    def _remove(self, one: Registered, manager: WorkerManager, worker: int) -> None:
+    def _remove(
+        self, one: Registered, manager: WorkerManager, workers: Iterable[int]
+    ) -> ControlError | None:
+        """Have workers forget a callable, every one of them; return the first refusal."""
         _, command = one.commands
-        with suppress(WorkerLostError):  # what it knew is gone with it
-            manager.control(worker, command, digest=one.digest, timeout_s=self._timeout_s)
+        first = None
+        for worker in workers:
+            try:
+                with suppress(WorkerLostError):  # what it knew is gone with it
+                    manager.control(worker, command, digest=one.digest, timeout_s=self._timeout_s)
+            except ControlError as error:
+                first = first or error
+        return first
 
     def catch_up(self, manager: WorkerManager, worker: int, known: Snapshot) -> None:
         """Have a worker that was made from an old snapshot install what was registered since."""
@@ -309,16 +317,17 @@ class Registry:
             return
         with self.lock:
             leaving, self._leaving = self._leaving, []
+            first = None
             for one in leaving:
                 del self._used[one.index]
-                targets = [] if manager is None else manager.targets(one.namespace)
-                for worker in targets:
-                    try:
-                        assert manager is not None
-                        self._remove(one, manager, worker)
-                    except ControlError:
-                        self._tombstones.add(one.digest)
-                        raise
+                if manager is None:
+                    continue
+                error = self._remove(one, manager, manager.targets(one.namespace))
+                if error is not None:
+                    self._tombstones.add(one.digest)
+                    first = first or error
+            if first is not None:
+                raise first
 
     def forget_tombstones(self) -> None:
         """All workers were made anew: nobody has anything left that was removed."""
