@@ -55,13 +55,18 @@ def serve(
     kinds: Sequence[WorkerKind],
     snapshot: Snapshot,
     signals: set[int | signal.Signals],
+    by_main_thread: bool,
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
 
     `signals` is the mask to restore: all are blocked while forking, so that none can meet the
-    handlers of the user's process here.
+    handlers of the user's process here. If the parent's main thread has forked this process, the
+    kernel kills it when the parent ends, which reaches it even while it is stopped; of any other
+    thread the kernel would take the end for the parent's.
     """
     try:
+        if by_main_thread:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -389,6 +389,7 @@ class ProcessManager(WorkerManager):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         parent_pid = os.getpid()
+        main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
         with theirs:
             parent_fd = os.pidfd_open(parent_pid)
@@ -397,7 +398,9 @@ class ProcessManager(WorkerManager):
                     # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     server = fork_server(
-                        lambda: serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask)
+                        lambda: serve(
+                            engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main
+                        )
                     )
             finally:
                 os.close(parent_fd)

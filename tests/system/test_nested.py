@@ -1,0 +1,488 @@
+"""Workers below Workers below Workers: failures, deaths and the end, at every level of the tree."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import resource
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import simpler_ref.fork_server
+import simpler_ref.worker_manager
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
+from simpler_ref import TensorArgType as T
+from simpler_ref.children import NestedWorker, WorkerKind
+
+from ..support import Gate
+from .programs import Concurrently, Fork, Program, dies, eventually, run_program, strike
+from .test_failures import args_of
+
+MARK, WAIT, RAISE = range(3)
+LEVELS = ("L4", "L3", "sub")
+
+
+def shared_words(count):
+    """Return zeros that every process forked from here on shares."""
+    return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
+
+
+def pass_on(args):
+    """Return the arguments a task was given, for one of its own."""
+    own = TaskArgs()
+    for i in range(args.tensor_count()):
+        own.add_tensor(args.tensor(i), T.INOUT)
+    for i in range(args.scalar_count()):
+        own.add_scalar(args.scalar(i))
+    return own
+
+
+class Tree:
+    """A level 5 Worker over a level 4 over a level 3 Worker with sub workers, and a leaf in each."""
+
+    def __init__(self, subs=1, **config):
+        self.pids = shared_words(4)  # of the workers at L4, L3 and of the sub worker
+        self.started, self.go = Gate(), Gate()
+        self.l3 = Worker(level=3, num_sub_workers=subs)
+        self.l4, self.w = Worker(level=4), Worker(level=5, **config)
+        self.l4.add_worker(self.l3)
+        self.w.add_worker(self.l4)
+        pids, started, go = self.pids, self.started, self.go
+
+        def leaf(args):
+            pids[2] = os.getpid()
+            what = args.scalar(0)
+            if what == WAIT:
+                started.open(1)
+                go.wait()
+            elif what == RAISE:
+                number = args.scalar(1)
+                raise ValueError(
+                    f"at the bottom {number}" + " " * (number > 99) + "x" * (number - 99)
+                )
+            args.tensor(0).numpy()[0] += 1
+
+        self.leaf = leaf_handle = self.l3.register(leaf)
+
+        def at_l3(orch, args, config):
+            pids[1] = os.getpid()
+            orch.submit_sub(leaf_handle, pass_on(args))
+
+        self.at_l3 = l3_handle = self.l4.register(at_l3)
+
+        def at_l4(orch, args, config):
+            pids[0] = os.getpid()
+            orch.submit_next_level(l3_handle, pass_on(args))
+
+        self.at_l4 = self.w.register(at_l4)
+
+    def __enter__(self):
+        self.w.__enter__()
+        self.counts = self.w.share(np.zeros(4, np.int64))
+        return self
+
+    def __exit__(self, *error):
+        self.w.__exit__(*error)
+        self.started.__exit__()
+        self.go.__exit__()
+
+    def task(self, what=MARK, number=0):
+        return lambda orch, _args, _config: orch.submit_next_level(
+            self.at_l4, args_of((self.counts, T.INOUT), scalars=[what, number])
+        )
+
+    def assert_works(self):
+        before = int(self.counts[0])
+        self.w.run(self.task())
+        assert self.counts[0] == before + 1
+
+    def processes(self):
+        """Return pid by what it is: workers, and the fork server each of them comes from."""
+        found = dict(zip(LEVELS, self.pids[:3].tolist(), strict=True))
+        return found | {
+            f"server of {what}": psutil.Process(pid).ppid() for what, pid in found.items()
+        }
+
+
+CHAIN = {
+    "L4": r"^level 5 child_worker 0 level=4 \(pid {L4}\), task 0 \(.*at_l4\): ",
+    "L3": r"level 4 child_worker 0 level=3 \(pid {L3}\), task 0 \(.*at_l3\): ",
+    "sub": r"level 3 sub_worker 0 \(pid {sub}\), task 0 \(.*leaf\): ",
+}
+
+
+def chain(processes, victim):
+    """Return a pattern of the message when a worker died: every name from the top down to it."""
+    names = LEVELS[: LEVELS.index(victim.removeprefix("server of ")) + 1]
+    pattern = "".join(CHAIN[name] for name in names) + "the worker was killed by SIGKILL"
+    for name in LEVELS:
+        pattern = pattern.replace("{" + name + "}", str(processes[name]))
+    return pattern
+
+
+# ---------------------------------------------------------------- errors
+def test_an_error_at_the_bottom_names_every_level_and_the_tree_goes_on():
+    with Tree() as tree:
+        tree.assert_works()
+        processes = tree.processes()
+        for number in range(5):
+            with pytest.raises(TaskError) as caught:
+                tree.w.run(tree.task(RAISE, number))
+            pattern = chain(processes, "sub").replace("the worker was killed by SIGKILL", "")
+            assert re.search(pattern + f"ValueError: at the bottom {number}$", str(caught.value))
+            assert not isinstance(caught.value, WorkerLostError)
+            assert "in leaf" in caught.value.remote_traceback
+            tree.assert_works()
+        assert tree.processes() == processes
+
+
+def test_a_long_message_at_the_bottom_is_cut_and_its_chain_is_whole():
+    with Tree() as tree:
+        tree.assert_works()
+        with pytest.raises(TaskError) as caught:
+            tree.w.run(tree.task(RAISE, 10**4))
+        pattern = chain(tree.processes(), "sub").replace("the worker was killed by SIGKILL", "")
+        assert re.search(pattern + "ValueError: at the bottom 10000 x{200,}$", str(caught.value))
+        assert "x" * 5000 in caught.value.remote_traceback
+        tree.assert_works()
+
+
+# ---------------------------------------------------------------- deaths
+@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
+def test_a_death_at_any_level_fails_the_run_and_leaves_no_orphan(victim):
+    with Tree() as tree:
+        for _ in range(2):
+            tree.assert_works()
+            processes = tree.processes()
+            below = psutil.Process(processes[victim]).children(recursive=True)
+
+            def kill_it(pid=processes[victim]):
+                tree.started.wait()
+                strike(pid)
+
+            with Concurrently(kill_it), pytest.raises(TaskError) as caught:
+                tree.w.run(tree.task(WAIT))
+            assert re.search(chain(processes, victim), str(caught.value)), caught.value
+            assert isinstance(caught.value, WorkerLostError) == victim.endswith("L4")
+            assert all(dies(process.pid) for process in below)
+            tree.assert_works()
+
+
+@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
+def test_a_death_between_runs_is_repaired(victim):
+    with Tree() as tree:
+        tree.assert_works()
+        pid = tree.processes()[victim]
+        strike(pid)
+        assert dies(pid)
+        while True:
+            try:
+                tree.assert_works()
+                break
+            except TaskError as error:  # its death is not known yet where the next task goes
+                assert "SIGKILL" in str(error) or "have died" in str(error)
+
+
+def test_deaths_at_random_places_and_moments_never_hang_a_run():
+    rng = np.random.default_rng(7)
+    with Tree() as tree:
+        for _ in range(25):
+            while True:
+                with contextlib.suppress(TaskError, WorkerStartError):
+                    tree.assert_works()
+                    break
+            victim = list(tree.processes().values())[rng.integers(6)]
+            pause = float(rng.uniform(0, 4e-3))
+
+            def strike_it(victim=victim, pause=pause):
+                time.sleep(pause)
+                with contextlib.suppress(AssertionError):  # an orphan: the last death comes to it
+                    strike(victim)
+                assert dies(victim)
+
+            def many(orch, _args, _config):
+                for _ in range(8):
+                    orch.submit_next_level(
+                        tree.at_l4, args_of((tree.counts, T.INOUT), scalars=[MARK, 0])
+                    )
+
+            before = int(tree.counts[0])
+            with Concurrently(strike_it):
+                try:
+                    tree.w.run(many)
+                except (TaskError, WorkerStartError):
+                    continue
+                assert tree.counts[0] == before + 8
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_when_the_top_is_killed_the_whole_tree_ends(busy):
+    started = Gate()
+
+    def program():
+        with Tree() as tree:
+            tree.assert_works()
+            started.open(1)
+            if busy:
+                tree.w.run(tree.task(WAIT))
+            time.sleep(1000)
+
+    with started, Fork(program) as fork:
+        started.wait()
+        if busy:
+            time.sleep(0.02)
+        fork.kill()
+        assert fork.wait() == -signal.SIGKILL
+        assert fork.everybody_ends()
+
+
+def test_the_interpreter_may_end_without_close():
+    code, _, err = run_program("""
+        l3, l4, w = Worker(level=3, num_sub_workers=2), Worker(level=4), Worker(level=5)
+        l4.add_worker(l3)
+        w.add_worker(l4)
+        h = l3.register(lambda: None)
+        at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(h))
+        at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3))
+        w.init()
+        w.run(lambda orch, args, config: orch.submit_next_level(at_l4))
+        """)
+    assert (code, err) == (0, "")
+
+
+# ---------------------------------------------------------------- the end
+@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
+def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
+    monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.2)
+    monkeypatch.setattr(simpler_ref.worker_manager, "GRACE_S", -1.5)
+    with Tree() as tree:
+        tree.assert_works()
+        processes = tree.processes()
+        strike(processes[victim], signal.SIGSTOP)
+    assert all(dies(pid) for pid in processes.values())
+
+
+def test_close_and_start_again_and_again():
+    for _ in range(5):
+        with Tree() as tree:
+            tree.assert_works()
+
+
+# ---------------------------------------------------------------- Ctrl-C
+def test_ctrl_c_in_a_nested_run_waits_for_what_runs_and_leaves_the_tree_usable():
+    with Program("""
+        l3, l4, w = Worker(level=3, num_sub_workers=1), Worker(level=4), Worker(level=5)
+        l4.add_worker(l3)
+        w.add_worker(l4)
+        fd = os.eventfd(0)
+        def leaf(args):
+            if args.scalar(0):
+                say("busy")
+                os.eventfd_read(fd)
+        h = l3.register(leaf)
+        def given(args):
+            own = TaskArgs()
+            own.add_scalar(args.scalar(0))
+            return own
+        at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(h, given(args)))
+        at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3, given(args)))
+        def top(n):
+            args = TaskArgs()
+            args.add_scalar(n)
+            return lambda orch, _a, _c: orch.submit_next_level(at_l4, args)
+        with w:
+            for way in ("gently", "hard"):
+                try:
+                    w.run(top(1))
+                except KeyboardInterrupt:
+                    say("interrupted " + way)
+                w.run(top(0))
+        say("done")
+        """) as program:
+        program.wait_for("busy")
+        program.signal_group(signal.SIGINT)
+        # the task goes on: only the second one kills it
+        program.signal_group(signal.SIGINT)
+        eventually_interrupted(program, "gently")
+        program.wait_for("busy")
+        program.signal_group(signal.SIGINT)
+        eventually_interrupted(program, "hard")
+        program.wait_for("done")
+        code, _, err = program.finish()
+        assert (code, err) == (0, "")
+        assert program.everybody_ends()
+
+
+def eventually_interrupted(program, way):
+    """Repeat Ctrl-C until the run gives up: two that come together may count as one."""
+    done = threading.Event()
+
+    def again():
+        while not done.wait(0.1):
+            program.signal_group(signal.SIGINT)
+
+    with Concurrently(again):
+        try:
+            program.wait_for(f"interrupted {way}")
+        finally:
+            done.set()
+
+
+# ---------------------------------------------------------------- the start
+class Stubborn(WorkerKind):
+    """A sub worker that starts only if it may."""
+
+    label = "stubborn_worker"
+
+    def __init__(self, switch):
+        self.switch = switch
+
+    def start(self, desk):
+        if self.switch[0] == 1:
+            raise LookupError("the device is not plugged in")
+        while self.switch[0] == 2:
+            time.sleep(0.05)
+
+    def run(self, callable, view, config):
+        callable(view)
+
+
+def stubborn_tree(**config):
+    switch = shared_words(2)
+    l3, l4, w = Worker(level=3, **config), Worker(level=4, **config), Worker(level=5, **config)
+    l3.add_sub(Stubborn(switch))
+    l4.add_worker(l3)
+    w.add_worker(l4)
+
+    def leaf(args):
+        switch[1] += 1
+
+    leaf_handle = l3.register(leaf)
+    l3_handle = l4.register(lambda orch, args, config: orch.submit_sub(leaf_handle))
+    l4_handle = w.register(lambda orch, args, config: orch.submit_next_level(l3_handle))
+    return w, switch, lambda orch, *_: orch.submit_next_level(l4_handle)
+
+
+def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
+    w, switch, graph = stubborn_tree()
+    with w:
+        switch[0] = 1
+        for _ in range(2):
+            with pytest.raises(WorkerStartError) as caught:
+                w.run(graph)
+            for word in ("child_worker 0 level=4", "child_worker 0 level=3", "stubborn_worker 0"):
+                assert word in str(caught.value)
+            assert "LookupError: the device is not plugged in" in str(caught.value)
+            assert w.worker_pids() == []
+        switch[0] = 0
+        w.run(graph)
+        assert switch[1] == 1
+    capfd.readouterr()  # each process also says it on stderr
+
+
+def test_a_worker_at_the_bottom_that_never_answers_is_given_up(monkeypatch, capfd):
+    monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.2)
+    monkeypatch.setattr(simpler_ref.worker_manager, "GRACE_S", -1.5)
+    w, switch, graph = stubborn_tree(start_timeout_s=0.5)
+    with w:
+        switch[0] = 2
+        with pytest.raises(WorkerStartError, match=r"child_worker 0 level=4.* silent for 0.5 s"):
+            w.run(graph)
+        assert w.worker_pids() == []
+    capfd.readouterr()
+
+
+class Cramped(NestedWorker):
+    """A nested Worker without address space for what its Worker would map."""
+
+    def start(self, desk):
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        super().start(desk)
+
+
+def test_a_nested_worker_whose_memory_cannot_be_mapped_says_so(capfd):
+    l3, w = Worker(level=3, num_sub_workers=1), Worker(level=4)
+    w.add_next_level(Cramped(l3))
+    with w:
+        with pytest.raises(WorkerStartError) as caught:
+            w.start()
+        assert "child_worker 0 level=3" in str(caught.value)
+        assert re.search(r"MemoryError|OSError|Cannot allocate", str(caught.value)), caught.value
+    capfd.readouterr()
+
+
+# ---------------------------------------------------------------- memory and callables
+def test_what_is_made_at_the_top_is_changed_in_place_at_the_bottom():
+    seen = shared_words(4)
+    with Tree() as tree:
+        x = tree.w.share(np.arange(1000, dtype=np.int64))
+
+        def note(args):
+            seen[0] = args.tensor(0).data
+            seen[1] = args.tensor(0).numpy().ctypes.data
+            args.tensor(0).numpy()[:] *= 2
+
+        def at_l4(orch, args, config):
+            seen[2] = args.tensor(0).data
+            note(args)
+
+        late = tree.w.register(at_l4)
+        tree.w.run(lambda orch, *_: orch.submit_next_level(late, args_of((x, T.INOUT))))
+        assert set(seen[:3].tolist()) == {x.ctypes.data}
+        assert x.tolist() == list(range(0, 2000, 2))
+        tree.assert_works()
+
+        def slab(orch, args, config):
+            buffer = orch.alloc(10, np.int64)
+            seen[3] = buffer.data
+            orch.submit_next_level(late, args_of((buffer, T.INOUT)))
+
+        tree.w.run(slab)
+        assert seen[0] == seen[3] != 0
+
+
+def test_callables_registered_after_the_start_reach_the_child_and_its_successor():
+    seen = shared_words(2)
+    with Tree() as tree:
+        tree.assert_works()
+        handles = []
+        for i in range(3):
+
+            def late(orch, args, config, i=i):
+                seen[0] += 10**i
+
+            handles.append(tree.w.register(late))
+            tree.w.run(lambda orch, *_, i=i: orch.submit_next_level(handles[i]))
+        assert seen[0] == 111
+        pid = int(tree.pids[0])
+        strike(pid)
+        eventually(lambda: pid not in tree.w.worker_pids())
+        tree.w.run(lambda orch, *_: [orch.submit_next_level(h) for h in handles] and None)
+        assert seen[0] == 222
+        tree.w.unregister(handles[1])
+        with pytest.raises(KeyError, match="not live"):
+            tree.w.run(lambda orch, *_: orch.submit_next_level(handles[1]))
+        tree.assert_works()
+
+
+def test_a_callable_is_registered_while_the_child_is_busy():
+    with Tree() as tree:
+        tree.w.start()
+        registered = []
+
+        def register_meanwhile():
+            tree.started.wait()
+            with Concurrently(lambda: registered.append(tree.w.register(lambda *_: None))):
+                time.sleep(0.05)  # it waits for the task
+                tree.go.open()
+
+        with Concurrently(register_meanwhile):
+            tree.w.run(tree.task(WAIT))
+        tree.w.run(lambda orch, *_: orch.submit_next_level(registered[0]))
