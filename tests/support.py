@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import time
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -70,6 +71,19 @@ def ignores(data: int, **more) -> Arg:
 def auto(nbytes: int) -> Arg:
     """Return an OUTPUT that the runtime shall provide."""
     return Arg(T.OUTPUT, 0, nbytes)
+
+
+class Member(NamedTuple):
+    """One member of a group."""
+
+    args: tuple[Arg, ...] = ()
+    scalars: tuple[int, ...] = ()
+    worker: int = -1
+
+
+def member(*args: Arg, scalars: Iterable[int] = (), worker: int = -1) -> Member:
+    """Return a member of a group, for `Driver.submit_group`."""
+    return Member(args, tuple(scalars), worker)
 
 
 # ---------------------------------------------------------------- an engine by hand
@@ -145,18 +159,44 @@ class Driver:
         callable: int = 0,
         kind: int = L.SUB,
         owner: int = -1,
+        config: int = 0,
     ) -> int:
         """Submit without a pass; return what the kernel returned, AUTO_OUTPUT included."""
         tensors = [arg.wire() for arg in args]
         values = [int(value).to_bytes(8, "little") for value in scalars]
         counts = len(tensors) | len(values) << 32
         wire = b"".join(tensors + values)
-        word = callable | kind << L.WORD_KIND | owner + 1 << L.WORD_WORKER
-        return int(self.x.submit_task(self.mem, word, counts, 0, wire))
+        word = callable | kind << L.WORD_KIND | config << L.WORD_CONFIG
+        return int(self.x.submit_task(self.mem, word | owner + 1 << L.WORD_WORKER, counts, 0, wire))
 
     def submit(self, *args: Arg, scalars: Iterable[int] = (), **more) -> int:
         """Submit without a pass; return the slot."""
         code = self.try_submit(args, scalars, **more)
+        assert code >= 0, code
+        return code & ~L.AUTO_OUTPUT
+
+    def try_submit_group(
+        self,
+        *members: Member,
+        callable: int = 0,
+        kind: int = L.SUB,
+        config: int = 0,
+    ) -> int:
+        """Submit a group without a pass; return what the kernel returned."""
+        tensors = [arg.wire() for member in members for arg in member.args]
+        values = [int(v).to_bytes(8, "little") for member in members for v in member.scalars]
+        table = [
+            struct.pack("<iiQ", len(member.args), len(member.scalars), member.worker + 1)
+            for member in members
+        ]
+        counts = len(tensors) | len(values) << 32
+        word = callable | kind << L.WORD_KIND | config << L.WORD_CONFIG
+        wire = b"".join(tensors + values + table)
+        return int(self.x.submit_task(self.mem, word, counts, len(members), wire))
+
+    def submit_group(self, *members: Member, **more) -> int:
+        """Submit a group without a pass; return the slot."""
+        code = self.try_submit_group(*members, **more)
         assert code >= 0, code
         return code & ~L.AUTO_OUTPUT
 
@@ -190,6 +230,15 @@ class Driver:
     def given(self, worker: int) -> int:
         """Return the slot a worker was given, NONE if it is idle."""
         return int(self.mem[self._worker(worker) + L.W_SLOT])
+
+    def word(self, worker: int, offset: int) -> int:
+        """Return a word of a worker, e.g. ``driver.word(0, L.W_CLAIM)``."""
+        return int(self.mem[self._worker(worker) + offset])
+
+    def members(self, slot: int) -> dict[int, int]:
+        """Return which member of a group each worker has: worker → member."""
+        workers = range(int(self.mem[L.WORKERS]))
+        return {w: self.word(w, L.W_MEMBER) - 1 for w in workers if self.given(w) == slot}
 
     def worker_of(self, slot: int) -> int:
         """Return the worker a slot runs or ran on."""
@@ -290,7 +339,8 @@ class Driver:
         """Return the edges of a slot to its producers."""
         count = int(self.mem[slot + L.S_EDGES]) & 0xFFFFFFFF
         tensors, scalars = self.counts(slot)
-        at = self._tensors_at(slot) + 5 * tensors + scalars
+        members = int(self.mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
+        at = self._tensors_at(slot) + 5 * tensors + scalars + members
         words = self.mem[at : at + count * L.EDGE_WORDS].reshape(count, L.EDGE_WORDS)
         return [Edge(*row) for row in words.tolist()]
 

@@ -1,0 +1,134 @@
+"""FLOW-CONFIG: execution knobs."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, TaskArgs, Worker
+from simpler_ref.jit import layout as L
+from tests.support import make_args
+
+DIAGNOSTICS = (
+    "enable_l2_swimlane",
+    "enable_dump_tensor",
+    "enable_pmu",
+    "enable_dep_gen",
+    "enable_scope_stats",
+)
+FIELDS = ("block_dim", "aicpu_thread_num", *DIAGNOSTICS)
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+class Notes:
+    def __init__(self, seen):
+        self.seen = seen
+
+    def run(self, callable, view, config):
+        self.seen[view.scalar(0)] = config.block_dim, config.aicpu_thread_num
+
+
+@pytest.mark.spec("FLOW-CONFIG-1")
+def test_a_configuration_is_1052_bytes_in_the_order_of_its_fields():
+    assert CallConfig().to_bytes() == struct.pack("<7i", 0, 3, 0, 0, 0, 0, 0) + bytes(1024)
+    fields = {name: value for value, name in enumerate(FIELDS, 1)} | {"enable_l2_swimlane": 4}
+    config = CallConfig(**fields, output_prefix="/tmp/ü")
+    raw = struct.pack("<7i", 1, 2, 4, 4, 5, 6, 7) + "/tmp/ü".encode().ljust(1024, b"\0")
+    assert len(raw) == 1052 == L.CALL_CONFIG_SIZE
+    assert config.to_bytes() == raw
+    read = CallConfig.from_bytes(raw)
+    assert [getattr(read, name) for name in FIELDS] == [1, 2, 4, 4, 5, 6, 7]
+    assert read.output_prefix == "/tmp/ü"
+
+
+@pytest.mark.spec("FLOW-CONFIG-1")
+def test_values_out_of_range_and_unknown_fields_are_refused():
+    for field, value in [
+        ("block_dim", -1),
+        ("block_dim", 1 << 31),
+        ("aicpu_thread_num", 1.5),
+        ("enable_l2_swimlane", 5),
+    ]:
+        with pytest.raises(ValueError, match=field):
+            CallConfig(**{field: value}, output_prefix="x").validate()
+    with pytest.raises(ValueError, match="1023"):
+        CallConfig(output_prefix="x" * 1024).validate()
+    with pytest.raises(TypeError, match="block_dims"):
+        CallConfig(block_dims=3)
+    with pytest.raises(AttributeError):
+        CallConfig().other = 1
+
+
+@pytest.mark.spec("FLOW-CONFIG-2")
+@MODES
+def test_every_level_receives_equal_values(mode):
+    lowest, middle, top = Worker(3), Worker(4, child_mode=mode), Worker(5, child_mode=mode)
+    with Worker(3) as memory:
+        seen = memory.share(np.zeros((3, 2), np.int64))
+        lowest.add_next_level(Notes(seen))
+        middle.add_worker(lowest)
+        top.add_worker(middle)
+        leaf = lowest.register(lambda: None)
+
+        def orch3(orch, args, config):
+            seen[1] = config.block_dim, config.aicpu_thread_num
+            orch.submit_next_level(leaf, make_args(scalars=[0]), config)
+
+        orch3_handle = middle.register(orch3)
+
+        def orch4(orch, args, config):
+            seen[2] = config.block_dim, config.aicpu_thread_num
+            orch.submit_next_level(orch3_handle, TaskArgs(), config)
+
+        with top:
+            handle = top.register(orch4)
+
+            def orch5(orch, args, config):
+                orch.submit_next_level(handle, TaskArgs(), config)
+                config.block_dim = 1
+
+            top.run(orch5, None, CallConfig(block_dim=24, aicpu_thread_num=2))
+        assert seen.tolist() == [[24, 2]] * 3
+
+
+@pytest.mark.spec("FLOW-CONFIG-2")
+def test_the_orch_function_receives_the_configuration_of_its_run():
+    with Worker(3) as w:
+        found = []
+        w.run(lambda orch, args, config: found.append((args, config.block_dim)), 5)
+        w.run(lambda orch, args, config: found.append(config.block_dim), 5, CallConfig(block_dim=8))
+        assert found == [(5, 0), 8]
+
+
+def refused(config, kind, words):
+    w = Worker(3, num_sub_workers=1)
+    w.add_next_level(Notes(None))
+    with w:
+        handle = w.register(lambda: None)
+
+        def orch_fn(orch, *_):
+            mem = w._runtime.engine.mem
+            for submit in (
+                lambda: orch.submit_next_level(handle, TaskArgs(), config),
+                lambda: orch.submit_next_level_group(handle, [TaskArgs()], config),
+            ):
+                before = mem[L.RING_BLOCK : L.SCHED].copy()
+                with pytest.raises(kind, match=words):
+                    submit()
+                assert (mem[L.RING_BLOCK : L.SCHED] == before).all()
+
+        assert w.run(orch_fn).tasks == 0
+        with pytest.raises(kind, match=words):
+            w.run(lambda *_: pytest.fail("it ran"), None, config)
+
+
+@pytest.mark.spec("FLOW-CONFIG-3")
+@pytest.mark.parametrize("field", DIAGNOSTICS)
+def test_a_diagnostic_without_a_prefix_is_refused(field):
+    refused(CallConfig(**{field: 1}), ValueError, rf"{field}.*output_prefix")
+
+
+@pytest.mark.spec("FLOW-CONFIG-4")
+@pytest.mark.parametrize("field", DIAGNOSTICS)
+def test_a_diagnostic_with_a_prefix_is_not_implemented_and_says_so(field):
+    refused(CallConfig(**{field: 2}, output_prefix="x"), NotImplementedError, field)

@@ -1,0 +1,111 @@
+"""FLOW-EDGE: the edge to the chip."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from simpler_ref import ContinuousTensor, DataType, TaskArgs, TaskError, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.native_chip import ChipCallable, ChipStorageTaskArgs, compile_kernel
+from simpler_ref.task_interface import ArgDirection as D
+from tests.support import make_args
+from tests.unit.native_chip_kernels import add_core, orchestration
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+REPORT = """
+#include "simpler_kernel.h"
+
+/* Tell through the failure what was found: counts, the last scalar, a shape. */
+int32_t report(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    static char words[200];
+    int n = 0, s = args->scalar_count_, t = args->tensor_count_;
+    const uint64_t numbers[] = {
+        (uint64_t)t, (uint64_t)s, s ? args->scalars_[0] : 0, s ? args->scalars_[s - 1] : 0,
+        t ? args->tensors_[t - 1].shapes[0] : 0,
+    };
+    for (int k = 0; k < 5; k++) {
+        char digits[24];
+        int d = 0;
+        uint64_t v = numbers[k];
+        do digits[d++] = (char)('0' + v % 10); while (v /= 10);
+        while (d) words[n++] = digits[--d];
+        words[n++] = ' ';
+    }
+    words[n] = 0;
+    return device->fail(device, words);
+}
+"""
+
+
+def report(tensors, scalars):
+    signature = [D.IN] * tensors + [D.SCALAR] * scalars
+    return ChipCallable.build(signature, "report", compile_kernel(REPORT), [])
+
+
+@pytest.mark.spec("FLOW-EDGE-1")
+def test_chip_storage_task_args_is_6152_bytes_in_that_order():
+    assert ctypes.sizeof(ChipStorageTaskArgs) == 6152 == 128 * 40 + 128 * 8 + 8
+    offsets = [
+        getattr(ChipStorageTaskArgs, name).offset
+        for name in ("tensors_", "scalars_", "tensor_count_", "scalar_count_")
+    ]
+    assert offsets == [0, 5120, 6144, 6148]
+
+
+@pytest.mark.spec("FLOW-EDGE-2")
+@MODES
+@pytest.mark.parametrize("tensors, scalars", [(0, 0), (2, 3), (128, 128), (1, 128)])
+def test_the_chip_finds_counts_tensors_and_scalars_as_submitted(mode, tensors, scalars):
+    with Worker(3, device_ids=[0], child_mode=mode) as w:
+        memory = w.share(np.zeros(256, np.uint8))
+        at = memory.ctypes.data
+        made = [ContinuousTensor.make(at, (i + 1,), DataType.UINT8) for i in range(tensors)]
+        numbers = [2**64 - 1 - i for i in range(scalars)]
+        args = make_args(*[(one, T.INPUT) for one in made], scalars=numbers)
+        handle = w.register(report(tensors, scalars))
+        first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+        words = f"{tensors} {scalars} {first} {last} {tensors}"
+        with pytest.raises(TaskError, match=words):
+            w.run(lambda orch, *_: orch.submit_next_level(handle, args))
+
+
+@pytest.mark.spec("FLOW-EDGE-3")
+@pytest.mark.parametrize("tensors, scalars", [(129, 0), (0, 129), (200, 300)])
+def test_more_arguments_than_a_chip_takes_fail_the_task_with_the_numbers(tensors, scalars):
+    with Worker(3, device_ids=[0]) as w:
+        memory = w.share(np.zeros(8, np.uint8))
+        args = make_args(*[(memory, T.INPUT)] * tensors, scalars=range(scalars))
+        handle = w.register(report(1, 1))
+        good = w.register(orchestration("nothing"))
+        number = str(tensors if tensors > 128 else scalars)
+        with pytest.raises(TaskError, match=number):
+            w.run(lambda orch, *_: orch.submit_next_level(handle, args))
+        w.run(lambda orch, *_: orch.submit_next_level(good))
+
+
+@pytest.mark.spec("FLOW-EDGE-4")
+@MODES
+def test_chips_that_number_their_callables_differently_run_the_same_ones(mode):
+    """Callables come and go while the chips run, so the slots on a chip are used again."""
+    with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
+        x = w.share(np.ones(10, np.float32))
+        y = w.share(np.zeros((2, 10), np.float32))
+        add = ChipCallable.from_kernel(add_core())
+        early = [w.register(orchestration(name)) for name in ("nothing", "fails")]
+        w.start()
+        w.unregister(early[0])
+        handle = w.register(add)
+        w.unregister(early[1])
+        nothing = w.register(orchestration("nothing"))
+
+        def orch_fn(orch, *_):
+            for chip in range(2):
+                args = make_args((x, T.INPUT), (x, T.INPUT), (y[chip], T.OUTPUT_EXISTING))
+                orch.submit_next_level(handle, args, worker=chip)
+                orch.submit_next_level(nothing, TaskArgs(), worker=chip)
+
+        w.run(orch_fn)
+        assert (y == 2).all()

@@ -1,0 +1,249 @@
+"""FLOW-ID: descriptors and hashids.
+
+The expected values are derived here, in a few lines, from the tables of the rules.
+"""
+
+import hashlib
+import platform
+import struct
+import subprocess
+import sys
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.callable_identity import (
+    build_chip_callable_descriptor,
+    build_python_import_descriptor,
+    build_python_serialized_descriptor,
+    compute_callable_hashid,
+    hashid_to_digest,
+    validate_hashid,
+)
+from simpler_ref.errors import CallableError
+from simpler_ref.native_chip import ChipCallable, CoreCallable
+from simpler_ref.task_interface import ArgDirection as D
+from tests.support import Driver
+
+
+def u32(*values):
+    return b"".join(struct.pack("<I", value) for value in values)
+
+
+def text(value):
+    raw = value if isinstance(value, bytes) else value.encode()
+    return u32(len(raw)) + raw
+
+
+def sha(raw):
+    return hashlib.sha256(raw).digest()
+
+
+def chip(name="entry", directions=(D.IN, D.SCALAR)):
+    core = CoreCallable.build(directions, b"core")
+    return ChipCallable.build(directions, name, b"binary", [(0, core)])
+
+
+def expected_chip(target, arch, on, runtime):
+    schema = u32(1, target.sig_count, *(int(target.sig(i)) for i in range(target.sig_count)))
+    return (
+        u32(1, 1) + text(arch) + text(on) + text(runtime)
+        + text(sha(target.to_bytes())) + text(sha(schema))
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- descriptors
+@pytest.mark.spec("FLOW-ID-1")
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)) * 9])
+def test_the_descriptor_of_a_serialised_callable(payload):
+    assert build_python_serialized_descriptor(payload) == u32(1, 2, 1, 1) + text(sha(payload))
+
+
+@pytest.mark.spec("FLOW-ID-1")
+@pytest.mark.parametrize("module, name", [("os.path", "join"), ("a", "B.c"), ("grüße", "ß")])
+def test_the_descriptor_of_an_imported_callable(module, name):
+    assert build_python_import_descriptor(module, name) == u32(1, 3) + text(module) + text(name)
+
+
+@pytest.mark.spec("FLOW-ID-1")
+@pytest.mark.parametrize("directions", [(), (D.IN,), (D.SCALAR, D.IN, D.OUT, D.INOUT)])
+def test_the_descriptor_of_a_chip_callable(directions):
+    target = chip(directions=directions)
+    found = build_chip_callable_descriptor(target=target, platform="sim", runtime="r")
+    assert found == expected_chip(target, platform.machine(), "sim", "r")
+
+
+@pytest.mark.spec("FLOW-ID-1", "FLOW-ID-2")
+def test_a_handle_has_the_hashid_of_its_callables_descriptor():
+    def function(args):
+        return args
+
+    w = Worker(3, device_ids=[0], platform="sim-x", runtime="/some/runtime.so")
+    handle = w.register(function)
+    descriptor = u32(1, 2, 1, 1) + text(sha(cloudpickle.dumps(function)))
+    assert handle.hashid == "sha256:" + hashlib.sha256(descriptor).hexdigest()
+    target = chip()
+    handle = w.register(target)
+    descriptor = expected_chip(target, platform.machine(), "sim-x", "/some/runtime.so")
+    assert handle.hashid == "sha256:" + hashlib.sha256(descriptor).hexdigest()
+    assert handle.digest == sha(descriptor)
+
+
+@pytest.mark.spec("FLOW-ID-2")
+def test_golden_vectors():
+    """Computed once with ``printf … | sha256sum``."""
+    descriptor = b"\1\0\0\0\3\0\0\0\7\0\0\0os.path\4\0\0\0join"
+    assert build_python_import_descriptor("os.path", "join") == descriptor
+    printed = subprocess.run(
+        ["sha256sum"], input=descriptor, capture_output=True, check=True
+    ).stdout.split()[0]
+    assert compute_callable_hashid(descriptor) == "sha256:" + printed.decode()
+
+
+# ---------------------------------------------------------------- hashids
+@pytest.mark.spec("FLOW-ID-2")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "sha256:",
+        "a" * 64,
+        "sha256:" + "a" * 63,
+        "sha256:" + "a" * 65,
+        "sha256:" + "A" * 64,
+        "sha256:" + "g" * 64,
+        "SHA256:" + "a" * 64,
+        "sha512:" + "a" * 64,
+        " sha256:" + "a" * 64,
+        "sha256:" + "a" * 64 + "\n",
+        b"sha256:" + b"a" * 64,
+        None,
+        7,
+    ],
+)
+def test_what_is_no_hashid_is_refused(bad):
+    for check in (validate_hashid, hashid_to_digest):
+        with pytest.raises(CallableError, match="HASHID_FORMAT_INVALID") as caught:
+            check(bad)
+        assert caught.value.code == "HASHID_FORMAT_INVALID"
+        assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.spec("FLOW-ID-2")
+def test_a_digest_is_the_bytes_of_its_hashid():
+    raw = bytes(range(0, 256, 8))
+    assert validate_hashid("sha256:" + raw.hex()) == "sha256:" + raw.hex()
+    assert hashid_to_digest("sha256:" + raw.hex()) == raw
+
+
+# ---------------------------------------------------------------- imports
+@pytest.mark.spec("FLOW-ID-3")
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        ("", "f"),
+        ("m", ""),
+        ("m", "f.<locals>.g"),
+        (".m", "f"),
+        ("m.", "f"),
+        ("m..n", "f"),
+        ("m:n", "f"),
+        ("m", "f:g"),
+        ("m", "f g"),
+        ("m", "1f"),
+        ("m/n", "f"),
+        ("m", "<lambda>"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused(module, name):
+    with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
+        build_python_import_descriptor(module, name)
+
+
+# ---------------------------------------------------------------- equal and different
+@pytest.mark.spec("FLOW-ID-4")
+def test_equal_descriptors_have_equal_hashids_in_every_process():
+    code = (
+        "from simpler_ref.callable_identity import *\n"
+        "print(compute_callable_hashid(build_python_serialized_descriptor(b'abc')))"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert other == compute_callable_hashid(build_python_serialized_descriptor(b"abc"))
+
+
+@pytest.mark.spec("FLOW-ID-4")
+def test_a_change_of_any_field_gives_another_hashid():
+    def of(target=None, on="sim", runtime="r", arch="a"):
+        descriptor = build_chip_callable_descriptor(
+            target=target or chip(), platform=on, runtime=runtime, target_arch=arch
+        )
+        return compute_callable_hashid(descriptor)
+
+    found = [
+        of(),
+        of(on="sim2"),
+        of(runtime="r2"),
+        of(arch="a2"),
+        of(chip("other")),
+        of(chip(directions=(D.OUT, D.SCALAR))),
+        of(on="simr", runtime=""),
+        of(on="", runtime="simr"),
+        compute_callable_hashid(build_python_serialized_descriptor(b"x")),
+        compute_callable_hashid(build_python_import_descriptor("a", "bc")),
+        compute_callable_hashid(build_python_import_descriptor("ab", "c")),
+    ]
+    assert len(set(found)) == len(found)
+    assert of() == of()
+
+
+# ---------------------------------------------------------------- no number crosses
+@pytest.mark.spec("FLOW-ID-5", "FLOW-EDGE-4")
+def test_a_frame_has_the_digest_and_no_number():
+    driver = Driver(sub=1)
+    for index in (3, 9, 15):
+        slot = driver.submit(callable=index)
+        driver.settle()
+        box = driver.mailbox(0)
+        assert box[8:16].tobytes() == bytes(8)
+        assert box[1072:1104].tobytes() == driver.digest(index)
+        frame = box[16:1072].tobytes() + box[1104:1112].tobytes()
+        driver.finish(slot)
+        assert frame == box[16:1072].tobytes() + bytes(8), "else every frame is the same"
+    driver.close()
+
+
+def adding(seen, i):
+    return lambda: seen.__setitem__(i, seen[i] + 1)
+
+
+@pytest.mark.spec("FLOW-ID-5")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_workers_that_number_their_callables_differently_run_the_same_ones(mode):
+    """The next-level pool was made with a callable unregistered later, the digests stay."""
+
+    class Calls:
+        def run(self, callable, view, config):
+            callable()
+
+    w = Worker(3, num_sub_workers=1, child_mode=mode)
+    w.add_next_level(Calls())
+    with w:
+        seen = w.share(np.zeros(10, np.int64))
+        handles = [w.register(adding(seen, i)) for i in range(5)]  # known from the birth
+        w.start()
+        for i in (0, 3):
+            w.unregister(handles[i])
+        handles += [w.register(adding(seen, i)) for i in range(5, 10)]
+        live = [i for i in range(10) if i not in (0, 3)]
+
+        def orch_fn(orch, *_):
+            for i in live:
+                orch.submit_sub(handles[i])
+
+        w.run(orch_fn)
+        w.run(lambda orch, *_: [orch.submit_next_level(handles[i]) for i in live])
+        assert seen.tolist() == [2 * (i in live) for i in range(10)]

@@ -1,0 +1,310 @@
+"""FLOW-NEST: Workers below Workers."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, TaskError, Worker
+from simpler_ref import TensorArgType as T
+from tests.support import make_args
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+def two_levels(mode="process", subs=2, count=1, **more):
+    below = [Worker(3, num_sub_workers=subs, **more) for _ in range(count)]
+    w = Worker(4, num_sub_workers=1, child_mode=mode)
+    for one in below:
+        w.add_worker(one)
+    return w, below
+
+
+# ---------------------------------------------------------------- a task is a run below
+@pytest.mark.spec("FLOW-NEST-1")
+@MODES
+def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
+    w, (below,) = two_levels(mode)
+    with w:
+        data = w.share(np.zeros(8, np.int64))
+        seen = w.share(np.zeros(1, np.int64))
+
+        def add(args):
+            args.tensor(0).numpy()[args.scalar(0)] += 1
+
+        adding = below.register(add)
+
+        def orch3(orch, args, config):
+            assert type(orch).__name__ == "Orchestrator"
+            assert (args.scalar(0), config.block_dim) == (8, 5)
+            for i in range(args.scalar(0)):
+                orch.submit_sub(adding, make_args((args.tensor(0), T.INOUT), scalars=[i]))
+
+        def check(args):
+            seen[0] = args.tensor(0).numpy().sum()
+
+        handle, checking = w.register(orch3), w.register(check)
+
+        def orch4(orch, *_):
+            args = make_args((data, T.INOUT), scalars=[8])
+            orch.submit_next_level(handle, args, CallConfig(block_dim=5))
+            orch.submit_sub(checking, make_args((data, T.INPUT)))
+
+        timing = w.run(orch4)
+        assert (timing.tasks, timing.edges) == (2, 1), "the tasks below are not this Worker's"
+        assert seen[0] == 8
+
+
+@pytest.mark.spec("FLOW-NEST-1")
+def test_the_orchestrator_below_is_another_with_a_graph_of_its_own():
+    w, _ = two_levels("thread")
+    with w:
+        orchs, ids = [], []
+        handle = w.register(
+            lambda orch, args, config: (orchs.append(orch), ids.append(orch.ring.next_task_id()))
+        )
+
+        def orch4(orch, *_):
+            orchs.append(orch)
+            for _ in range(3):
+                orch.submit_next_level(handle)
+
+        w.run(orch4)
+        assert len({id(one) for one in orchs}) >= 2
+        assert all(one is not orchs[0] for one in orchs[1:])
+        assert ids == [0, 0, 0]
+
+
+# ---------------------------------------------------------------- starting
+@pytest.mark.spec("FLOW-NEST-2")
+@MODES
+def test_it_starts_with_its_parent_from_what_is_registered_by_then(mode):
+    w, (below,) = two_levels(mode, subs=1)
+    with w:
+        seen = w.share(np.zeros(2, np.int64))
+        leaf = below.register(lambda: seen.__setitem__(0, 1))  # after the parent's init
+        assert below._runtime is None
+
+        def orch3(orch, args, config):
+            orch.submit_sub(leaf)
+            seen[1] = orch.ring.heap_base(0)
+
+        handle = w.register(orch3)
+        w.run(lambda orch, *_: orch.submit_next_level(handle))
+        assert seen[0] == 1
+        assert seen[1] != w._runtime.orch.ring.heap_base(0), "it has rings of its own"
+
+
+@pytest.mark.spec("FLOW-NEST-2")
+@MODES
+def test_its_workers_serve_one_run_after_the_other(mode):
+    w, (below,) = two_levels(mode, subs=1)
+    with w:
+        pids = w.share(np.zeros((20, 2), np.int64))
+
+        def note(args):
+            pids[args.scalar(0), 0] = os.getpid()
+
+        leaf = below.register(note)
+
+        def orch3(orch, args, config):
+            pids[args.scalar(0), 1] = os.getpid()
+            orch.submit_sub(leaf, make_args(scalars=[args.scalar(0)]))
+
+        handle = w.register(orch3)
+        for first in (0, 10):
+
+            def orch4(orch, *_, first=first):
+                for i in range(first, first + 10):
+                    orch.submit_next_level(handle, make_args(scalars=[i]))
+
+            w.run(orch4)
+        assert len(set(pids[:, 0].tolist())) == len(set(pids[:, 1].tolist())) == 1
+
+
+# ---------------------------------------------------------------- many levels
+@pytest.mark.spec("FLOW-NEST-3")
+@MODES
+@pytest.mark.parametrize("levels", [4, 5, 6])
+def test_levels_nest_and_each_has_sub_workers(mode, levels):
+    """Each level counts on its sub worker, then passes on what is left to the next."""
+    with Worker(3) as memory:
+        count = memory.share(np.zeros(8, np.int64))
+        chain = [Worker(n, num_sub_workers=1, child_mode=mode) for n in range(3, levels + 1)]
+        for lower, upper in itertools.pairwise(chain):
+            upper.add_worker(lower)
+        below = None
+        for w in chain:
+            noting = w.register(_counting(count, w.level))
+            orch_fn = _passing(noting, below)
+            upper = next((u for u in chain if u.level == w.level + 1), None)
+            below = None if upper is None else upper.register(orch_fn)
+        with chain[-1] as top:
+            for _ in range(2):
+                top.run(orch_fn)
+        assert count.tolist() == [2 * (3 <= n <= levels) for n in range(8)]
+
+
+def _counting(count, level):
+    return lambda: count.__setitem__(level, count[level] + 1)
+
+
+def _passing(noting, below):
+    def orch_fn(orch, *_):
+        orch.submit_sub(noting)
+        if below is not None:
+            orch.submit_next_level(below, TaskArgs(), CallConfig())
+
+    return orch_fn
+
+
+@pytest.mark.spec("FLOW-NEST-3")
+def test_a_level_may_be_skipped_and_children_may_differ():
+    with Worker(3) as memory:
+        seen = memory.share(np.zeros(2, np.int64))
+        middle, low, other = Worker(4), Worker(3), Worker(3, num_sub_workers=1)
+        middle.add_worker(low)
+        top = Worker(7)
+        top.add_worker(middle)
+        top.add_worker(other)
+        leaf = other.register(lambda: seen.__setitem__(1, 1))
+        inner = middle.register(lambda orch, *_: seen.__setitem__(0, 1))
+        with top:
+            first = top.register(lambda orch, *_: orch.submit_next_level(inner))
+            second = top.register(lambda orch, *_: orch.submit_sub(leaf))
+
+            def orch7(orch, *_):
+                orch.submit_next_level(first, worker=0)
+                orch.submit_next_level(second, worker=1)
+
+            top.run(orch7)
+        assert seen.tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- memory through the levels
+@pytest.mark.spec("FLOW-NEST-4")
+@MODES
+@pytest.mark.parametrize("inner", ["process", "thread"])
+def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode, inner):
+    w, (below,) = two_levels(mode, subs=1, child_mode=inner)
+    with w:
+        data = w.share(np.arange(100, dtype=np.int64))
+        total = w.share(np.zeros(1, np.int64))
+
+        def copy(args):
+            args.tensor(1).numpy()[:] = args.tensor(0).numpy() * 2
+
+        def add(args):
+            args.tensor(1).numpy()[0] += args.tensor(0).numpy().sum()
+
+        copying, adding = below.register(copy), below.register(add)
+
+        def orch3(orch, args, config):
+            tmp = orch.alloc((100,), np.int64)
+            orch.submit_sub(copying, make_args((args.tensor(0), T.INPUT), (tmp, T.INOUT)))
+            orch.submit_sub(copying, make_args((tmp, T.INPUT), (args.tensor(1), T.INOUT)))
+
+        def orch3_sum(orch, args, config):
+            orch.submit_sub(adding, make_args((args.tensor(0), T.INPUT), (total, T.INOUT)))
+
+        first, second = w.register(orch3), w.register(orch3_sum)
+
+        def orch4(orch, *_):
+            out = ContinuousTensor.make(0, (100,), DataType.INT64)
+            args = make_args((data, T.INPUT), (out, T.OUTPUT))
+            orch.submit_next_level(first, args)
+            orch.submit_next_level(second, make_args((args.tensor(1), T.INPUT)))
+
+        for _ in range(3):
+            total[0] = 0
+            w.run(orch4)
+            assert total[0] == 4 * data.sum()
+
+
+# ---------------------------------------------------------------- after a failure
+@pytest.mark.spec("FLOW-NEST-5")
+@MODES
+def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
+    w, (below,) = two_levels(mode, subs=1)
+    with w:
+        seen = w.share(np.zeros(1, np.int64))
+
+        def leaf(args):
+            if args.scalar(0):
+                raise ValueError("no")
+            seen[0] += 1
+
+        leaves = below.register(leaf)
+        handle = w.register(
+            lambda orch, args, config: orch.submit_sub(leaves, make_args(scalars=[args.scalar(0)]))
+        )
+        for _ in range(4):
+            with pytest.raises(TaskError, match="ValueError: no"):
+                w.run(lambda orch, *_: orch.submit_next_level(handle, make_args(scalars=[1])))
+            w.run(lambda orch, *_: orch.submit_next_level(handle, make_args(scalars=[0])))
+        assert seen[0] == 4
+
+
+# ---------------------------------------------------------------- misuse
+def children_of(w):
+    w.init()
+    try:
+        handle = w.register(lambda orch, args, config: None)
+        count = 0
+
+        def orch_fn(orch, *_):
+            nonlocal count
+            try:
+                while True:
+                    orch.submit_next_level(handle, worker=count)
+                    count += 1
+            except (ValueError, RuntimeError):
+                pass
+
+        w.run(orch_fn)
+        return count
+    finally:
+        w.close()
+
+
+@pytest.mark.spec("FLOW-NEST-6")
+def test_children_that_cannot_be_are_refused_and_change_nothing():
+    child = Worker(3)
+    for level in (2, 3):
+        with pytest.raises(RuntimeError, match="level >= 4"):
+            Worker(level).add_worker(child)
+    w = Worker(4)
+    for bad, kind in [(Worker(4), ValueError), (Worker(5), ValueError), (Worker(2), ValueError)]:
+        with pytest.raises(kind, match="level"):
+            w.add_worker(bad)
+    for bad in (None, 5, object()):
+        with pytest.raises(TypeError, match="expects a Worker"):
+            w.add_worker(bad)
+    running = Worker(3)
+    with running, pytest.raises(RuntimeError, match="must not be initialized"):
+        w.add_worker(running)
+    with pytest.raises(RuntimeError, match="must not be initialized"):
+        w.add_worker(running)  # closed by now
+    w.add_worker(child)
+    with pytest.raises(RuntimeError, match="child already"):
+        w.add_worker(child)
+    other = Worker(4)
+    with pytest.raises(RuntimeError, match="child already"):
+        other.add_worker(child)
+    with pytest.raises(RuntimeError, match="is a child"):
+        child.init()
+    assert children_of(w) == 1
+    assert children_of(other) == 0
+    w = Worker(4)
+    w.init()
+    with pytest.raises(RuntimeError, match="before init"):
+        w.add_worker(Worker(3))
+    w.close()
+
+
+@pytest.mark.spec("FLOW-NEST-7")
+@pytest.mark.parametrize("level", [1, 0, -1, None, "3", 2.5])
+def test_level_1_and_below_are_not_supported(level):
+    with pytest.raises(ValueError, match=r"level .* not supported"):
+        Worker(level)

@@ -1,0 +1,134 @@
+"""FLOW-PAYLOAD: callables as bytes."""
+
+import hashlib
+import os
+import pickle
+import struct
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.callable_identity import (
+    build_python_serialized_descriptor,
+    pack_payload,
+    read_payload,
+    staged,
+    unpack_payload,
+)
+from simpler_ref.errors import CallableError
+from simpler_ref.jit import layout as L
+
+
+def digest_of(payload):
+    return hashlib.sha256(build_python_serialized_descriptor(payload)).digest()
+
+
+class Trap:
+    """Unpickling it leaves a mark."""
+
+    sprung = False
+
+    def __reduce__(self):
+        return _spring, ()
+
+
+def _spring():
+    Trap.sprung = True
+    return lambda: None
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-1")
+@pytest.mark.parametrize("payload", [b"", b"abc", bytes(1000)])
+def test_the_envelope_is_laid_out_as_in_the_table(payload):
+    raw = pack_payload(payload)
+    assert raw == b"SPYC" + struct.pack("<BBHQ", 1, 1, 0, len(payload)) + payload
+    assert unpack_payload(raw) == payload
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
+def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
+    found = []
+    from simpler_ref import registry
+
+    original = registry.staged
+
+    def spy(payload):
+        found.append(payload)
+        return original(payload)
+
+    monkeypatch.setattr(registry, "staged", spy)
+    with Worker(3, num_sub_workers=1) as w:
+        w.start()
+
+        def function(args):
+            pass
+
+        handle = w.register(function)
+        (raw,) = found
+        assert unpack_payload(raw) == cloudpickle.dumps(function)
+        assert digest_of(raw[16:]) == handle.digest
+
+
+good = cloudpickle.dumps(Trap())
+envelope = pack_payload(good)
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-2")
+@pytest.mark.parametrize(
+    "raw, digest",
+    [
+        (b"", digest_of(good)),
+        (envelope[:15], digest_of(good)),
+        (envelope[:-1], digest_of(good)),
+        (envelope + b"x", digest_of(good)),
+        (b"SPYX" + envelope[4:], digest_of(good)),
+        (envelope[:4] + b"\2" + envelope[5:], digest_of(good)),
+        (envelope[:5] + b"\2" + envelope[6:], digest_of(good)),
+        (envelope[:6] + b"\1\0" + envelope[8:], digest_of(good)),
+        (envelope[:8] + struct.pack("<Q", 1 << 63) + envelope[16:], digest_of(good)),
+        (envelope, digest_of(good + b".")),
+        (envelope, bytes(32)),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_unpickled(raw, digest):
+    Trap.sprung = False
+    with staged(raw) as name, pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
+        read_payload(name, len(raw), L.CTRL_PY_REGISTER, digest)
+    assert not Trap.sprung
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-2")
+def test_a_size_other_than_announced_is_refused_and_the_right_one_is_not():
+    Trap.sprung = False
+    with staged(envelope) as name:
+        for size in (0, len(envelope) - 1, len(envelope) + 1):
+            with pytest.raises(CallableError, match=f"{size} bytes were announced"):
+                read_payload(name, size, L.CTRL_PY_REGISTER, digest_of(good))
+        assert not Trap.sprung
+        read_payload(name, len(envelope), L.CTRL_PY_REGISTER, digest_of(good))
+    assert Trap.sprung
+    assert pickle.loads(good)
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-3")
+def test_staged_bytes_have_no_name_in_any_file_system_and_are_gone_afterwards():
+    before = os.listdir("/dev/shm")
+    with staged(b"x" * 1000) as name:
+        assert os.listdir("/dev/shm") == before
+        assert len(name.encode()) < 32, "with its NUL it fits the mailbox"
+        with open(name, "rb") as file:
+            assert file.read() == b"x" * 1000
+    assert not os.path.exists(name)
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-3")
+def test_large_callables_travel():
+    data = bytes(np.random.default_rng(1).integers(0, 256, 3_000_000, np.uint8))
+    with Worker(3, num_sub_workers=2) as w:
+        seen = w.share(np.zeros(1, np.int64))
+        w.start()
+        handle = w.register(lambda: seen.__setitem__(0, len(data) + data[7]))
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert seen[0] == len(data) + data[7]

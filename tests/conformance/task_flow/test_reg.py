@@ -1,0 +1,258 @@
+"""FLOW-REG: getting a callable to the workers."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker
+from simpler_ref.errors import CallableError, LocalSlotExhaustedError
+from simpler_ref.native_chip import ChipCallable, CoreCallable
+from tests.support import Gate, make_args, wait_until
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+def adding(seen, i):
+    """Return a callable of its own for each `i`."""
+    return lambda: seen.__setitem__(i, seen[i] + 1)
+
+
+@pytest.mark.spec("FLOW-REG-1")
+@MODES
+def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch):
+    from simpler_ref.worker_manager import WorkerManager
+
+    monkeypatch.setattr(WorkerManager, "control", lambda *_, **__: pytest.fail("a request"))
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        seen = w.share(np.zeros(2, np.int64))
+        first = w.register(lambda: seen.__setitem__(0, 1))
+        w.unregister(w.register(lambda: 5))
+        second = w.register(lambda: seen.__setitem__(1, 1))
+        w.run(lambda orch, *_: [orch.submit_sub(first), orch.submit_sub(second)])
+        assert seen.tolist() == [1, 1]
+
+
+@pytest.mark.spec("FLOW-REG-2")
+@MODES
+def test_after_the_start_every_worker_has_it_when_register_returns(mode):
+    class Calls:
+        def run(self, callable, view, config):
+            callable(view)
+
+    w = Worker(3, num_sub_workers=2, child_mode=mode)
+    w.add_next_level(Calls())
+    with w:
+        w.run(lambda orch, *_: None)
+        pids = w.worker_pids()
+        seen = w.share(np.zeros(3, np.int64))
+        for round_ in range(1, 4):
+            handle = w.register(lambda args, r=round_: seen.__setitem__(args.scalar(0), r))
+
+            def orch_fn(orch, *_, handle=handle):
+                orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
+                orch.submit_next_level(handle, make_args(scalars=[2]))
+
+            w.run(orch_fn)
+            assert seen.tolist() == [round_] * 3
+        assert w.worker_pids() == pids
+
+
+@pytest.mark.spec("FLOW-REG-3")
+@MODES
+def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        seen = w.share(np.zeros(50, np.int64))
+        busy = w.register(lambda: sum(range(20000)))
+
+        def orch_fn(orch, *_):
+            for i in range(50):
+                orch.submit_sub(busy)
+                handle = w.register(adding(seen, i))
+                orch.submit_sub(handle)
+                if i % 3 == 0:
+                    w.unregister(handle)
+
+        w.run(orch_fn)
+        assert seen.tolist() == [1] * 50
+
+
+@pytest.mark.spec("FLOW-REG-3")
+@MODES
+def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
+    """The registration waits for the task; the other worker goes on meanwhile."""
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
+        count = w.share(np.zeros(2, np.int64))
+
+        def wait():
+            here.open(1)
+            go.wait()
+
+        waiting = w.register(wait)
+        adding = w.register(lambda: count.__setitem__(0, count[0] + 1))
+        found = []
+
+        def register():
+            found.append(w.register(lambda: count.__setitem__(1, count[1] + 1)))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(waiting)
+            here.wait()
+            thread = threading.Thread(target=register)
+            thread.start()
+            for _ in range(20):
+                orch.submit_sub(adding)
+            assert not found, "not every worker has it yet"
+            go.open()
+            thread.join()
+            orch.submit_sub(found[0])
+
+        w.run(orch_fn)
+        assert count.tolist() == [20, 1]
+
+
+@pytest.mark.spec("FLOW-REG-3")
+@MODES
+def test_several_threads_register_and_unregister_during_runs(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        nothing = w.register(lambda: None)
+        stop, errors = threading.Event(), []
+
+        def again(seed):
+            try:
+                while not stop.is_set():
+                    handle = w.register(lambda: seed)
+                    w.unregister(handle)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=again, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+
+        def orch_fn(orch, *_):
+            for _ in range(100):
+                orch.submit_sub(nothing)
+                orch.submit_sub_group(nothing, [TaskArgs()] * 2)
+
+        for _ in range(3):
+            w.run(orch_fn)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+
+
+@pytest.mark.spec("FLOW-REG-4")
+def test_the_successor_of_a_dead_worker_knows_everything():
+    with Worker(3, num_sub_workers=2) as w:
+        seen = w.share(np.zeros((3, 2), np.int64))
+
+        def make(row):
+            return lambda args: seen.__setitem__((row, args.scalar(0)), 1)
+
+        before = w.register(make(0))
+        w.start()
+        after = w.register(make(1))
+        gone = w.register(lambda: None)
+        w.unregister(gone)
+        for pid in w.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not w.worker_pids())
+        late = w.register(make(2))
+        pair = [make_args(scalars=[i]) for i in range(2)]
+        w.run(lambda orch, *_: [orch.submit_sub_group(h, pair) for h in (before, after, late)])
+        assert seen.tolist() == [[1, 1]] * 3
+
+
+@pytest.mark.spec("FLOW-REG-5")
+def test_callables_that_nobody_could_run_are_refused():
+    chip = ChipCallable.build([], "f", b"x", [(0, CoreCallable.build([], b"y"))])
+    with Worker(3, num_sub_workers=1) as w:
+        for _ in range(2):
+            with pytest.raises(CallableError, match="CALLABLE_KIND_UNSUPPORTED") as caught:
+                w.register(chip)
+            assert caught.value.code == "CALLABLE_KIND_UNSUPPORTED"
+            w.start()
+        for bad in (5, None, "f", b"bytes", object()):
+            with pytest.raises(TypeError, match="callable"):
+                w.register(bad)
+        assert not w._registry._used
+    with Worker(2) as w, pytest.raises(CallableError, match="CALLABLE_KIND_UNSUPPORTED"):
+        w.register(lambda: None)
+
+
+@pytest.mark.spec("FLOW-REG-6")
+def test_4096_callables_can_be_registered_and_no_more():
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.share(np.zeros(4097, np.int64))
+        handles = [w.register(adding(seen, i)) for i in range(4096)]
+        for _ in range(2):
+            with pytest.raises(LocalSlotExhaustedError, match=r"LOCAL_SLOT_EXHAUSTED.*4096"):
+                w.register(lambda: seen.__setitem__(4096, 1))
+        w.register(adding(seen, 7))  # one that is registered takes no place
+        w.unregister(handles[100])
+        last = w.register(lambda: seen.__setitem__(4096, 1))
+        w.run(lambda orch, *_: [orch.submit_sub(h) for h in (handles[0], handles[4095], last)])
+        assert np.flatnonzero(seen).tolist() == [0, 4095, 4096]
+        with pytest.raises(LocalSlotExhaustedError):
+            w.register(lambda: None)
+
+
+def family(mode):
+    """Return the top of three levels and the Workers below it."""
+    lowest, middle = Worker(3, num_sub_workers=1), Worker(4, child_mode="thread")
+    middle.add_worker(lowest)
+    top = Worker(5, child_mode=mode)
+    top.add_worker(middle)
+    return top, middle, lowest
+
+
+@pytest.mark.spec("FLOW-REG-7")
+def test_a_worker_that_runs_in_another_process_takes_no_registrations_here():
+    top, middle, lowest = family("process")
+    with top:
+        leaf = lowest.register(lambda: None)  # after init, before the start
+        nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
+        top.start()
+        for below, handle in ((middle, nested), (lowest, leaf)):
+            with pytest.raises(RuntimeError, match="runs as a child"):
+                below.register(lambda: 1)
+            with pytest.raises(RuntimeError, match="runs as a child"):
+                below.unregister(handle)
+        handle = top.register(lambda orch, args, config: orch.submit_next_level(nested))
+        top.run(lambda orch, *_: orch.submit_next_level(handle))
+
+
+@pytest.mark.spec("FLOW-REG-7", "FLOW-REG-2")
+def test_a_worker_that_runs_in_a_thread_takes_registrations():
+    top, middle, lowest = family("thread")
+    with top:
+        top.start()
+        ran = []
+        leaf = lowest.register(adding(top.share(np.zeros(1, np.int64)), 0))
+        nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
+        handle = top.register(
+            lambda orch, args, config: (ran.append(1), orch.submit_next_level(nested))
+        )
+        top.run(lambda orch, *_: orch.submit_next_level(handle))
+        assert ran == [1]
+
+
+@pytest.mark.spec("FLOW-REG-3", "FLOW-REG-7")
+@MODES
+def test_a_nested_orch_function_can_register_with_its_own_worker(mode):
+    below = Worker(3, num_sub_workers=1)
+    w = Worker(4, child_mode=mode)
+    w.add_worker(below)
+    with w:
+        seen = w.share(np.zeros(1, np.int64))
+
+        def orch3(orch, args, config):
+            orch.submit_sub(below.register(lambda: seen.__setitem__(0, 1)))
+
+        handle = w.register(orch3)
+        w.run(lambda orch, *_: orch.submit_next_level(handle))
+        assert seen[0] == 1

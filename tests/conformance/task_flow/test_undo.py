@@ -1,0 +1,196 @@
+"""FLOW-UNDO: registrations that fail.
+
+The workers here are of a kind that refuses, hangs or dies when it is told to by shared words.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker
+from simpler_ref.children import WorkerKind
+from simpler_ref.errors import CallableError
+from tests.support import Gate
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+FINE, REFUSE, HANG, DIE = range(4)
+
+
+class Obedient(WorkerKind):
+    """Installs and removes as its words say: [install, remove, installed now, removals asked]."""
+
+    label = "obedient"
+
+    def __init__(self, words):
+        self.words = words
+
+    def _act(self, what):
+        if what == REFUSE:
+            raise OSError("the disk is full")
+        if what == HANG:
+            time.sleep(1.0)
+        if what == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self, target):
+        self._act(self.words[0])
+        self.words[2] += 1
+        return target
+
+    def remove(self, installed):
+        self.words[3] += 1
+        self._act(self.words[1])
+        self.words[2] -= 1
+
+    def run(self, callable, view, config):
+        callable()
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(mode, count=3, **more):
+        memory = Worker(3)
+        memory.init()
+        words = [memory.share(np.zeros(4, np.int64)) for _ in range(count)]
+        w = Worker(3, child_mode=mode, **more)
+        for one in words:
+            w.add_next_level(Obedient(one))
+        w.init()
+        w.start()
+        made.extend([w, memory])
+        return w, words
+
+    yield make
+    for w in made:
+        w.close()
+
+
+def installed(words):
+    return [int(one[2]) for one in words]
+
+
+def function():
+    return 1
+
+
+# ---------------------------------------------------------------- a partial failure
+@pytest.mark.spec("FLOW-UNDO-1")
+@MODES
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, mode, which):
+    w, words = make(mode)
+    words[which][0] = REFUSE
+    for _ in range(2):
+        with pytest.raises(CallableError, match="the disk is full") as caught:
+            w.register(function)
+        assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
+        assert f"obedient {which}" in str(caught.value)
+        assert installed(words) == [0, 0, 0]
+        assert not w._registry._used
+    words[which][0] = FINE
+    handle = w.register(function)
+    assert installed(words) == [1, 1, 1]
+    w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
+
+
+@pytest.mark.spec("FLOW-UNDO-1")
+@MODES
+def test_if_a_worker_is_busy_for_too_long_all_forget(make, mode):
+    with Gate() as here, Gate() as go:
+        w, words = make(mode, py_control_timeout_s=0.2)
+
+        def wait():
+            here.open(1)
+            go.wait()
+
+        waiting = w.register(wait) if mode == "thread" else w.register(_waits(here, go))
+        before = installed(words)
+
+        def orch_fn(orch, *_):
+            orch.submit_next_level(waiting, worker=1)
+            here.wait()
+            with pytest.raises(CallableError, match=r"REGISTER_PARTIAL_FAILURE.*obedient 1.*busy"):
+                w.register(function)
+            assert installed(words) == before
+            go.open()
+
+        w.run(orch_fn)
+        handle = w.register(function)
+        w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
+
+
+class _Waits:
+    """Two gates as descriptors: they are the same numbers in a forked worker."""
+
+    def __init__(self, here, go):
+        self.here, self.go = here._fd, go._fd
+
+    def __call__(self):
+        os.eventfd_write(self.here, 1)
+        os.eventfd_read(self.go)
+
+
+def _waits(here, go):
+    return _Waits(here, go)
+
+
+@pytest.mark.spec("FLOW-UNDO-1")
+@pytest.mark.parametrize("what", [HANG, DIE])
+def test_if_a_process_hangs_or_dies_in_it_all_forget_and_the_next_run_has_all(make, what):
+    w, words = make("process", py_control_timeout_s=0.3)
+    words[1][0] = what
+    with pytest.raises(CallableError, match=r"REGISTER_PARTIAL_FAILURE.*obedient 1"):
+        w.register(function)
+    assert installed(words) == [0, 0, 0]
+    words[1][0] = FINE
+    w.run(lambda orch, *_: None)
+    handle = w.register(function)
+    assert installed(words) == [1, 1, 1]
+    w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
+
+
+# ---------------------------------------------------------------- a roll-back that fails
+@pytest.mark.spec("FLOW-UNDO-2")
+@MODES
+def test_if_the_roll_back_is_not_confirmed_the_callable_is_of_no_more_use(make, mode):
+    w, words = make(mode)
+    words[2][0] = REFUSE
+    words[0][1] = REFUSE
+    with pytest.raises(CallableError, match="REGISTER_CLEANUP_UNCERTAIN") as caught:
+        w.register(function)
+    assert caught.value.code == "REGISTER_CLEANUP_UNCERTAIN"
+    assert "the disk is full" in str(caught.value)
+    assert [int(one[3]) for one in words] == [1, 1, 0], "both that had it were asked"
+    words[2][0] = words[0][1] = FINE
+    for _ in range(2):
+        with pytest.raises(CallableError, match="REGISTER_CLEANUP_UNCERTAIN"):
+            w.register(function)
+    other = w.register(lambda: 2)
+    w.run(lambda orch, *_: orch.submit_next_level_group(other, [TaskArgs()] * 3))
+    fresh, _ = make(mode)
+    fresh.register(function)
+
+
+# ---------------------------------------------------------------- what cannot travel
+@pytest.mark.spec("FLOW-UNDO-3")
+def test_what_cannot_be_serialised_is_refused_once_processes_run():
+    lock = threading.Lock()
+    with Worker(3, num_sub_workers=2) as w:
+
+        def body():
+            with lock:
+                pass
+
+        early = w.register(body)
+        w.start()
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"cannot be serialised.*before"):
+                w.register(body)
+        w.run(lambda orch, *_: orch.submit_sub(early))
+        assert len(w._registry._used) == 1

@@ -1,0 +1,170 @@
+"""FLOW-UNREG: taking a callable back."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker
+from simpler_ref.errors import CallableError, ControlError
+from tests.conformance.task_flow.test_undo import FINE, REFUSE, function, installed, make
+
+__all__ = ["make"]
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+def other():
+    return 2
+
+
+# ---------------------------------------------------------------- gone
+@pytest.mark.spec("FLOW-UNREG-1")
+@MODES
+@pytest.mark.parametrize("when", ["before the start", "after it"])
+def test_an_unregistered_handle_is_dead(mode, when):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        if when == "after it":
+            w.start()
+        handle = w.register(function)
+        w.unregister(handle)
+        with pytest.raises(KeyError, match="is not live"):
+            w.unregister(handle)
+        with pytest.raises(KeyError, match="is not live"):
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+
+
+@pytest.mark.spec("FLOW-UNREG-1")
+@MODES
+def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
+    w, words = make(mode)
+    first, second = w.register(function), w.register(function)
+    assert installed(words) == [1, 1, 1]
+    w.unregister(first)
+    assert installed(words) == [1, 1, 1]
+    w.unregister(second)
+    assert installed(words) == [0, 0, 0]
+    w.register(function)
+    assert installed(words) == [1, 1, 1]
+
+
+@pytest.mark.spec("FLOW-UNREG-1")
+@MODES
+def test_slots_are_used_again_and_never_run_the_callable_before(mode):
+    """Far more callables than a table or a cache could hold if none were given back."""
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        seen = w.share(np.zeros(1, np.int64))
+        w.start()
+        for i in range(100):
+            handle = w.register(_storing(seen, i))
+            w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
+            assert seen[0] == i
+            w.unregister(handle)
+        assert not w._registry._used
+
+
+def _storing(seen, i):
+    return lambda: seen.__setitem__(0, i)
+
+
+# ---------------------------------------------------------------- during a run
+@pytest.mark.spec("FLOW-UNREG-2")
+@MODES
+def test_tasks_submitted_before_still_run(make, mode):
+    w, words = make(mode)
+    handle = w.register(function)
+
+    def orch_fn(orch, *_):
+        for _ in range(30):
+            orch.submit_next_level(handle)
+        w.unregister(handle)
+        with pytest.raises(KeyError, match="is not live"):
+            orch.submit_next_level(handle)
+        assert installed(words) == [1, 1, 1], "it stays until the run ends"
+
+    w.run(orch_fn)
+    assert installed(words) == [0, 0, 0]
+
+
+@pytest.mark.spec("FLOW-UNREG-2")
+@MODES
+def test_what_is_registered_again_before_the_run_ends_stays(make, mode):
+    w, words = make(mode)
+    handle = w.register(function)
+    again = []
+
+    def orch_fn(orch, *_):
+        orch.submit_next_level(handle)
+        w.unregister(handle)
+        again.append(w.register(function))
+        orch.submit_next_level(again[0])
+
+    w.run(orch_fn)
+    assert installed(words) == [1, 1, 1]
+    w.run(lambda orch, *_: orch.submit_next_level_group(again[0], [TaskArgs()] * 3))
+
+
+# ---------------------------------------------------------------- not confirmed
+@pytest.mark.spec("FLOW-UNREG-3")
+@MODES
+def test_an_unconfirmed_removal_leaves_a_tombstone(make, mode):
+    w, words = make(mode)
+    handle = w.register(function)
+    words[1][1] = REFUSE
+    with pytest.raises(ControlError, match=r"obedient 1.*the disk is full"):
+        w.unregister(handle)
+    words[1][1] = FINE
+    with pytest.raises(CallableError, match="REGISTER_TOMBSTONE_ACTIVE") as caught:
+        w.register(function)
+    assert caught.value.code == "REGISTER_TOMBSTONE_ACTIVE"
+    with pytest.raises(CallableError, match="UNREGISTER_TOMBSTONE_ACTIVE") as caught:
+        w.unregister(handle)
+    assert caught.value.code == "UNREGISTER_TOMBSTONE_ACTIVE"
+    with pytest.raises(KeyError, match="is not live"):
+        w.run(lambda orch, *_: orch.submit_next_level(handle))
+    fine = w.register(other)
+    w.run(lambda orch, *_: orch.submit_next_level_group(fine, [TaskArgs()] * 3))
+
+
+@pytest.mark.spec("FLOW-UNREG-3")
+@MODES
+def test_a_removal_after_a_run_that_is_not_confirmed_is_warned_of(make, mode, caplog):
+    w, words = make(mode)
+    handle = w.register(function)
+    words[0][1] = REFUSE
+
+    def orch_fn(orch, *_):
+        orch.submit_next_level(handle)
+        w.unregister(handle)
+
+    w.run(orch_fn)
+    (record,) = caplog.records
+    assert "obedient 0" in record.getMessage()
+    with pytest.raises(CallableError, match="REGISTER_TOMBSTONE_ACTIVE"):
+        w.register(function)
+
+
+@pytest.mark.spec("FLOW-UNREG-4")
+@MODES
+def test_the_other_workers_forget_it_all_the_same(make, mode):
+    w, words = make(mode)
+    handle = w.register(function)
+    words[0][1] = REFUSE
+    with pytest.raises(ControlError, match="obedient 0"):
+        w.unregister(handle)
+    assert installed(words) == [1, 0, 0]
+
+
+@pytest.mark.spec("FLOW-UNREG-4")
+@MODES
+def test_other_callables_that_were_unregistered_in_the_same_run_go_all_the_same(make, mode):
+    w, words = make(mode)
+    first, second = w.register(function), w.register(other)
+    assert installed(words) == [2, 2, 2]
+
+    def orch_fn(orch, *_):
+        w.unregister(first)
+        words[0][1] = REFUSE
+        w.unregister(second)
+
+    w.run(orch_fn)
+    assert installed(words) == [2, 0, 0]
+    assert not w._registry._used, "their places are free"

@@ -1,0 +1,150 @@
+"""FLOW-VIEW: what the callable receives."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, TaskArgs, TaskError, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.children import ReceivedArgs
+from simpler_ref.jit import layout as L
+from tests.support import make_args
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+def view(tensors, scalars):
+    """Return a view over a mailbox whose counts are these, whether they fit or not."""
+    made = ReceivedArgs.__new__(ReceivedArgs)
+    made._box = memoryview(bytearray(L.MAILBOX_SIZE))
+    struct.pack_into("<ii", made._box, L.MAILBOX_OFF_ARGS, tensors, scalars)
+    return made
+
+
+@pytest.mark.spec("FLOW-VIEW-1")
+@MODES
+def test_a_view_reads_like_task_args_and_cannot_be_changed(mode):
+    def body(args):
+        assert isinstance(args, TaskArgs)
+        assert (args.tensor_count(), args.scalar_count(), len(args)) == (2, 3, 5)
+        assert args.tensor(1).shapes == (2, 3)
+        assert args.tensor(0).numpy().tolist() == [1, 2]
+        assert (args.scalar(0), args.scalar(1)) == (7, 2**64 - 1)
+        assert args.scalar_float(2) == 0.5
+        for change in (
+            lambda: args.add_tensor(args.tensor(0)),
+            lambda: args.add_scalar(1),
+            lambda: args.set_tag(0, T.INPUT),
+            lambda: args.clear(),
+        ):
+            with pytest.raises(RuntimeError, match="cannot be changed"):
+                change()
+        with pytest.raises(RuntimeError, match="tags"):
+            args.tag(0)
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(np.array([1, 2])), w.share(np.zeros((2, 3), np.float32))
+        args = make_args((x, T.INPUT), (y, T.INOUT), scalars=[7, -1, 0.5])
+        handle = w.register(body)
+        w.run(lambda orch, *_: orch.submit_sub(handle, args))
+        assert args.tag(1) == T.INOUT, "the caller's are as they were"
+
+
+@pytest.mark.spec("FLOW-VIEW-2")
+@MODES
+@pytest.mark.parametrize("pool", ["sub", "next_level"])
+def test_a_view_that_is_kept_is_refused_and_what_was_taken_from_it_stays(mode, pool):
+    kept = []
+
+    class Keeps:
+        def run(self, callable, view, config):
+            callable(view)
+
+    def body(args):
+        if kept:
+            old, tensor, array = kept[0]
+            for use in (
+                old.tensor_count,
+                lambda: old.tensor(0),
+                lambda: old.scalar(0),
+                lambda: len(old),
+                old.config,
+            ):
+                with pytest.raises(RuntimeError, match="has ended"):
+                    use()
+            assert tensor.numpy().tolist() == array.tolist() == [3, 4]
+        kept.append((args, args.tensor(0), args.tensor(0).numpy()))
+
+    w = Worker(3, num_sub_workers=1, child_mode=mode)
+    w.add_next_level(Keeps())
+    with w:
+        first, second = w.share(np.array([3, 4])), w.share(np.array([5, 6]))
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            submit = getattr(orch, f"submit_{pool}")
+            for one in (first, second):
+                submit(handle, make_args((one, T.INOUT), scalars=[1]))
+
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("FLOW-VIEW-2")
+@MODES
+def test_the_arguments_of_a_nested_orch_function_end_with_its_task(mode):
+    kept = []
+
+    def orch3(orch, args, config):
+        assert args.scalar(0) == 5
+        if kept:
+            with pytest.raises(RuntimeError, match="has ended"):
+                kept[0].scalar(0)
+        kept.append(args)
+
+    w = Worker(4, child_mode=mode)
+    w.add_worker(Worker(3))
+    with w:
+        handle = w.register(orch3)
+        for _ in range(2):
+            w.run(
+                lambda orch, *_: orch.submit_next_level(
+                    handle, make_args(scalars=[5]), CallConfig()
+                )
+            )
+
+
+@pytest.mark.spec("FLOW-VIEW-3")
+@pytest.mark.parametrize("i", [2, -1, 1 << 40])
+def test_an_index_out_of_range_is_an_index_error(i):
+    made = view(2, 2)
+    for read in (made.tensor, made.scalar, made.scalar_float):
+        with pytest.raises(IndexError, match="out of range: there are 2"):
+            read(i)
+
+
+@pytest.mark.spec("FLOW-VIEW-3")
+@pytest.mark.parametrize(
+    "tensors, scalars",
+    [(-1, 0), (0, -1), (376, 0), (0, 1878), (375, 5), (2**31 - 1, 2**31 - 1), (-1, 10)],
+)
+def test_counts_that_do_not_fit_are_refused_with_both_numbers(tensors, scalars):
+    made = view(tensors, scalars)
+    for read in (len, lambda v: v.tensor(0), lambda v: v.scalar(0), lambda v: v.tensor_count()):
+        with pytest.raises(RuntimeError, match=f"{tensors} tensors and {scalars} scalars.*15024"):
+            read(made)
+
+
+@pytest.mark.spec("FLOW-VIEW-3")
+@pytest.mark.parametrize("tensors, scalars", [(375, 2), (0, 1877), (0, 0)])
+def test_counts_that_just_fit_are_not(tensors, scalars):
+    assert len(view(tensors, scalars)) == tensors + scalars
+
+
+@pytest.mark.spec("FLOW-VIEW-3")
+@MODES
+def test_an_index_error_in_a_worker_is_the_tasks_failure(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(lambda args: args.tensor(0))
+        with pytest.raises(TaskError, match="IndexError: tensor index 0"):
+            w.run(lambda orch, *_: orch.submit_sub(handle))

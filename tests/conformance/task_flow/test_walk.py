@@ -1,0 +1,72 @@
+"""FLOW-WALK: from end to end."""
+
+import os
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, TaskArgs, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.native_chip import ChipCallable
+from tests.unit.native_chip_kernels import add_core
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+@pytest.mark.spec("FLOW-WALK-1")
+def test_three_levels_from_run_to_leaf_and_back():
+    with Worker(3) as memory:
+        trail = memory.share(np.zeros((6, 2), np.int64))
+        step = memory.share(np.zeros(1, np.int64))
+
+        def mark():
+            trail[step[0]] = step[0], os.getpid()
+            step[0] += 1
+
+        l3 = Worker(3, num_sub_workers=1)
+        verify = l3.register(lambda: mark())
+
+        def orch3(orch, args, config):
+            mark()
+            orch.submit_sub(verify)
+
+        w4 = Worker(4, num_sub_workers=0)
+        l3_orch = w4.register(orch3)
+        w4.add_worker(l3)
+        w4.init()
+
+        def orch4(orch, args, config):
+            mark()
+            assert orch.submit_next_level(l3_orch, TaskArgs(), CallConfig()) is None
+
+        w4.run(orch4)
+        assert step[0] == 3
+        pids = trail[:3, 1].tolist()
+        assert pids[0] == os.getpid() and len(set(pids)) == 3
+        w4.run(orch4)
+        assert trail[3:6, 1].tolist() == pids
+        w4.close()
+
+
+@pytest.mark.spec("FLOW-WALK-2")
+@MODES
+def test_one_chip_adds_two_inputs_into_the_users_memory(mode):
+    with Worker(3, device_ids=[0], child_mode=mode) as w3:
+        a = w3.share(np.random.default_rng(1).random(1000, np.float32))
+        b = w3.share(np.random.default_rng(2).random(1000, np.float32))
+        c = w3.share(np.zeros(1000, np.float32))
+        kernel = w3.register(ChipCallable.from_kernel(add_core()))
+        args = TaskArgs()
+        for tensor, tag in ((a, T.INPUT), (b, T.INPUT), (c, T.OUTPUT)):
+            args.add_tensor(tensor, tag)
+
+        def orch_fn(orch, view, cfg):
+            chip_args = TaskArgs()
+            for i in range(view.tensor_count()):
+                chip_args.add_tensor(view.tensor(i), T.INPUT if i < 2 else T.OUTPUT)
+            orch.submit_next_level(kernel, chip_args, cfg)
+
+        timing = w3.run(orch_fn, args, CallConfig(block_dim=3))
+        assert (c == a + b).all()
+        assert (timing.tasks, timing.edges) == (1, 0)
+        assert timing.device_wall_ns > 0

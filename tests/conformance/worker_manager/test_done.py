@@ -1,0 +1,284 @@
+"""WM-DONE: the end of a group."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref.jit import layout as L
+from tests.support import (
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    Driver,
+    Gate,
+    make_args,
+    member,
+    reads,
+    wait_until,
+    writes,
+)
+
+KEY = 0x7000_0000
+
+
+@pytest.fixture
+def three():
+    """Give a driver whose three workers run a group with a consumer."""
+    driver = Driver(sub=3)
+    driver.group = driver.submit_group(member(writes(KEY)), member(), member())
+    driver.consumer = driver.submit(reads(KEY))
+    driver.settle()
+    yield driver
+    driver.close()
+
+
+def error_text(driver):
+    raw = driver.mem[L.ERROR_MSG : L.ERROR_MSG + L.ERROR_MSG_WORDS].tobytes()
+    return raw.split(b"\0")[0].decode()
+
+
+# ---------------------------------------------------------------- the last member
+@pytest.mark.spec("WM-DONE-1")
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_a_group_completes_once_with_its_last_member(three, order):
+    for done, worker in enumerate(order):
+        assert three.state(three.group) == RUNNING
+        assert three.mem[L.COMPLETED_COUNT] == 0
+        assert len(three.members(three.group)) == 3 - done
+        three.post_done(worker)
+        three.settle()
+    assert three.state(three.group) == COMPLETED
+    assert three.mem[L.COMPLETED_COUNT] == 1
+    assert three.state(three.consumer) == RUNNING
+    assert three.refs(three.group) == (2, 1)
+
+
+@pytest.mark.spec("WM-DONE-1")
+def test_members_that_finish_together_complete_their_group_once(three):
+    for worker in range(3):
+        three.post_done(worker)
+    three.settle()
+    assert three.state(three.group) == COMPLETED
+    assert three.mem[L.COMPLETED_COUNT] == 1
+
+
+@pytest.mark.spec("WM-DONE-1")
+def test_a_worker_whose_member_is_done_can_have_another_task(three):
+    single = three.submit()
+    three.settle()
+    three.post_done(1)
+    three.settle()
+    assert three.worker_of(single) == 1
+    assert three.state(single) == three.state(three.group) == RUNNING
+
+
+# ---------------------------------------------------------------- the first failure
+@pytest.mark.spec("WM-DONE-2")
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, worker):
+    failed = three.members(three.group)[worker]
+    three.post_done(worker, ValueError("first"))
+    three.settle()
+    assert three.state(three.group) == RUNNING
+    for other in {0, 1, 2} - {worker}:
+        three.post_done(other, KeyError("second"))
+        three.settle()
+    assert three.state(three.group) == three.state(three.consumer) == FAILED
+    assert error_text(three) == "ValueError: first"
+    assert three.mem[L.ERROR_MEMBER] == failed
+    assert three.mem[L.ERROR_WORKER] == worker
+    assert three.mem[L.FAILED_COUNT] == 2, "the group and its consumer"
+
+
+@pytest.mark.spec("WM-DONE-2")
+def test_the_failure_of_the_last_member_fails_the_group_as_well(three):
+    three.post_done(0)
+    three.post_done(1)
+    three.settle()
+    three.post_done(2, ValueError("last"))
+    three.settle()
+    assert three.state(three.group) == FAILED
+    assert error_text(three) == "ValueError: last"
+
+
+@pytest.mark.spec("WM-DONE-2")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_the_error_names_the_member_and_its_worker(mode):
+    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
+
+        def body(args):
+            if args.scalar(0) == 1:
+                raise ValueError("not me")
+
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(3)])
+
+        with pytest.raises(TaskError, match=r"sub_worker \d.*task 0.*member 1.*ValueError: not me"):
+            w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- members that need not start
+@pytest.mark.spec("WM-DONE-3")
+def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three):
+    three.mem[L.SPIN_NS] = 0
+    three.post_done(0, ValueError("first"))
+    three.settle()
+    assert three.x.receive(three.mem, 1) == L.PARK, "there is nothing to call"
+    assert three.mailbox_state(1) == (L.TASK_DONE, L.SKIPPED)
+    three.settle()
+    assert three.state(three.group) == RUNNING
+    three.post_done(2)
+    three.settle()
+    assert three.state(three.group) == FAILED
+    assert error_text(three) == "ValueError: first"
+
+
+@pytest.mark.spec("WM-DONE-3")
+def test_a_member_that_has_started_is_let_finish(three):
+    assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
+    three.post_done(0, ValueError("first"))
+    three.settle()
+    assert three.mailbox_state(1) == (L.TASK_READY, 0)
+    assert three.given(1) == three.group
+    three.post_done(1)
+    three.post_done(2)
+    three.settle()
+    assert three.state(three.group) == FAILED
+
+
+@pytest.mark.spec("WM-DONE-3")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
+        done = w.share(np.zeros(1, np.int64))
+
+        def body(args):
+            if args.scalar(0) == 0:
+                here.wait()
+                raise ValueError("early")
+            here.open(1)
+            go.wait()
+            done[0] = 1
+
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
+            wait_until(lambda: w._runtime.engine.mem[L.RUN_ERROR])
+            go.open()
+
+        with pytest.raises(TaskError, match="early"):
+            w.run(orch_fn)
+        assert done[0] == 1
+
+
+# ---------------------------------------------------------------- a worker that dies
+@pytest.mark.spec("WM-DONE-4")
+def test_a_member_whose_worker_dies_has_failed_and_the_others_go_on(three):
+    three.kill(1, -9)
+    three.settle()
+    assert three.state(three.group) == RUNNING
+    assert (three.mem[L.RUN_ERROR], three.mem[L.ERROR_WORKER]) == (L.ENDPOINT_FAILURE, 1)
+    three.post_done(0)
+    three.settle()
+    assert three.state(three.group) == RUNNING
+    three.post_done(2)
+    three.settle()
+    assert three.state(three.group) == FAILED
+    assert three.mem[L.BUSY] == 0
+
+
+@pytest.mark.spec("WM-DONE-4")
+def test_a_worker_that_dies_after_its_answer_has_done_its_member(three):
+    three.post_done(1)
+    three.kill(1, -9)
+    three.settle()
+    three.post_done(0)
+    three.post_done(2)
+    three.settle()
+    assert three.state(three.group) == COMPLETED
+
+
+@pytest.mark.spec("WM-DONE-4")
+def test_all_workers_of_a_group_may_die(three):
+    for worker in range(3):
+        three.kill(worker)
+    three.settle()
+    assert three.state(three.group) == FAILED
+    assert (three.mem[L.BUSY], three.mem[L.RUN_ERROR]) == (0, L.ENDPOINT_FAILURE)
+
+
+@pytest.mark.spec("WM-DONE-4", "WM-DONE-2")
+def test_the_death_of_a_members_worker_is_reported_with_the_member():
+    with Worker(3, num_sub_workers=2) as w:
+
+        def body(args):
+            if args.scalar(0) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
+
+        with pytest.raises(WorkerLostError, match=r"task 0 .*member 1.*SIGKILL") as caught:
+            w.run(orch_fn)
+        assert caught.value.status == -signal.SIGKILL
+        fine = w.register(lambda: None)
+        w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
+
+
+# ---------------------------------------------------------------- and then the next task
+@pytest.mark.spec("WM-DONE-5")
+def test_the_next_task_of_a_worker_that_skipped_a_member_runs(three):
+    three.mem[L.SPIN_NS] = 0
+    three.post_done(0, ValueError("first"))
+    three.settle()
+    for worker in (1, 2):
+        three.x.receive(three.mem, worker)
+    three.settle()
+    assert three.state(three.group) == FAILED
+    three.finish_run()
+    three.reclaim()
+    three.end_run()
+    three.begin_run()
+    slots = [three.submit() for _ in range(3)]
+    three.settle()
+    for worker in range(3):
+        assert three.x.receive(three.mem, worker) == L.RESOLVE
+        assert three.word(worker, L.W_SKIP) == 0
+    assert [three.state(s) for s in slots] == [RUNNING] * 3
+
+
+@pytest.mark.spec("WM-DONE-5")
+def test_a_control_request_is_not_skipped(three):
+    three.post_done(0, ValueError("first"))
+    three.settle()
+    three.x.post(three.mem, 1, L.CONTROL_REQUEST, 0)
+    assert three.x.receive(three.mem, 1) == L.CONTROL
+
+
+@pytest.mark.spec("WM-DONE-5", "WM-DONE-3")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_after_a_failed_group_the_same_workers_run_everything(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        count = w.share(np.zeros(2, np.int64))
+
+        def fail(args):
+            raise ValueError(args.scalar(0))
+
+        def note(args):
+            count[args.scalar(0)] += 1
+
+        failing, noting = w.register(fail), w.register(note)
+        pair = [make_args(scalars=[i]) for i in range(2)]
+        for _ in range(20):
+            with pytest.raises(TaskError, match=r"ValueError: [01]"):
+                w.run(lambda orch, *_: orch.submit_sub_group(failing, pair))
+            w.run(lambda orch, *_: orch.submit_sub_group(noting, pair))
+        assert count.tolist() == [20, 20]

@@ -1,0 +1,363 @@
+"""WM-GROUP: one task on several workers."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, TaskArgs, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import ContinuousTensor, DataType
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    COMPLETED,
+    PENDING,
+    RUNNING,
+    Driver,
+    auto,
+    make_args,
+    member,
+    overwrites,
+    reads,
+    updates,
+    writes,
+)
+
+KEY = 0x7000_0000
+A, B, C = KEY, KEY + 0x100, KEY + 0x200
+
+
+def arguments(driver, worker):
+    """Return the tensors' addresses and the scalars that stand in a mailbox."""
+    box = driver.mailbox(worker).tobytes()
+    tensors, scalars = struct.unpack_from("<ii", box, 1104)
+    addresses = [struct.unpack_from("<Q", box, 1112 + 40 * i)[0] for i in range(tensors)]
+    return addresses, list(struct.unpack_from(f"<{scalars}Q", box, 1112 + 40 * tensors))
+
+
+# ---------------------------------------------------------------- one task
+@pytest.mark.spec("WM-GROUP-1")
+def test_a_group_is_one_task_with_one_slot_and_one_scope_reference(driver):
+    before = driver.live()
+    group = driver.submit_group(member(reads(A)), member(reads(B)))
+    after = driver.submit()
+    assert driver.live() == before + 2
+    assert driver.id(after) == driver.id(group) + 1
+    assert driver.refs(group) == (1, 0)
+    assert driver.wiring_queue() == [group, after]
+
+
+@pytest.mark.spec("WM-GROUP-1")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_run_counts_a_group_as_one_task(mode):
+    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
+        nothing = w.register(lambda: None)
+        timing = w.run(lambda orch, *_: orch.submit_sub_group(nothing, [TaskArgs()] * 3))
+        assert timing.tasks == 1
+
+
+# ---------------------------------------------------------------- what each member gets
+@pytest.mark.spec("WM-GROUP-2")
+def test_each_member_is_sent_its_own_arguments_with_the_groups_callable():
+    driver = Driver(sub=3)
+    members = [
+        member(reads(A), updates(B), scalars=[1]),
+        member(scalars=[2, 3, 4]),
+        member(overwrites(C)),
+    ]
+    group = driver.submit_group(*members, callable=9)
+    driver.run_pass()
+    sent = {m: w for w, m in driver.members(group).items()}
+    assert sorted(sent) == [0, 1, 2]
+    assert arguments(driver, sent[0]) == ([A, B], [1])
+    assert arguments(driver, sent[1]) == ([], [2, 3, 4])
+    assert arguments(driver, sent[2]) == ([C], [])
+    for worker in sent.values():
+        assert driver.mailbox(worker)[1072:1104].tobytes() == driver.digest(9)
+        assert driver.mailbox_state(worker) == (L.TASK_READY, 0)
+    driver.close()
+
+
+@pytest.mark.spec("WM-GROUP-2")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_each_member_is_called_once_with_its_own_arguments(mode):
+    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
+        data = [w.share(np.full(4, i, np.int64)) for i in range(3)]
+        calls = w.share(np.zeros(3, np.int64))
+
+        def body(args):
+            me = args.scalar(0)
+            args.tensor(0).numpy()[:] += 10 * args.scalar(1)
+            calls[me] += 1
+
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            for _ in range(5):
+                orch.submit_sub_group(
+                    handle, [make_args((data[i], T.INOUT), scalars=[i, i + 1]) for i in range(3)]
+                )
+
+        w.run(orch_fn)
+        assert calls.tolist() == [5, 5, 5]
+        assert [block.tolist() for block in data] == [[50] * 4, [101] * 4, [152] * 4]
+
+
+@pytest.mark.spec("WM-GROUP-2")
+def test_all_members_of_a_next_level_group_get_its_configuration():
+    class Notes:
+        def __init__(self, seen):
+            self.seen = seen
+
+        def run(self, callable, view, config):
+            self.seen[view.scalar(0)] = config.block_dim
+
+    with Worker(3) as prober:
+        seen = prober.share(np.zeros(2, np.int64))
+        w = Worker(3)
+        for _ in range(2):
+            w.add_next_level(Notes(seen))
+        with w:
+            handle = w.register(lambda: None)
+            groups = [make_args(scalars=[i]) for i in range(2)]
+            config = CallConfig(block_dim=7)
+            w.run(lambda orch, *_: orch.submit_next_level_group(handle, groups, config))
+        assert seen.tolist() == [7, 7]
+
+
+@pytest.mark.spec("WM-GROUP-2")
+def test_a_member_without_arguments_may_be_none():
+    with Worker(3, num_sub_workers=2) as w:
+        seen = w.share(np.zeros(2, np.int64))
+        handle = w.register(lambda args: seen.__setitem__(len(args), 1))
+        w.run(lambda orch, *_: orch.submit_sub_group(handle, [None, make_args(scalars=[1])]))
+        assert seen.tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- dependencies
+@pytest.mark.spec("WM-GROUP-3")
+def test_a_group_waits_for_the_producers_of_all_members(driver):
+    first, second = driver.submit(writes(A)), driver.submit(writes(B))
+    group = driver.submit_group(member(reads(A)), member(updates(B)))
+    assert driver.producers(group) == [first, second]
+    driver.finish(first)
+    assert driver.state(group) == PENDING
+    driver.finish(second)
+    assert driver.state(group) == RUNNING
+
+
+@pytest.mark.spec("WM-GROUP-3")
+def test_whoever_reads_what_a_member_wrote_waits_for_the_whole_group(driver):
+    group = driver.submit_group(member(writes(A)), member(overwrites(B)))
+    readers = [driver.submit(reads(A)), driver.submit(reads(B))]
+    assert [driver.lookup(A), driver.lookup(B)] == [group, group]
+    driver.settle()
+    driver.post_done(0)
+    driver.settle()
+    assert driver.state(group) == RUNNING
+    assert [driver.state(r) for r in readers] == [PENDING, PENDING]
+    driver.post_done(1)
+    driver.settle()
+    assert driver.state(group) == COMPLETED
+    assert [driver.state(r) for r in readers] == [RUNNING, RUNNING]
+
+
+# ---------------------------------------------------------------- de-duplication
+@pytest.mark.spec("WM-GROUP-4")
+def test_a_producer_that_several_members_lead_to_counts_once(driver):
+    producer = driver.submit(writes(A), writes(B))
+    group = driver.submit_group(member(reads(A), reads(B)), member(reads(B), updates(A)))
+    assert driver.producers(group) == [producer]
+    assert driver.refs(producer) == (2, 0)
+    driver.settle()
+    assert driver.fanin(group) == 1
+    assert driver.consumers(producer) == [group]
+    driver.finish_everything()
+    driver.finish_run()
+    assert driver.refs(producer) == (2, 3)
+
+
+@pytest.mark.spec("WM-GROUP-4")
+@pytest.mark.parametrize("first", [reads, updates, writes, overwrites])
+@pytest.mark.parametrize("second", [reads, updates, writes, overwrites])
+def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, first, second):
+    group = driver.submit_group(member(first(A)), member(second(A)))
+    assert driver.producers(group) == []
+    driver.run_pass()
+    assert driver.state(group) == RUNNING
+    assert len(driver.members(group)) == 2
+
+
+@pytest.mark.spec("WM-GROUP-4")
+def test_members_that_name_the_same_buffer_all_wait_for_the_one_before(driver):
+    producer = driver.submit(writes(A))
+    group = driver.submit_group(member(updates(A)), member(updates(A)))
+    assert driver.producers(group) == [producer]
+    assert driver.lookup(A) == group
+
+
+# ---------------------------------------------------------------- outputs without memory
+@pytest.mark.spec("WM-GROUP-5")
+def test_the_outputs_of_all_members_come_from_one_claim(driver):
+    top = driver.ring(0, L.R_TOP)
+    base = driver.ring(0, L.R_BASE)
+    group = driver.submit_group(member(auto(10), auto(1025)), member(auto(1)))
+    assert driver.ring(0, L.R_TOP) - top == 1024 + 2048 + 1024
+    assert [driver.address(group, i) - base for i in range(3)] == [0, 1024, 3072]
+    driver.run_pass()
+    sent = {m: w for w, m in driver.members(group).items()}
+    assert arguments(driver, sent[0])[0] == [base, base + 1024]
+    assert arguments(driver, sent[1])[0] == [base + 3072]
+    for worker in sent.values():
+        driver.post_done(worker)
+    driver.settle()
+    driver.finish_run()
+    assert driver.held(0) == 0
+
+
+@pytest.mark.spec("WM-GROUP-5")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_the_addresses_chosen_stand_in_each_members_arguments(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        total = w.share(np.zeros(1, np.int64))
+
+        def fill(args):
+            args.tensor(args.tensor_count() - 1).numpy()[:] = args.scalar(0)
+
+        def add(args):
+            total[0] += args.tensor(0).numpy().sum() + args.tensor(1).numpy().sum()
+
+        filling, adding = w.register(fill), w.register(add)
+
+        def orch_fn(orch, *_):
+            empty = ContinuousTensor.make(0, (100,), DataType.INT64)
+            members = [
+                make_args((empty, T.OUTPUT), scalars=[1]),
+                make_args((total, T.NO_DEP), (empty, T.OUTPUT), scalars=[2]),
+            ]
+            orch.submit_sub_group(filling, members)
+            first, second = members[0].tensor(0), members[1].tensor(1)
+            assert first.data and second.data and first.data != second.data
+            assert members[1].tensor(0).data == total.ctypes.data
+            orch.submit_sub(adding, make_args((first, T.INPUT), (second, T.INPUT)))
+
+        w.run(orch_fn)
+        assert total[0] == 300
+
+
+# ---------------------------------------------------------------- memory of workers
+@pytest.mark.spec("WM-GROUP-6")
+def test_equal_addresses_of_two_members_are_two_buffers():
+    driver = Driver(sub=0, next_level=2)
+
+    def device(tag):
+        return tag(A, child_memory=True)
+
+    on_0 = driver.submit(device(writes), kind=L.NEXT_LEVEL, owner=0)
+    on_1 = driver.submit(device(writes), kind=L.NEXT_LEVEL, owner=1)
+    group = driver.submit_group(
+        member(device(reads), worker=1),
+        member(writes(B, child_memory=True), worker=0),
+        kind=L.NEXT_LEVEL,
+    )
+    assert driver.producers(group) == [on_1]
+    assert driver.lookup(A, 0) == on_0
+    assert driver.lookup(A, 1) == on_1
+    assert driver.lookup(B, 0) == group
+    assert driver.lookup(B, 1) == driver.lookup(B, -1) == L.NONE
+    driver.finish_everything()
+    driver.finish_run()
+    driver.reclaim()
+    assert driver.map_count() == 0, "the keys are found again by their owners"
+    driver.close()
+
+
+# ---------------------------------------------------------------- limits
+@pytest.mark.spec("WM-GROUP-7")
+def test_the_limit_on_arguments_is_that_of_each_member():
+    most = tuple(range((15024 - 8) // 8))
+    driver = Driver(sub=4)
+    group = driver.submit_group(*[member(scalars=most) for _ in range(4)])
+    driver.run_pass()
+    for worker in range(4):
+        assert arguments(driver, worker) == ([], list(most))
+        driver.post_done(worker)
+    driver.settle()
+    assert driver.state(group) == COMPLETED
+    before = driver.words()
+    assert driver.try_submit_group(member(), member(scalars=(*most, 0))) == L.TOO_MANY_ARGS
+    assert driver.changed_since(before) == []
+    driver.close()
+
+
+# ---------------------------------------------------------------- calls that are refused
+def _engine_words(w):
+    """Return the words that the Orch thread writes, and the slots."""
+    mem = w._runtime.engine.mem
+    return mem[L.RING_BLOCK : L.SCHED].copy()
+
+
+@pytest.mark.spec("WM-GROUP-8")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_groups_that_cannot_be_are_refused_and_change_nothing(mode):
+    class Runs:
+        def run(self, callable, view, config):
+            pass
+
+    w = Worker(3, num_sub_workers=2, child_mode=mode)
+    w.add_next_level(Runs())
+    w.add_next_level(Runs())
+    with w:
+        handle = w.register(lambda: None)
+        other = Worker(3)
+        foreign = other.register(lambda: None)
+        stale = w.register(lambda: 1)
+        w.unregister(stale)
+        one = TaskArgs()
+
+        def orch_fn(orch, *_):
+            sub, following = orch.submit_sub_group, orch.submit_next_level_group
+            refused = [
+                (lambda: sub(handle, []), ValueError, "args_list must not be empty"),
+                (lambda: following(handle, []), ValueError, "args_list must not be empty"),
+                (lambda: sub(handle, [one] * 3), ValueError, "3 .* 2"),
+                (lambda: following(handle, [one] * 3), ValueError, "3 .* 2"),
+                (lambda: following(handle, [one] * 2, workers=[0]), ValueError, "1 entries for 2"),
+                (lambda: following(handle, [one], workers=[0, 1]), ValueError, "2 entries for 1"),
+                (lambda: following(handle, [one] * 2, workers=[1, 1]), ValueError, "twice"),
+                (lambda: following(handle, [one] * 2, workers=[0, 2]), ValueError, "worker 2"),
+                (lambda: following(handle, [one] * 2, workers=[-2, 0]), ValueError, "worker -2"),
+                (lambda: following(handle, [one] * 2, workers=["a", 0]), ValueError, "worker 'a'"),
+                (lambda: sub(foreign, [one]), KeyError, "does not belong to this Worker"),
+                (lambda: sub(stale, [one]), KeyError, "is not live on this Worker"),
+                (lambda: sub(print, [one]), TypeError, "expects a CallableHandle"),
+                (lambda: sub(handle, [one, 5]), TypeError, "TaskArgs"),
+                (lambda: sub(handle, 5), TypeError, "iterable"),
+                (lambda: following(handle, [one], 5), TypeError, "CallConfig"),
+                (
+                    lambda: following(handle, [one], CallConfig(enable_pmu=1)),
+                    ValueError,
+                    "output_prefix",
+                ),
+            ]
+            for call, kind, words in refused:
+                before = _engine_words(w)
+                with pytest.raises(kind, match=words):
+                    call()
+                assert (_engine_words(w) == before).all()
+
+        assert w.run(orch_fn).tasks == 0
+
+
+@pytest.mark.spec("WM-GROUP-8")
+def test_a_group_for_a_pool_without_workers_is_refused():
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: None)
+
+        def orch_fn(orch, *_):
+            with pytest.raises((ValueError, RuntimeError), match=r"next-level workers|has 0"):
+                orch.submit_next_level_group(handle, [TaskArgs()])
+            with pytest.raises(RuntimeError, match="no next-level workers"):
+                orch.submit_next_level(handle)
+
+        w.run(orch_fn)

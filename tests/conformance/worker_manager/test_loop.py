@@ -1,0 +1,195 @@
+"""WM-LOOP: the life of a worker."""
+
+import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
+from simpler_ref.jit import layout as L
+from tests.support import DEADLINE_S, RUNNING, Driver, make_args
+
+
+# ---------------------------------------------------------------- ready
+@pytest.mark.spec("WM-LOOP-1")
+def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task():
+    driver = Driver(sub=1)
+    assert driver.k.wait_ready(driver.mem, 0, 0) == L.TIMED_OUT
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(driver.k.wait_ready, driver.mem, 0, 10**12)
+        driver.k.report_ready(driver.mem, 0)
+        assert waiting.result(DEADLINE_S) == L.OK
+    assert driver.mailbox_state(0) == (L.INIT_DONE, 0)
+    slot = driver.submit()
+    driver.settle()
+    assert driver.state(slot) == RUNNING
+    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+    driver.post_done(0)
+    driver.settle()
+    assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
+    driver.close()
+
+
+@pytest.mark.spec("WM-LOOP-1")
+def test_the_start_waits_until_every_worker_is_ready():
+    class Slow:
+        def __init__(self, ready):
+            self.ready = ready
+
+        def start(self):
+            self.ready[0] += 1
+
+        def run(self, callable, view, config):
+            pass
+
+    for mode in ("process", "thread"):
+        with Worker(3) as memory:
+            ready = [memory.share(np.zeros(1, np.int64)) for _ in range(3)]
+            w = Worker(3, child_mode=mode)
+            for one in ready:
+                w.add_next_level(Slow(one))
+            with w:
+                w.start()
+                assert [int(one[0]) for one in ready] == [1, 1, 1]
+
+
+# ---------------------------------------------------------------- one at a time
+@pytest.mark.spec("WM-LOOP-2")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_worker_runs_one_task_at_a_time_to_its_end(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        inside = w.share(np.zeros(1 << 16, np.int64))
+        most = w.share(np.zeros(1, np.int64))
+
+        def body():
+            me = os.getpid() % 2 if mode == "process" else 0
+            place = (os.getpid() if mode == "process" else _thread()) % (1 << 16)
+            inside[place] += 1
+            most[0] = max(most[0], inside[place])
+            sum(range(500 + me))
+            inside[place] -= 1
+
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            for _ in range(100):
+                orch.submit_sub(handle)
+
+        w.run(orch_fn)
+        assert most[0] == 1
+
+
+def _thread():
+    import threading
+
+    return threading.get_native_id()
+
+
+# ---------------------------------------------------------------- errors
+@pytest.mark.spec("WM-LOOP-3")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("pool", ["sub", "next_level"])
+def test_an_exception_is_reported_and_the_worker_serves_the_next_task(mode, pool):
+    class Calls:
+        def run(self, callable, view, config):
+            callable(view)
+
+    w = Worker(3, num_sub_workers=1, child_mode=mode)
+    w.add_next_level(Calls())
+    with w:
+        done = w.share(np.zeros(1, np.int64))
+
+        def body(args):
+            if args.scalar(0):
+                raise LookupError("not there")
+            done[0] += 1
+
+        handle = w.register(body)
+        submit = f"submit_{pool}"
+        label = {"sub": "sub_worker", "next_level": "next_level_worker"}[pool]
+        for _ in range(3):
+            with pytest.raises(TaskError, match=f"{label} 0.*LookupError: not there") as caught:
+                w.run(lambda orch, *_: getattr(orch, submit)(handle, make_args(scalars=[1])))
+            assert "in body" in caught.value.remote_traceback
+            w.run(lambda orch, *_: getattr(orch, submit)(handle, make_args(scalars=[0])))
+        assert done[0] == 3
+
+
+@pytest.mark.spec("WM-LOOP-3")
+def test_the_report_is_error_1_with_type_and_text():
+    with Worker(3, num_sub_workers=1) as w:
+
+        def body():
+            raise LookupError("not there")
+
+        handle = w.register(body)
+        with pytest.raises(TaskError):
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+        mem = w._runtime.engine.mem
+        start = 8 * (int(mem[L.A_WORKERS]) + L.W_MAILBOX)
+        box = mem.view(np.uint8)[start : start + L.MAILBOX_SIZE].tobytes()
+        state, error = struct.unpack_from("<ii", box, 0)
+        assert state in (L.IDLE, L.TASK_DONE) and (state == L.IDLE or error == 1)
+        assert box[16128:].split(b"\0")[0] == b"LookupError: not there"
+
+
+# ---------------------------------------------------------------- not ready
+class Refuses:
+    """Does not start while the word says so."""
+
+    def __init__(self, refuse):
+        self.refuse = refuse
+
+    def start(self):
+        if self.refuse[0]:
+            raise OSError("the device is in use")
+
+    def run(self, callable, view, config):
+        callable(view)
+
+
+@pytest.mark.spec("WM-LOOP-4")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("by", ["start", "run"])
+def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succeed(mode, by):
+    with Worker(3) as memory:
+        refuse = memory.share(np.ones(1, np.int64))
+        w = Worker(3, num_sub_workers=2, child_mode=mode)
+        w.add_next_level(Refuses(refuse))
+        with w:
+            handle = w.register(lambda args: None)
+            for _ in range(2):
+                words = "next_level_worker 0.*did not start.*OSError: the device is in use"
+                with pytest.raises(WorkerStartError, match=words):
+                    w.start() if by == "start" else w.run(lambda orch, *_: None)
+                assert w.worker_pids() == []
+            refuse[0] = 0
+
+            def orch_fn(orch, *_):
+                orch.submit_next_level(handle, TaskArgs())
+                orch.submit_sub_group(handle, [TaskArgs()] * 2)
+
+            assert w.run(orch_fn).tasks == 2
+
+
+@pytest.mark.spec("WM-LOOP-4")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("inner", ["process", "thread"])
+def test_a_nested_worker_can_be_started_again_after_a_failed_start(mode, inner):
+    with Worker(3) as memory:
+        refuse = memory.share(np.ones(1, np.int64))
+        ran = memory.share(np.zeros(1, np.int64))
+        below = Worker(3, num_sub_workers=1, child_mode=inner)
+        leaf = below.register(lambda: ran.__setitem__(0, ran[0] + 1))
+        w = Worker(4, child_mode=mode)
+        w.add_worker(below)
+        w.add_next_level(Refuses(refuse))
+        with w:
+            handle = w.register(lambda orch, args, config: orch.submit_sub(leaf))
+            with pytest.raises(WorkerStartError, match="the device is in use"):
+                w.start()
+            refuse[0] = 0
+            w.run(lambda orch, *_: orch.submit_next_level(handle, worker=0))
+        assert ran[0] == 1
