@@ -1,8 +1,8 @@
 """A plain, slow twin of the engine, written from the documents: lists, dictionaries, loops.
 
-It shares no code with the package. Where the rules leave a choice (which idle worker, which of the
-tasks that one completion makes ready comes first), the twin is told what the engine chose, and
-refuses a choice that the rules forbid.
+It shares no code with the package. Where the rules leave a choice (which idle worker for which member,
+which of the tasks that one completion makes ready comes first), the twin is told what the engine
+chose, and refuses a choice that the rules forbid.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
 NEXT_LEVEL, SUB = range(2)
 ALIGN = 1024
+ANSWERS = ("OK", "ERROR", "SKIPPED")
 
 
 class Refused(Exception):
@@ -40,6 +41,15 @@ class Tensor:
 
 
 @dataclass(eq=False)
+class Member:
+    """What one worker gets of a task: all of it, or one member of a group."""
+
+    tensors: list = field(default_factory=list)  # (data, nbytes, child_memory)
+    scalars: tuple = ()
+    worker: int = -1  # the only one that may have it, -1 for any
+
+
+@dataclass(eq=False)
 class Task:
     """Everything that is known of a task."""
 
@@ -48,8 +58,11 @@ class Task:
     state: str
     kind: int = SUB
     callable: int = -1
-    scalars: tuple = ()
-    tensors: list = field(default_factory=list)  # (data, nbytes, child_memory)
+    config: int = 0
+    group: bool = False
+    members: list = field(default_factory=list)  # one, unless it is a group
+    left: int = 0  # members that have not answered
+    wrong: bool = False  # a member has failed
     keys: list = field(default_factory=list)  # (address, owner), as they were inserted
     producers: list = field(default_factory=list)
     kept: list = field(default_factory=list)  # owners of slabs, for their memory alone
@@ -57,7 +70,6 @@ class Task:
     fanin: int = 0
     total: int = 0
     released: int = 0
-    worker: int = -1
     reclaimed: bool = False
 
     def __repr__(self):
@@ -67,6 +79,24 @@ class Task:
     def depend_on(other, those):
         if other is not None and other.state != "CONSUMED" and other not in those:
             those.append(other)
+
+    @property
+    def tensors(self):
+        return [tensor for member in self.members for tensor in member.tensors]
+
+    @property
+    def scalars(self):
+        return [scalar for member in self.members for scalar in member.scalars]
+
+    @property
+    def only(self):
+        """The one worker that may run a task of its own, or -1."""
+        return -1 if self.group or not self.members else self.members[0].worker
+
+    @property
+    def named(self):
+        """The workers that a group's members want, and no others."""
+        return [member.worker for member in self.members if member.worker >= 0]
 
     @property
     def finished(self):
@@ -142,15 +172,21 @@ class Ring:
 class Naive:
     """One engine: the Orch thread's half, the Scheduler's half, and the workers."""
 
-    def __init__(self, *, bases, ring_bytes, window, next_level, sub):
+    def __init__(self, *, bases, ring_bytes, window, next_level, sub, order):
+        self.order = order  # which of the tasks that one step made ready the engine puts first
         self.bases = bases
         self.ring_bytes = ring_bytes
         self.window = window
         self.kinds = [NEXT_LEVEL] * next_level + [SUB] * sub
         self.usable = [True] * len(self.kinds)
         self.parked = [False] * len(self.kinds)
-        self.mail = ["IDLE"] * len(self.kinds)  # IDLE, TASK_READY, or an answer: OK, ERROR
+        self.mail = ["IDLE"] * len(self.kinds)  # IDLE, TASK_READY, or one of ANSWERS
         self.holds = [None] * len(self.kinds)  # the task a worker was given
+        self.part = [None] * len(self.kinds)  # which member of it
+        self.skip = [False] * len(self.kinds)  # told that its member need not start
+        self.claims = [None] * len(self.kinds)  # WAITS or GRANTED: a thread wants the mailbox
+        self.uncollected = set()  # idle, and the mailbox has still to say so
+        self.pinned = [[] for _ in self.kinds]  # ready tasks for this worker and no other
         self.dead = set()  # those the Scheduler has not taken note of yet
         self.begin_run()
 
@@ -161,7 +197,7 @@ class Naive:
         self.edges = 0
         self.completed = 0
         self.failed = 0
-        self.error = None  # (what, task, worker)
+        self.error = None  # (what, task, worker, member)
         self.cancelled = False
         self.live = []
         self.map = {}
@@ -169,7 +205,9 @@ class Naive:
         self.scopes = [[]]
         self.wiring = []
         self.held = [False, False]  # per kind: its head waits a moment for a worker that is awake
-        self.ready = [[], []]  # per kind: batches, each a list of tasks in no particular order
+        self.stuck = [False, False]  # per kind: its head is a group that waits for its workers
+        self.ready = [[], []]  # per kind: those that any worker may run, oldest first
+        self.age = {}  # ready task → how many were ready before it
         self.consumed = []
 
     # ------------------------------------------------------------ Orch thread
@@ -191,32 +229,38 @@ class Naive:
         self.live.append(task)
         return task, ring.claim(task, nbytes)
 
-    def submit(self, tensors, scalars, callable_index, kind, owner):
+    def submit(self, members, group, callable_index, kind, config):
+        """Add a task. `members` are (tensors, scalars, worker); there is one unless it is a group."""
         if self.error:
             raise Refused("FAILED")
-        if 8 + 40 * len(tensors) + 8 * len(scalars) > 15024:
-            raise Refused("ARGS")
-        autos = [t for t in tensors if t.tag == OUTPUT and t.data == 0]
+        for tensors, scalars, _ in members:
+            if 8 + 40 * len(tensors) + 8 * len(scalars) > 15024:
+                raise Refused("ARGS")
+        every = [t for tensors, _, _ in members for t in tensors]
+        autos = [t for t in every if t.tag == OUTPUT and t.data == 0]
         task, address = self.refuse_or_claim(sum(rounded(t.nbytes) for t in autos))
-        task.kind, task.callable, task.scalars = kind, callable_index, tuple(scalars)
+        task.kind, task.callable, task.config, task.group = kind, callable_index, config, group
         before, slabs = dict(self.map), dict(self.slabs)
-        for t in tensors:
-            data = t.data
-            if t in autos and t.nbytes > 0:
-                data = address
-                address += rounded(t.nbytes)
-            task.tensors.append((data, t.nbytes, t.child_memory))
-            if data == 0:
-                continue
-            key = data, owner if t.child_memory else -1
-            if t.tag in (INPUT, INOUT):
-                task.depend_on(before.get(key), task.producers)
-                task.depend_on(slabs.get(key), task.kept)
-            if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING):
-                self.map[key] = task
-                task.keys.append(key)
-                if t in autos:
-                    self.slabs[key] = task
+        for tensors, scalars, worker in members:
+            member = Member([], tuple(scalars), worker)
+            task.members.append(member)
+            for t in tensors:
+                data = t.data
+                if t in autos and t.nbytes > 0:
+                    data = address
+                    address += rounded(t.nbytes)
+                member.tensors.append((data, t.nbytes, t.child_memory))
+                if data == 0:
+                    continue
+                key = data, worker if t.child_memory else -1
+                if t.tag in (INPUT, INOUT):
+                    task.depend_on(before.get(key), task.producers)
+                    task.depend_on(slabs.get(key), task.kept)
+                if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING):
+                    self.map[key] = task
+                    task.keys.append(key)
+                    if t in autos:
+                        self.slabs[key] = task
         task.kept = [one for one in task.kept if one not in task.producers]
         for one in [*task.producers, *task.kept]:
             one.total += 1
@@ -231,7 +275,7 @@ class Naive:
             raise Refused("FAILED")
         task, address = self.refuse_or_claim(rounded(nbytes))
         data = address if nbytes else 0
-        task.tensors.append((data, nbytes, False))
+        task.members.append(Member([(data, nbytes, False)]))
         if data:
             self.map[data, -1] = self.slabs[data, -1] = task
             task.keys.append((data, -1))
@@ -308,17 +352,21 @@ class Naive:
             self.let_go(task)
         else:
             task.state = "READY"
-            self.new_ready[task.kind].append(task)
+            self.new_ready.append(task)
 
-    new_ready = ((), ())
+    new_ready = ()
 
     def batch(self, step):
-        """Run a step; what it makes ready joins the queues together."""
-        self.new_ready = [[], []]
+        """Run a step; what it makes ready joins the queues, in the order that the engine chose."""
+        self.new_ready = []
         step()
-        for kind in (NEXT_LEVEL, SUB):
-            if self.new_ready[kind]:
-                self.ready[kind].append(self.new_ready[kind])
+        for task in sorted(self.new_ready, key=self.order):
+            age = self.order(task)
+            if any(age <= other for other in self.age.values()):
+                raise Forbidden(f"{task} is put before what was ready earlier")
+            self.age[task] = age
+            queue = self.ready[task.kind] if task.only < 0 else self.pinned[task.only]
+            queue.append(task)
 
     def finish(self, task, ok):
         task.state = "COMPLETED" if ok else "FAILED"
@@ -340,59 +388,187 @@ class Naive:
         for one in [*task.producers, *task.kept, task]:
             self.drop(one, self.consumed.append)
 
-    def note_error(self, what, task, worker):
+    def note_error(self, what, task, worker, member=-1):
         if self.error is None:
-            self.error = what, task, worker
+            self.error = what, task, worker, member
 
-    def dispatch(self, kind, given, error_task):
-        """Place ready tasks. `given` says which task the engine gave to which worker."""
+    # what may start
+    def pool(self, kind):
+        return [worker for worker, k in enumerate(self.kinds) if k == kind]
+
+    def is_idle(self, worker):
+        free = self.holds[worker] is None and self.claims[worker] is None
+        return self.usable[worker] and free
+
+    def lost_for(self, task):
+        """Return a dead worker that a ready task cannot do without, -1 if too few live, else None."""
+        for worker in task.named if task.group else [task.only]:
+            if worker >= 0 and not self.usable[worker]:
+                return worker
+        if sum(self.usable[w] for w in self.pool(task.kind)) < len(task.members):
+            return -1
+        return None
+
+    def fits(self, group):
+        """Say whether each member of a group can have a worker of its own, all at once."""
+        idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
+        return set(group.named) <= set(idle) and len(idle) >= len(group.members)
+
+    def candidates(self, kind):
+        """Return the idle workers that a task for any of them may get: those awake, else all."""
+        idle = [w for w in self.pool(kind) if self.is_idle(w)]
+        awake = [w for w in idle if not self.parked[w]]
+        return awake or idle, bool(idle) and not awake and any(self.holds)
+
+    def may_leave(self, worker):
+        """Say whether the oldest task for this worker alone has its turn."""
+        chain = self.pinned[worker]
+        if not chain:
+            return False
+        if self.cancelled or not self.usable[worker]:
+            return True
+        queue = self.ready[self.kinds[worker]]
+        older = not queue or self.age[chain[0]] < self.age[queue[0]]
+        return self.is_idle(worker) and older
+
+    def head_may_leave(self, kind):
+        """Say whether the oldest task for any worker has its turn; one that is held back has not."""
+        if not self.ready[kind]:
+            return False
+        task = self.ready[kind][0]
+        if self.cancelled or self.lost_for(task) is not None:
+            return True
+        if task.group:
+            return self.fits(task)
+        workers, sleep = self.candidates(kind)
+        return bool(workers) and (not sleep or self.held[kind])
+
+    def would_move(self):
+        """Say whether a pass would change anything, but for the clock of a task that is held back."""
+        answered = (
+            task is not None and self.mail[worker] in ANSWERS
+            for worker, task in enumerate(self.holds)
+        )
+        leave = (
+            self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
+            for kind in (NEXT_LEVEL, SUB)
+        )
+        return bool(self.dead or self.wiring or self.uncollected) or any(answered) or any(leave)
+
+    # what does start
+    def dispatch(self, kind, given):
+        """Place ready tasks. `given` says what the engine gave each worker: a task, and which member."""
+        self.dispatch_pinned(kind, given)
+        self.dispatch_ready(kind, given)
+        self.dispatch_pinned(kind, given)
+
+    def dispatch_pinned(self, kind, given):
+        for worker in self.pool(kind):
+            while self.may_leave(worker):
+                task = self.pinned[worker].pop(0)
+                if self.cancelled or not self.usable[worker]:
+                    self.drop_ready(task, worker)
+                else:
+                    self.start(task, {worker: None}, given)
+
+    def dispatch_ready(self, kind, given):
         queue = self.ready[kind]
-        pool = [w for w, k in enumerate(self.kinds) if k == kind]
+        self.stuck[kind] = False
         while queue:
-            idle = [w for w in pool if self.usable[w] and self.holds[w] is None]
-            usable = [w for w in pool if self.usable[w]]
-            if not self.cancelled and usable and not idle:
-                break
-            if not self.cancelled and usable:
-                awake = [w for w in idle if not self.parked[w]]
-                if not awake and any(self.holds) and not self.held[kind]:
+            task = queue[0]
+            lost = self.lost_for(task)
+            if self.cancelled or lost is not None:
+                self.drop_ready(queue.pop(0), lost)
+            elif task.group:
+                if not self.fits(task):
+                    self.stuck[kind] = True
+                    break
+                self.start(queue.pop(0), self.places(task, given), given)
+            else:
+                workers, sleep = self.candidates(kind)
+                if sleep and not self.held[kind]:
                     self.held[kind] = True  # the time to wait is 0 here: the next look ends it
                     return
+                if not workers:
+                    break
                 self.held[kind] = False
-                chosen = [t for t in queue[0] if given.get(t) in (awake or idle)]
-                if not chosen:
-                    raise Forbidden(f"{idle} are idle while {queue[0]} wait; given: {given}")
-                task, worker = chosen[0], given[chosen[0]]
-                self.take(queue, task)
-                task.state, task.worker = "RUNNING", worker
-                self.holds[worker], self.mail[worker] = task, "TASK_READY"
-            else:
-                task = next((t for t in queue[0] if t is error_task), queue[0][0])
-                self.take(queue, task)
-                if not self.cancelled:
-                    self.note_error("LOST", task, -1)
-                self.batch(lambda task=task: self.finish(task, False))
+                chosen = [w for w in workers if given[w][0] is task]
+                if len(chosen) != 1:
+                    raise Forbidden(f"{workers} are idle for {task}; given: {given}")
+                self.start(queue.pop(0), {chosen[0]: None}, given)
         self.held[kind] = False
 
-    @staticmethod
-    def take(queue, task):
-        queue[0].remove(task)
-        if not queue[0]:
-            queue.pop(0)
+    def places(self, group, given):
+        """Return worker → member as the engine chose it, once it is found to be right."""
+        idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
+        chosen = {w: given[w][1] for w in idle if given[w][0] is group}
+        if sorted(chosen.values()) != list(range(len(group.members))):
+            raise Forbidden(
+                f"{group}: the members are at {chosen}, not one on each of so many workers"
+            )
+        for worker, m in chosen.items():
+            if group.members[m].worker not in (-1, worker):
+                raise Forbidden(f"{group}: member {m} is at worker {worker}")
+        free = [w for w in chosen if group.members[chosen[w]].worker == -1]
+        awake = [w for w in idle if w not in chosen and not self.parked[w]]
+        if awake and any(self.parked[w] for w in free):
+            raise Forbidden(f"{group}: {free} were chosen although {awake} are awake")
+        return chosen
 
+    def start(self, task, places, given):
+        del self.age[task]
+        task.state, task.left = "RUNNING", len(task.members)
+        for worker, member in places.items():
+            if not self.is_idle(worker) or given[worker] != (task, member):
+                raise Forbidden(f"worker {worker} was given {given[worker]} instead of {task}")
+            self.holds[worker], self.part[worker] = task, member
+            self.mail[worker], self.skip[worker] = "TASK_READY", False
+            self.uncollected.discard(worker)
+
+    def drop_ready(self, task, lost):
+        del self.age[task]
+        if not self.cancelled:
+            self.note_error("LOST", task, lost)
+        self.batch(lambda: self.finish(task, False))
+
+    # what ends
     def set_idle(self):
-        for worker, mail in enumerate(self.mail):
-            if mail in ("OK", "ERROR") and self.holds[worker] is None:
-                self.mail[worker] = "IDLE"
+        for worker in self.uncollected:
+            self.mail[worker] = "IDLE"
+        self.uncollected = set()
+
+    def vacate(self, worker):
+        """Take a worker's task off it, whose mailbox is then free for the thread that wants it."""
+        self.holds[worker] = self.part[worker] = None
+        if self.usable[worker] and self.claims[worker] == "WAITS":
+            self.grant(worker)
+        elif self.usable[worker]:
+            self.uncollected.add(worker)
+
+    def end_member(self, task, ok):
+        """A worker is done with a task, or with one member of it."""
+        task.left -= 1
+        if not ok and not task.wrong:
+            task.wrong = True
+            if task.group:
+                for worker, other in enumerate(self.holds):
+                    if other is task:
+                        self.skip[worker] = True
+        if task.left == 0:
+            self.finish(task, not task.wrong)
+
+    def say_what(self, worker):
+        return self.holds[worker], worker, -1 if self.part[worker] is None else self.part[worker]
 
     def collect(self):
         def step():
             for worker, task in enumerate(self.holds):
-                if task is not None and self.mail[worker] in ("OK", "ERROR"):
-                    self.holds[worker] = None
+                if task is not None and self.mail[worker] in ANSWERS:
                     if self.mail[worker] == "ERROR":
-                        self.note_error("RAISED", task, worker)
-                    self.finish(task, self.mail[worker] == "OK")
+                        self.note_error("RAISED", *self.say_what(worker))
+                    ok = self.mail[worker] == "OK"
+                    self.vacate(worker)
+                    self.end_member(task, ok)
 
         self.batch(step)
 
@@ -405,36 +581,54 @@ class Naive:
                 self.usable[worker] = False
                 task = self.holds[worker]
                 if task is not None and self.mail[worker] == "TASK_READY":
-                    self.holds[worker] = None
-                    self.note_error("LOST", task, worker)
-                    self.finish(task, False)
+                    self.note_error("LOST", *self.say_what(worker))
+                    self.vacate(worker)
+                    self.end_member(task, False)
+                if self.claims[worker] == "WAITS":
+                    self.claims[worker] = "REFUSED"
 
         self.batch(step)
         self.dead = set()
 
-    def one_pass(self, given, error_task):
+    def one_pass(self, given):
         self.bury()
         while self.wiring:
             self.batch(self.wire_one)
-        self.dispatch(NEXT_LEVEL, given, error_task)
-        self.dispatch(SUB, given, error_task)
+        self.dispatch(NEXT_LEVEL, given)
+        self.dispatch(SUB, given)
         self.set_idle()
         self.collect()
 
     # ------------------------------------------------------------ workers
-    def answer(self, worker, ok):
-        self.mail[worker] = "OK" if ok else "ERROR"
+    def answer(self, worker, what):
+        self.mail[worker] = what
 
     def die(self, worker):
         self.dead.add(worker)
 
     def revive(self, worker):
         self.usable[worker], self.mail[worker] = True, "IDLE"
-        self.parked[worker] = False
+        self.parked[worker] = self.skip[worker] = False
 
-    def frame(self, task, digest):
-        """Return the bytes of a task's mailbox from the digest on."""
-        raw = digest + struct.pack("<ii", len(task.tensors), len(task.scalars))
-        for data, nbytes, child in task.tensors:
+    def frame(self, worker, digest):
+        """Return the bytes of a worker's mailbox from the digest on."""
+        member = self.holds[worker].members[self.part[worker] or 0]
+        raw = digest + struct.pack("<ii", len(member.tensors), len(member.scalars))
+        for data, nbytes, child in member.tensors:
             raw += struct.pack("<Q5IIBB6x", data, nbytes, 0, 0, 0, 0, 1, 5, child)
-        return raw + b"".join(struct.pack("<Q", scalar) for scalar in task.scalars)
+        return raw + b"".join(struct.pack("<Q", scalar) for scalar in member.scalars)
+
+    # ------------------------------------------------------------ threads that want a mailbox
+    def claim(self, worker):
+        """Ask for a worker's mailbox; it is given now, or when the worker's task is collected."""
+        self.claims[worker] = "WAITS"
+        self.uncollected.discard(worker)
+        if self.holds[worker] is None:
+            self.grant(worker)
+
+    def grant(self, worker):
+        self.claims[worker] = "GRANTED"
+        self.mail[worker] = "IDLE"
+
+    def give_back(self, worker):
+        self.claims[worker] = None

@@ -1,16 +1,18 @@
 """Random programs, step by step against the plain twin of `naive.py`, all of it compared each time.
 
 A step is anything that one of the actors does on its own: a submit, the wiring of one task, one
-look at the mailboxes, an answer, a death. Whatever order the threads and processes of a real
-Worker bring about is a sequence of such steps.
+look at the mailboxes, an answer, a death, a thread that asks for a mailbox or gives it back. Whatever
+order the threads and processes of a real Worker bring about is a sequence of such steps.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
-from ..support import Arg, Driver
+from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
 from .naive import (
     INOUT,
     INPUT,
@@ -33,7 +35,10 @@ from .naive import (
 )
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
-MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY"}
+MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY", L.CONTROL_DONE: "CONTROL"}
+OUTCOMES = {"OK": L.SUCCESS, "ERROR": L.TASK_FAILURE, "SKIPPED": L.SKIPPED}
+CLAIMS = {None: 0, "WAITS": L.CLAIM_WAITS, "GRANTED": L.CLAIM_GRANTED}
+CONFIGS = [bytes([i + 1]) * L.CALL_CONFIG_SIZE for i in range(3)]
 REFUSALS = {
     L.WOULD_BLOCK: "BLOCK",
     L.TOO_LARGE: "LARGE",
@@ -41,6 +46,10 @@ REFUSALS = {
     L.TOO_MANY_ARGS: "ARGS",
 }
 ADDRESSES = [*(0x7000_0000 + (i << 16) for i in range(5)), 0xFFFF_8000_0000_0040]
+
+
+ANSWERS = ["OK"] * 40 + ["SKIPPED"] * 40 + ["ERROR"]
+ANY = 99
 
 
 class Mismatch(AssertionError):
@@ -62,31 +71,60 @@ class Program:
             window=window,
             next_level=next_level,
             sub=sub,
+            order=lambda task: int(self.mem[self.slots[task] + L.S_ORDER]),
         )
+        for index, config in enumerate(CONFIGS):
+            d.engine.write_config(index, config)
+        self.threads = None
+        self.waiting = {}  # worker → what the thread will be told that waits for its mailbox
         self.slots = {}  # task → slot, while it is live
         self.slabs = []  # every address the rings handed out in this run
         self.deaths = set()
         self.seen = Counter()
 
     def close(self):
+        for worker in self.waiting:
+            at = self.driver._worker(worker) + L.W_CLAIM
+            self.mem[at] = L.CLAIM_GRANTED
+            self.driver.x.wake(self.mem, at)
+        if self.threads is not None:
+            self.threads.shutdown()
         self.driver.close()
 
     # ------------------------------------------------------------ Orch thread
-    def submit(self, args, more, scalars, callable_index, kind, owner):
-        tensors = [Tensor(4, 0x1000, 8)] * more
-        for tag, (where, i), nbytes, child in args:
-            pool = self.slabs if where == "slab" and self.slabs else ADDRESSES
-            data = 0 if where == "none" else pool[i % len(pool)]
-            tensors.append(Tensor(tag, data, nbytes, child and data != 0))
-        wire = [Arg(t.tag, t.data, t.nbytes, t.child_memory) for t in tensors]
+    def submit(self, members, group, callable_index, kind, config, bold):
+        """Submit a task or a group; only a bold one asks for more workers than its pool has."""
+        pool = self.twin.pool(kind)
+        if not pool and not bold:
+            kind, pool = SUB, self.twin.pool(SUB)
+        if not bold:
+            members = members[: len(pool)]
+        plain, wire = [], []
+        for args, more, scalars, place in members:
+            tensors = [Tensor(4, 0x1000, 8)] * more
+            for tag, (where, i), nbytes, child in args:
+                known = self.slabs if where == "slab" and self.slabs else ADDRESSES
+                data = 0 if where == "none" else known[i % len(known)]
+                tensors.append(Tensor(tag, data, nbytes, child and data != 0))
+            worker = pool[place] if place < len(pool) else -1
+            plain.append((tensors, scalars, worker))
+            given = tuple(Arg(t.tag, t.data, t.nbytes, t.child_memory) for t in tensors)
+            wire.append(Member(given, tuple(scalars), worker))
+        words = {"callable": callable_index, "kind": kind, "config": config}
+
+        def of_engine():
+            if group:
+                return self.driver.try_submit_group(*wire, **words)
+            args, scalars, worker = wire[0]
+            return self.driver.try_submit(args, scalars, owner=worker, **words)
+
         task = self.claim(
-            lambda: self.driver.try_submit(
-                wire, scalars, callable=callable_index, kind=kind, owner=owner
-            ),
-            lambda: self.twin.submit(tensors, scalars, callable_index, kind, owner),
+            of_engine, lambda: self.twin.submit(plain, group, callable_index, kind, config)
         )
         if task is not None:
-            for t, (data, _, _) in zip(tensors, task.tensors, strict=True):
+            self.seen["group" if group else "task"] += 1
+            every = [t for tensors, _, _ in plain for t in tensors]
+            for t, (data, _, _) in zip(every, task.tensors, strict=True):
                 if t.data == 0 and data:
                     self.slabs.append(data)
 
@@ -97,7 +135,7 @@ class Program:
 
     def claim(self, of_engine, of_twin):
         """Take a step that may be refused; then nothing may have changed."""
-        before = self.driver.words()
+        before = self.words()
         code = of_engine()
         try:
             task = of_twin()
@@ -105,13 +143,17 @@ class Program:
             self.seen[f"refused {refusal}"] += 1
             assert code < 0, f"the engine accepts what the twin refuses: {refusal}"
             assert REFUSALS[code] == str(refusal)
-            assert self.driver.changed_since(before) == [], "a refused call has changed something"
+            assert np.array_equal(self.words(), before), "a refused call has changed something"
             return None
         assert code >= 0, f"the engine refuses what the twin accepts: {REFUSALS[code]}"
         slot = code & ~L.AUTO_OUTPUT
         assert slot not in self.slots.values(), "a live slot was handed out again"
         self.slots[task] = slot
         return task
+
+    def words(self):
+        """Return a copy of every word, but for those that no body has reached yet."""
+        return self.mem[: int(self.mem[L.SPILL_USED]) + 4096].copy()
 
     def open_scope(self):
         assert (self.driver.open_scope() == L.OK) == self.twin.open_scope()
@@ -137,7 +179,7 @@ class Program:
 
     def dispatch(self, kind):
         self.driver.x.dispatch(self.mem, kind)
-        self.twin.dispatch(kind, *self.choices())
+        self.twin.dispatch(kind, self.choices())
 
     def set_idle(self):
         self.driver.x.set_idle(self.mem)
@@ -152,24 +194,38 @@ class Program:
         self.twin.bury()
 
     def whole_pass(self):
-        self.driver.run_pass()
-        self.twin.one_pass(*self.choices())
+        """Run a pass; it moves something just if a look beforehand says so."""
+        promised, left_over = self.driver.x.has_work(self.mem), int(self.mem[L.UNCOLLECTED])
+        moved = self.driver.run_pass()
+        assert bool(promised) == (moved > 0 or left_over > 0)
+        self.twin.one_pass(self.choices())
 
     def orch_pass(self):
         """Run two passes, the second if the first has moved anything, and reclaim."""
         self.driver.x.orch_pass(self.mem)
         before = self.progress()
-        self.twin.one_pass(*self.choices())
+        self.twin.one_pass(self.choices())
         if self.progress() != before:
-            self.twin.one_pass(*self.choices())
+            self.twin.one_pass(self.choices())
         self.twin.reclaim()
 
+    def quiet(self):
+        """Run passes until nothing moves: no task that could start is left."""
+        for _ in range(1000):
+            if not self.driver.x.has_work(self.mem):
+                return
+            self.whole_pass()
+            self.check()
+        raise Mismatch("there is always something to do")
+
     def choices(self):
-        """Return what the rules leave to the engine: who got which worker, who failed first."""
-        by_slot = {slot: task for task, slot in self.slots.items()}
-        given = {by_slot[self.driver.given(w)]: w for w in self.workers() if self.driver.given(w)}
-        failed = int(self.mem[L.ERROR_TASK])
-        return given, next((task for task in self.slots if task.id == failed), None)
+        """Return what the rules leave to the engine: which task each worker has, and which member."""
+        by_slot = {slot: task for task, slot in self.slots.items()} | {L.NONE: None}
+        members = [self.driver.word(w, L.W_MEMBER) - 1 for w in self.workers()]
+        return {
+            w: (by_slot[self.driver.given(w)], None if members[w] < 0 else members[w])
+            for w in self.workers()
+        }
 
     def progress(self):
         twin = self.twin
@@ -180,13 +236,24 @@ class Program:
     def workers(self):
         return range(len(self.twin.kinds))
 
-    def answer(self, which, ok):
+    def answer(self, which, what):
+        """Let a busy worker answer; only one that was told so may skip its member."""
         twin = self.twin
         busy = [w for w in self.workers() if twin.mail[w] == "TASK_READY" and w not in self.deaths]
+        if what == "BREAK":  # a group of which others are still at work
+            what = "ERROR"
+            held = [twin.holds[w] for w in self.workers() if twin.mail[w] == "TASK_READY"]
+            busy = [w for w in busy if held.count(twin.holds[w]) > 1]
         if busy:
             worker = busy[which % len(busy)]
-            self.driver.post_done(worker, None if ok else ValueError(f"worker {worker}"))
-            twin.answer(worker, ok)
+            if what == "SKIPPED" and not twin.skip[worker]:
+                what = "OK"
+            if what == "ERROR":
+                self.driver.post_done(worker, ValueError(f"worker {worker}"))
+            else:
+                self.driver.x.post(self.mem, worker, L.TASK_DONE, OUTCOMES[what])
+            self.seen[what] += 1
+            twin.answer(worker, what)
 
     def park(self, which, asleep):
         worker = which % len(self.twin.kinds)
@@ -200,6 +267,59 @@ class Program:
             self.deaths.add(worker)
             self.twin.die(worker)
 
+    # ------------------------------------------------------------ threads that want a mailbox
+    def ask(self, which, patient):
+        """Ask for a mailbox. One that no task uses is given at once; else only a patient thread waits."""
+        worker = which % len(self.twin.kinds)
+        if self.twin.claims[worker] is not None:
+            return
+        ask = self.driver.k.claim_mailbox
+        if worker in self.deaths:
+            before = self.words()
+            assert ask(self.mem, worker, 0) == L.ILLEGAL
+            assert np.array_equal(self.words(), before)
+        elif self.twin.holds[worker] is None:
+            assert ask(self.mem, worker, 0) == L.OK
+            self.twin.claim(worker)
+            self.scribble(worker)
+        elif not patient:
+            assert ask(self.mem, worker, 0) == L.TIMED_OUT
+        else:
+            if self.threads is None:
+                self.threads = ThreadPoolExecutor(len(self.twin.kinds))
+            deadline = int(DEADLINE_S * 1e9)
+            self.waiting[worker] = self.threads.submit(ask, self.mem, worker, deadline)
+            wait_until(lambda: self.driver.word(worker, L.W_CLAIM) == L.CLAIM_WAITS)
+            wait_until(lambda: self.mem[L.PASS_LOCK] == 0)
+            self.twin.claim(worker)
+
+    def scribble(self, worker):
+        """Use a mailbox that was given away: what stood there of a task is gone."""
+        self.seen["claim"] += 1
+        if worker not in self.deaths:
+            self.driver.mailbox(worker)[L.MAILBOX_OFF_COMMAND : L.MAILBOX_OFF_ARGS] = 0xEE
+            self.driver.x.post(self.mem, worker, L.CONTROL_DONE, 0)
+            self.twin.mail[worker] = "CONTROL"
+
+    def hear_of_claims(self):
+        """Wait for the threads that were told something in this step."""
+        for worker in list(self.waiting):
+            if self.twin.claims[worker] != "WAITS":
+                answer = self.waiting.pop(worker).result(DEADLINE_S)
+                assert answer == (L.ILLEGAL if worker in self.deaths else L.OK)
+                if worker in self.deaths:
+                    self.twin.give_back(worker)
+                else:
+                    self.scribble(worker)
+
+    def give_back(self, which):
+        given = [w for w in self.workers() if self.twin.claims[w] == "GRANTED"]
+        if given:
+            worker = given[which % len(given)]
+            self.driver.k.release_mailbox(self.mem, worker)
+            self.twin.give_back(worker)
+            self.twin.mail[worker] = "IDLE"
+
     # ------------------------------------------------------------ runs
     def end_run(self, cancel):
         """End every scope, play everything to its end, and find the engine as it was at first."""
@@ -211,15 +331,18 @@ class Program:
         d.finish_run(cancel=cancel)
         self.check()
         rounds = 0
-        while twin.live:
+        while twin.live or self.waiting:
             rounds += 1
             assert rounds < 1000, f"this does not drain: {twin.live}"
             self.orch_pass()
             self.check()
             for _ in self.workers():
-                self.answer(0, True)
+                self.answer(0, "SKIPPED")
+                self.give_back(0)
             self.check()
         self.whole_pass()
+        for _ in self.workers():
+            self.give_back(0)
         d.end_run()
         self.check_empty()
         for worker in self.deaths:
@@ -242,7 +365,9 @@ class Program:
 
     # ------------------------------------------------------------ everything, compared
     def check(self):
+        self.hear_of_claims()
         self.forget_reclaimed()
+        assert bool(self.driver.x.has_work(self.mem)) == self.twin.would_move()
         self.check_counts()
         self.check_queues()
         for task, slot in self.slots.items():
@@ -270,18 +395,22 @@ class Program:
             L.CANCEL: int(twin.cancelled),
             L.BUSY: sum(task is not None for task in twin.holds),
             L.RETIRING: L.NONE,
+            L.UNCOLLECTED: len(twin.uncollected),
             L.MAP_COUNT: len(twin.map),
         }
         assert {word: int(self.mem[word]) for word in words} == words
         held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
         assert held.tolist() == twin.held
+        stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
+        assert stuck.tolist() == twin.stuck
         if twin.error is None:
             assert self.mem[L.RUN_ERROR] == 0
         else:
-            what, task, worker = twin.error
+            what, task, worker, member = twin.error
             outcome = {"RAISED": L.TASK_FAILURE, "LOST": L.ENDPOINT_FAILURE}[what]
-            found = self.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
-            assert found == [outcome, task.id, worker]
+            words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_MEMBER, L.ERROR_DETAIL]
+            detail = L.DEATH_BIAS - 9 if what == "LOST" and worker >= 0 else 0
+            assert self.mem[words].tolist() == [outcome, task.id, worker, member, detail]
 
     def check_queues(self):
         d, twin = self.driver, self.twin
@@ -291,14 +420,20 @@ class Program:
         assert len(consumed) == len(set(consumed))
         assert {by_slot[slot] for slot in consumed} == set(twin.consumed)
         for kind in (NEXT_LEVEL, SUB):
-            found = [by_slot[slot] for slot in d.ready_queue(kind)]
-            at = 0
-            for batch in twin.ready[kind]:
-                if set(found[at : at + len(batch)]) != set(batch):
-                    raise Mismatch(f"ready: {found} instead of {twin.ready[kind]}")
-                at += len(batch)
-            assert len(found) == at
-            twin.ready[kind] = [[task] for task in found]
+            assert [by_slot[slot] for slot in d.ready_queue(kind)] == twin.ready[kind]
+            chained = [len(twin.pinned[worker]) for worker in twin.pool(kind)]
+            assert self.mem[L.PINNED + kind] == sum(chained)
+        for worker in self.workers():
+            assert [by_slot[slot] for slot in self.chain(worker)] == twin.pinned[worker]
+
+    def chain(self, worker):
+        """Return the slots that wait for one worker and no other, oldest first."""
+        found, slot = [], self.driver.word(worker, L.W_PINNED_HEAD)
+        while slot != L.NONE:
+            found.append(slot)
+            slot = int(self.mem[slot + L.S_NEXT])
+        assert self.driver.word(worker, L.W_PINNED_TAIL) == (found[-1] if found else L.NONE)
+        return found
 
     def check_task(self, task, slot):
         d = self.driver
@@ -325,6 +460,9 @@ class Program:
         for data, nbytes, child in task.tensors:
             words += [data, nbytes, 0, 1 << 32, 5 | child << 8]
         words += task.scalars
+        assert self.mem[slot + L.S_MEMBERS] == len(task.members) * task.group
+        if task.group and task.state == "RUNNING":
+            assert self.mem[slot + L.S_LEFT] == task.left | task.wrong << 32
         assert [word % 2**64 for word in d.argument_words(slot)] == words
         assert all(word % L.HEAP_ALIGN == 0 for word in self.slabs)
 
@@ -345,7 +483,8 @@ class Program:
             tensors, scalars = self.driver.counts(slot)
             room = int(self.mem[slot + L.S_EDGES]) >> 32
             body = int(self.mem[slot + L.S_BODY])
-            words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + scalars + 3 * room
+            members = int(self.mem[slot + L.S_MEMBERS])
+            words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + scalars + 2 * members + 3 * room
             spans.append((body, body + words))
             if body == slot + L.S_INLINE:
                 assert words <= L.INLINE_WORDS
@@ -387,23 +526,32 @@ class Program:
         for worker in self.workers():
             task = twin.holds[worker]
             assert d.given(worker) == (L.NONE if task is None else self.slots[task])
-            assert d.usable(worker) == twin.usable[worker]
+            assert (
+                d.word(worker, L.W_MEMBER)
+                == (-1 if twin.part[worker] is None else twin.part[worker]) + 1
+            )
+            claimed = L.CLAIMED if twin.claims[worker] else 0
+            assert d.word(worker, L.W_USABLE) == (L.ALIVE | claimed if twin.usable[worker] else 0)
+            assert d.word(worker, L.W_CLAIM) == CLAIMS[twin.claims[worker]]
+            assert d.word(worker, L.W_SKIP) == twin.skip[worker]
             state, error = d.mailbox_state(worker)
             if worker in self.deaths:
                 continue
             if state == L.TASK_DONE:
-                assert twin.mail[worker] == ("ERROR" if error else "OK")
+                assert OUTCOMES[twin.mail[worker]] == error
             else:
                 assert MAIL[state] == twin.mail[worker]
             if task is not None and twin.mail[worker] == "TASK_READY":
-                frame = twin.frame(task, d.digest(task.callable))
-                start = L.MAILBOX_OFF_DIGEST
-                assert d.mailbox(worker)[start : start + len(frame)].tobytes() == frame
+                frame = twin.frame(worker, d.digest(task.callable))
+                box = d.mailbox(worker)
+                assert box[L.MAILBOX_OFF_DIGEST :][: len(frame)].tobytes() == frame
+                config = CONFIGS[task.config]
+                assert box[L.MAILBOX_OFF_CONFIG :][: len(config)].tobytes() == config
 
 
 # ---------------------------------------------------------------- programs
-def draw_submit(rng):
-    """Return a submit: few buffers, so that tasks meet; seldom more arguments than a slot holds."""
+def draw_member(rng, place):
+    """Return what one worker gets: few buffers, so that tasks meet; seldom more than a slot holds."""
     args = []
     for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 4])):
         tag = rng.choice([INPUT, INPUT, INPUT, OUTPUT, INOUT, INOUT, OUTPUT_EXISTING, NO_DEP])
@@ -411,9 +559,21 @@ def draw_submit(rng):
         nbytes = rng.choice([0, 1, 8, 8, 8, 1000, 1024, 1025, 3000])
         args.append((tag, (where, rng.randrange(64)), nbytes, rng.random() < 0.15))
     more = rng.choice([0] * 60 + [40, 40, 380])
-    scalars = [rng.getrandbits(64) for _ in range(rng.choice([0, 0, 1, 3]))]
-    kind = rng.choice([SUB, SUB, SUB, NEXT_LEVEL])
-    return "submit", args, more, scalars, rng.randrange(4), kind, rng.choice([-1, -1, 0, 1])
+    return args, more, [rng.getrandbits(64) for _ in range(rng.choice([0, 0, 1, 3]))], place
+
+
+def draw_submit(rng):
+    """Return a submit: now and then a group, now and then for one worker and no other."""
+    group = rng.random() < 0.2
+    size = rng.choice([1, 2, 2, 3, 3, 4]) if group else 1
+    places = rng.sample(range(4), size)  # a worker of the pool, counted from its first
+    if rng.random() < 0.6:
+        places = [ANY] * size
+    elif group:
+        places = [place if rng.random() < 0.5 else ANY for place in places]
+    members = [draw_member(rng, place) for place in places]
+    kind = rng.choice([SUB, SUB, NEXT_LEVEL])
+    return "submit", members, group, rng.randrange(4), kind, rng.randrange(3), rng.random() < 0.02
 
 
 STEPS = {
@@ -423,7 +583,7 @@ STEPS = {
     "close_scope": (7, lambda rng: ("close_scope",)),
     "wire": (20, lambda rng: ("wire",)),
     "dispatch": (14, lambda rng: ("dispatch", rng.choice([SUB, SUB, NEXT_LEVEL]))),
-    "answer": (20, lambda rng: ("answer", rng.randrange(8), rng.random() < 0.97)),
+    "answer": (20, lambda rng: ("answer", rng.randrange(8), rng.choice(ANSWERS))),
     "collect": (10, lambda rng: ("collect",)),
     "set_idle": (3, lambda rng: ("set_idle",)),
     "reclaim": (3, lambda rng: ("reclaim",)),
@@ -431,6 +591,9 @@ STEPS = {
     "park": (3, lambda rng: ("park", rng.randrange(8), rng.random() < 0.5)),
     "whole_pass": (2, lambda rng: ("whole_pass",)),
     "orch_pass": (2, lambda rng: ("orch_pass",)),
+    "quiet": (1, lambda rng: ("quiet",)),
+    "ask": (2, lambda rng: ("ask", rng.randrange(8), rng.random() < 0.5)),
+    "give_back": (4, lambda rng: ("give_back", rng.randrange(8))),
 }
 
 
@@ -440,6 +603,9 @@ def draw_run(rng, length):
     steps = [STEPS[name][1](rng) for name in names]
     for _ in range(rng.choice([0, 0, 0, 1, 1, 3])):
         steps.insert(rng.randrange(length), ("die", rng.randrange(8)))
+    for _ in range(rng.choice([0, 0, length // 8])):
+        at = rng.randrange(length // 2, length)
+        steps.insert(at, ("answer", rng.randrange(8), "BREAK"))
     if rng.random() < 0.1:
         steps.insert(rng.randrange(length), ("cancel",))
     return [*steps, ("end_run", rng.random() < 0.2)]
@@ -451,8 +617,8 @@ def draw_size(rng):
         window,
         rng.randint(1, 4),
         rng.choice([65536, 16384]),
-        rng.randint(0, 2),
-        rng.randint(1, 3),
+        rng.randint(0, 3),
+        rng.randint(1, 4),
     )
 
 
