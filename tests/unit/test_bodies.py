@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 
-from ..support import Driver, ignores
+from ..kernels import kernels as k
+from ..support import Driver, Member, ignores, member, reads
 
 KEY = 0x7000_0000
 
@@ -56,3 +61,121 @@ def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclai
     driver.reclaim()
     driver.submit(*big(375))
     driver.close()
+
+
+# ---------------------------------------------------------------- groups
+def members_of(driver, slot):
+    """Return (tensors, scalars, worker) of each member, as they stand in the body."""
+    tensors, scalars = driver.counts(slot)
+    at = int(driver.mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS) + 5 * tensors + scalars
+    rows = driver.mem[at : at + L.MEMBER_WORDS * int(driver.mem[slot + L.S_MEMBERS])]
+    return [(c & 0xFFFFFFFF, c >> 32, w - 1) for c, w in rows.reshape(-1, L.MEMBER_WORDS).tolist()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 12, 30])
+@pytest.mark.parametrize("tensors", [0, 1, 5, 6, 32, 33, 375])
+def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, tensors):
+    driver = Driver(sub=size)
+    producers = [driver.alloc(8) for _ in range(2)]
+    given = [
+        Member(
+            tuple(ignores(KEY + 8 * (m * tensors + i)) for i in range(tensors)),
+            tuple(range(m % 3)),
+            m if m % 2 else -1,
+        )
+        for m in range(size)
+    ]
+    most_edges = 0 if tensors == 375 else 2
+    inputs = [reads(driver.address(slot)) for slot in producers[:most_edges]]
+    given[0] = given[0]._replace(args=(*inputs, *given[0].args))
+    slots = [driver.submit_group(*given) for _ in range(2)]
+    for slot in slots:
+        addresses = [arg.data for one in given for arg in one.args]
+        scalars = [value for one in given for value in one.scalars]
+        words = driver.argument_words(slot)
+        assert words[: 5 * len(addresses) : L.TENSOR_WORDS] == addresses
+        assert words[5 * len(addresses) :] == scalars
+        assert members_of(driver, slot) == [
+            (len(one.args), len(one.scalars), one.worker) for one in given
+        ]
+        assert driver.producers(slot) == producers[:most_edges]
+    driver.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 12])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, size, over):
+    scalars = L.INLINE_WORDS - 1 - L.TENSOR_WORDS - size * L.MEMBER_WORDS + over
+    first = member(ignores(KEY), scalars=[7] * scalars)
+    slot = driver.submit_group(first, *[member()] * (size - 1))
+    assert (driver.mem[slot + L.S_BODY] == slot + L.S_INLINE) == (over <= 0)
+
+
+def test_the_block_of_a_group_is_used_again(driver):
+    group = [member(*big(100)), member(*big(30), scalars=range(9))]
+    driver.open_scope()
+    first = driver.submit_group(*group)
+    block, used = int(driver.mem[first + L.S_BODY]), int(driver.mem[L.SPILL_USED])
+    kept = driver.submit(*big(7))
+    driver.close_scope()
+    driver.settle()
+    for worker in range(2):
+        driver.post_done(worker)
+    driver.settle()
+    assert driver.reclaim() == 1
+    again = driver.submit_group(*group)
+    assert int(driver.mem[again + L.S_BODY]) == block
+    assert int(driver.mem[L.SPILL_USED]) == used + L.SPILL_SMALLEST
+    assert driver.mem[kept + L.S_BODY] == used
+
+
+def test_a_group_too_large_for_any_block_is_refused_and_changes_nothing(driver):
+    room = int(driver.mem[L.A_SPILL_END] - driver.mem[L.A_SPILL])
+    most = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
+    size = room // (5 * most) + 1
+    before = driver.words()
+    assert driver.try_submit_group(*[member(*big(most))] * size) == L.TOO_MANY_ARGS
+    assert driver.changed_since(before) == []
+    driver.submit_group(*[member(*big(most))] * (size - 20))
+
+
+def test_a_group_whose_block_would_be_rounded_up_past_the_area_is_refused_at_once():
+    driver = Driver(window=100_000)
+    room = int(driver.mem[L.A_SPILL_END] - driver.mem[L.A_SPILL])
+    assert 1 << 21 < room < 1 << 22
+    most = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
+    size = (1 << 21) // (5 * most) + 1
+    before = driver.words()
+    assert driver.try_submit_group(*[member(*big(most))] * size) == L.TOO_MANY_ARGS
+    assert driver.changed_since(before) == []
+    driver.close()
+
+
+# ---------------------------------------------------------------- what goes to one worker
+FITS = L.MAILBOX_ARGS_CAPACITY // 8 - 1
+COUNTS = st.tuples(st.integers(0, 400), st.integers(0, 2000))
+
+
+def fits(tensors, scalars):
+    return 5 * tensors + scalars <= FITS
+
+
+@given(tensors=st.integers(0, 400), scalars=st.integers(0, 2000))
+@example(375, FITS - 5 * 375)
+@example(375, FITS - 5 * 375 + 1)
+@example(0, FITS)
+@example(0, FITS + 1)
+def test_a_task_fits_its_mailbox_by_what_it_has_in_all(tensors, scalars):
+    assert k.fits_mailbox(b"", tensors | scalars << 32, 0) == fits(tensors, scalars)
+
+
+@given(members=st.lists(COUNTS, min_size=1, max_size=6))
+@example([(375, FITS - 5 * 375)] * 6)
+@example([(375, 0), (375, FITS - 5 * 375 + 1)])
+@example([(0, FITS + 1), (0, 0)])
+def test_a_group_fits_if_each_of_its_members_does(members):
+    tensors, scalars = (sum(column) for column in zip(*members, strict=True))
+    table = b"".join(struct.pack("<iiQ", *counts, 0) for counts in members)
+    wire = bytes(8 * (5 * tensors + scalars)) + table
+    answer = k.fits_mailbox(wire, tensors | scalars << 32, len(members))
+    assert answer == all(fits(*counts) for counts in members)

@@ -1,0 +1,94 @@
+"""A configuration travels with the first task that has it, and again only when another stood there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig
+from simpler_ref.jit import layout as L
+
+from ..support import COMPLETED, member
+
+
+def pattern(index):
+    return bytes([index + 1]) * L.CALL_CONFIG_SIZE
+
+
+@pytest.fixture
+def configured(driver):
+    """Give a driver with four configurations and one worker that answers."""
+    for index in range(4):
+        driver.engine.write_config(index, pattern(index))
+    driver.kill(1)
+    return driver
+
+
+def config_area(driver, worker=0):
+    """Return the bytes of the mailbox's configuration, not a copy."""
+    return driver.mailbox(worker)[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_DIGEST]
+
+
+def run_with(driver, config):
+    driver.finish(driver.submit(config=config))
+    return config_area(driver)[: L.CALL_CONFIG_SIZE].tobytes()
+
+
+def test_each_task_finds_its_own_configuration_in_the_mailbox(configured):
+    for config in (0, 1, 1, 0, 3, 2, 2, 2, 0):
+        assert run_with(configured, config) == pattern(config)
+
+
+def test_a_configuration_that_stands_there_already_is_not_written_again(configured):
+    run_with(configured, 2)
+    config_area(configured)[:] = 0xEE
+    assert run_with(configured, 2) == b"\xee" * L.CALL_CONFIG_SIZE
+    assert run_with(configured, 1) == pattern(1)
+
+
+def test_configurations_that_are_numbered_anew_are_written_again(configured):
+    run_with(configured, 2)
+    configured.engine.write_config(2, pattern(9))
+    configured.k.forget_configs(configured.mem)
+    assert configured.mem[L.PASS_LOCK] == 0
+    assert run_with(configured, 2) == pattern(9)
+
+
+def test_a_mailbox_that_was_used_for_a_request_gets_digest_and_configuration_again(configured):
+    run_with(configured, 2)
+    assert configured.k.claim_mailbox(configured.mem, 0, 0) == L.OK
+    configured.mailbox(0)[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_ARGS] = 0xEE
+    configured.k.release_mailbox(configured.mem, 0)
+    slot = configured.submit(config=2)
+    configured.settle()
+    assert config_area(configured)[: L.CALL_CONFIG_SIZE].tobytes() == pattern(2)
+    digest = configured.mailbox(0)[L.MAILBOX_OFF_DIGEST : L.MAILBOX_OFF_ARGS].tobytes()
+    assert digest == configured.digest(0)
+    configured.post_done(0)
+    configured.settle()
+    assert configured.state(slot) == COMPLETED
+
+
+def test_each_member_of_a_group_finds_the_configuration(driver):
+    driver.engine.write_config(3, pattern(3))
+    driver.submit_group(member(), member(), config=3)
+    driver.settle()
+    for worker in range(2):
+        area = config_area(driver, worker)[: L.CALL_CONFIG_SIZE]
+        assert area.tobytes() == pattern(3)
+
+
+def test_a_fresh_engine_has_the_default_configuration_at_index_0(engine):
+    at = int(engine.mem[L.A_CONFIGS])
+    area = engine.mem[at : at + L.CONFIG_WORDS].view(np.uint8)
+    assert area[: L.CALL_CONFIG_SIZE].tobytes() == CallConfig().to_bytes()
+
+
+def test_the_configuration_area_ends_where_the_next_begins(engine):
+    for index in range(3):
+        engine.write_config(index, pattern(index))
+    start = 8 * int(engine.mem[L.A_CONFIGS])
+    for index in range(3):
+        at = start + index * 8 * L.CONFIG_WORDS
+        found = engine.mem.view(np.uint8)[at : at + L.CALL_CONFIG_SIZE]
+        assert found.tobytes() == pattern(index)
