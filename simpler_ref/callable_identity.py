@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from .errors import CallableError
 from .jit import layout as L
@@ -144,6 +145,15 @@ def hashid_to_digest(hashid: str) -> bytes:
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))
 
 
+def _view_strided(
+    place: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+) -> Any:
+    """Return an array over shared memory whose elements do not stand one after the other."""
+    low, span, offset = place
+    memory = view_memory(low, (span,), np.dtype(np.uint8))
+    return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
+
+
 class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but an array in shared memory is named by its address, not copied.
 
@@ -151,10 +161,14 @@ class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.ndarray and obj.nbytes and obj.flags.c_contiguous:
+        if type(obj) is np.ndarray and obj.nbytes:
             address = obj.__array_interface__["data"][0]
-            if is_shared(address, obj.nbytes):
-                return view_memory, (address, obj.shape, obj.dtype)
+            low, high = byte_bounds(obj)
+            if is_shared(low, high - low):
+                if obj.flags.c_contiguous:
+                    return view_memory, (address, obj.shape, obj.dtype)
+                place = low, high - low, address - low
+                return _view_strided, (place, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
             return ContinuousTensor._from_wire, (obj._wire,)
         return super().reducer_override(obj)
@@ -176,6 +190,15 @@ def serialize(target: Callable[..., Any]) -> bytes:
     except Exception:
         return BY_REGISTRATION + uuid.uuid4().bytes
     return buffer.getvalue()
+
+
+def why_not_serialisable(target: Callable[..., Any]) -> str:
+    """Return what cloudpickle says of a callable that it cannot take."""
+    try:
+        _Serializer(io.BytesIO()).dump(target)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "it could not be when it was registered"
 
 
 # ---------------------------------------------------------------- payloads for running workers

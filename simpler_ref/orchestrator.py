@@ -239,6 +239,8 @@ class Orchestrator:
         self._submit_group(base, members, None)
 
     def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
+        if isinstance(args_list, TaskArgs):
+            raise TypeError("args_list must be a list of TaskArgs, one for each member")
         members = [TaskArgs() if one is None else one for one in args_list]
         if not members:
             raise ValueError("args_list must not be empty: a group has at least one member")

@@ -29,6 +29,7 @@ from .callable_identity import (
     serialize,
     staged,
     staged_object,
+    why_not_serialisable,
 )
 from .engine import Engine
 from .errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
@@ -127,7 +128,7 @@ class Registry:
             )
             payload = target.to_bytes()
             kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
-            name, target = target.func_name, payload
+            name, target = target.config_name or target.func_name, payload
         else:
             raw = serialize(target)
             descriptor = build_python_serialized_descriptor(raw)
@@ -236,8 +237,8 @@ class Registry:
             staging, size = staged_object(one.target), 0
         elif not one.payload:
             raise TypeError(
-                f"{one.name} cannot be serialised for workers that run already; register it before "
-                "Worker.start or the first run"
+                f"{one.name} cannot be serialised for workers that run already "
+                f"({why_not_serialisable(one.target)}); register it before Worker.start or the first run"
             )
         else:
             staging, size = staged(one.payload), len(one.payload)

@@ -474,6 +474,11 @@ class Worker:
 
     def _live(self) -> _Runtime:
         runtime = self._runtime
+        if runtime is None and self._parent_level:
+            raise RuntimeError(
+                f"this Worker is a child of a level {self._parent_level} Worker, which starts and "
+                "closes it: use that one"
+            )
         if runtime is None:
             raise RuntimeError(
                 "this Worker is closed; make a new one"
@@ -490,6 +495,8 @@ class Worker:
     def _start(self, runtime: _Runtime) -> None:
         manager = runtime.manager
         anew = self._needs_start or (manager is not None and manager.lost)
+        if manager is not None and manager.silent:
+            manager.welcome_back()
         if not anew and (manager is None or not manager.dead):
             return
         self._needs_start = True  # should this be cut short, the next run does it all again
@@ -897,6 +904,10 @@ class Worker:
         what = f"task {task} ({name})" + (f", member {member}" if member >= 0 else "")
         where = f"level {self.level} {manager.name(worker)}, {what}"
         if outcome == L.ENDPOINT_FAILURE:
+            if not mem[L.ERROR_DETAIL]:
+                return WorkerLostError(
+                    f"{where}: the worker has not answered a control request", **details
+                )
             code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
             ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
             return WorkerLostError(

@@ -83,6 +83,8 @@ class WorkerManager:
         Process of each worker that is one, also of those that have ended.
     dead : dict[int, int]
         How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
+    silent : set[int]
+        Threads that have not answered a control request in time; they get no task before they do.
     lost : bool
         No worker can be replaced one by one any more: all must be started anew.
     """
@@ -97,6 +99,7 @@ class WorkerManager:
         self._control = [threading.RLock() for _ in kinds]  # one control request at a time
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
+        self.silent: set[int] = set()
         self.lost = False
 
     def name(self, worker: int) -> str:
@@ -142,6 +145,7 @@ class WorkerManager:
             with self._heard:
                 self.dead.pop(worker, None)
                 self.pids.pop(worker, None)
+                self.silent.discard(worker)
             self._launch(worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         for worker in workers:
@@ -218,6 +222,10 @@ class WorkerManager:
         with self._control[worker]:
             if worker in self.dead:
                 raise self._lost(worker)
+            if worker in self.silent and not self._heard_again(worker):
+                raise ControlTimeoutError(
+                    f"{self.name(worker)} has not answered an earlier control request yet"
+                )
             if self._refusing:
                 raise ControlError(f"{self.name(worker)} is being stopped")
             try:
@@ -253,8 +261,24 @@ class WorkerManager:
         if self._state(worker) == L.CONTROL_REQUEST and worker not in self.dead:
             answer = self._await_answer(worker, L.INTERRUPTED, deadline_ns)
             if answer == L.TIMED_OUT and not self._strike_and_wait(worker):
-                return  # a thread that hangs: it keeps its mailbox, and is given no task
+                self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
+                self.silent.add(worker)
+                return
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
+
+    def welcome_back(self) -> None:
+        """Admit workers again that have answered after all."""
+        for worker in sorted(self.silent):
+            with self._control[worker]:
+                self._heard_again(worker)
+
+    def _heard_again(self, worker: int) -> bool:
+        if self._state(worker) != L.CONTROL_DONE:
+            return False
+        self.silent.discard(worker)
+        self._engine.kernels.release_mailbox(self._engine.mem, worker)
+        self._engine.kernels.set_usable(self._engine.mem, worker, 1)
+        return True
 
     def _state(self, worker: int) -> int:
         desk = Desk(self._engine, worker)
@@ -291,7 +315,7 @@ class WorkerManager:
     def _silent(self, worker: int, timeout_s: float) -> ControlTimeoutError:
         killed = self._strike_and_wait(worker)
         after = (
-            "it was killed, the next run starts a new one" if killed else "it gets no more tasks"
+            "it was killed, the next run starts a new one" if killed else "no task before it does"
         )
         return ControlTimeoutError(
             f"{self.name(worker)} did not answer a control request within {timeout_s} s: {after}"

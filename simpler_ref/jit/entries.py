@@ -152,6 +152,13 @@ def release_mailbox(mem, worker):
     return L.OK
 
 
+@entry(WORDS, INT, nogil=True)
+def abandon_mailbox(mem, worker):
+    """Take a worker that does not answer out of its pool."""
+    schedule.abandon_mailbox(mem, worker)
+    return L.OK
+
+
 @entry(WORDS, nogil=True)
 def forget_configs(mem):
     """Between runs: configurations may be numbered anew."""

@@ -936,6 +936,22 @@ def release_mailbox(mem, worker):
 
 
 @kernel
+def abandon_mailbox(mem, worker):
+    """Take a worker that does not answer a request out of its pool, with the request in its mailbox.
+
+    Effects  what needs this worker fails instead of waiting for it
+    """
+    w = worker_at(mem, worker)
+    become_scheduler(mem)
+    store(mem, w + L.W_CLAIM, 0)
+    mem[w + L.W_USABLE] = 0
+    unlock(mem)
+    fence()  # pairs with those before parking: a ready task can be failed now
+    notify(mem, L.PARK_ORCH)
+    notify(mem, L.PARK_SCHED)
+
+
+@kernel
 def begin_run(mem):
     """Forget the last run's error and counts."""
     store(mem, L.CANCEL, 0)

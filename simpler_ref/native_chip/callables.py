@@ -105,18 +105,23 @@ class CoreCallable(_Frozen):
         One direction per argument: at most 16 tensors and 32 scalars.
     binary : bytes
         A shared object that exports ``simpler_kernel``; see `include/simpler_kernel.h`.
+    name : str
+        For messages; it does not travel.
     """
 
-    __slots__ = ("binary", "signature")
+    __slots__ = ("binary", "name", "signature")
 
     signature: tuple[ArgDirection, ...]
     binary: bytes
+    name: str
 
     def __init__(self) -> None:
         raise TypeError("use CoreCallable.build(signature, binary)")
 
     @classmethod
-    def build(cls, signature: Iterable[ArgDirection], binary: bytes) -> CoreCallable:
+    def build(
+        cls, signature: Iterable[ArgDirection], binary: bytes, *, name: str = ""
+    ) -> CoreCallable:
         """Make a kernel from the bytes of a shared object.
 
         Raises
@@ -129,6 +134,7 @@ class CoreCallable(_Frozen):
         checked = _check_signature(signature, "kernel", CORE_MAX_TENSOR_ARGS, CORE_MAX_SCALAR_ARGS)
         write(made, "signature", checked)
         write(made, "binary", _check_binary(binary, "kernel"))
+        write(made, "name", _check_name(name, "name") if name else "")
         return made
 
     def sig(self, i: int) -> ArgDirection:
@@ -226,11 +232,13 @@ class ChipCallable(_Frozen):
     def from_kernel(cls, core: CoreCallable, config_name: str = "") -> ChipCallable:
         """Make a callable that launches one kernel over all blocks, with all arguments.
 
-        A task gives its tensors in the order of the kernel's, and its scalars likewise.
+        A task gives its tensors in the order of the kernel's, and its scalars likewise. The kernel's
+        name is the `config_name`, by which messages call it, unless another is given.
         """
         if not isinstance(core, CoreCallable):
             raise TypeError(f"expected a CoreCallable, got {type(core).__name__}")
-        return cls.build(core.signature, _LAUNCH_ALL_NAME, _launch_all(), [(0, core)], config_name)
+        name = config_name or core.name
+        return cls.build(core.signature, _LAUNCH_ALL_NAME, _launch_all(), [(0, core)], name)
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> ChipCallable:

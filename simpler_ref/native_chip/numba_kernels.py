@@ -84,7 +84,8 @@ def InOut(dtype: Any, ndim: int = 1) -> KernelArgument:
 def Scalar(dtype: Any) -> KernelArgument:
     """Describe a scalar: an integer, a bool, or a float as `scalar_to_uint64` packs it.
 
-    A task adds a Python float for ``"float64"``, a ``np.float32`` for ``"float32"``.
+    For ``"float32"`` a task may add a Python float as well as a ``np.float32``; for a float of either
+    size it must not add an int, whose bits would be taken for those of a float.
     """
     found = np.dtype(dtype)
     if found.kind not in "iub" and found not in (np.dtype("float32"), np.dtype("float64")):
@@ -127,7 +128,8 @@ def core_kernel(
         order = _parameters(function, arguments)
         signature = [arguments[name].direction for name in order if name in arguments]
         CoreCallable.build(signature, b"?")  # too many arguments are seen before they are compiled
-        return CoreCallable.build(signature, _compile(function, order, arguments))
+        name = function.__name__ if function.__name__.isascii() else ""
+        return CoreCallable.build(signature, _compile(function, order, arguments), name=name)
 
     return wrap
 
@@ -294,12 +296,17 @@ def _tools() -> dict[str, Any]:
             def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 if not isinstance(wanted, types.Float):
                     return context.cast(builder, args[0], types.uint64, wanted)
-                narrow = (
-                    builder.trunc(args[0], cgutils.ir.IntType(wanted.bitwidth))
-                    if (wanted.bitwidth < 64)
-                    else args[0]
+                if wanted is types.float64:
+                    return builder.bitcast(args[0], context.get_value_type(wanted))
+                # what fits 32 bits is a float32; a float64 that would is 0 or below 1e-313
+                single, double = map(context.get_value_type, (types.float32, types.float64))
+                low = builder.trunc(args[0], cgutils.ir.IntType(32))
+                high = builder.lshr(args[0], cgutils.ir.Constant(args[0].type, 32))
+                return builder.select(
+                    builder.icmp_unsigned("==", high, cgutils.ir.Constant(high.type, 0)),
+                    builder.bitcast(low, single),
+                    builder.fptrunc(builder.bitcast(args[0], double), single),
                 )
-                return builder.bitcast(narrow, context.get_value_type(wanted))
 
             return wanted(types.uint64), generate
 

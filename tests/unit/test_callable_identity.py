@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import pickle
 import threading
 
 import numpy as np
@@ -12,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
-from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace, serialize
+from simpler_ref.callable_identity import (
+    CallableHandle,
+    CallableKind,
+    TargetNamespace,
+    serialize,
+    why_not_serialisable,
+)
 from simpler_ref.errors import CallableError
 
 
@@ -184,3 +191,25 @@ def test_what_cannot_be_serialised_is_known_by_its_registration_alone():
     lock = threading.Lock()
     locked = lambda: lock.locked()  # noqa: E731
     assert serialize(locked) != serialize(locked)
+
+
+def test_why_a_callable_cannot_be_serialised_is_said():
+    lock = threading.Lock()
+    assert "lock" in why_not_serialisable(lambda: lock.locked())
+
+
+@pytest.mark.parametrize("part", [slice(None, None, 2), slice(None, None, -1), slice(3, 40, 5)])
+def test_a_closure_over_a_part_of_a_shared_array_writes_to_that_array(part):
+    array = shared_words()
+    pickle.loads(serialize(setter(array[part])))()
+    assert np.flatnonzero(array).tolist() == [range(512)[part][0]]
+
+
+def test_a_handle_that_travels_arrives_as_itself():
+    handle = CallableHandle(GOOD, CallableKind.PYTHON_IMPORT, TargetNamespace.LOCAL_PYTHON, "f")
+    assert pickle.loads(pickle.dumps(handle)) is handle
+    wire = pickle.dumps(handle)
+    del handle
+    gone = pickle.loads(wire)
+    assert (gone.hashid, gone.name) == (GOOD, "f")
+    assert pickle.loads(wire) is gone

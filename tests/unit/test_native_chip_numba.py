@@ -155,3 +155,18 @@ def test_descriptions_must_match_the_parameters():
 def test_without_compilation_there_is_a_clear_error():
     with pytest.raises(KernelCompileError, match="NUMBA_DISABLE_JIT is set"):
         core_kernel(**ADD)(add)
+
+
+@compiled
+def test_a_python_float_reaches_a_kernel_that_takes_a_float32():
+    @core_kernel(out=Out("float32"), x=Scalar("float32"))
+    def put(out, x):
+        out[0] = x
+
+    assert put.name == "put"
+    with ChipWorker() as chip:
+        chip.prepare(0, ChipCallable.from_kernel(put))
+        for value in (2.0, -0.1, 0.0, 1e-30, np.float32(2.5), np.float32(-3)):
+            out = np.full(1, 7, np.float32)
+            chip.run_args(0, host_args(out, scalars=[value]))
+            assert out[0] == np.float32(value)
