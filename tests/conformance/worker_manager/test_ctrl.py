@@ -4,13 +4,15 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from simpler_ref import Worker
+from simpler_ref import TaskArgs, Worker
 from simpler_ref.children import WorkerKind
 from simpler_ref.errors import ControlError, ControlTimeoutError, WorkerLostError
+from simpler_ref.jit import layout as L
 from tests.support import Gate, wait_until
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
@@ -26,6 +28,10 @@ class Memory(WorkerKind):
             raise ValueError("thirteen is refused")
         if arg0 == 14:
             time.sleep(0.6)
+        if arg0 == 16:
+            while not self.patience.is_set():  # an exception thrown in from outside ends no wait
+                with suppress(SystemExit):
+                    self.patience.wait(0.05)
         if arg0 == 15:
             os.kill(os.getpid(), signal.SIGKILL)
         return arg0 * 2
@@ -143,25 +149,38 @@ def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
 
 
 @pytest.mark.spec("WM-CTRL-4")
-@pytest.mark.xfail(reason="the worker stays claimed: the run waits for it for ever", run=False)
-def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make):
+@pytest.mark.parametrize("what", ["for one worker", "group"])
+def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
     w = make("thread", py_control_timeout_s=0.2)
+    go = threading.Event()
+    w._next_level[0].patience = go
     seen = []
     handle = w.register(lambda: seen.append(1))
     with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s"):
-        w.malloc(14, 0)
+        w.malloc(16, 0)
 
     def orch_fn(orch, *_):
-        orch.submit_next_level(handle, worker=1)
-        orch.submit_next_level(handle, worker=0)
+        if what == "group":
+            orch.submit_next_level_group(handle, [TaskArgs()] * 2)
+        else:
+            orch.submit_next_level(handle, worker=1)
+            orch.submit_next_level(handle, worker=0)
 
-    try:
-        w.run(orch_fn)  # it works, or it fails
-    except RuntimeError as error:
-        assert "memory_worker 0" in str(error)
-    time.sleep(0.6)
-    w.run(lambda orch, *_: orch.submit_next_level(handle, worker=1))
-    assert len(seen) >= 2
+    words = r"memory_worker.*(not answered|died)"
+    for _ in range(2):
+        with pytest.raises(WorkerLostError, match=words):
+            w.run(orch_fn)
+        with pytest.raises(ControlTimeoutError, match="earlier"):
+            w.malloc(21, 0)
+    w.run(lambda orch, *_: orch.submit_next_level(handle))
+    go.set()
+    mem = w._runtime.engine.mem
+    state = int(mem[L.A_WORKERS]) + L.W_MAILBOX
+    wait_until(lambda: mem[state] & 0xFFFFFFFF == L.CONTROL_DONE)
+    seen.clear()
+    w.run(orch_fn)
+    assert len(seen) == 2, "it is back"
+    assert w.malloc(21, 0) == 42
 
 
 # ---------------------------------------------------------------- death
