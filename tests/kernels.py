@@ -12,9 +12,21 @@ import inspect
 from pathlib import Path
 from typing import ClassVar
 
+from simpler_ref.jit import collect as _collect
+from simpler_ref.jit import dispatch as _dispatch
+from simpler_ref.jit import (
+    graph,
+    lock,
+    mailbox,
+    queues,
+    ring,
+    schedule,
+    slots,
+    submit,
+    tensormap,
+)
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
-from simpler_ref.jit import mailbox, queues, ring, schedule, slots, submit, tensormap
 from simpler_ref.jit.atomics import (
     compare_exchange,
     exchange,
@@ -219,12 +231,12 @@ def pass_after_submit(mem):
 
 @entry(WORDS)
 def try_lock(mem):
-    return int(schedule.try_lock(mem))
+    return int(lock.try_lock(mem))
 
 
 @entry(WORDS)
 def unlock(mem):
-    schedule.unlock(mem)
+    lock.unlock(mem)
     return L.OK
 
 
@@ -240,56 +252,56 @@ def held(mem):
 
 @entry(WORDS, INT)
 def pick_idle(mem, kind):
-    return schedule.pick_idle(mem, kind)
+    return _dispatch.pick_idle(mem, kind)
 
 
 @entry(WORDS, INT)
 def wire(mem, slot):
-    schedule.wire(mem, slot)
+    graph.wire(mem, slot)
     return L.OK
 
 
 @entry(WORDS, INT)
 def poison(mem, slot):
-    schedule.poison(mem, slot)
+    graph.poison(mem, slot)
     return L.OK
 
 
 @entry(WORDS, INT)
 def release_fanin(mem, slot):
-    schedule.release_fanin(mem, slot)
+    graph.release_fanin(mem, slot)
     return L.OK
 
 
 @entry(WORDS, INT)
 def complete(mem, slot):
-    return schedule.complete(mem, slot)
+    return graph.complete(mem, slot)
 
 
 @entry(WORDS, INT)
 def fail(mem, slot):
-    return schedule.fail(mem, slot)
+    return graph.fail(mem, slot)
 
 
 @entry(WORDS, INT)
 def dispatch(mem, kind):
-    return schedule.dispatch(mem, kind)
+    return _dispatch.dispatch(mem, kind)
 
 
 @entry(WORDS)
 def collect(mem):
-    return schedule.collect(mem)
+    return _collect.collect(mem)
 
 
 @entry(WORDS)
 def set_idle(mem):
-    schedule.set_idle(mem)
+    _collect.set_idle(mem)
     return L.OK
 
 
 @entry(WORDS)
 def bury(mem):
-    return schedule.bury(mem)
+    return _collect.bury(mem)
 
 
 # ---------------------------------------------------------------- queues

@@ -10,8 +10,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from . import claims, mailbox, ring, schedule, submit, tensormap
 from . import layout as L
-from . import mailbox, ring, schedule, submit, tensormap
 from .atomics import fence, store, thread_id, wire_words
 from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry, in_one_piece
 
@@ -130,7 +130,7 @@ def request_stop(mem, worker):
 @entry(WORDS, INT, INT, nogil=True)
 def claim_mailbox(mem, worker, timeout_ns):
     """Get a worker's mailbox for a control request."""
-    return schedule.claim_mailbox(mem, worker, timeout_ns)
+    return claims.claim_mailbox(mem, worker, timeout_ns)
 
 
 @entry(WORDS, INT, INT, nogil=True)
@@ -148,28 +148,28 @@ def await_control(mem, worker, timeout_ns):
 @entry(WORDS, INT, nogil=True)
 def release_mailbox(mem, worker):
     """Give a claimed mailbox back."""
-    schedule.release_mailbox(mem, worker)
+    claims.release_mailbox(mem, worker)
     return L.OK
 
 
 @entry(WORDS, INT, nogil=True)
 def abandon_mailbox(mem, worker):
     """Take a worker that does not answer out of its pool."""
-    schedule.abandon_mailbox(mem, worker)
+    claims.abandon_mailbox(mem, worker)
     return L.OK
 
 
 @entry(WORDS, nogil=True)
 def forget_configs(mem):
     """Between runs: configurations may be numbered anew."""
-    schedule.forget_configs(mem)
+    claims.forget_configs(mem)
     return L.OK
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def set_usable(mem, worker, usable):
     """Let the Scheduler use a worker, or (0) make its words fit for a fresh process."""
-    schedule.set_usable(mem, worker, usable)
+    claims.set_usable(mem, worker, usable)
     return L.OK
 
 

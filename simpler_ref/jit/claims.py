@@ -1,0 +1,121 @@
+"""Words of a worker that a thread other than the Scheduler has to write, as the Scheduler.
+
+Whether a worker may be used, and who has its mailbox: a thread that has a control request for a worker
+claims its mailbox, and gives the claim back when it has its answer.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, store, yield_core
+from .kernel import kernel
+from .lock import try_lock, unlock
+from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
+
+
+@kernel
+def become_scheduler(mem):
+    """Take the pass lock, for the few words that a thread other than those two has to write."""
+    while not try_lock(mem):
+        yield_core()
+
+
+# ---------------------------------------------------------------- who may be used
+@kernel
+def set_usable(mem, worker, usable):
+    """Admit a worker that said INIT_DONE to its pool, or clear a dead one's words for its successor.
+
+    Between runs, as the Scheduler: the lock is free but for the moment of an empty pass.
+    """
+    become_scheduler(mem)
+    w = worker_at(mem, worker)
+    if not usable:
+        empty_mailbox(mem, worker)
+    elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
+        mem[w + L.W_USABLE] = L.ALIVE
+    unlock(mem)
+
+
+@kernel
+def forget_configs(mem):
+    """Between runs: no mailbox holds a configuration that could be told by its index any more."""
+    become_scheduler(mem)
+    for worker in range(mem[L.WORKERS]):
+        mem[worker_at(mem, worker) + L.W_LAST_CONFIG] = 0
+    unlock(mem)
+
+
+# ---------------------------------------------------------------- claims on mailboxes
+@kernel
+def claim_mailbox(mem, worker, timeout_ns):
+    """Get a worker's mailbox for a control request, when its task, if it has one, is done.
+
+    One thread at a time claims a worker. Nothing is dispatched to it from the call on.
+
+    Returns  OK; ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal: without a claim then
+    """
+    w = worker_at(mem, worker)
+    until = now_ns() + timeout_ns
+    become_scheduler(mem)
+    alive = load(mem, w + L.W_DEATH) == 0
+    if alive:
+        mem[w + L.W_USABLE] |= L.CLAIMED  # it may not have been admitted to its pool yet
+        store(mem, w + L.W_CLAIM, L.CLAIM_WAITS)
+        if mem[w + L.W_COLLECTED] != 0:
+            mem[w + L.W_COLLECTED] = 0
+            mem[L.UNCOLLECTED] -= 1
+        if mem[w + L.W_SLOT] == L.NONE:
+            grant_claim(mem, w)
+    unlock(mem)
+    if not alive:
+        return L.ILLEGAL
+    answer = L.OK
+    while load(mem, w + L.W_CLAIM) == L.CLAIM_WAITS and answer == L.OK:
+        rest = until - now_ns()
+        if rest <= 0:
+            answer = L.TIMED_OUT
+        elif futex_wait(mem, w + L.W_CLAIM, L.CLAIM_WAITS, rest) == INTERRUPTED:
+            answer = L.INTERRUPTED
+    if answer == L.OK and load(mem, w + L.W_DEATH) != 0:
+        answer = L.ILLEGAL
+    if answer != L.OK:
+        release_mailbox(mem, worker)
+    return answer
+
+
+@kernel
+def release_mailbox(mem, worker):
+    """Give a claim back: the worker can have tasks again.
+
+    What the mailbox held of a task is overwritten, so the next frame brings all of it again.
+    """
+    w = worker_at(mem, worker)
+    become_scheduler(mem)
+    store(mem, w + L.W_CLAIM, 0)
+    mem[w + L.W_LAST_CALLABLE] = 0
+    mem[w + L.W_LAST_CONFIG] = 0
+    mem[w + L.W_MAILBOX + L.MAIL_COMMAND] = 0
+    if mem[w + L.W_USABLE] & L.CLAIMED != 0:
+        mem[w + L.W_USABLE] &= L.ALIVE
+        if mem[w + L.W_SLOT] == L.NONE and load(mem, w + L.W_DEATH) == 0:
+            make_idle(mem, w)
+    unlock(mem)
+    fence()  # pairs with those before parking: a ready task can be placed now
+    notify(mem, L.PARK_ORCH)
+    notify(mem, L.PARK_SCHED)
+
+
+@kernel
+def abandon_mailbox(mem, worker):
+    """Take a worker that does not answer a request out of its pool, with the request in its mailbox.
+
+    Effects  what needs this worker fails instead of waiting for it
+    """
+    w = worker_at(mem, worker)
+    become_scheduler(mem)
+    store(mem, w + L.W_CLAIM, 0)
+    mem[w + L.W_USABLE] = 0
+    unlock(mem)
+    fence()  # pairs with those before parking: a ready task can be failed now
+    notify(mem, L.PARK_ORCH)
+    notify(mem, L.PARK_SCHED)

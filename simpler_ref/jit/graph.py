@@ -1,0 +1,188 @@
+"""What becomes of a task in the graph: wired, ready, complete or failed, and let go.
+
+Everything here is done by the Scheduler, that is, by whoever holds the pass lock.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import store
+from .kernel import kernel
+from .mailbox import copy_words, worker_at
+from .queues import push_consumed, push_pinned, push_ready
+from .slots import affinity_of, kind_of, move, release_ref
+from .submit import edges_at
+
+EDGE_WORDS = L.EDGE_WORDS
+
+
+# ---------------------------------------------------------------- wiring
+@kernel
+def wire(mem, slot):
+    """Connect a task with its producers, and make it READY if none of them is still to come.
+
+    Fan-in starts at one, a unit that only the end of wiring releases: a producer that completes
+    meanwhile can neither make the task READY early nor be missed (D16).
+
+    Reads    each producer's state (pinned by submit, so none is CONSUMED)
+    Effects  the producers' chains of consumers; this task's fan-in
+    """
+    mem[slot + L.S_FANIN] = 1
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        producer = int(mem[edge + L.EDGE_PRODUCER])
+        state = int(mem[producer + L.S_STATE])
+        waits = mem[edge + L.EDGE_CONSUMER] != L.NONE  # else it is kept for its memory alone
+        if waits and state == L.FAILED:
+            poison(mem, slot)
+        elif waits and state != L.COMPLETED:
+            mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
+            mem[producer + L.S_CONSUMERS] = edge
+            mem[slot + L.S_FANIN] += 1
+        edge += EDGE_WORDS
+    release_fanin(mem, slot)
+    retire(mem)
+
+
+@kernel
+def poison(mem, slot):
+    """A producer failed: this task will never run.
+
+    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal
+    """
+    if mem[slot + L.S_STATE] == L.PENDING:
+        move(mem, slot, L.FAILED)
+        mem[L.FAILED_COUNT] += 1
+
+
+@kernel
+def release_fanin(mem, slot):
+    """One producer is done, or wiring is: the last release makes the task READY, or retires it."""
+    mem[slot + L.S_FANIN] -= 1
+    if mem[slot + L.S_FANIN] == 0:
+        if mem[slot + L.S_STATE] == L.FAILED:
+            push_retiring(mem, slot)
+        else:
+            move(mem, slot, L.READY)
+            make_placeable(mem, slot)
+
+
+@kernel
+def make_placeable(mem, slot):
+    """Queue a task that has just become READY: with its pool, or with the one worker it wants."""
+    kind = kind_of(mem, slot)
+    mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
+    mem[L.READY_ORDER] += 1
+    worker = affinity_of(mem, slot)
+    if worker < 0:
+        push_ready(mem, kind, slot)
+    else:
+        push_pinned(mem, worker_at(mem, worker), kind, slot)
+
+
+# ---------------------------------------------------------------- completion
+@kernel
+def complete(mem, slot):
+    """A worker has done the task.
+
+    Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
+    Returns  OK, or ILLEGAL with nothing changed
+    """
+    if mem[slot + L.S_STATE] != L.RUNNING:
+        return L.ILLEGAL
+    move(mem, slot, L.COMPLETED)
+    mem[L.COMPLETED_COUNT] += 1
+    push_retiring(mem, slot)
+    retire(mem)
+    return L.OK
+
+
+@kernel
+def fail(mem, slot):
+    """A task has failed while it ran, or shall not run: FAILED, consumers poisoned.
+
+    Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
+    """
+    state = int(mem[slot + L.S_STATE])
+    if state != L.READY and state != L.RUNNING:
+        return L.ILLEGAL
+    move(mem, slot, L.FAILED)
+    mem[L.FAILED_COUNT] += 1
+    push_retiring(mem, slot)
+    retire(mem)
+    return L.OK
+
+
+@kernel
+def push_retiring(mem, slot):
+    """Note a terminal task for `retire`."""
+    mem[slot + L.S_NEXT] = mem[L.RETIRING]
+    mem[L.RETIRING] = slot
+
+
+@kernel
+def retire(mem):
+    """See the terminal tasks off: their consumers, then their producers and themselves.
+
+    A poisoned consumer whose last fan-in is released here joins the chain, so a failure reaches
+    everything downstream without recursion.
+
+    Effects  each consumer's fan-in; one reference less on each producer and on the task itself
+    """
+    while mem[L.RETIRING] != L.NONE:
+        slot = int(mem[L.RETIRING])
+        mem[L.RETIRING] = mem[slot + L.S_NEXT]
+        failed = mem[slot + L.S_STATE] == L.FAILED
+        edge = int(mem[slot + L.S_CONSUMERS])
+        mem[slot + L.S_CONSUMERS] = L.NONE
+        while edge != L.NONE:
+            consumer = int(mem[edge + L.EDGE_CONSUMER])
+            after = int(mem[edge + L.EDGE_NEXT])
+            if failed:
+                poison(mem, consumer)
+            release_fanin(mem, consumer)
+            edge = after
+        release_producers(mem, slot)
+
+
+@kernel
+def release_producers(mem, slot):
+    """Drop the task's reference on each of its producers, then its own."""
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
+        edge += EDGE_WORDS
+    drop_reference(mem, slot)
+
+
+@kernel
+def drop_reference(mem, slot):
+    """Release one reference; a slot consumed by it is left for the Orch thread."""
+    if release_ref(mem, slot):
+        push_consumed(mem, slot)
+
+
+@kernel
+def record_error(mem, outcome, slot, worker, detail):
+    """Keep the first failure of the run: what, which task, which worker, its words.
+
+    Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
+             because its mailbox is used again before Python comes to read them
+    Ordering the release of RUN_ERROR pairs with the load in `submit_task`
+    """
+    if mem[L.RUN_ERROR] != 0:
+        return
+    mem[L.ERROR_TASK] = mem[slot + L.S_ID]
+    mem[L.ERROR_CALLABLE] = mem[slot + L.S_CALLABLE]
+    mem[L.ERROR_WORKER] = worker
+    mem[L.ERROR_MEMBER] = -1
+    if worker >= 0 and mem[worker_at(mem, worker) + L.W_SLOT] == slot:  # else it never ran there
+        mem[L.ERROR_MEMBER] = mem[worker_at(mem, worker) + L.W_MEMBER] - 1
+    mem[L.ERROR_DETAIL] = detail
+    mem[L.ERROR_TRACE] = 0
+    if outcome == L.TASK_FAILURE:
+        w = worker_at(mem, worker)
+        copy_words(mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
+        used = 1 + (int(mem[w + L.W_TRACE]) + L.WORD - 1) // L.WORD
+        copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, min(used, L.TRACE_WORDS))
+    store(mem, L.RUN_ERROR, outcome)
