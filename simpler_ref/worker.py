@@ -417,8 +417,8 @@ class Worker:
             # a proxy: no cycle, so that a Worker nobody refers to is closed at once
             runtime.host = weakref.proxy(self)
             runtime.orch = Orchestrator(runtime.host, engine)
-            self._runtime = runtime
             self._finalizer = weakref.finalize(self, _take_down, runtime)
+            self._runtime = runtime
             task_interface.add_visibility(runtime.why_invisible)
 
     def start(self) -> None:
@@ -499,9 +499,9 @@ class Worker:
             manager.welcome_back()
         if not anew and (manager is None or not manager.dead):
             return
-        self._needs_start = True  # should this be cut short, the next run does it all again
         try:
-            with self._registry.lock:
+            with self._registry.lock:  # a registration finds all workers made, or none
+                self._needs_start = True  # should this be cut short, the next run does it all again
                 if anew or manager is None:
                     runtime.stop_workers()
                     if self.child_mode == "process":
@@ -516,10 +516,11 @@ class Worker:
                     for worker in successors:
                         self._registry.catch_up(manager, worker, runtime.snapshot)
                     manager.admit(successors)
+                self._needs_start = False
         except BaseException:
+            self._needs_start = True
             runtime.stop_workers()
             raise
-        self._needs_start = False
 
     def _disown(self) -> None:
         """Leave the Worker to the process that this one was forked from."""
@@ -632,8 +633,9 @@ class Worker:
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._require_here("unregister")
         runtime = self._runtime
-        manager = runtime.manager if runtime is not None and not self._needs_start else None
         with self._registry.lock:
+            started = runtime is not None and not self._needs_start
+            manager = runtime.manager if started and runtime is not None else None
             self._registry.discard(handle, manager, self._running)
 
     def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:

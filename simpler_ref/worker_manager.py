@@ -18,9 +18,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -57,13 +57,57 @@ def signals_blocked() -> Iterator[set[int | signal.Signals]]:
 
     A handler may raise (Ctrl-C does), in the middle of what must not be cut in two. Gives the mask
     that is restored afterwards.
+
+    The mask alone does not do that: another thread of the process, say one that a numeric library
+    made, may take the signal, and Python still runs the handler on the main thread. So handlers are
+    also set aside, and what came meanwhile is raised again at the end.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_OUTSIDE)
-        yield mask
+        if threading.current_thread() is not threading.main_thread():
+            yield mask
+            return
+        came: list[int] = []
+        try:
+            _set_aside(lambda number, _frame: came.append(number))
+            yield mask
+        finally:
+            put_handlers_back()
+            for number in came:
+                signal.raise_signal(number)  # it is delivered when the mask is restored
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_aside: list[dict[int, Any]] = []
+"""Signal handlers that are set aside, by number; the innermost `signals_blocked` is the last."""
+
+
+def _set_aside(note: Callable[[int, Any], None]) -> None:
+    handlers: dict[int, Any] = {}
+    _aside.append(handlers)
+    for number in sorted(_FROM_OUTSIDE, reverse=True):  # Ctrl-C is put back last
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+            signal.signal(number, note)
+
+
+def put_handlers_back(all_of_them: bool = False) -> None:
+    """Undo the last `_set_aside`; in a process just forked, all of them."""
+    raised: BaseException | None = None
+    while _aside:
+        for number, handler in _aside.pop().items():
+            while signal.getsignal(number) is not handler:
+                try:
+                    signal.signal(number, handler)
+                except BaseException as error:  # by one that was put back a moment ago
+                    raised = error
+        if not all_of_them:
+            break
+    if raised is not None:
+        raise raised
 
 
 def close_inherited() -> None:
@@ -95,7 +139,8 @@ class WorkerManager:
         self._start_timeout_s = start_timeout_s
         self._refusing = False
         self._closing = False
-        self._heard = threading.Condition()  # of whoever watches: what is known of the workers
+        self._known = threading.RLock()  # whoever changes what is known of the workers
+        self._heard = threading.Condition(self._known)  # whoever waits for such a change
         self._control = [threading.RLock() for _ in kinds]  # one control request at a time
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
@@ -129,7 +174,7 @@ class WorkerManager:
         They know what was registered when this manager started, and are given no task before
         `admit`.
         """
-        with self._heard:
+        with self._known:
             dead = sorted(self.dead)
         self._bring_up(dead)
         return dead
@@ -140,9 +185,15 @@ class WorkerManager:
             self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
     def _bring_up(self, workers: Iterable[int]) -> None:
+        with ExitStack() as requests:  # nobody claims a mailbox before its worker is ready
+            for worker in workers:
+                requests.enter_context(self._control[worker])
+            self._make(workers)
+
+    def _make(self, workers: Iterable[int]) -> None:
         for worker in workers:
             self._engine.kernels.set_usable(self._engine.mem, worker, 0)
-            with self._heard:
+            with self._known:
                 self.dead.pop(worker, None)
                 self.pids.pop(worker, None)
                 self.silent.discard(worker)
@@ -179,7 +230,7 @@ class WorkerManager:
                 return answer
 
     def _mark_dead(self, worker: int, code: int) -> None:
-        with self._heard:  # no successor may have the worker's words before this is done
+        with self._known:  # no successor may have the worker's words before this is done
             self.dead[worker] = code
             if not self._closing:
                 self._engine.kernels.report_death(self._engine.mem, worker, code)
@@ -188,7 +239,7 @@ class WorkerManager:
     # ------------------------------------------------------------ control requests
     def targets(self, namespace: TargetNamespace) -> list[int]:
         """Return the live workers that take callables of a namespace."""
-        with self._heard:
+        with self._known:
             dead = set(self.dead)
         return [
             worker
@@ -259,12 +310,23 @@ class WorkerManager:
     def _settle(self, worker: int, deadline_ns: int) -> None:
         """Leave the mailbox to the Scheduler again, whatever has cut the request short."""
         if self._state(worker) == L.CONTROL_REQUEST and worker not in self.dead:
-            answer = self._await_answer(worker, L.INTERRUPTED, deadline_ns)
-            if answer == L.TIMED_OUT and not self._strike_and_wait(worker):
-                self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
-                self.silent.add(worker)
+            try:
+                answer = self._await_answer(worker, L.INTERRUPTED, deadline_ns)
+            except BaseException:  # a second Ctrl-C: it is not waited for any longer
+                self._give_up(worker)
+                raise
+            if answer == L.TIMED_OUT:
+                self._give_up(worker)
                 return
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
+
+    def _give_up(self, worker: int) -> None:
+        """End a worker that does not answer; one that cannot be ended keeps its mailbox."""
+        if self._strike_and_wait(worker):
+            self._engine.kernels.release_mailbox(self._engine.mem, worker)
+        else:
+            self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
+            self.silent.add(worker)
 
     def welcome_back(self) -> None:
         """Admit workers again that have answered after all."""
@@ -325,9 +387,19 @@ class WorkerManager:
         """Kill a worker and wait until that is known; say whether it could be killed."""
         if not self._strike(worker):
             return False
-        with self._heard:
-            self._heard.wait_for(lambda: worker in self.dead or self.lost, GRACE_S)
+        self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
         return True
+
+    def _wait_for_news(self, come: Callable[[], bool], timeout_s: float = float("inf")) -> None:
+        """Wait until something is known, in slices, between which Python looks for signals.
+
+        A handler that raises while the condition is being taken or given back would leave it
+        locked for ever.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not come() and (rest := deadline - time.monotonic()) > 0:
+            with signals_blocked(), self._known:
+                self._heard.wait_for(come, min(rest, PARK_NS / 1e9))
 
     def device_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the time each worker's chips have spent on tasks, ever."""
@@ -415,17 +487,18 @@ class ProcessManager(WorkerManager):
         parent_pid = os.getpid()
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
+
+        def in_the_child() -> NoReturn:
+            put_handlers_back(all_of_them=True)
+            serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main)
+
         with theirs:
             parent_fd = os.pidfd_open(parent_pid)
             try:
                 with warnings.catch_warnings():
                     # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
                     warnings.simplefilter("ignore", DeprecationWarning)
-                    server = fork_server(
-                        lambda: serve(
-                            engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main
-                        )
-                    )
+                    server = fork_server(in_the_child)
             finally:
                 os.close(parent_fd)
         try:
@@ -439,9 +512,8 @@ class ProcessManager(WorkerManager):
         self._send(b"F", worker)
 
     def _wait_for_birth(self, worker: int) -> bool:
-        with self._heard:
-            self._heard.wait_for(lambda: worker in self.pids or self.lost)
-            return worker in self.pids
+        self._wait_for_news(lambda: worker in self.pids or self.lost)
+        return worker in self.pids
 
     def _strike(self, worker: int) -> bool:
         self._send(b"K", worker)
@@ -467,12 +539,12 @@ class ProcessManager(WorkerManager):
                 break
             report, worker, pid, code = REPORT.unpack(raw)
             if report == b"B":
-                with self._heard:
+                with self._known:
                     self.pids[worker] = pid
                     self._heard.notify_all()
             else:
                 self._mark_dead(worker, code)
-        with self._heard:
+        with self._known:
             self.lost = True
             self._heard.notify_all()
         for worker in range(len(self.kinds)):
