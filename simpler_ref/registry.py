@@ -178,10 +178,10 @@ class Registry:
                 one = Registered(handle, self._free_index(), target, payload)
                 if manager is not None:
                     self._install_everywhere(one, manager)
-                self._installed[digest] = one
-                self._used[one.index] = one
+                self._used[one.index] = one  # first: nobody else may get its index
                 if engine is not None:
                     self._write_digest(engine, one)
+                self._installed[digest] = one
             one.handles.add(handle)
             for pool in WorkerType:
                 self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND

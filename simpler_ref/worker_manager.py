@@ -270,63 +270,76 @@ class WorkerManager:
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
+        asked = False
         with self._control[worker]:
-            if worker in self.dead:
-                raise self._lost(worker)
-            if worker in self.silent and not self._heard_again(worker):
-                raise ControlTimeoutError(
-                    f"{self.name(worker)} has not answered an earlier control request yet"
-                )
-            if self._refusing:
-                raise ControlError(f"{self.name(worker)} is being stopped")
+            self._require_listening(worker)
             try:
-                answer = L.INTERRUPTED
-                while answer == L.INTERRUPTED:  # Python runs its signal handlers in between
-                    answer = kernels.claim_mailbox(mem, worker, deadline - time.monotonic_ns())
-                if answer == L.OK:
-                    self._write_request(worker, command, args, name, digest)
+                while True:  # Python runs its signal handlers between the steps
                     rest = deadline - time.monotonic_ns()
-                    answer = kernels.request_control(mem, worker, rest)
-                    answer = self._await_answer(worker, answer, deadline)
-                    if answer == L.TIMED_OUT:
-                        raise self._silent(worker, timeout_s)
-                if answer == L.TIMED_OUT:
-                    raise ControlTimeoutError(
-                        f"{self.name(worker)} was busy with a task for {timeout_s} s: the request "
-                        "was not made; give Worker(py_control_timeout_s=…) a larger value"
-                    )
-                if answer == L.ILLEGAL:
-                    raise self._lost(worker)
-                return self._read_answer(worker, answer)
-            finally:
-                self._settle(worker, deadline)
-
-    def _await_answer(self, worker: int, answer: int, deadline_ns: int) -> int:
-        while answer == L.INTERRUPTED:
-            rest = deadline_ns - time.monotonic_ns()
-            answer = self._engine.kernels.await_control(self._engine.mem, worker, rest)
-        return answer
-
-    def _settle(self, worker: int, deadline_ns: int) -> None:
-        """Leave the mailbox to the Scheduler again, whatever has cut the request short."""
-        if self._state(worker) == L.CONTROL_REQUEST and worker not in self.dead:
-            try:
-                answer = self._await_answer(worker, L.INTERRUPTED, deadline_ns)
-            except BaseException:  # a second Ctrl-C: it is not waited for any longer
-                self._give_up(worker)
+                    slice_ns = max(0, min(rest, PARK_NS))
+                    with signals_blocked():
+                        if asked:
+                            answer = kernels.await_control(mem, worker, slice_ns)
+                        else:
+                            answer = kernels.claim_mailbox(mem, worker, slice_ns)
+                            if answer == L.OK:
+                                self._write_request(worker, command, args, name, digest)
+                                asked = True
+                                answer = kernels.request_control(mem, worker, slice_ns)
+                        if answer == L.ILLEGAL:
+                            raise self._lost(worker)
+                        if answer not in (L.TIMED_OUT, L.INTERRUPTED):
+                            result = self._read_answer(worker, answer)
+                            self._settle(worker)
+                            return result
+                        if rest <= slice_ns and answer == L.TIMED_OUT:
+                            raise self._late(worker, timeout_s, asked)
+            except BaseException:
+                self._wait_for_answer(worker, deadline)
                 raise
-            if answer == L.TIMED_OUT:
-                self._give_up(worker)
-                return
-        self._engine.kernels.release_mailbox(self._engine.mem, worker)
 
-    def _give_up(self, worker: int) -> None:
-        """End a worker that does not answer; one that cannot be ended keeps its mailbox."""
-        if self._strike_and_wait(worker):
+    def _require_listening(self, worker: int) -> None:
+        """Refuse requests of a worker that is dead, silent or about to be stopped."""
+        if worker in self.dead:
+            raise self._lost(worker)
+        if worker in self.silent and not self._heard_again(worker):
+            raise ControlTimeoutError(
+                f"{self.name(worker)} has not answered an earlier control request yet"
+            )
+        if self._refusing:
+            raise ControlError(f"{self.name(worker)} is being stopped")
+
+    def _wait_for_answer(self, worker: int, deadline_ns: int) -> None:
+        """Give a request that was cut short time to be answered; a second Ctrl-C ends that, too."""
+        mem, kernels = self._engine.mem, self._engine.kernels
+        try:
+            while self._unanswered(worker) and (rest := deadline_ns - time.monotonic_ns()) > 0:
+                kernels.await_control(mem, worker, min(rest, PARK_NS))
+        finally:
+            with signals_blocked():
+                self._settle(worker)
+
+    def _unanswered(self, worker: int) -> bool:
+        requested = self._state(worker) == L.CONTROL_REQUEST
+        return requested and worker not in self.dead and worker not in self.silent
+
+    def _settle(self, worker: int) -> None:
+        """Leave the mailbox to the Scheduler again; who has not answered by now is given up."""
+        if self._unanswered(worker):
+            self._give_up(worker)
+        if worker not in self.silent:
             self._engine.kernels.release_mailbox(self._engine.mem, worker)
-        else:
-            self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
-            self.silent.add(worker)
+
+    def _give_up(self, worker: int) -> bool:
+        """End a worker that does not answer; one that cannot be ended keeps its mailbox.
+
+        Says whether it could be ended.
+        """
+        if self._strike_and_wait(worker):
+            return True
+        self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
+        self.silent.add(worker)
+        return False
 
     def welcome_back(self) -> None:
         """Admit workers again that have answered after all."""
@@ -374,8 +387,14 @@ class WorkerManager:
             pid=self.pids.get(worker),
         )
 
-    def _silent(self, worker: int, timeout_s: float) -> ControlTimeoutError:
-        killed = self._strike_and_wait(worker)
+    def _late(self, worker: int, timeout_s: float, asked: bool) -> ControlTimeoutError:
+        """Say what became of a request whose time is up."""
+        if not asked:
+            return ControlTimeoutError(
+                f"{self.name(worker)} was busy with a task for {timeout_s} s: the request was not "
+                "made; give Worker(py_control_timeout_s=…) a larger value"
+            )
+        killed = self._give_up(worker)
         after = (
             "it was killed, the next run starts a new one" if killed else "no task before it does"
         )

@@ -1,0 +1,432 @@
+"""Control requests that fail: deaths, hangs, busy workers, requests from many threads at once."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import mmap
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import CallableError, TaskError, Worker, WorkerLostError
+from simpler_ref import TensorArgType as T
+from simpler_ref.children import WorkerKind
+from simpler_ref.errors import ControlError, ControlTimeoutError
+from simpler_ref.jit import layout as L
+
+from ..support import Gate
+from .programs import Concurrently, Fork, dies, eventually, strike
+from .test_failures import args_of, assert_works, mark, only
+from .test_interrupt import interrupt_after
+
+
+def shared_words(count):
+    """Return zeros that every process forked from here on shares."""
+    return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
+
+
+HANG, SLOW, REFUSE, DIE = range(1, 5)
+
+
+class Odd(WorkerKind):
+    """A worker whose control requests misbehave as told: by word 0 of shared memory, for word 1."""
+
+    label = "odd_worker"
+
+    def __init__(self, told, index):
+        self.told, self.index = told, index
+
+    def start(self, desk):
+        self.told[4 + self.index] = os.getpid()
+
+    def obey(self):
+        self.told[3] += 1
+        if self.told[1] != self.index:
+            return
+        what = int(self.told[0])
+        if what == HANG:
+            while self.told[0] == HANG:
+                time.sleep(0.01)
+        elif what == REFUSE:
+            raise LookupError("not now")
+        elif what == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self, target):
+        self.obey()
+        return target
+
+    def control(self, command, arg0, arg1, arg2):
+        self.obey()
+        return arg0 + 1
+
+    def run(self, callable, view, config):
+        callable(view)
+
+
+class Rig:
+    """A level 3 Worker over odd workers, and a leaf that marks."""
+
+    def __init__(self, members=2, **config):
+        self.told = shared_words(16)
+        self.marks = shared_words(16)
+        self.members = members
+        self.w = Worker(level=3, **config)
+        for index in range(members):
+            self.w.add_next_level(Odd(self.told, index))
+
+    def __enter__(self):
+        self.w.__enter__()
+        self.ok = self.w.register(mark)
+        self.w.start()
+        return self
+
+    def __exit__(self, *error):
+        self.told[0] = 0
+        self.w.__exit__(*error)
+
+    def pid(self, member):
+        return self.w._runtime.manager.pids[member]
+
+    def tell(self, what, member):
+        self.told[:2] = what, member
+
+    def assert_works(self, handle=None):
+        before = self.marks.copy()
+        self.w.run(self.all(handle))
+        assert (self.marks - before)[: self.members].tolist() == [1] * self.members
+
+    def all(self, handle=None):
+        return lambda orch, *_: orch.submit_next_level_group(
+            handle or self.ok,
+            [args_of((self.marks, T.NO_DEP), scalars=[m]) for m in range(self.members)],
+        )
+
+
+# ---------------------------------------------------------------- one request
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_refused_request_says_why_and_changes_nothing(mode):
+    with Rig(3, child_mode=mode) as rig:
+        for member in range(3):
+            rig.tell(REFUSE, member)
+            with pytest.raises(CallableError, match="LookupError: not now") as caught:
+                rig.w.register(lambda args: mark(args))
+            assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
+            assert f"odd_worker {member}" in str(caught.value)
+            with pytest.raises(ControlError, match="LookupError: not now") as caught:
+                rig.w.malloc(8, worker_id=member)
+            assert "in obey" in caught.value.remote_traceback
+            rig.tell(0, 0)
+            assert rig.w.malloc(8, worker_id=member) == 9
+            rig.assert_works()
+        rig.assert_works(rig.w.register(lambda args: mark(args)))
+
+
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_a_death_in_the_middle_of_a_request_undoes_it(member):
+    with Rig(3) as rig:
+        pid = rig.pid(member)
+        rig.tell(DIE, member)
+        with pytest.raises(CallableError, match=rf"odd_worker {member} \(pid {pid}\).*SIGKILL"):
+            rig.w.register(lambda args: mark(args))
+        eventually(lambda: pid not in rig.w.worker_pids())
+        with pytest.raises(WorkerLostError, match="SIGKILL"):
+            rig.w._runtime.manager.control(member, L.CTRL_MALLOC, (1,), timeout_s=30.0)
+        rig.tell(0, 0)
+        late = rig.w.register(lambda args: mark(args))
+        rig.assert_works(late)
+        rig.assert_works()
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_a_process_that_never_answers_is_killed_and_replaced(member):
+    with Rig(py_control_timeout_s=0.3) as rig:
+        pid = rig.pid(member)
+        rig.tell(HANG, member)
+        with pytest.raises(
+            CallableError, match=rf"odd_worker {member} .*within 0.3 s: it was killed"
+        ):
+            rig.w.register(lambda args: mark(args))
+        assert dies(pid)
+        rig.tell(0, 0)
+        rig.assert_works()
+        rig.assert_works(rig.w.register(lambda args: mark(args)))
+        assert rig.pid(member) != pid
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_thread_that_never_answers_gets_no_task_until_it_does(members):
+    with Rig(members, child_mode="thread", py_control_timeout_s=0.3) as rig:
+        rig.tell(HANG, members - 1)
+        with pytest.raises((CallableError, ControlTimeoutError), match=r"within 0.3 s"):
+            rig.w.register(lambda args: mark(args))
+        for _ in range(2):  # what needs it fails instead of waiting for ever
+            with contextlib.suppress(WorkerLostError):
+                rig.w.run(
+                    lambda orch, *_: orch.submit_next_level(
+                        rig.ok,
+                        args_of((rig.marks, T.NO_DEP), scalars=[8]),
+                        worker=members - 1,
+                    )
+                )
+        rig.tell(0, 0)
+        while True:
+            with contextlib.suppress(TaskError):
+                rig.assert_works()
+                break
+        rig.assert_works(rig.w.register(lambda args: mark(args)))
+
+
+def test_what_waits_for_a_silent_thread_is_failed_with_words():
+    with Rig(1, child_mode="thread", py_control_timeout_s=0.3) as rig:
+        rig.tell(HANG, 0)
+        with pytest.raises(ControlTimeoutError, match=r"odd_worker 0 .*within 0.3 s"):
+            rig.w.malloc(8)
+        stuck = rig.told[3]
+        with pytest.raises(WorkerLostError, match="odd_worker") as caught:
+            rig.w.run(only_next(rig.ok, rig.marks))
+        assert "1024" not in str(caught.value), "a made-up status"
+        with pytest.raises(WorkerLostError, match="odd_worker") as caught:
+            rig.w.run(only_next(rig.ok, rig.marks, worker=0))
+        assert "1024" not in str(caught.value), "a made-up status"
+        assert rig.told[3] == stuck
+
+
+def only_next(handle, marks, worker=-1):
+    return lambda orch, *_: orch.submit_next_level(
+        handle, args_of((marks, T.NO_DEP), scalars=[0]), worker=worker
+    )
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_worker_busy_for_longer_than_the_time_out_is_left_alone(mode):
+    with Gate() as gate, Worker(level=3, child_mode=mode, num_sub_workers=1) as w:
+        w._registry._timeout_s = 0.2
+        marks = w.share(np.zeros(4, np.int64))
+        ok, started = w.register(mark), shared_words(1)
+
+        def wait_there():
+            started[0] = 1
+            gate.wait()
+
+        slow = w.register(wait_there)
+        w.start()
+        pids = w.worker_pids()
+
+        def register_meanwhile():
+            eventually(lambda: started[0])
+            with pytest.raises(CallableError, match=r"busy with a task for 0.2 s.*not made"):
+                w.register(lambda: None)
+            gate.open()
+
+        with Concurrently(register_meanwhile):
+            w.run(only(slow))
+        assert w.worker_pids() == pids
+        assert_works(w, ok, marks)
+        w._registry._timeout_s = 30.0
+        w.run(only(w.register(lambda: None)))
+
+
+# ---------------------------------------------------------------- many at once
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_registrations_of_many_threads_beside_runs_with_groups(mode):
+    with Worker(level=3, num_sub_workers=3, child_mode=mode) as w:
+        marks = w.share(np.zeros((4, 64), np.int64))
+        ok = w.register(mark)
+        w.start()
+        done, used = threading.Event(), [0] * 4
+
+        def register_and_unregister(k):
+            rng = random.Random(k)
+            mine = []
+            while not done.is_set():
+                if mine and rng.random() < 0.5:
+                    w.unregister(mine.pop(rng.randrange(len(mine))))
+                else:
+                    salt = rng.randrange(6)  # the same callable again, or another one
+                    mine.append(w.register(lambda args, salt=salt: (salt, mark(args))))
+                used[k] += 1
+            for handle in mine:
+                w.unregister(handle)
+
+        with contextlib.ExitStack() as threads:
+            for k in range(4):
+                threads.enter_context(Concurrently(lambda k=k: register_and_unregister(k)))
+            threads.callback(done.set)
+            runs = 0
+            while runs < 120 or min(used) < 40:
+                before = int(marks.sum())
+                late = w.register(lambda args: mark(args)) if runs % 3 == 0 else ok
+
+                def graph(orch, _args, _config, late=late):
+                    for i in range(5):
+                        rows = [args_of((marks[m], T.NO_DEP), scalars=[i]) for m in range(3)]
+                        orch.submit_sub_group(late, rows)
+                        orch.submit_sub(ok, args_of((marks[3], T.INOUT), scalars=[i]))
+
+                w.run(graph)
+                assert marks.sum() == before + 20
+                runs += 1
+                if late is not ok:
+                    w.unregister(late)
+        mem = w._runtime.engine.mem
+        assert mem[L.UNCOLLECTED] == mem[L.BUSY] == mem[L.LIVE] == 0
+        assert_works(w, ok, marks[0])
+
+
+def test_registrations_of_many_threads_beside_deaths():
+    rng = np.random.default_rng(3)
+    with Worker(level=3, num_sub_workers=3) as w:
+        marks = w.share(np.zeros(8, np.int64))
+        ok = w.register(mark)
+        w.start()
+        done, late, good = threading.Event(), {}, [0]
+
+        def register(k):
+            number = 0
+            while not done.is_set():
+                number += 1
+                salt = (k, number)
+                with contextlib.suppress(CallableError):
+                    handle = w.register(lambda args, salt=salt: (salt, mark(args)))
+                    before = late.get(k)
+                    late[k] = handle
+                    if before is not None:
+                        w.unregister(before)
+                time.sleep(1e-3)
+
+        with contextlib.ExitStack() as threads:
+            for k in range(2):
+                threads.enter_context(Concurrently(lambda k=k: register(k)))
+            threads.callback(done.set)
+            for _ in range(40):
+                pids = w.worker_pids()
+                if pids:
+                    victim, pause = int(rng.choice(pids)), float(rng.uniform(0, 3e-3))
+
+                    def strike_it(victim=victim, pause=pause):
+                        time.sleep(pause)
+                        strike(victim)
+
+                    with Concurrently(strike_it), contextlib.suppress(WorkerLostError):
+                        w.run(lambda orch, *_: group_of(orch, ok, marks))
+                        good[0] += 1
+        while True:  # the last death may not be known yet
+            with contextlib.suppress(WorkerLostError):
+                for handle in (ok, *late.values()):
+                    before = marks.copy()
+                    w.run(lambda orch, *_, handle=handle: group_of(orch, handle, marks))
+                    assert (marks - before)[:3].tolist() == [1, 1, 1]
+                break
+
+
+def group_of(orch, handle, marks):
+    orch.submit_sub_group(
+        handle, [args_of((marks, T.NO_DEP), scalars=[member]) for member in range(3)]
+    )
+
+
+# ---------------------------------------------------------------- the end, and Ctrl-C
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_close_beside_a_request_ends_both(mode):
+    with Rig(2, child_mode=mode) as rig:
+        rig.tell(HANG, 1)
+        caught = []
+
+        def register():
+            try:
+                rig.w.register(lambda args: mark(args))
+            except (CallableError, ControlError, RuntimeError) as error:
+                caught.append(error)
+
+        with Concurrently(register):
+            eventually(lambda: rig.told[3] >= 4)  # two of the start, two now
+            with Concurrently(rig.w.close):
+                time.sleep(0.05)
+                rig.tell(0, 0)
+
+
+def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
+    def program():
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        with Rig(2, py_control_timeout_s=1000) as rig:
+            for _ in range(3):
+                pid = rig.pid(1)
+                rig.tell(HANG, 1)
+                signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+                try:
+                    rig.w.malloc(8, worker_id=1)
+                except KeyboardInterrupt:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert dies(pid)
+                rig.tell(0, 0)
+                rig.assert_works()
+                assert rig.w.malloc(8, worker_id=1) == 9
+
+    with Fork(program) as fork:
+        assert fork.wait() == 0
+        assert fork.everybody_ends()
+
+
+def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works():
+    def program():
+        rng = random.Random(4)
+        with Rig(2) as rig:
+            for i in range(150):
+                handles = []
+
+                def change(handles=handles, i=i):
+                    handles.append(rig.w.register(lambda args: (i, mark(args))))
+                    rig.w.malloc(8, worker_id=i % 2)
+                    rig.w.unregister(handles.pop())
+
+                interrupt_after(rng.uniform(1e-5, 4e-3), change)
+                for handle in handles:
+                    with contextlib.suppress(KeyError):
+                        rig.w.unregister(handle)
+                rig.assert_works()
+            rig.assert_works(rig.w.register(lambda args: mark(args)))
+
+    with Fork(program) as fork:
+        assert fork.wait() == 0
+        assert fork.everybody_ends()
+
+
+def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two():
+    """The kernel hands a signal to any thread that does not block it, one of a library say."""
+
+    def program():
+        rng = random.Random(5)
+        done = threading.Event()
+        other = threading.Thread(target=done.wait)
+        other.start()
+        gc.collect()
+        before = psutil.Process().num_fds()
+        for _ in range(100):
+            w = Worker(level=3, num_sub_workers=1, heap_ring_size=1 << 16, task_window=256)
+
+            def life(w=w):
+                w.init()
+                nothing = w.register(lambda: None)
+                w.run(only(nothing))
+                w.close()
+
+            interrupt_after(rng.uniform(1e-4, 1.5e-2), life)
+            w.close()
+            assert psutil.Process().children(recursive=True) == []
+        done.set()
+        other.join()
+        del w
+        gc.collect()
+        assert psutil.Process().num_fds() == before
+
+    with Fork(program) as fork:
+        assert fork.wait() == 0
+        assert fork.everybody_ends()
