@@ -32,8 +32,11 @@ settings.register_profile(
 settings.load_profile("simpler")
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job has Ctrl-C off
+# a shell's background job ignores Ctrl-C, one under nohup the hang-up, and so would its children
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # ---------------------------------------------------------------- rules and tests

@@ -40,9 +40,11 @@ def test_run_raises_the_first_failure_once_after_everything_has_drained():
             kept.append(orch)
             x = key(4096)
             orch.submit_sub(slow_handle)
-            for i in (7, 8, 9):  # one after the other, so that the first is known
-                orch.submit_sub(failing, make_args((x, T.NO_DEP), scalars=[i]))
-            threading.Timer(0.05, go.open).start()
+            try:
+                for i in (7, 8, 9):  # one after the other, so that the first is known
+                    orch.submit_sub(failing, make_args((x, T.NO_DEP), scalars=[i]))
+            finally:  # the next submit may know of the failure already
+                threading.Timer(0.05, go.open).start()
 
         with pytest.raises(RuntimeError, match="Special: task 7 cannot go on") as info:
             w.run(orch_fn)
