@@ -826,6 +826,8 @@ class Worker:
                 failure = error
         if failure is None and mem[L.RUN_ERROR]:
             failure = orch._task_error()
+        elif failure is not None and runtime.manager is not None:
+            runtime.manager.spare_idle()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
         kernels.end_run(mem)
         device_ns = 0

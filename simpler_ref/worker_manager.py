@@ -350,6 +350,7 @@ class WorkerManager:
     def _heard_again(self, worker: int) -> bool:
         if self._state(worker) != L.CONTROL_DONE:
             return False
+        self._spare(worker)
         self.silent.discard(worker)
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
         self._engine.kernels.set_usable(self._engine.mem, worker, 1)
@@ -434,6 +435,15 @@ class WorkerManager:
         for worker in range(len(self.kinds)):
             if self._engine.mem[Desk(self._engine, worker).start + L.W_SLOT] != L.NONE:
                 self._strike(worker)
+
+    def spare_idle(self) -> None:
+        """Take back what `kill_busy` has asked for and was not done in time: no task runs any more."""
+        for worker in range(len(self.kinds)):
+            if worker not in self.silent:
+                self._spare(worker)
+
+    def _spare(self, worker: int) -> None:
+        """Take back a strike that came too late."""
 
     def stop(self) -> None:
         """Stop the workers; those that do not stop in time are killed, if they can be.
@@ -650,6 +660,11 @@ class ThreadManager(WorkerManager):
                 ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
             )
         return False
+
+    def _spare(self, worker: int) -> None:
+        thread = self._threads.get(worker)
+        if thread is not None and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), None)
 
     def _wait_for_end(self) -> None:
         deadline = time.monotonic() + GRACE_S
