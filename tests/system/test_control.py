@@ -32,7 +32,7 @@ def shared_words(count):
     return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
 
 
-HANG, SLOW, REFUSE, DIE = range(1, 5)
+HANG, BLOCK, REFUSE, DIE = range(1, 5)
 
 
 class Odd(WorkerKind):
@@ -40,8 +40,8 @@ class Odd(WorkerKind):
 
     label = "odd_worker"
 
-    def __init__(self, told, index):
-        self.told, self.index = told, index
+    def __init__(self, told, index, release):
+        self.told, self.index, self.release = told, index, release
 
     def start(self, desk):
         self.told[4 + self.index] = os.getpid()
@@ -54,6 +54,8 @@ class Odd(WorkerKind):
         if what == HANG:
             while self.told[0] == HANG:
                 time.sleep(0.01)
+        elif what == BLOCK:  # no line of Python until it may go on
+            self.release.wait()
         elif what == REFUSE:
             raise LookupError("not now")
         elif what == DIE:
@@ -78,9 +80,10 @@ class Rig:
         self.told = shared_words(16)
         self.marks = shared_words(16)
         self.members = members
+        self.release = threading.Event()
         self.w = Worker(level=3, **config)
         for index in range(members):
-            self.w.add_next_level(Odd(self.told, index))
+            self.w.add_next_level(Odd(self.told, index, self.release))
 
     def __enter__(self):
         self.w.__enter__()
@@ -90,6 +93,7 @@ class Rig:
 
     def __exit__(self, *error):
         self.told[0] = 0
+        self.release.set()
         self.w.__exit__(*error)
 
     def pid(self, member):
@@ -186,7 +190,7 @@ def test_a_thread_that_never_answers_gets_no_task_until_it_does(members):
 
 def test_what_waits_for_a_silent_thread_is_failed_with_words():
     with Rig(1, child_mode="thread", py_control_timeout_s=0.3) as rig:
-        rig.tell(HANG, 0)
+        rig.tell(BLOCK, 0)
         with pytest.raises(ControlTimeoutError, match=r"odd_worker 0 .*within 0.3 s"):
             rig.w.malloc(8)
         stuck = rig.told[3]
@@ -197,6 +201,12 @@ def test_what_waits_for_a_silent_thread_is_failed_with_words():
             rig.w.run(only_next(rig.ok, rig.marks, worker=0))
         assert "1024" not in str(caught.value), "a made-up status"
         assert rig.told[3] == stuck
+        rig.tell(0, 0)
+        rig.release.set()
+        while True:
+            with contextlib.suppress(WorkerLostError):
+                rig.assert_works()
+                break
 
 
 def only_next(handle, marks, worker=-1):
