@@ -54,7 +54,7 @@ def serve(
     parent_fd: int,
     kinds: Sequence[WorkerKind],
     snapshot: Snapshot,
-    signals: set[int | signal.Signals],
+    signals: set[int],
     by_main_thread: bool,
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.

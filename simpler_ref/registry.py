@@ -77,6 +77,8 @@ class Registry:
     ----------
     lock : threading.RLock
         Held during a registration, also while workers are asked.
+    leaving : list[Registered]
+        What was unregistered during a run and goes after it.
     """
 
     def __init__(self, control_timeout_s: float) -> None:
@@ -86,7 +88,7 @@ class Registry:
         self._used: dict[int, Registered] = {}
         self._uncertain: set[bytes] = set()
         self._tombstones: set[bytes] = set()
-        self._leaving: list[Registered] = []
+        self.leaving: list[Registered] = []
         self._words: dict[tuple[TargetNamespace, int], dict[CallableHandle, int]] = {
             (namespace, pool): {} for namespace in TargetNamespace for pool in WorkerType
         }
@@ -188,9 +190,9 @@ class Registry:
 
     def _come_back(self, digest: bytes) -> Registered | None:
         """Return an installation whose removal waits for the end of the run: it stays after all."""
-        for one in self._leaving:
+        for one in self.leaving:
             if one.digest == digest:
-                self._leaving.remove(one)
+                self.leaving.remove(one)
                 self._installed[digest] = one
                 return one
         return None
@@ -308,16 +310,16 @@ class Registry:
             _retired.add(handle)
             if not one.handles:
                 del self._installed[one.digest]
-                self._leaving.append(one)
+                self.leaving.append(one)
                 if not running:
                     self.remove_leaving(manager)
 
     def remove_leaving(self, manager: WorkerManager | None) -> None:
         """Remove what was unregistered while tasks might still have needed it."""
-        if not self._leaving:
+        if not self.leaving:
             return
         with self.lock:
-            leaving, self._leaving = self._leaving, []
+            leaving, self.leaving = self.leaving, []
             first = None
             for one in leaving:
                 del self._used[one.index]

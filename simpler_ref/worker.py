@@ -26,6 +26,7 @@ from .orchestrator import Orchestrator, require_supported
 from .registry import Registry, is_chip_callable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
+from .signals import signals_blocked
 from .task_interface import Array, CallConfig, TaskArgs
 from .worker_manager import (
     ProcessManager,
@@ -33,7 +34,6 @@ from .worker_manager import (
     WorkerManager,
     close_inherited,
     log,
-    signals_blocked,
 )
 
 DEFAULT_ARENA_SIZE = 1 << 32
@@ -833,10 +833,8 @@ class Worker:
         device_ns = 0
         if device_before is not None and runtime.manager is not None:
             device_ns = max(0, int((runtime.manager.device_ns() - device_before).max()))
-        try:
-            self._registry.remove_leaving(runtime.manager)
-        except ControlError as error:
-            log.warning("a callable that was unregistered during the run is still known: %s", error)
+        if self._registry.leaving:
+            self._remove_leaving(runtime)
         if failure is not None:
             try:
                 raise failure
@@ -844,6 +842,12 @@ class Worker:
                 del failure
         wall = time.perf_counter_ns() - start
         return RunTiming(wall, device_ns, tasks, edges, self._peaks(mem))
+
+    def _remove_leaving(self, runtime: _Runtime) -> None:
+        try:
+            self._registry.remove_leaving(runtime.manager)
+        except ControlError as error:
+            log.warning("a callable that was unregistered during the run is still known: %s", error)
 
     def _call(
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig

@@ -18,8 +18,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,78 +36,12 @@ from .errors import (
 )
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
 from .jit import layout as L
+from .signals import put_handlers_back, signals_blocked
 
 log = logging.getLogger("simpler_ref")
 
 _open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
 """Managers with open descriptors."""
-
-
-_FROM_OUTSIDE = signal.valid_signals() - {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-}
-
-
-@contextmanager
-def signals_blocked() -> Iterator[set[int | signal.Signals]]:
-    """Let no signal handler run on this thread; threads started here never run one at all.
-
-    A handler may raise (Ctrl-C does), in the middle of what must not be cut in two. Gives the mask
-    that is restored afterwards.
-
-    The mask alone does not do that: another thread of the process, say one that a numeric library
-    made, may take the signal, and Python still runs the handler on the main thread. So handlers are
-    also set aside, and what came meanwhile is raised again at the end.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_OUTSIDE)
-        if threading.current_thread() is not threading.main_thread():
-            yield mask
-            return
-        came: list[int] = []
-        try:
-            _set_aside(lambda number, _frame: came.append(number))
-            yield mask
-        finally:
-            put_handlers_back()
-            for number in came:
-                signal.raise_signal(number)  # it is delivered when the mask is restored
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-_aside: list[dict[int, Any]] = []
-"""Signal handlers that are set aside, by number; the innermost `signals_blocked` is the last."""
-
-
-def _set_aside(note: Callable[[int, Any], None]) -> None:
-    handlers: dict[int, Any] = {}
-    _aside.append(handlers)
-    for number in sorted(_FROM_OUTSIDE, reverse=True):  # Ctrl-C is put back last
-        handler = signal.getsignal(number)
-        if callable(handler):
-            handlers[number] = handler
-            signal.signal(number, note)
-
-
-def put_handlers_back(all_of_them: bool = False) -> None:
-    """Undo the last `_set_aside`; in a process just forked, all of them."""
-    raised: BaseException | None = None
-    while _aside:
-        for number, handler in _aside.pop().items():
-            while signal.getsignal(number) is not handler:
-                try:
-                    signal.signal(number, handler)
-                except BaseException as error:  # by one that was put back a moment ago
-                    raised = error
-        if not all_of_them:
-            break
-    if raised is not None:
-        raise raised
 
 
 def close_inherited() -> None:
@@ -423,10 +357,11 @@ class WorkerManager:
 
     def device_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the time each worker's chips have spent on tasks, ever."""
-        starts = [Desk(self._engine, worker).start for worker in range(len(self.kinds))]
-        times: np.ndarray[Any, np.dtype[np.int64]] = self._engine.mem[
-            [start + L.W_DEVICE_NS for start in starts]
-        ]
+        mem = self._engine.mem
+        first = int(mem[L.A_WORKERS]) + L.W_DEVICE_NS
+        times: np.ndarray[Any, np.dtype[np.int64]] = mem[
+            first : first + len(self.kinds) * L.WORKER_WORDS : L.WORKER_WORDS
+        ].copy()
         return times
 
     # ------------------------------------------------------------ the end
@@ -510,7 +445,7 @@ class ProcessManager(WorkerManager):
             monitor.start()
             self._monitor = monitor
 
-    def _fork_server(self, snapshot: Snapshot, mask: set[int | signal.Signals]) -> None:
+    def _fork_server(self, snapshot: Snapshot, mask: set[int]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         parent_pid = os.getpid()

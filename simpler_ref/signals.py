@@ -1,0 +1,78 @@
+"""What must not be cut in two by a signal handler that raises, as that of Ctrl-C does."""
+
+from __future__ import annotations
+
+# the module `signal` makes an enum of every number, which costs more than the calls
+import _signal  # type: ignore[import-not-found]
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+FROM_OUTSIDE = signal.valid_signals() - {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+}
+_NUMBERS = tuple(sorted((int(number) for number in FROM_OUTSIDE), reverse=True))
+"""Ctrl-C comes last."""
+
+
+@contextmanager
+def signals_blocked() -> Iterator[set[int]]:
+    """Let no signal handler run on this thread; threads started here never run one at all.
+
+    Gives the mask that is restored afterwards.
+
+    The mask alone does not do that: another thread of the process, say one that a numeric library
+    made, may take the signal, and Python still runs the handler on the main thread. So handlers are
+    also set aside, and what came meanwhile is raised again at the end.
+    """
+    mask: set[int] = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        _signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
+        if threading.current_thread() is not threading.main_thread():
+            yield mask
+            return
+        came: list[int] = []
+        try:
+            _set_aside(lambda number, _frame: came.append(number))
+            yield mask
+        finally:
+            put_handlers_back()
+            for number in came:
+                signal.raise_signal(number)  # it is delivered when the mask is restored
+    finally:
+        _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_aside: list[dict[int, Any]] = []
+"""Signal handlers that are set aside, by number; the innermost `signals_blocked` is the last."""
+
+
+def _set_aside(note: Callable[[int, Any], None]) -> None:
+    handlers: dict[int, Any] = {}
+    _aside.append(handlers)
+    for number in _NUMBERS:
+        handler = _signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+            _signal.signal(number, note)
+
+
+def put_handlers_back(all_of_them: bool = False) -> None:
+    """Undo the last `_set_aside`; in a process just forked, all of them."""
+    raised: BaseException | None = None
+    while _aside:
+        for number, handler in _aside.pop().items():
+            while _signal.getsignal(number) is not handler:
+                try:
+                    _signal.signal(number, handler)
+                except BaseException as error:  # by one that was put back a moment ago
+                    raised = error
+        if not all_of_them:
+            break
+    if raised is not None:
+        raise raised
