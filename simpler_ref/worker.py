@@ -740,10 +740,14 @@ class Worker:
                 "next-level workers"
             )
         runtime = self._live()
-        if not self._running:
-            self.start()
-        assert runtime.manager is not None
-        return runtime.manager.control(
+        with self._lock:
+            if not self._running:
+                self.start()
+        with self._registry.lock:  # a run that is just starting has made all workers, or none
+            manager = runtime.manager
+        if manager is None:
+            raise RuntimeError("the workers are not running: their start has failed")
+        return manager.control(
             operator.index(worker_id), command, args, timeout_s=self._control_timeout_s
         )
 
