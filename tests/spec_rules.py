@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
 CONFORMANCE = ROOT / "tests" / "conformance"
 
-RULE = re.compile(r"^\*\*((?:ORCH|SCHED|WM|FLOW)-[A-Z]+-\d+)\*\*", re.MULTILINE)
+RULE = re.compile(r"^\*\*((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+-\d+)\*\*", re.MULTILINE)
 
 
 def read_rules(folder: Path = SPEC) -> dict[str, Path]:

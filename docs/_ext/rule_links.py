@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.transforms import SphinxTransform
 
-RULE = re.compile(r"((?:ORCH|SCHED|WM|FLOW)-[A-Z]+-\d+)")
+RULE = re.compile(r"((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+-\d+)")
 NOT_LINKED = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.raw)
 
 
