@@ -15,6 +15,7 @@ from .errors import (
     WorkerLostError,
     WorkerStartError,
 )
+from .leaves import leaf
 from .orchestrator import Orchestrator
 from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, TensorArgType
 from .version import __version__
@@ -53,4 +54,5 @@ __all__ = [
     "WorkerLostError",
     "WorkerStartError",
     "__version__",
+    "leaf",
 ]

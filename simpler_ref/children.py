@@ -33,6 +33,7 @@ from .jit.fail_points import (
     die_here,
 )
 from .jit.kernel import FAIL_POINTS
+from .leaves import Leaf
 from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
 
 _COUNTS = struct.Struct("<ii")
@@ -119,7 +120,7 @@ class ReceivedArgs(TaskArgs):
 
 
 class Desk(NamedTuple):
-    """A worker's words: its mailbox and what lies beside it."""
+    """A worker's words: its mailboxes and what lies beside them."""
 
     engine: Engine
     worker: int
@@ -127,27 +128,42 @@ class Desk(NamedTuple):
     @property
     def start(self) -> int:
         """First word of the worker."""
-        return int(self.engine.mem[L.A_WORKERS]) + self.worker * L.WORKER_WORDS
+        mem = self.engine.mem
+        return int(mem[L.A_WORKERS] + self.worker * mem[L.WORKER_STRIDE])
 
     @property
-    def box(self) -> memoryview:
-        """The mailbox, `MAILBOX_SIZE` bytes."""
-        return self._octets(L.W_MAILBOX, L.W_TRACE)
+    def depth(self) -> int:
+        """How many frames there are: tasks that the worker may be given at once."""
+        return int(self.engine.mem[L.DEPTH])
 
     @property
-    def trace(self) -> memoryview:
-        """The side region for tracebacks."""
-        return self._octets(L.W_TRACE, L.WORKER_WORDS)
+    def served(self) -> int:
+        """Number of the frame that the worker is at, as it sees it."""
+        return int(self.engine.mem[self.start + L.W_AT]) // L.WORKER_WORDS
 
-    def _octets(self, first: int, end: int) -> memoryview:
+    @property
+    def awaited(self) -> int:
+        """Number of the frame that the worker waits for when it has no task, as its parent sees it."""
+        return int(self.engine.mem[self.start + L.W_TAIL]) // L.WORKER_WORDS
+
+    def box(self, frame: int) -> memoryview:
+        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes."""
+        return self._octets(frame, L.W_MAILBOX, L.W_TRACE)
+
+    def trace(self, frame: int) -> memoryview:
+        """Return the side region of a frame, for tracebacks."""
+        return self._octets(frame, L.W_TRACE, L.WORKER_WORDS)
+
+    def _octets(self, frame: int, first: int, end: int) -> memoryview:
         view = self.engine.mem.view(np.uint8)
-        octets: memoryview = view[8 * (self.start + first) : 8 * (self.start + end)].data
+        start = self.start + frame * L.WORKER_WORDS
+        octets: memoryview = view[8 * (start + first) : 8 * (start + end)].data
         return octets
 
-    def address(self, offset: int) -> int:
-        """Return the address of a byte of the mailbox."""
+    def address(self, frame: int, offset: int) -> int:
+        """Return the address of a byte of a frame's mailbox."""
         base: int = self.engine.mem.ctypes.data
-        return base + 8 * (self.start + L.W_MAILBOX) + offset
+        return base + 8 * (self.start + frame * L.WORKER_WORDS + L.W_MAILBOX) + offset
 
     def add_device_time(self, ns: int) -> None:
         """Count time that a chip spent on a task."""
@@ -198,6 +214,10 @@ class WorkerKind:
         run = self.run
         return lambda args: run(installed, args, args.config())
 
+    def address(self, installed: Any) -> int:
+        """Return where compiled code stands that runs a callable's tasks, 0 for what Python must call."""
+        return 0
+
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
         """Carry out a control request about memory and return its result."""
         raise CallableError(
@@ -210,9 +230,29 @@ class SubWorker(WorkerKind):
 
     label = "sub_worker"
 
+    def __init__(self) -> None:
+        self._desk: Desk
+
+    def start(self, desk: Desk) -> None:
+        """Remember the desk."""
+        self._desk = desk
+
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
-        return as_leaf(installed)
+        if not isinstance(installed, Leaf):
+            return as_leaf(installed)
+        engine, worker = self._desk.engine, self._desk.worker
+
+        def leaf(args: ReceivedArgs) -> None:
+            installed.run_task(args)
+            if installed.address:  # it is compiled now: the next task finds that
+                engine.kernels.forget_digests(engine.mem, worker)
+
+        return leaf
+
+    def address(self, installed: Any) -> int:
+        """Return where a compiled leaf stands."""
+        return installed.address if isinstance(installed, Leaf) else 0
 
 
 class CustomWorker(WorkerKind):
@@ -312,9 +352,13 @@ class ChipChild(WorkerKind):
         """Run a slot on what stands in the mailbox, without decoding it here."""
         chip, desk = self._chip, self._desk
         run = chip.run
-        args, config = desk.address(L.MAILBOX_OFF_ARGS), desk.address(L.MAILBOX_OFF_CONFIG)
+        places = [
+            (desk.address(i, L.MAILBOX_OFF_ARGS), desk.address(i, L.MAILBOX_OFF_CONFIG))
+            for i in range(desk.depth)
+        ]
 
         def leaf(_: ReceivedArgs) -> None:
+            args, config = places[desk.served] if len(places) > 1 else places[0]
             run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
             desk.add_device_time(chip.device_wall_ns)
 
@@ -374,6 +418,10 @@ class LocalCallables:
             self.leaves.append(leaf)
         self.slots[digest] = slot
 
+    def address(self, slot: int) -> int:
+        """Return where compiled code stands that runs a callable's tasks, or 0."""
+        return self.kind.address(self._installed[slot])
+
     def remove(self, digest: bytes) -> None:
         """Forget a callable; one that is not known is no error."""
         slot = self.slots.pop(digest, None)
@@ -416,7 +464,7 @@ def serve_mailbox(
             kind.start(desk)
             callables = LocalCallables(kind, snapshot)
         except BaseException as exception:
-            write_error(desk.box, desk.trace, exception)
+            write_error(desk.box(0), desk.trace(0), exception)
             raise
         _loop(desk, callables, in_thread)
         die_here(engine.mem, desk.start, FAIL_STOPPING)
@@ -425,55 +473,79 @@ def serve_mailbox(
 
 
 def _loop(desk: Desk, callables: LocalCallables, in_thread: bool) -> None:
-    """Serve one mailbox until told to stop: decode, resolve the digest, call, answer."""
-    mem, kernels, worker = desk.engine.mem, desk.engine.kernels, desk.worker
-    box, trace, start = desk.box, desk.trace, desk.start
+    """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer."""
+    mem, kernels, worker, start = desk.engine.mem, desk.engine.kernels, desk.worker, desk.start
+    boxes = [desk.box(frame) for frame in range(desk.depth)]
+    traces = [desk.trace(frame) for frame in range(desk.depth)]
+    several = len(boxes) > 1
     receive = kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
     leaves = callables.leaves
     new = ReceivedArgs.__new__
     kernels.report_ready(mem, worker)
-    local = L.PARK
-    error = 0
+    local, frame = L.PARK, 0
     while True:
         if local < 0:
-            local = _next_local(desk, box, callables, local)
+            local = _next_local(desk, boxes, callables, local)
             if local == L.STOP:
                 return
             if local == L.CONTROL:
                 error = obey(desk, callables)
                 local = kernels.finish_control_and_receive(mem, worker, error)
                 continue
+            if local == L.COMPILED:
+                try:
+                    local = kernels.run_leaves(mem, worker)
+                except BaseException as exception:
+                    if not mem[start + L.W_LEAF]:  # no leaf has raised it
+                        raise
+                    mem[start + L.W_LEAF] = 0
+                    frame = desk.served
+                    write_error(boxes[frame], traces[frame], exception)
+                    local = receive(mem, worker, 1)
+                continue
+        if several:
+            frame = local >> 32 if local >= 0 else desk.served
+            local &= 0xFFFFFFFF
         args = new(ReceivedArgs)
-        args._box = box
+        args._box = boxes[frame]
+        error = 0
         try:
-            if local < 0:
-                raise KeyError(f"digest {_digest(box).hex()} is not installed in this worker")
+            if local >= len(leaves) or local < 0:
+                raise KeyError(
+                    f"digest {_digest(boxes[frame]).hex()} is not installed in this worker"
+                )
             if FAIL_POINTS:
                 die_here(mem, start, FAIL_CALLING)
             leaves[local](args)
             if FAIL_POINTS:
                 die_here(mem, start, FAIL_CALLED)
-            error = 0
         except BaseException as exception:
             error = 1
-            write_error(box, trace, exception)
+            write_error(boxes[frame], traces[frame], exception)
         args._box = None
         local = receive(mem, worker, error)
 
 
-def _next_local(desk: Desk, box: memoryview, callables: LocalCallables, local: int) -> int:
-    """Return the local slot of the next task, STOP, CONTROL, or RESOLVE for an unknown digest."""
+def _next_local(
+    desk: Desk, boxes: Sequence[memoryview], callables: LocalCallables, local: int
+) -> int:
+    """Return who runs the next task (see `mailbox.resolve`), STOP, CONTROL, or RESOLVE for an unknown
+    digest.
+    """
     mem, kernels, worker = desk.engine.mem, desk.engine.kernels, desk.worker
     if local == L.PARK:
         flush_output()
         local = int(kernels.park_and_receive(mem, worker))
     if local == L.STOP:
         flush_output()
-    if local == L.RESOLVE:
-        found = callables.slots.get(_digest(box))
-        if found is not None:
-            kernels.remember(mem, worker, found)
-            return found
+    if local in (L.RESOLVE, L.MISMATCH):
+        frame = desk.served
+        found = callables.slots.get(_digest(boxes[frame]))
+        if found is None:
+            return local
+        if local == L.MISMATCH:  # Python says what is wrong with the arguments
+            return found | frame << 32
+        return int(kernels.remember(mem, worker, found, callables.address(found)))
     return local
 
 
@@ -485,7 +557,8 @@ def _digest(box: memoryview, offset: int = L.MAILBOX_OFF_DIGEST) -> bytes:
 def obey(desk: Desk, callables: LocalCallables) -> int:
     """Carry out the control request in the mailbox; return the error code for the answer."""
     die_here(desk.engine.mem, desk.start, FAIL_CONTROL)
-    box = desk.box
+    frame = desk.awaited
+    box = desk.box(frame)
     (command,) = _COMMAND.unpack_from(box, L.MAILBOX_OFF_COMMAND)
     args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
     digest = _digest(box, L.MAILBOX_OFF_CONTROL_DIGEST)
@@ -501,7 +574,7 @@ def obey(desk: Desk, callables: LocalCallables) -> int:
             result = callables.kind.control(command, *args)
             _COMMAND.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
     except BaseException as exception:
-        write_error(box, desk.trace, exception)
+        write_error(box, desk.trace(frame), exception)
         return 1
     return 0
 

@@ -46,10 +46,11 @@ class Engine:
         task_window: int = L.DEFAULT_TASK_WINDOW,
         next_level: int = 0,
         sub: int = 0,
+        depth: int = 1,
     ) -> None:
         self.kernels = entries()
         words, geometry = L.plan(
-            window=task_window, rings=ring_depth, next_level=next_level, sub=sub
+            window=task_window, rings=ring_depth, next_level=next_level, sub=sub, depth=depth
         )
         region = create_region(8 * words)
         make_private(region, 8 * geometry[L.PRIVATE])

@@ -16,11 +16,20 @@ import numpy as np
 
 from . import task_interface
 from .callable_identity import CallableHandle, TargetNamespace
-from .children import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind, read_error
+from .children import (
+    ChipChild,
+    CustomWorker,
+    Desk,
+    NestedWorker,
+    SubWorker,
+    WorkerKind,
+    read_error,
+)
 from .engine import PARK_NS, Engine
 from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
 from .fork_server import Snapshot
 from .jit import layout as L
+from .leaves import Leaf
 from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator, require_supported
 from .registry import Registry, is_chip_callable
@@ -180,6 +189,9 @@ class Worker:
         Path of the chips' ``runtime.so``; None: the simulated chip.
     py_control_timeout_s : float
         How long a worker may take to carry out a control request, its running task included.
+    mailbox_depth : int
+        How many tasks a worker may be given at once, 1 … 64. With 2 or more it finds its next task
+        waiting when it has ended one; what is given is not taken back, should another become idle.
 
     Raises
     ------
@@ -206,6 +218,7 @@ class Worker:
         platform: str = "sim",
         runtime: str | os.PathLike[str] | None = None,
         py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
+        mailbox_depth: int = 1,
     ) -> None:
         if not hasattr(level, "__index__") or operator.index(level) < 2:
             raise ValueError(f"level {level!r} not supported: a Worker has level 2 or more")
@@ -219,6 +232,7 @@ class Worker:
         self._arena_size = _whole("arena_size", arena_size, 1, 1 << 44)
         self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
         self._control_timeout_s = _seconds("py_control_timeout_s", py_control_timeout_s)
+        self.mailbox_depth = _whole("mailbox_depth", mailbox_depth, 1, L.MAX_DEPTH)
         if child_mode not in CHILD_MODES:
             raise ValueError(f"child_mode={child_mode!r}: it is 'process' or 'thread'")
         self.child_mode = child_mode
@@ -406,6 +420,7 @@ class Worker:
                 task_window=self.task_window,
                 next_level=len(self._next_level),
                 sub=len(self._subs),
+                depth=self.mailbox_depth,
             )
             runtime = _Runtime(
                 engine,
@@ -582,6 +597,8 @@ class Worker:
             raise RuntimeError("this Worker is closed; make a new one")
         self._require_here("register")
         self._require_target(chip)
+        if isinstance(target, Leaf):
+            target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
             target, chip, self.platform, self.runtime or "reference"
         )
@@ -943,11 +960,10 @@ class Worker:
                 mask = int(mem[L.READY_MASK + pool])
                 slot = int(mem[int(mem[L.A_READY + pool]) + (int(mem[L.READY_HEAD + pool]) & mask)])
                 index = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
-                start = int(mem[L.A_WORKERS])
                 busy = [
                     manager.name(worker)
                     for worker in range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
-                    if mem[start + worker * L.WORKER_WORDS + L.W_SLOT] != L.NONE
+                    if mem[Desk(runtime.engine, worker).start + L.W_GIVEN]
                 ]
                 return (
                     f"task {int(mem[slot + L.S_ID])} ({self._registry.name(index)}), a group of "

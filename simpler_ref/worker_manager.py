@@ -150,9 +150,10 @@ class WorkerManager:
 
     @staticmethod
     def _error_bytes(desk: Desk) -> tuple[bytes, bytes]:
-        message = bytes(desk.box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE])
-        size = int.from_bytes(desk.trace[:8], "little")
-        return message, bytes(desk.trace[8 : 8 + size])
+        frame = desk.awaited
+        box, trace = desk.box(frame), desk.trace(frame)
+        size = int.from_bytes(trace[:8], "little")
+        return bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE]), bytes(trace[8 : 8 + size])
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python looks for signals."""
@@ -292,12 +293,13 @@ class WorkerManager:
 
     def _state(self, worker: int) -> int:
         desk = Desk(self._engine, worker)
-        return int.from_bytes(desk.box[:4], "little")
+        return int.from_bytes(desk.box(desk.awaited)[:4], "little")
 
     def _write_request(
         self, worker: int, command: int, args: tuple[int, ...], name: str, digest: bytes
     ) -> None:
-        box = Desk(self._engine, worker).box
+        desk = Desk(self._engine, worker)
+        box = desk.box(desk.awaited)
         struct.pack_into("<Q", box, L.MAILBOX_OFF_COMMAND, command)
         padded = (*args, 0, 0, 0)[:3]
         struct.pack_into("<4Q", box, L.MAILBOX_OFF_CONTROL_ARGS, *padded, 0)
@@ -308,7 +310,7 @@ class WorkerManager:
         if error:
             message, trace = read_error(*self._error_bytes(desk))
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
-        (result,) = struct.unpack_from("<Q", desk.box, L.MAILBOX_OFF_CONTROL_RESULT)
+        (result,) = struct.unpack_from("<Q", desk.box(desk.awaited), L.MAILBOX_OFF_CONTROL_RESULT)
         return int(result)
 
     def _lost(self, worker: int) -> WorkerLostError:
@@ -358,9 +360,9 @@ class WorkerManager:
     def device_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the time each worker's chips have spent on tasks, ever."""
         mem = self._engine.mem
-        first = int(mem[L.A_WORKERS]) + L.W_DEVICE_NS
+        first, stride = int(mem[L.A_WORKERS]) + L.W_DEVICE_NS, int(mem[L.WORKER_STRIDE])
         times: np.ndarray[Any, np.dtype[np.int64]] = mem[
-            first : first + len(self.kinds) * L.WORKER_WORDS : L.WORKER_WORDS
+            first : first + len(self.kinds) * stride : stride
         ].copy()
         return times
 
@@ -368,7 +370,7 @@ class WorkerManager:
     def kill_busy(self) -> None:
         """Kill every worker that holds a task; the Scheduler will fail those tasks."""
         for worker in range(len(self.kinds)):
-            if self._engine.mem[Desk(self._engine, worker).start + L.W_SLOT] != L.NONE:
+            if self._engine.mem[Desk(self._engine, worker).start + L.W_GIVEN]:
                 self._strike(worker)
 
     def spare_idle(self) -> None:

@@ -251,8 +251,8 @@ def held(mem):
 
 
 @entry(WORDS, INT)
-def pick_idle(mem, kind):
-    return _dispatch.pick_idle(mem, kind)
+def pick_worker(mem, kind):
+    return _dispatch.pick_worker(mem, kind)
 
 
 @entry(WORDS, INT)
@@ -326,19 +326,20 @@ def wiring_full(mem):
 def encode(mem, worker, slot):
     counts = int(mem[slot + L.S_COUNTS])
     tensors, scalars = submit.tensors_at(mem, slot), submit.scalars_at(mem, slot)
-    mailbox.encode(mem, worker, slot, counts, tensors, scalars)
+    mailbox.encode(mem, mailbox.worker_at(mem, worker), slot, counts, tensors, scalars)
     return L.OK
 
 
 @entry(WORDS, INT)
 def send(mem, worker):
-    mailbox.send(mem, worker)
+    w = mailbox.worker_at(mem, worker)
+    mailbox.publish(mem, w, mailbox.awaited(mem, w), L.TASK_READY)
     return L.OK
 
 
 @entry(WORDS, INT, INT, INT)
 def post(mem, worker, state, error):
-    mailbox.post(mem, worker, state, error)
+    mailbox.post(mem, mailbox.worker_at(mem, worker), state, error)
     return L.OK
 
 
@@ -397,7 +398,7 @@ def check_frames(mem, worker, rounds):
             ok = ok and mem[box + L.MAIL_DIGEST + i] == digest
         ok = ok and mem[int(mem[w + L.W_SLOT]) + L.S_STATE] == L.RUNNING
         wrong += not ok
-        mailbox.post(mem, worker, L.TASK_DONE, 0)
+        mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
     return wrong
 
 
@@ -408,7 +409,7 @@ def answer_again_and_again(mem, worker, rounds):
     for number in range(1, rounds + 1):
         mem[box + L.MAIL_COUNTS] = number
         mem[box + L.MAIL_ERROR_MSG] = number
-        mailbox.post(mem, worker, L.TASK_DONE, number)
+        mailbox.post_done(mem, mailbox.worker_at(mem, worker), number)
     return L.OK
 
 
@@ -435,7 +436,7 @@ def answer_after_a_while(mem, worker, rounds):
             pause()
         for _ in range(number * number % 331):
             pause()
-        mailbox.post(mem, worker, L.TASK_DONE, 0)
+        mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
         mailbox.announce_done(mem)
     return L.OK
 
@@ -457,7 +458,7 @@ def serve(mem, worker):
 def pass_until_idle(mem, worker):
     """Run passes until a worker has finished what was submitted."""
     schedule.scheduler_pass(mem)
-    while mem[mailbox.worker_at(mem, worker) + L.W_SLOT] != L.NONE:
+    while mem[mailbox.worker_at(mem, worker) + L.W_GIVEN] != 0:
         schedule.scheduler_pass(mem)
     return L.OK
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, store, yield_core
+from .collect import skip_waiting
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
+from .submit import request_cancel
 
 
 @kernel
@@ -41,8 +43,22 @@ def forget_configs(mem):
     """Between runs: no mailbox holds a configuration that could be told by its index any more."""
     become_scheduler(mem)
     for worker in range(mem[L.WORKERS]):
-        mem[worker_at(mem, worker) + L.W_LAST_CONFIG] = 0
+        frame = worker_at(mem, worker)
+        for _ in range(mem[L.DEPTH]):
+            mem[frame + L.W_LAST_CONFIG] = 0
+            frame += L.WORKER_WORDS
     unlock(mem)
+
+
+# ---------------------------------------------------------------- what need not start
+@kernel
+def cancel(mem):
+    """What has not started shall not start (D11): neither what is ready, nor what waits in a mailbox."""
+    request_cancel(mem)
+    if mem[L.DEPTH] > 1:
+        become_scheduler(mem)
+        skip_waiting(mem)
+        unlock(mem)
 
 
 # ---------------------------------------------------------------- claims on mailboxes
@@ -64,7 +80,7 @@ def claim_mailbox(mem, worker, timeout_ns):
         if mem[w + L.W_COLLECTED] != 0:
             mem[w + L.W_COLLECTED] = 0
             mem[L.UNCOLLECTED] -= 1
-        if mem[w + L.W_SLOT] == L.NONE:
+        if mem[w + L.W_GIVEN] == 0:
             grant_claim(mem, w)
     unlock(mem)
     if not alive:
@@ -92,12 +108,13 @@ def release_mailbox(mem, worker):
     w = worker_at(mem, worker)
     become_scheduler(mem)
     store(mem, w + L.W_CLAIM, 0)
-    mem[w + L.W_LAST_CALLABLE] = 0
-    mem[w + L.W_LAST_CONFIG] = 0
-    mem[w + L.W_MAILBOX + L.MAIL_COMMAND] = 0
+    frame = w + int(mem[w + L.W_TAIL])
+    mem[frame + L.W_LAST_CALLABLE] = 0
+    mem[frame + L.W_LAST_CONFIG] = 0
+    mem[frame + L.W_MAILBOX + L.MAIL_COMMAND] = 0
     if mem[w + L.W_USABLE] & L.CLAIMED != 0:
         mem[w + L.W_USABLE] &= L.ALIVE
-        if mem[w + L.W_SLOT] == L.NONE and load(mem, w + L.W_DEATH) == 0:
+        if mem[w + L.W_GIVEN] == 0 and load(mem, w + L.W_DEATH) == 0:
             make_idle(mem, w)
     unlock(mem)
     fence()  # pairs with those before parking: a ready task can be placed now

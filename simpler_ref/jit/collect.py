@@ -6,16 +6,13 @@ from . import layout as L
 from .atomics import futex_wake, load, store
 from .graph import complete, fail, record_error
 from .kernel import kernel
-from .mailbox import STATE_MASK, grant_claim, mailbox_state, worker_at
+from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import kind_of
 
 
 @kernel
 def collect(mem):
-    """Take the completions that stand in the mailboxes.
-
-    A worker is idle again before its task's completion is acted on, so that whatever the
-    completion makes ready finds it.
+    """Take the completions that stand in the mailboxes, each worker's in the order of its tasks.
 
     Returns  how many were taken
     """
@@ -24,25 +21,38 @@ def collect(mem):
     worker = 0
     while waiting > 0:
         w = worker_at(mem, worker)
-        slot = int(mem[w + L.W_SLOT])
-        if slot != L.NONE:
+        if mem[w + L.W_GIVEN] != 0:
             waiting -= 1
-            word = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
-            if word & STATE_MASK == L.TASK_DONE:
-                outcome = word >> 32
-                skipped = outcome == L.SKIPPED and mem[slot + L.S_MEMBERS] != 0
-                if outcome != L.SUCCESS and not skipped:
-                    record_error(mem, L.TASK_FAILURE, slot, worker, 0)
-                vacate(mem, w)
-                moved += 1
-                finish(mem, slot, outcome != L.SUCCESS)
+            moved += collect_from(mem, worker, w)
         worker += 1
     return moved
 
 
 @kernel
+def collect_from(mem, worker, w):
+    """Take the completions that stand in a worker's mailboxes.
+
+    It has room again before a completion is acted on, so that whatever the completion makes ready
+    finds it.
+
+    Returns  how many were taken
+    """
+    moved = 0
+    while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
+        frame = w + int(mem[w + L.W_HEAD])
+        slot = int(mem[frame + L.W_SLOT])
+        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32
+        if outcome != L.SUCCESS and outcome != L.SKIPPED:
+            record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+        vacate(mem, w)
+        moved += 1
+        finish(mem, slot, outcome != L.SUCCESS)
+    return moved
+
+
+@kernel
 def set_idle(mem):
-    """Bring TASK_DONE mailboxes whose completion was taken, and that got no new task, to IDLE.
+    """Bring to IDLE what idle workers wait for, where it still says TASK_DONE.
 
     It stands after dispatch so that a worker that gets its next task at once sees one write.
     """
@@ -52,15 +62,25 @@ def set_idle(mem):
         w = worker_at(mem, worker)
         if mem[w + L.W_COLLECTED] != 0:
             mem[w + L.W_COLLECTED] = 0
-            store(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
+            frame = w + frame_before(mem, int(mem[w + L.W_TAIL]))
+            store(mem, frame + L.W_MAILBOX + L.MAIL_STATE, L.IDLE)
     mem[L.UNCOLLECTED] = 0
 
 
 @kernel
 def vacate(mem, w):
-    """Note that a worker's task is done, or lost; a thread that waits for its mailbox gets it."""
-    mem[w + L.W_SLOT] = L.NONE
-    mem[w + L.W_MEMBER] = 0
+    """Note that the oldest of a worker's tasks is done, or lost.
+
+    Effects  the worker has room; with its last task it is idle, and a thread that waits for its mailbox
+             gets it; a task that was held for want of progress may be held on
+    """
+    frame = int(mem[w + L.W_HEAD])
+    mem[w + frame + L.W_SLOT] = L.NONE
+    mem[w + frame + L.W_MEMBER] = 0
+    mem[w + L.W_HEAD] = frame_after(mem, frame)
+    mem[w + L.W_GIVEN] -= 1
+    if mem[w + L.W_GIVEN] != 0:
+        return
     mem[L.BUSY] -= 1
     if mem[w + L.W_USABLE] == L.ALIVE:
         mem[w + L.W_COLLECTED] = 1
@@ -105,8 +125,20 @@ def skip_rest(mem, slot, kind):
     """Tell the workers of a group that what has not started need not start."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if mem[w + L.W_SLOT] == slot:
-            store(mem, w + L.W_SKIP, 1)
+        frame = w + int(mem[w + L.W_HEAD])
+        if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:
+            store(mem, frame + L.W_SKIP, 1)
+
+
+@kernel
+def skip_waiting(mem):
+    """Tell every worker that what stands behind the task it is at need not start (D11)."""
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        frame = int(mem[w + L.W_HEAD])
+        for _ in range(mem[w + L.W_GIVEN] - 1):
+            frame = frame_after(mem, frame)
+            store(mem, w + frame + L.W_SKIP, 1)
 
 
 # ---------------------------------------------------------------- deaths
@@ -114,7 +146,7 @@ def skip_rest(mem, slot, kind):
 def bury(mem):
     """Take note of workers that died: unusable, and their unfinished tasks failed.
 
-    A worker that had posted TASK_DONE before it died has done its task: that is left to `collect`.
+    A worker that had posted TASK_DONE before it died has done its task.
 
     Returns  1 if anybody died since the last look
     """
@@ -127,8 +159,9 @@ def bury(mem):
         status = load(mem, w + L.W_DEATH)
         if status != 0 and mem[w + L.W_USABLE] != 0:
             mem[w + L.W_USABLE] = 0
-            slot = int(mem[w + L.W_SLOT])
-            if slot != L.NONE and mailbox_state(mem, worker) != L.TASK_DONE:
+            collect_from(mem, worker, w)
+            while mem[w + L.W_GIVEN] != 0:  # the one it was at comes first
+                slot = int(mem[w + int(mem[w + L.W_HEAD]) + L.W_SLOT])
                 record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
                 vacate(mem, w)
                 finish(mem, slot, True)

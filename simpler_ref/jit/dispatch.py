@@ -1,8 +1,11 @@
 """Ready tasks go to idle workers: one by one, to a worker of their own choice, or as a group.
 
 A ready task goes to an idle worker that is awake, if there is one: waking another process costs
-about as much as many small tasks. If all idle workers sleep and others are at work, the task is
-held for HOLD_NS, then one is woken.
+about as much as many small tasks. If all idle workers sleep and others are at work, the task is held for
+HOLD_NS, then one is woken.
+
+A worker at work may be given more tasks, up to DEPTH, when no worker is idle; also when those that are
+idle sleep, if the last task that was held did not have to wait for long (QUICK): tasks are short then.
 
 A group runs on several workers at once. It is placed when each member can have a worker of its own, all
 or nothing; until then it keeps its place, and nothing of its pool that became ready later starts.
@@ -14,7 +17,7 @@ from . import layout as L
 from .atomics import load, now_ns
 from .graph import fail, record_error
 from .kernel import kernel
-from .mailbox import encode, send, worker_at
+from .mailbox import awaited, encode, frame_after, publish, worker_at
 from .queues import drop_first_ready, first_ready, pop_pinned, ready_empty
 from .slots import move
 from .submit import members_at, scalars_at, tensors_at
@@ -59,14 +62,20 @@ def can_dispatch(mem, kind):
     slot = first_ready(mem, kind)
     if mem[slot + L.S_MEMBERS] != 0:
         return lost_member(mem, slot, kind) != NOBODY or group_fits(mem, slot, kind)
-    worker = pick_idle(mem, kind)
+    worker = pick_worker(mem, kind)
     return worker >= 0 or (worker == NOBODY and not any_usable(mem, kind, 1))
 
 
 @kernel
 def is_idle(mem, w):
-    """Say whether a worker can be given a task: alive, without one, and not claimed."""
-    return mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_USABLE] == L.ALIVE
+    """Say whether a worker can be given any task: alive, without one, and not claimed."""
+    return mem[w + L.W_GIVEN] == 0 and mem[w + L.W_USABLE] == L.ALIVE
+
+
+@kernel
+def has_room(mem, w):
+    """Say whether a worker can be given one more task: alive, not claimed, a frame left."""
+    return mem[w + L.W_GIVEN] < mem[L.DEPTH] and mem[w + L.W_USABLE] == L.ALIVE
 
 
 @kernel
@@ -78,22 +87,33 @@ def any_usable(mem, kind, members):
 
 
 @kernel
-def pick_idle(mem, kind):
+def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
-    Returns  an idle worker that is awake, else one that sleeps if no task runs or the head has been
-             held long enough; else NOBODY or HOLD
+    Returns  an idle worker that is awake; else the one at work with the fewest tasks, if it may have
+             another; else one that sleeps if no task runs or the head has been held long enough; else
+             NOBODY or HOLD
     """
-    asleep = NOBODY
+    asleep, busy = NOBODY, NOBODY
+    fewest = int(mem[L.DEPTH])
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if is_idle(mem, w):
-            if load(mem, w + L.W_PARKED) == 0:
-                return worker
-            if asleep == NOBODY:
-                asleep = worker
-    if asleep == NOBODY or mem[L.BUSY] == 0:
+        if has_room(mem, w):
+            given = int(mem[w + L.W_GIVEN])
+            if given == 0:
+                if load(mem, w + L.W_PARKED) == 0:
+                    return worker
+                if asleep == NOBODY:
+                    asleep = worker
+            elif given < fewest:
+                busy = worker
+                fewest = given
+    if asleep == NOBODY:
+        return busy
+    if mem[L.BUSY] == 0:
         return asleep
+    if busy != NOBODY and mem[L.QUICK + kind] != 0:
+        return busy
     since = int(mem[L.HELD_SINCE + kind])
     if since == 0 or now_ns() - since < mem[L.HOLD_NS]:
         return HOLD
@@ -132,7 +152,7 @@ def dispatch_ready(mem, kind):
                     mem[L.STUCK_SINCE + kind] = now_ns()
                 break
         else:
-            worker = pick_idle(mem, kind)
+            worker = pick_worker(mem, kind)
             if worker == HOLD:
                 if mem[L.HELD_SINCE + kind] == 0:
                     mem[L.HELD_SINCE + kind] = now_ns()
@@ -144,8 +164,10 @@ def dispatch_ready(mem, kind):
                 lose(mem, slot, ANYBODY)
             else:
                 drop_first_ready(mem, kind)
+                if mem[L.HELD_SINCE + kind] != 0:
+                    mem[L.HELD_SINCE + kind] = 0
+                    mem[L.QUICK + kind] = load(mem, worker_at(mem, worker) + L.W_PARKED) == 0
                 assign(mem, slot, worker)
-                mem[L.HELD_SINCE + kind] = 0
         moved += 1
     mem[L.HELD_SINCE + kind] = 0
     if ready_empty(mem, kind):
@@ -175,7 +197,7 @@ def may_start_pinned(mem, w, kind):
         return False
     if load(mem, L.CANCEL) != 0 or mem[w + L.W_USABLE] == 0:
         return True
-    if not is_idle(mem, w):
+    if not has_room(mem, w):
         return False
     return ready_empty(mem, kind) or mem[slot + L.S_ORDER] < mem[first_ready(mem, kind) + L.S_ORDER]
 
@@ -243,10 +265,17 @@ def reserve(mem, slot, kind):
     for m in range(mem[slot + L.S_MEMBERS]):
         worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
         if worker >= 0:
-            mem[worker_at(mem, worker) + L.W_MEMBER] = m + 1
+            reserve_worker(mem, worker, m)
     for m in range(mem[slot + L.S_MEMBERS]):
         if mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER] == 0:
-            mem[worker_at(mem, pick_unreserved(mem, kind)) + L.W_MEMBER] = m + 1
+            reserve_worker(mem, pick_unreserved(mem, kind), m)
+
+
+@kernel
+def reserve_worker(mem, worker, m):
+    """Keep an idle worker for a member of a group: the frame it waits for names the member."""
+    w = worker_at(mem, worker)
+    mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] = m + 1
 
 
 @kernel
@@ -255,7 +284,7 @@ def pick_unreserved(mem, kind):
     found = NOBODY
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if is_idle(mem, w) and mem[w + L.W_MEMBER] == 0:
+        if is_idle(mem, w) and mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] == 0:
             if load(mem, w + L.W_PARKED) == 0:
                 return worker
             if found == NOBODY:
@@ -271,15 +300,15 @@ def assign_group(mem, slot, kind):
     mem[slot + L.S_LEFT] = members
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if mem[w + L.W_SLOT] == L.NONE and mem[w + L.W_MEMBER] != 0:
+        frame = w + int(mem[w + L.W_TAIL])
+        if mem[w + L.W_GIVEN] == 0 and mem[frame + L.W_MEMBER] != 0:
             mem[slot + L.S_WORKER] = worker
-            occupy(mem, w, slot)
-            encode_member(mem, worker, slot, int(mem[w + L.W_MEMBER]) - 1)
-            send(mem, worker)
+            encode_member(mem, frame, slot, int(mem[frame + L.W_MEMBER]) - 1)
+            send(mem, w, slot)
 
 
 @kernel
-def encode_member(mem, worker, slot, m):
+def encode_member(mem, frame, slot, m):
     """Write the frame of one member of a group."""
     tensors = tensors_at(mem, slot)
     scalars = scalars_at(mem, slot)
@@ -289,29 +318,35 @@ def encode_member(mem, worker, slot, m):
         tensors += (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
         scalars += counts >> 32
         member += L.MEMBER_WORDS
-    encode(mem, worker, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
+    encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
 
 
 # ---------------------------------------------------------------- to the worker
 @kernel
 def assign(mem, slot, worker):
-    """Hand a task to an idle worker: READY → RUNNING, encode, signal."""
+    """Hand a task to a worker that has room: READY → RUNNING, encode, signal."""
     move(mem, slot, L.RUNNING)
     mem[slot + L.S_WORKER] = worker
-    occupy(mem, worker_at(mem, worker), slot)
-    encode(
-        mem, worker, slot, int(mem[slot + L.S_COUNTS]), tensors_at(mem, slot), scalars_at(mem, slot)
-    )
-    send(mem, worker)
+    w = worker_at(mem, worker)
+    frame = w + int(mem[w + L.W_TAIL])
+    counts = int(mem[slot + L.S_COUNTS])
+    encode(mem, frame, slot, counts, tensors_at(mem, slot), scalars_at(mem, slot))
+    send(mem, w, slot)
 
 
 @kernel
-def occupy(mem, w, slot):
-    """Note that a worker has a task."""
-    mem[w + L.W_SLOT] = slot
-    mem[L.BUSY] += 1
-    if mem[w + L.W_COLLECTED] != 0:
-        mem[w + L.W_COLLECTED] = 0
-        mem[L.UNCOLLECTED] -= 1
-    if mem[w + L.W_SKIP] != 0:
-        mem[w + L.W_SKIP] = 0
+def send(mem, w, slot):
+    """Note that a worker has a task, which stands in the frame it fills next, and publish that frame."""
+    frame = int(mem[w + L.W_TAIL])
+    mem[w + frame + L.W_SLOT] = slot
+    if mem[w + frame + L.W_SKIP] != 0:
+        mem[w + frame + L.W_SKIP] = 0
+    if mem[w + L.W_GIVEN] == 0:
+        mem[L.BUSY] += 1
+        if mem[w + L.W_COLLECTED] != 0:
+            mem[w + L.W_COLLECTED] = 0
+            mem[L.UNCOLLECTED] -= 1
+    mem[w + L.W_GIVEN] += 1
+    state_word = awaited(mem, w)
+    mem[w + L.W_TAIL] = frame_after(mem, frame)
+    publish(mem, w, state_word, L.TASK_READY)

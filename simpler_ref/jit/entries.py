@@ -78,7 +78,7 @@ def finish_run(mem, cancel):
     """End every open scope, and cancel what has not started if told to. Does not wait."""
     mem[L.ORCH_THREAD] = 0
     if cancel:
-        submit.request_cancel(mem)
+        claims.cancel(mem)
     while submit.close_scope(mem) == L.OK:
         pass
     return L.OK
@@ -186,6 +186,12 @@ def finish_and_receive_in_thread(mem, worker, error):
     return mailbox.finish_and_receive(mem, worker, error)
 
 
+@entry(WORDS, INT, nogil=True)
+def run_leaves(mem, worker):
+    """Run compiled leaves for as long as tasks are for such."""
+    return mailbox.run_leaves(mem, worker)
+
+
 @entry(WORDS, INT, INT, nogil=True)
 def finish_control_and_receive(mem, worker, error):
     """Answer a control request and wait for the next task, for a short time."""
@@ -198,11 +204,10 @@ def park_and_receive(mem, worker):
     return mailbox.park_and_receive(mem, worker)
 
 
-@entry(WORDS, INT, INT, nogil=False)
-def remember(mem, worker, local_slot):
-    """Cache the local slot of the digest in the mailbox."""
-    mailbox.remember(mem, worker, local_slot)
-    return L.OK
+@entry(WORDS, INT, INT, INT, nogil=False)
+def remember(mem, worker, local_slot, leaf):
+    """Cache the local slot of the digest in the mailbox, and resolve it."""
+    return mailbox.remember(mem, worker, local_slot, leaf)
 
 
 @entry(WORDS, INT, nogil=False)

@@ -176,13 +176,17 @@ def record_error(mem, outcome, slot, worker, detail):
     mem[L.ERROR_CALLABLE] = mem[slot + L.S_CALLABLE]
     mem[L.ERROR_WORKER] = worker
     mem[L.ERROR_MEMBER] = -1
-    if worker >= 0 and mem[worker_at(mem, worker) + L.W_SLOT] == slot:  # else it never ran there
-        mem[L.ERROR_MEMBER] = mem[worker_at(mem, worker) + L.W_MEMBER] - 1
+    if worker >= 0:
+        w = worker_at(mem, worker)
+        frame = w + int(mem[w + L.W_HEAD])
+        if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:  # else it never ran there
+            mem[L.ERROR_MEMBER] = mem[frame + L.W_MEMBER] - 1
     mem[L.ERROR_DETAIL] = detail
     mem[L.ERROR_TRACE] = 0
     if outcome == L.TASK_FAILURE:
         w = worker_at(mem, worker)
-        copy_words(mem, L.ERROR_MSG, w + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
-        used = 1 + (int(mem[w + L.W_TRACE]) + L.WORD - 1) // L.WORD
-        copy_words(mem, L.ERROR_TRACE, w + L.W_TRACE, min(used, L.TRACE_WORDS))
+        frame = w + int(mem[w + L.W_HEAD])
+        copy_words(mem, L.ERROR_MSG, frame + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
+        used = 1 + (int(mem[frame + L.W_TRACE]) + L.WORD - 1) // L.WORD
+        copy_words(mem, L.ERROR_TRACE, frame + L.W_TRACE, min(used, L.TRACE_WORDS))
     store(mem, L.RUN_ERROR, outcome)

@@ -92,6 +92,10 @@ STOP = -1
 PARK = -2
 RESOLVE = -3
 CONTROL = -4
+COMPILED = -5
+"""A task for a compiled leaf: W_LEAF has its address."""
+MISMATCH = -6
+"""The compiled leaf in W_LEAF takes other arguments than those in the mailbox."""
 
 # ---------------------------------------------------------------- ContinuousTensor, 40 bytes
 TENSOR_WORDS = 5
@@ -133,43 +137,62 @@ MAILBOX_OFF_CONTROL_DIGEST = MAILBOX_OFF_CONTROL_NAME + CONTROL_NAME_SIZE
 DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
+# A worker has as many of these blocks as it may be given tasks at once (DEPTH). Each is a frame: what
+# stands under "of each frame", a mailbox, a trace. All else is used in the first block only.
 # written by the parent
 W_SHUTDOWN = 0  # set once, never cleared while the process lives (D20)
 W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
 DEATH_BIAS = 1024
-W_SKIP = 2  # 1: the member of a group that it was sent need not start; Scheduler
+W_SKIP = 2  # of each frame; 1: what stands in it need not start any more; Scheduler
 W_CLAIM = 3  # a control request: 0 none, CLAIM_WAITS, CLAIM_GRANTED; Scheduler
 CLAIM_WAITS, CLAIM_GRANTED = 1, 2
 W_FAIL = 4  # number of the fail point to die at; tests only
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
-W_DEVICE_NS = LINE + 1  # time its chip, or those below it, spent on tasks, ever
-W_CACHE = 2 * LINE  # digest cache: DIGEST_CACHE entries of digest, local slot + 1
+W_AT = 2 * LINE  # the frame it serves, or waits for, as an offset from its first block
+W_LEAF = W_AT + 1  # address of the compiled leaf that it is running, else 0
+W_DEVICE_NS = W_AT + 2  # time its chip, or those below it, spent on tasks, ever
+W_CACHE = 3 * LINE  # digest cache: DIGEST_CACHE entries
 DIGEST_CACHE = 16
-DIGEST_CACHE_WORDS = DIGEST_WORDS + 1
-# written by the Scheduler
-W_SLOT = 12 * LINE  # the task it was given, NONE when idle
+CACHE_LOCAL = DIGEST_WORDS  # after the digest: local slot + 1
+CACHE_LEAF = CACHE_LOCAL + 1  # address of the compiled leaf, 0 for what Python has to call
+DIGEST_CACHE_WORDS = CACHE_LEAF + 1
+# written by the Scheduler; of each frame but for those marked
+W_SLOT = W_CACHE + DIGEST_CACHE * DIGEST_CACHE_WORDS  # the task that was put into it, else NONE
 W_LAST_CALLABLE = W_SLOT + 1  # index + 1 of the digest that stands in the mailbox
-W_COLLECTED = W_SLOT + 2  # 1: its completion is taken, its mailbox still says TASK_DONE
-W_USABLE = W_SLOT + 3  # ALIVE between INIT_DONE and death, with CLAIMED for a control request
+W_LAST_CONFIG = W_SLOT + 2  # index + 1 of the configuration that stands in the mailbox
+W_MEMBER = W_SLOT + 3  # of a group: index + 1; 0 for a task of its own
+W_HEAD = (
+    W_SLOT + LINE
+)  # first block only: the oldest frame in use, as an offset from the first block
+W_TAIL = W_HEAD + 1  # first block only: the frame for the next task
+W_GIVEN = W_HEAD + 2  # first block only: tasks it was given and has not been seen to end
+W_COLLECTED = W_HEAD + 3  # first block only; 1: it is idle, its last mailbox still says TASK_DONE
+W_USABLE = (
+    W_HEAD + 4
+)  # first block only: ALIVE between INIT_DONE and death, with CLAIMED for a request
 ALIVE, CLAIMED = 1, 2
-W_LAST_CONFIG = W_SLOT + 4  # index + 1 of the configuration that stands in the mailbox
-W_MEMBER = W_SLOT + 5  # of a group: index + 1; 0 for a task of its own
-W_PINNED_HEAD = W_SLOT + 6  # chain of ready tasks that want this worker and no other
-W_PINNED_TAIL = W_SLOT + 7
-W_MAILBOX = 13 * LINE
+W_PINNED_HEAD = (
+    W_HEAD + 5
+)  # first block only: chain of ready tasks that want this worker and no other
+W_PINNED_TAIL = W_HEAD + 6  # first block only
+W_MAILBOX = W_HEAD + LINE
 W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
 TRACE_WORDS = 8192
 TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD
 WORKER_WORDS = W_TRACE + TRACE_WORDS
+"""One block: what a worker needs that is given one task at a time."""
+MAX_DEPTH = 64
 
 # ---------------------------------------------------------------- header
 # geometry: written once, before the fork
+WORKER_STRIDE = 1  # words of one worker: DEPTH blocks
 WORKERS = 2
 POOL_FIRST = 3  # first worker of each pool; POOL_FIRST + type
 POOL_END = 5  # one past its last
 RINGS = 7
 WINDOW = 8  # tasks alive at once
+DEPTH = 9  # tasks a worker may be given at once
 A_SLOTS = 10
 A_SPILL = 11
 A_SPILL_END = 12
@@ -248,6 +271,7 @@ READY_ORDER = SCHED + 23  # tasks that became ready, ever
 PINNED = SCHED + 24  # + type; ready tasks in the chains of its workers
 STUCK_SINCE = SCHED + 26  # + type; ns, when the group at a queue's head began to wait
 STUCK_TOLD = SCHED + 28  # STUCK_SINCE of the group that somebody has been told of
+QUICK = SCHED + 29  # + type; 1: the last task that was held found a worker before its time was up
 ERROR_MSG = SCHED + 4 * LINE
 ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 
@@ -341,7 +365,9 @@ def round_up_pow2(value: int) -> int:
     return 1 << max(0, int(value) - 1).bit_length()
 
 
-def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, dict[int, int]]:
+def plan(
+    *, window: int, rings: int, next_level: int, sub: int, depth: int = 1
+) -> tuple[int, dict[int, int]]:
     """Return the words an engine of this size needs and what its geometry words hold.
 
     From the word in PRIVATE on, nobody but the parent ever looks: ready queues, TensorMap, slots.
@@ -356,6 +382,8 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
         POOL_END + SUB: workers,
         RINGS: rings,
         WINDOW: window,
+        DEPTH: depth,
+        WORKER_STRIDE: depth * WORKER_WORDS,
         **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)},
         **{FIFO_MASK + ring: CIRCULAR_SMALLEST - 1 for ring in range(rings)},
     }
@@ -366,7 +394,7 @@ def plan(*, window: int, rings: int, next_level: int, sub: int) -> tuple[int, di
         words[where] = end
         end += round_up(size, LINE)
 
-    area(A_WORKERS, workers * WORKER_WORDS)
+    area(A_WORKERS, workers * depth * WORKER_WORDS)
     area(A_CALLABLES, MAX_REGISTERED_CALLABLE_IDS * DIGEST_WORDS)
     area(A_WIRING, WIRING_CAPACITY)
     for ring in range(rings):

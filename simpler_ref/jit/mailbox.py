@@ -9,6 +9,11 @@ worker writes the error, if any, then the state. Before its first task a worker 
 counts as idle. A request to stop is a word of its own, so that no state written late can erase it
 (D20).
 
+A worker may be given several tasks at once (DEPTH). Each then has a mailbox of its own, a frame; both
+sides go through the frames in turn, so tasks are run, and seen to end, in the order in which they were
+sent, and a worker that ends one finds the next waiting. A worker without a task waits for the frame that
+the parent fills next.
+
 A control request (register a callable, allocate device memory, …) comes from whatever thread makes it.
 Only the Scheduler gives mailboxes away: the thread claims the worker under the pass lock, and has the
 mailbox from the moment the worker's task, if it has one, is collected until it gives the claim back.
@@ -40,6 +45,8 @@ from .fail_points import (
     FAIL_BEFORE_CONTROL_DONE,
     FAIL_BEFORE_DONE,
     FAIL_BEFORE_READY,
+    FAIL_CALLED,
+    FAIL_CALLING,
     FAIL_CONTROL_DONE,
     FAIL_DONE,
     FAIL_PARKED,
@@ -48,6 +55,7 @@ from .fail_points import (
     fail_point,
 )
 from .kernel import kernel
+from .leaves import address_of, call_leaf
 from .slots import config_of, index_of
 
 STATE_MASK = 0xFFFFFFFF
@@ -63,38 +71,63 @@ def copy_words(mem, to, start, count):
 @kernel
 def worker_at(mem, worker):
     """Return where a worker's words begin."""
-    return int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
+    return int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE])
 
 
 @kernel
-def mailbox_state(mem, worker):
-    """Return the state half of a mailbox's first word."""
-    return load(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
+def frame_after(mem, frame):
+    """Return the frame that follows another one, both as offsets from a worker's first block."""
+    frame += L.WORKER_WORDS
+    return 0 if frame == mem[L.WORKER_STRIDE] else frame
 
 
 @kernel
-def encode(mem, worker, slot, counts, tensors, scalars):
+def frame_before(mem, frame):
+    """Return the frame before another one."""
+    return (int(mem[L.WORKER_STRIDE]) if frame == 0 else frame) - L.WORKER_WORDS
+
+
+@kernel
+def served(mem, w):
+    """Return the state word of the frame that a worker serves or waits for (worker side)."""
+    return w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_STATE
+
+
+@kernel
+def awaited(mem, w):
+    """Return the state word of the frame that a worker without a task waits for (parent side)."""
+    return w + int(mem[w + L.W_TAIL]) + L.W_MAILBOX + L.MAIL_STATE
+
+
+@kernel
+def is_done(mem, w):
+    """Say whether the oldest of the tasks that a worker has been given is done (parent side)."""
+    word = load(mem, w + int(mem[w + L.W_HEAD]) + L.W_MAILBOX + L.MAIL_STATE)
+    return word & STATE_MASK == L.TASK_DONE
+
+
+@kernel
+def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox but for its state; configuration and digest only if others stand there
     """
-    w = worker_at(mem, worker)
-    box = w + L.W_MAILBOX
+    box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
-    if mem[w + L.W_LAST_CONFIG] != config + 1:
+    if mem[frame + L.W_LAST_CONFIG] != config + 1:
         source = int(mem[L.A_CONFIGS]) + config * L.CONFIG_WORDS
         copy_words(mem, box + L.MAIL_CONFIG, source, L.CONFIG_WORDS)
-        mem[w + L.W_LAST_CONFIG] = config + 1
+        mem[frame + L.W_LAST_CONFIG] = config + 1
     index = index_of(mem, slot)
-    if mem[w + L.W_LAST_CALLABLE] != index + 1:
+    if mem[frame + L.W_LAST_CALLABLE] != index + 1:
         copy_words(
             mem,
             box + L.MAIL_DIGEST,
             int(mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS,
             L.DIGEST_WORDS,
         )
-        mem[w + L.W_LAST_CALLABLE] = index + 1
+        mem[frame + L.W_LAST_CALLABLE] = index + 1
     mem[box + L.MAIL_COUNTS] = counts
     words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
     copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
@@ -102,22 +135,15 @@ def encode(mem, worker, slot, counts, tensors, scalars):
 
 
 @kernel
-def send(mem, worker):
-    """Publish the frame and wake the worker if it sleeps."""
-    publish(mem, worker, L.TASK_READY)
-
-
-@kernel
-def publish(mem, worker, state):
-    """Hand the mailbox to the worker.
+def publish(mem, w, state_word, state):
+    """Hand a mailbox to its worker, and wake the worker if it sleeps.
 
     Ordering the exchange pairs with the load of the state in `receive`; it also stands between this
              store and the load of W_PARKED, see the module text
     """
-    w = worker_at(mem, worker)
-    exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, state)
+    exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
-        futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+        futex_wake(mem, state_word)
 
 
 @kernel
@@ -150,33 +176,58 @@ def announce_uncollected(mem):
 
 
 @kernel
-def post(mem, worker, state, error):
+def post(mem, w, state, error):
     """Write the worker's answer: state and error code in one store (worker side).
 
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
     """
-    exchange(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE, state | error << 32)
+    exchange(mem, served(mem, w), state | error << 32)
+
+
+@kernel
+def post_done(mem, w, outcome):
+    """Answer the task in the frame that is served, and go on to the next frame (worker side)."""
+    post(mem, w, L.TASK_DONE, outcome)
+    if mem[L.DEPTH] != 1:
+        mem[w + L.W_AT] = frame_after(mem, int(mem[w + L.W_AT]))
+
+
+@kernel
+def cache_line(mem, w):
+    """Return where the worker's small cache would keep the digest in the mailbox it serves."""
+    digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
+    return w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
 
 
 @kernel
 def resolve(mem, w):
-    """Return the local slot of the digest in the mailbox from the worker's small cache, or RESOLVE."""
-    digest = w + L.W_MAILBOX + L.MAIL_DIGEST
-    line = w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
+    """Say who runs the task in the mailbox: a local slot, COMPILED with W_LEAF set, or RESOLVE.
+
+    What Python has to call comes with the number of its frame in the upper half.
+    """
+    at = int(mem[w + L.W_AT])
+    digest = w + at + L.W_MAILBOX + L.MAIL_DIGEST
+    line = cache_line(mem, w)
     for k in range(L.DIGEST_WORDS):
         if mem[line + k] != mem[digest + k]:
             return L.RESOLVE
-    return int(mem[line + L.DIGEST_WORDS]) - 1
+    leaf = int(mem[line + L.CACHE_LEAF])
+    if leaf != 0:
+        mem[w + L.W_LEAF] = leaf
+        return L.COMPILED
+    return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << 32
 
 
 @kernel
-def remember(mem, worker, local_slot):
-    """Put the digest in the mailbox into the worker's cache (worker side)."""
+def remember(mem, worker, local_slot, leaf):
+    """Put the digest in the mailbox into the worker's cache, and resolve it (worker side)."""
     w = worker_at(mem, worker)
-    digest = w + L.W_MAILBOX + L.MAIL_DIGEST
-    line = w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
+    digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
+    line = cache_line(mem, w)
     copy_words(mem, line, digest, L.DIGEST_WORDS)
-    mem[line + L.DIGEST_WORDS] = local_slot + 1
+    mem[line + L.CACHE_LOCAL] = local_slot + 1
+    mem[line + L.CACHE_LEAF] = leaf
+    return resolve(mem, w)
 
 
 @kernel
@@ -194,25 +245,27 @@ def receive(mem, worker):
     After YIELD_NS the core is offered to others between looks: the one this worker waits for may
     be waiting for just this core.
 
-    A member of a group that need not start any more is answered here.
+    What need not start any more is answered here.
 
-    Returns  the task's local slot, RESOLVE, CONTROL, STOP, or PARK when the time is up
+    Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
     """
     w = worker_at(mem, worker)
     until = 0
     while True:
+        state_word = served(mem, w)
         for _ in range(32):
-            state = load(mem, w + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
+            state = load(mem, state_word) & STATE_MASK
             if state == L.TASK_READY or state == L.CONTROL_REQUEST:
                 if load(mem, w + L.W_SHUTDOWN) != 0:
                     return L.STOP
                 if state == L.CONTROL_REQUEST:
                     return L.CONTROL
-                if load(mem, w + L.W_SKIP) == 0:
+                if load(mem, w + int(mem[w + L.W_AT]) + L.W_SKIP) == 0:
                     fail_point(mem, w, FAIL_RECEIVED)
                     return resolve(mem, w)
-                post(mem, worker, L.TASK_DONE, L.SKIPPED)
+                post_done(mem, w, L.SKIPPED)
                 announce_done(mem)
+                break
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
@@ -228,20 +281,45 @@ def receive(mem, worker):
 @kernel
 def finish_and_receive(mem, worker, error):
     """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
-    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_DONE)
-    post(mem, worker, L.TASK_DONE, error)
-    fail_point(mem, worker_at(mem, worker), FAIL_DONE)
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_DONE)
+    post_done(mem, w, error)
+    fail_point(mem, w, FAIL_DONE)
     announce_done(mem)
     return receive(mem, worker)
 
 
 @kernel
+def run_leaves(mem, worker):
+    """Run the compiled leaf whose task was received, and those of the tasks that follow (worker side).
+
+    An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
+
+    Returns  what `receive` says, once that is something else than COMPILED; or MISMATCH, with the task
+             not answered
+    """
+    w = worker_at(mem, worker)
+    local = L.COMPILED
+    while local == L.COMPILED:
+        fail_point(mem, w, FAIL_CALLING)
+        args = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS
+        if call_leaf(int(mem[w + L.W_LEAF]), address_of(mem, args)) != L.OK:
+            mem[w + L.W_LEAF] = 0
+            return L.MISMATCH
+        mem[w + L.W_LEAF] = 0
+        fail_point(mem, w, FAIL_CALLED)
+        local = finish_and_receive(mem, worker, L.SUCCESS)
+    return local
+
+
+@kernel
 def finish_control_and_receive(mem, worker, error):
     """Post CONTROL_DONE with an error code and wait for the next task (worker side)."""
-    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_CONTROL_DONE)
-    post(mem, worker, L.CONTROL_DONE, error)
-    fail_point(mem, worker_at(mem, worker), FAIL_CONTROL_DONE)
-    futex_wake(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE)
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_CONTROL_DONE)
+    post(mem, w, L.CONTROL_DONE, error)
+    fail_point(mem, w, FAIL_CONTROL_DONE)
+    futex_wake(mem, served(mem, w))
     return receive(mem, worker)
 
 
@@ -249,16 +327,17 @@ def finish_control_and_receive(mem, worker, error):
 def park_and_receive(mem, worker):
     """Sleep until a task or a request to stop is there (worker side); see `receive`."""
     w = worker_at(mem, worker)
-    state_word = w + L.W_MAILBOX + L.MAIL_STATE
     answer = L.PARK
     while answer == L.PARK:
+        state_word = served(mem, w)
         store(mem, w + L.W_PARKED, 1)
         fence()
         seen = load(mem, state_word)
         state = seen & STATE_MASK
         busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
         if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
-            if state == L.TASK_DONE:
+            last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
+            if load(mem, last) & STATE_MASK == L.TASK_DONE:
                 announce_uncollected(mem)
             fail_point(mem, w, FAIL_PARKED)
             futex_wait(mem, state_word, seen, -1)
@@ -272,10 +351,11 @@ def park_and_receive(mem, worker):
 @kernel
 def report_ready(mem, worker):
     """Say INIT_DONE (worker side)."""
-    fail_point(mem, worker_at(mem, worker), FAIL_BEFORE_READY)
-    post(mem, worker, L.INIT_DONE, 0)
-    fail_point(mem, worker_at(mem, worker), FAIL_READY)
-    futex_wake(mem, worker_at(mem, worker) + L.W_MAILBOX + L.MAIL_STATE)
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_READY)
+    post(mem, w, L.INIT_DONE, 0)
+    fail_point(mem, w, FAIL_READY)
+    futex_wake(mem, served(mem, w))
 
 
 @kernel
@@ -287,7 +367,7 @@ def wait_ready(mem, worker, timeout_ns):
     w = worker_at(mem, worker)
     until = now_ns() + timeout_ns
     while True:
-        seen = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+        seen = load(mem, awaited(mem, w))
         if load(mem, w + L.W_DEATH) != 0:
             return L.ILLEGAL
         if seen & STATE_MASK == L.INIT_DONE:
@@ -295,7 +375,7 @@ def wait_ready(mem, worker, timeout_ns):
         rest = until - now_ns()
         if rest <= 0:
             return L.TIMED_OUT
-        futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest)
+        futex_wait(mem, awaited(mem, w), seen, rest)
 
 
 @kernel
@@ -308,9 +388,9 @@ def mark_dead(mem, worker, code):
     """
     w = worker_at(mem, worker)
     store(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
-    compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.IDLE, L.SHUTDOWN)
-    compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, L.CONTROL_REQUEST, L.SHUTDOWN)
-    futex_wake(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+    compare_exchange(mem, awaited(mem, w), L.IDLE, L.SHUTDOWN)
+    compare_exchange(mem, awaited(mem, w), L.CONTROL_REQUEST, L.SHUTDOWN)
+    futex_wake(mem, awaited(mem, w))
     store(mem, L.DEATHS, load(mem, L.DEATHS) + 1)
     fence()
     notify(mem, L.PARK_ORCH)
@@ -326,7 +406,7 @@ def request_stop(mem, worker):
     that is done.
     """
     w = worker_at(mem, worker)
-    state_word = w + L.W_MAILBOX + L.MAIL_STATE
+    state_word = awaited(mem, w)
     store(mem, w + L.W_SHUTDOWN, 1)
     fence()
     while True:
@@ -342,9 +422,11 @@ def request_stop(mem, worker):
 @kernel
 def empty_mailbox(mem, worker):
     """Bring a worker's words to what a fresh process expects (no process serves them now)."""
-    w = worker_at(mem, worker)
-    for k in range(L.W_TRACE + 1):
-        mem[w + k] = 0
+    block = worker_at(mem, worker)
+    for _ in range(mem[L.DEPTH]):
+        for k in range(L.W_TRACE + 1):
+            mem[block + k] = 0
+        block += L.WORKER_WORDS
 
 
 # ---------------------------------------------------------------- control requests (parent side)
@@ -354,9 +436,9 @@ def make_idle(mem, w):
 
     One that is about to sleep must not find the IDLE that it saw before SHUTDOWN came.
     """
-    word = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+    word = load(mem, awaited(mem, w))
     if word & STATE_MASK != L.SHUTDOWN:
-        compare_exchange(mem, w + L.W_MAILBOX + L.MAIL_STATE, word, L.IDLE)
+        compare_exchange(mem, awaited(mem, w), word, L.IDLE)
 
 
 @kernel
@@ -377,7 +459,8 @@ def request_control(mem, worker, timeout_ns):
     Returns  the worker's error code; ILLEGAL when it died, TIMED_OUT, or INTERRUPTED by a signal
              (call `await_control` then)
     """
-    publish(mem, worker, L.CONTROL_REQUEST)
+    w = worker_at(mem, worker)
+    publish(mem, w, awaited(mem, w), L.CONTROL_REQUEST)
     return await_control(mem, worker, timeout_ns)
 
 
@@ -385,9 +468,10 @@ def request_control(mem, worker, timeout_ns):
 def await_control(mem, worker, timeout_ns):
     """Wait for the answer to a control request; see `request_control`."""
     w = worker_at(mem, worker)
+    state_word = awaited(mem, w)
     start = now_ns()
     while True:
-        seen = load(mem, w + L.W_MAILBOX + L.MAIL_STATE)
+        seen = load(mem, state_word)
         if seen & STATE_MASK == L.CONTROL_DONE:
             return seen >> 32
         if load(mem, w + L.W_DEATH) != 0:
@@ -398,5 +482,5 @@ def await_control(mem, worker, timeout_ns):
             return L.TIMED_OUT
         if passed < mem[L.SPIN_NS]:
             yield_core()
-        elif futex_wait(mem, w + L.W_MAILBOX + L.MAIL_STATE, seen, rest) == INTERRUPTED:
+        elif futex_wait(mem, state_word, seen, rest) == INTERRUPTED:
             return L.INTERRUPTED

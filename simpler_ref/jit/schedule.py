@@ -25,7 +25,7 @@ from .dispatch import can_dispatch, dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import mailbox_state, notify, worker_at
+from .mailbox import is_done, notify, worker_at
 from .queues import pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .submit import reclaim
@@ -76,9 +76,9 @@ def has_work(mem):
             return True
     if mem[L.BUSY] != 0:
         for worker in range(mem[L.WORKERS]):
-            if mem[worker_at(mem, worker) + L.W_SLOT] != L.NONE:
-                if mailbox_state(mem, worker) == L.TASK_DONE:
-                    return True
+            w = worker_at(mem, worker)
+            if mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
+                return True
     return False
 
 

@@ -14,6 +14,8 @@ INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
 NEXT_LEVEL, SUB = range(2)
 ALIGN = 1024
 ANSWERS = ("OK", "ERROR", "SKIPPED")
+LAST_WORDS = {"OK": None, "SKIPPED": None, "ERROR": "RAISED", "TASK_READY": "LOST"}
+"""How a task ended that its worker has left like this, or died over: what is noted as its error."""
 
 
 class Refused(Exception):
@@ -564,13 +566,17 @@ class Naive:
         def step():
             for worker, task in enumerate(self.holds):
                 if task is not None and self.mail[worker] in ANSWERS:
-                    if self.mail[worker] == "ERROR":
-                        self.note_error("RAISED", *self.say_what(worker))
-                    ok = self.mail[worker] == "OK"
-                    self.vacate(worker)
-                    self.end_member(task, ok)
+                    self.end_with(worker, task, LAST_WORDS[self.mail[worker]])
 
         self.batch(step)
+
+    def end_with(self, worker, task, error):
+        """A worker's task has ended, for the worse if `error` says how."""
+        ok = self.mail[worker] == "OK"
+        if error:
+            self.note_error(error, *self.say_what(worker))
+        self.vacate(worker)
+        self.end_member(task, ok)
 
     def bury(self):
         if not self.dead:
@@ -580,10 +586,8 @@ class Naive:
             for worker in sorted(self.dead):
                 self.usable[worker] = False
                 task = self.holds[worker]
-                if task is not None and self.mail[worker] == "TASK_READY":
-                    self.note_error("LOST", *self.say_what(worker))
-                    self.vacate(worker)
-                    self.end_member(task, False)
+                if task is not None:
+                    self.end_with(worker, task, LAST_WORDS[self.mail[worker]])
                 if self.claims[worker] == "WAITS":
                     self.claims[worker] = "REFUSED"
 

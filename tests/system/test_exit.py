@@ -716,7 +716,9 @@ def test_the_program_starts_no_process_but_the_fork_server_and_the_workers():
 
 def test_no_process_keeps_descriptors_of_a_worker_that_is_not_its_own():
     def descriptors(pid):
-        return sorted(link.split(":")[0] for link in map(link_of, Path(f"/proc/{pid}/fd").iterdir()))
+        return sorted(
+            link.split(":")[0] for link in map(link_of, Path(f"/proc/{pid}/fd").iterdir())
+        )
 
     def link_of(descriptor):
         try:

@@ -173,9 +173,11 @@ def test_words_of_different_writers_stand_on_different_lines():
 
 
 def test_the_words_of_a_worker_are_apart_by_writer():
-    parent = {L.W_SHUTDOWN, L.W_DEATH}
-    worker = {L.W_PARKED, *range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)}
-    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_COLLECTED, L.W_USABLE}
+    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_SKIP, L.W_CLAIM, L.W_FAIL}
+    cache = range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)
+    worker = {L.W_PARKED, L.W_AT, L.W_LEAF, L.W_DEVICE_NS, *cache}
+    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_LAST_CONFIG, L.W_MEMBER}
+    scheduler |= set(range(L.W_HEAD, L.W_PINNED_TAIL + 1))
     lines = [{word // L.LINE for word in words} for words in (parent, worker, scheduler)]
     for one, other in itertools.combinations(lines, 2):
         assert one.isdisjoint(other)
@@ -198,14 +200,18 @@ def test_no_two_fields_of_a_slot_overlap():
 
 
 @pytest.mark.parametrize("window", [1, 3, 64, 1000, 1 << 21])
-@pytest.mark.parametrize(("rings", "next_level", "sub"), [(1, 0, 0), (4, 2, 3), (2, 0, 100)])
-def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, sub):
-    words, geometry = L.plan(window=window, rings=rings, next_level=next_level, sub=sub)
+@pytest.mark.parametrize(
+    ("rings", "next_level", "sub", "depth"), [(1, 0, 0, 1), (4, 2, 3, 2), (2, 0, 100, 1)]
+)
+def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, sub, depth):
+    words, geometry = L.plan(
+        window=window, rings=rings, next_level=next_level, sub=sub, depth=depth
+    )
     circular = 1
     while circular < window:
         circular *= 2
     needs = {
-        L.A_WORKERS: (next_level + sub) * L.WORKER_WORDS,
+        L.A_WORKERS: (next_level + sub) * depth * L.WORKER_WORDS,
         L.A_CALLABLES: 4096 * 4,
         L.A_WIRING: L.WIRING_CAPACITY,
         **{L.A_FIFO + ring: 2 * circular for ring in range(rings)},

@@ -1,0 +1,77 @@
+"""Calling compiled leaves: functions of which a kernel knows nothing but where their code stands.
+
+A leaf, as it is called here, takes the address of an args blob and answers OK, or another number if
+the blob is not what it was compiled for. It has the calling convention of compiled functions, so an
+exception that it raises goes up through the kernel that called it, and reaches Python as itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core import cgutils, types
+from numba.core.typing.templates import signature
+from numba.extending import intrinsic
+
+from .kernel import INTERPRETED
+
+if INTERPRETED:
+
+    def address_of(mem, i):
+        return mem.__array_interface__["data"][0] + 8 * int(i)
+
+    def call_leaf(leaf, args):
+        raise NotImplementedError("interpreted leaves are called by Python")
+
+    def pointer(address):
+        raise NotImplementedError("interpreted code has no pointers")
+
+else:
+    from llvmlite import ir
+
+    @intrinsic
+    def address_of(typingctx, mem, i):
+        """Return the address of a word."""
+
+        def codegen(context, builder, sig, args):
+            array_type, array, index = sig.args[0], args[0], args[1]
+            view = context.make_array(array_type)(context, builder, array)
+            place = cgutils.get_item_pointer(
+                context, builder, array_type, view, [index], wraparound=False
+            )
+            return builder.ptrtoint(place, ir.IntType(64))
+
+        return signature(types.int64, mem, types.int64), codegen
+
+    @intrinsic
+    def pointer(typingctx, address):
+        """Return an address as a pointer, of which `numba.carray` makes an array."""
+
+        def codegen(context, builder, sig, args):
+            return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+        return signature(types.voidptr, types.int64), codegen
+
+    @intrinsic
+    def call_leaf(typingctx, leaf, args):
+        """Call the leaf at an address with the args blob at another; what it raises goes up."""
+
+        def codegen(context, builder, sig, values):
+            takes = (types.int64,)
+            kind = context.call_conv.get_function_type(types.int64, takes)
+            function = builder.inttoptr(values[0], kind.as_pointer())
+            status, answer = context.call_conv.call_function(
+                builder, function, types.int64, takes, [values[1]]
+            )
+            with cgutils.if_unlikely(builder, status.is_error):
+                context.call_conv.return_status_propagate(builder, status)
+            return answer
+
+        return signature(types.int64, types.int64, types.int64), codegen
+
+
+def address_of_leaf(compiled: Any) -> int:
+    """Return the address of a function that was compiled for one 64-bit integer."""
+    (result,) = compiled.overloads.values()
+    address: int = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    return address

@@ -1,0 +1,363 @@
+"""Compiled leaves: tasks that a worker runs without the interpreter and without the GIL.
+
+A leaf is a function of arrays and numbers that numba can compile. Its types are settled once, by its
+annotations or by the first arguments it meets; then there is code for them that takes a task's
+arguments from the mailbox, checks them, and calls the function. The worker's loop, itself compiled,
+calls that code by its address (`jit/leaves.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numba
+import numpy as np
+from numba import carray
+from numba.core import types
+
+from .jit import layout as L
+from .jit.kernel import INTERPRETED
+from .jit.leaves import address_of_leaf, pointer
+from .task_interface import ContinuousTensor, DataType, numpy_dtype, to_dtype
+
+if TYPE_CHECKING:
+    from .children import ReceivedArgs
+
+Kind: TypeAlias = Any
+"""What a parameter takes: a numba array type or a numba number type."""
+
+_NUMBERS: dict[Any, Kind] = {
+    int: types.int64,
+    float: types.float64,
+    bool: types.boolean,
+    **{
+        getattr(np, name): getattr(types, name)
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+    np.float32: types.float32,
+    np.float64: types.float64,
+    np.bool_: types.boolean,
+}
+_NUMBER_TYPES = frozenset(_NUMBERS.values())
+_ANY = (inspect.Parameter.empty, np.ndarray)
+"""Annotations that leave the type to the first argument."""
+_FROM_WORD = {
+    types.int64: "word",
+    types.uint64: "uint64(word)",
+    types.float64: "np.int64(word).view(np.float64)",
+    types.float32: "np.int32(word).view(np.float32)",
+    types.boolean: "word != 0",
+} | {
+    kind: f"{kind.name}(word)" for kind in _NUMBER_TYPES if kind.name in ("int8", "int16", "int32")
+}
+_FROM_WORD |= {kind: f"{kind.name}(word)" for kind in _NUMBER_TYPES - set(_FROM_WORD)}
+
+
+class Leaf:
+    """A function that workers run compiled; made by `leaf`.
+
+    Called like the function it is made from, it runs here, compiled as well.
+
+    Attributes
+    ----------
+    py_func : Callable
+        The plain function.
+    kinds : tuple | None
+        The numba type of each parameter, None while they are not settled.
+    address : int
+        Where the code stands that a worker's loop calls, 0 before it is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.py_func = function
+        self.kinds: tuple[Kind, ...] | None = None
+        self.address = 0
+        self._options = options
+        self._settling = threading.RLock()
+        self._compiled: Callable[..., Any] = function
+        self._task: Any = None
+        self._names = _parameters(function)
+        self._declared = _declared(function)
+        functools.update_wrapper(self, function)
+        if None not in self._declared:
+            self.kinds = self._declared
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.py_func, self._options, self.kinds)
+
+    def __repr__(self) -> str:
+        shown = "?" if self.kinds is None else ", ".join(map(str, self.kinds))
+        return f"<leaf {self.__qualname__}({shown})>"  # type: ignore[attr-defined]
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the function here, compiled; the first call settles the types that are still open.
+
+        Raises
+        ------
+        TypeError
+            The arguments are not what the leaf takes; or it cannot be compiled.
+        """
+        self._settle([_kind_of(value) for value in args])
+        return self._compiled(*args)
+
+    # ------------------------------------------------------------ types
+    def _settle(self, found: Sequence[Kind]) -> None:
+        """Check the types of arguments; the first ones also settle what is still open."""
+        if len(found) != len(self._names):
+            raise TypeError(f"{self._name} takes {len(self._names)} arguments, got {len(found)}")
+        with self._settling:
+            wanted: Sequence[Kind] = self.kinds or [
+                declared or kind for declared, kind in zip(self._declared, found, strict=True)
+            ]
+            for name, want, have in zip(self._names, wanted, found, strict=True):
+                if not _fits(want, have):
+                    raise TypeError(
+                        f"{self._name}: {name} is {_words(have)}, but the leaf was compiled for "
+                        f"{_words(want)}; convert it, or make another leaf of the function"
+                    )
+            self.kinds = tuple(wanted)
+            self.compile()
+
+    def compile(self) -> None:
+        """Compile, if the types are settled and that is not done yet.
+
+        Raises
+        ------
+        TypeError
+            numba cannot compile the function; its words are the cause.
+        """
+        with self._settling:
+            if INTERPRETED or self.kinds is None or self.address:
+                return
+            compiled = numba.njit(nogil=True, **self._options)(self.py_func)
+            try:
+                compiled.compile(self.kinds)
+                task = _task_of(compiled, self.kinds)
+            except Exception as error:
+                raise TypeError(f"{self._name} cannot be compiled: {_reason(error)}") from error
+            compiled.disable_compile()
+            self._compiled, self._task = compiled, task
+            self.address = address_of_leaf(task)
+
+    @property
+    def _name(self) -> str:
+        return f"leaf {self.__qualname__}"  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------ in a worker
+    def run_task(self, args: ReceivedArgs) -> None:
+        """Run a task from Python: its types are new, wrong, or nothing is compiled here.
+
+        Raises
+        ------
+        TypeError
+            The task's arguments are not what the leaf takes.
+        """
+        tensors = [args.tensor(i) for i in range(args.tensor_count())]
+        scalars = args.scalar_count()
+        if len(tensors) + scalars != len(self._names):
+            raise TypeError(
+                f"{self._name} takes {len(self._names)} arguments ({', '.join(self._names)}), the task "
+                f"has {len(tensors)} tensors and {scalars} scalars"
+            )
+        known = self.kinds or self._declared
+        numbers = [_number_kind(kind) for kind in known[len(tensors) :]]
+        self._settle([*map(_kind_of_tensor, tensors), *numbers])
+        values = [
+            _from_word(kind, args.scalar(i)) for i, kind in enumerate(numbers)
+        ]  # as the compiled code takes them
+        self._compiled(*(tensor.numpy() for tensor in tensors), *values)
+
+
+def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Make a function of arrays and numbers a leaf that workers run compiled.
+
+    Use it as ``@leaf`` or ``@leaf(fastmath=True)``. The parameters are the task's tensors, then its
+    scalars. An array may be annotated with a numba type (``float32[:]``), a number with ``float``,
+    ``int``, ``bool``, or a numpy or numba type. What is not annotated is settled by the first arguments
+    the leaf meets, in a call from Python or in a worker's first task, which takes a moment there; a scalar
+    without annotation is an integer then, as `TaskArgs.scalar` gives it.
+
+    Parameters
+    ----------
+    function : Callable
+        What numba can compile; what it returns is not used.
+    **options : Any
+        For `numba.njit`: `fastmath`, `error_model`, `boundscheck`, `parallel`.
+
+    Raises
+    ------
+    TypeError
+        Not a plain function, an annotation that names no type, or an option numba does not know.
+    """
+    if function is None:
+        return functools.partial(leaf, **options)
+    if not inspect.isfunction(function):
+        raise TypeError(f"leaf expects a plain function, got {type(function).__name__}")
+    unknown = set(options) - {"fastmath", "error_model", "boundscheck", "parallel"}
+    if unknown:
+        raise TypeError(f"leaf has no option {unknown.pop()!r}")
+    return Leaf(function, options)
+
+
+def _rebuild(function: Any, options: dict[str, Any], kinds: tuple[Kind, ...] | None) -> Leaf:
+    one = Leaf(function, options)
+    one.kinds = kinds
+    one.compile()
+    return one
+
+
+# ---------------------------------------------------------------- what the parameters take
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    for one in parameters:
+        if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
+            raise TypeError(
+                f"leaf {function.__qualname__}: {one} cannot be a parameter of a leaf; the tensors of a "
+                "task come by position, then its scalars"
+            )
+    return tuple(one.name for one in parameters)
+
+
+def _declared(function: Callable[..., Any]) -> tuple[Kind | None, ...]:
+    """Return the type each annotation names, None where there is none."""
+    try:
+        notes = inspect.get_annotations(function, eval_str=True)
+    except Exception as error:
+        raise TypeError(f"leaf {function.__qualname__}: an annotation is wrong: {error}") from error
+    return tuple(
+        _annotated(function, name, notes.get(name, inspect.Parameter.empty))
+        for name in _parameters(function)
+    )
+
+
+def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | None:
+    if any(note is nothing for nothing in _ANY):
+        return None
+    if isinstance(note, types.Array):
+        return _array_kind(to_dtype(str(note.dtype)), note.ndim)
+    kind = note if isinstance(note, types.Type) else _NUMBERS.get(note)
+    if kind in _NUMBER_TYPES:
+        return kind
+    raise TypeError(
+        f"leaf {function.__qualname__}: the annotation of {name}, {note!r}, names no type that a task "
+        "can bring; write a numba type such as float32[:] for an array, int or float for a number"
+    )
+
+
+def _array_kind(dtype: DataType, ndim: int) -> Kind:
+    if not 1 <= ndim <= L.CONTINUOUS_TENSOR_MAX_DIMS:
+        raise TypeError(f"a leaf takes arrays of 1 … 5 dimensions, not {ndim}")
+    return types.Array(numba.from_dtype(numpy_dtype(dtype)), ndim, "C")
+
+
+def _kind_of_tensor(tensor: ContinuousTensor) -> Kind:
+    return _array_kind(tensor.dtype, tensor.ndims)
+
+
+def _kind_of(value: Any) -> Kind:
+    """Return the type of an argument of a call from Python."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous:
+            raise TypeError(
+                f"an array of shape {value.shape} and strides {value.strides} is not contiguous; a "
+                "leaf takes what a task can bring"
+            )
+        return _array_kind(to_dtype(value.dtype), value.ndim)
+    kind = _NUMBERS.get(type(value))
+    if kind is None:
+        raise TypeError(f"a leaf takes arrays and numbers, not {type(value).__name__}")
+    return kind
+
+
+def _number_kind(kind: Kind | None) -> Kind:
+    return types.int64 if kind is None else kind
+
+
+def _fits(want: Kind, have: Kind) -> bool:
+    """Say whether an argument of one type can be given for another."""
+    if isinstance(want, types.Array) or isinstance(have, types.Array):
+        return bool(want == have)
+    whole = (types.Integer, types.Boolean)
+    return not isinstance(want, whole) or isinstance(have, whole)
+
+
+def _words(kind: Kind) -> str:
+    if isinstance(kind, types.Array):
+        return f"a {kind.dtype} array of {kind.ndim} dimension{'s' * (kind.ndim > 1)}"
+    return f"a number ({kind})"
+
+
+def _from_word(kind: Kind, word: int) -> Any:
+    """Return a scalar as the code of `_task_of` takes it from the mailbox."""
+    if kind == types.boolean:
+        return word != 0
+    size = kind.bitwidth // 8
+    return np.frombuffer(word.to_bytes(8, "little")[:size], np.dtype(str(kind)))[0]
+
+
+def _reason(error: Exception) -> str:
+    """Return the telling line of numba's message, and where it points."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    where = [line for line in lines if line.startswith('File "')]
+    said = [line for line in lines if not line.startswith(("Failed in", "File ", "During"))]
+    return f"{said[0] if said else type(error).__name__}{' — ' + where[-1] if where else ''}"
+
+
+# ---------------------------------------------------------------- the code that a worker calls
+def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
+    """Return a compiled function of the address of an args blob that runs a leaf on what stands there.
+
+    It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes.
+    """
+    arrays = [kind for kind in kinds if isinstance(kind, types.Array)]
+    numbers = list(kinds[len(arrays) :])
+    if any(isinstance(kind, types.Array) for kind in numbers):
+        raise TypeError(
+            "the tensors of a task come first, then its scalars; order the parameters so"
+        )
+    counts = len(arrays) | len(numbers) << 32
+    size = 1 + len(arrays) * L.TENSOR_WORDS + len(numbers)
+    lines = [
+        "def task(blob):",
+        f"    words = carray(pointer(blob), {size}, int64)",
+        f"    if words[0] != {counts}: return ILLEGAL",
+    ]
+    for i, kind in enumerate(arrays):
+        t = 1 + i * L.TENSOR_WORDS
+        dtype = to_dtype(str(kind.dtype))
+        lines += [
+            f"    if words[{t + L.TENSOR_KIND}] & KIND_MASK != {int(dtype)}: return ILLEGAL",
+            f"    if words[{t + L.TENSOR_DIMS}] >> 32 != {kind.ndim}: return ILLEGAL",
+        ]
+    for i, kind in enumerate(arrays):
+        t = 1 + i * L.TENSOR_WORDS
+        shape = "".join(
+            f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF, "
+            for d in range(kind.ndim)
+        )
+        data = f"pointer(words[{t + L.TENSOR_DATA}])"
+        lines.append(f"    a{i} = carray({data}, ({shape}), dtype_{i})")
+    for i, kind in enumerate(numbers):
+        word = f"words[{1 + len(arrays) * L.TENSOR_WORDS + i}]"
+        lines.append(f"    s{i} = {_FROM_WORD[kind].replace('word', word)}")
+    given = [f"a{i}" for i in range(len(arrays))] + [f"s{i}" for i in range(len(numbers))]
+    lines += [f"    compiled({', '.join(given)})", "    return OK"]
+    names: dict[str, Any] = {
+        "np": np,
+        "carray": carray,
+        "pointer": pointer,
+        "compiled": compiled,
+        "OK": L.OK,
+        "ILLEGAL": L.ILLEGAL,
+        "KIND_MASK": L.TENSOR_KIND_MASK,
+        **{kind.name: kind for kind in _NUMBER_TYPES - {types.boolean}},
+        **{f"dtype_{i}": kind.dtype for i, kind in enumerate(arrays)},
+    }
+    exec("\n".join(lines), names)
+    task = numba.njit(nogil=True)(names["task"])
+    task.compile((types.int64,))
+    return task
