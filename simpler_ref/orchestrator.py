@@ -12,15 +12,20 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from .callable_identity import CallableHandle
+from .columns import Batch
 from .engine import PARK_NS, Engine
 from .errors import RingFullError, TaskError
 from .jit import layout as L
 from .task_interface import (
+    Array,
     CallConfig,
     ContinuousTensor,
     DataType,
@@ -156,7 +161,8 @@ class Orchestrator:
             raise self._refusal("submit_sub", handle, args, self._subs, L.SUB) from None
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
-            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire), wire)
+            attempt = partial(self._submit, self._mem, word, counts, wire)
+            slot = self._retry(slot, attempt, lambda: wire)
         if slot & L.AUTO_OUTPUT and args is not None:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
 
@@ -191,7 +197,8 @@ class Orchestrator:
         word = base | place << L.WORD_WORKER | self._config_word(config)
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
-            slot = self._retry(slot, lambda: self._submit(self._mem, word, counts, wire), wire)
+            attempt = partial(self._submit, self._mem, word, counts, wire)
+            slot = self._retry(slot, attempt, lambda: wire)
         if slot & L.AUTO_OUTPUT and args is not None:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
 
@@ -268,9 +275,117 @@ class Orchestrator:
         slot = submit(self._mem, word, counts, size, wire)
         if slot < 0:
             asked = wire[: 40 * len(tensors)]
-            slot = self._retry(slot, lambda: submit(self._mem, word, counts, size, wire), asked)
+            attempt = partial(submit, self._mem, word, counts, size, wire)
+            slot = self._retry(slot, attempt, lambda: asked)
         if slot & L.AUTO_OUTPUT:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
+
+    # ------------------------------------------------------------ many at once
+    def submit_sub_many(
+        self,
+        handle: CallableHandle,
+        tensors: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        scalars: Any = None,
+        *,
+        count: int | None = None,
+    ) -> Array:
+        """Submit many tasks for sub workers in one call, as a loop over `submit_sub` would.
+
+        The tasks get the ids, dependencies, memory and errors that they would get one by one, in the
+        order of their rows. What is wrong with the arguments is found before any is submitted.
+
+        Parameters
+        ----------
+        handle : CallableHandle
+            The callable of all of them.
+        tensors : list
+            A column for each tensor that a task has. A column is a numpy array in shared memory whose
+            row ``i`` (which must be contiguous) is the tensor of task ``i``; or a list of tensors or
+            arrays, one for each task; or one `ContinuousTensor`, the same for all.
+        tags : list
+            For each column its tag, or a list with one for each task.
+        scalars : numpy.ndarray or list, optional
+            An array (tasks, scalars); or a list of columns, each an array or a list with a number for
+            each task, or one number for all. 64 bits travel: integers and bools as they are, float64
+            and float32 as the bits of their IEEE 754 form.
+        count : int, optional
+            The number of tasks, where no column has it.
+
+        Returns
+        -------
+        numpy.ndarray
+            uint64, (tasks, tensors): the addresses of the tensors, those that the runtime has provided
+            for OUTPUTs without one included.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Columns that do not agree on the number of tasks, or that a task cannot be given; the
+            message names the column. See also `submit_sub`.
+        KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub`: the tasks before the one that was refused are submitted.
+        """
+        word = self._require_handle("submit_sub_many", handle, (), self._subs, L.SUB)
+        self._require_mine()
+        return self._submit_many(word, Batch(tensors, tags, scalars, count))
+
+    def submit_next_level_many(
+        self,
+        handle: CallableHandle,
+        tensors: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        scalars: Any = None,
+        config: CallConfig | None = None,
+        *,
+        workers: int | Sequence[int] = -1,
+        count: int | None = None,
+    ) -> Array:
+        """Submit many tasks for next-level workers in one call; see `submit_sub_many`.
+
+        `config` is that of all tasks. `workers` is the worker that all tasks want, or a list with one
+        for each; −1 for any.
+
+        Raises
+        ------
+        TypeError, ValueError, NotImplementedError, KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub_many` and `submit_next_level`.
+        """
+        base = self._require_handle(
+            "submit_next_level_many", handle, (), self._next_level, L.NEXT_LEVEL
+        )
+        self._require_mine()
+        batch = Batch(tensors, tags, scalars, count, workers)
+        word = base | self._config_word(config)
+        return self._submit_many(word | self._places(batch) << L.WORD_WORKER, batch)
+
+    def _places(self, batch: Batch) -> Any:
+        """Return the worker each task of a batch is for, plus one; see `_place`."""
+        if not np.ndim(batch.workers):
+            self._place(batch.workers, [])
+        wanted = np.asarray(batch.workers, np.int64)
+        room = self._room[L.NEXT_LEVEL]
+        for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
+            self._place(int(one), [])
+        lost = batch.in_child_memory() & (wanted < 0)
+        if room > 1 and np.any(lost):
+            raise _which_memory()
+        return np.where(lost, 0, wanted) + 1
+
+    def _submit_many(self, word: Any, batch: Batch) -> Array:
+        program, places = batch.program(word)
+        self._play(program, places.reshape(-1))
+        addresses: Array = places.view(np.uint64)[:, : len(batch.tensors)]
+        return addresses
+
+    def _play(self, program: Array, places: Array) -> None:
+        """Carry out a program, wait where there is no room, and let Python see its signals."""
+        attempt = partial(self._engine.kernels.run_program, self._mem, program, places)
+        code = L.MORE
+        while code == L.MORE:
+            code = attempt()
+            if code < 0:
+                code = self._retry(code, attempt, lambda: _wire_of_op(program))
 
     # ------------------------------------------------------------ what they share
     def _require_handle(
@@ -307,10 +422,7 @@ class Orchestrator:
         chosen = operator.index(worker)
         if chosen < 0 and any(w[_CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
             if room > 1:
-                raise ValueError(
-                    "a child_memory tensor is in the memory of one next-level worker: say which, with "
-                    "worker=…"
-                )
+                raise _which_memory()
             chosen = 0
         return chosen + 1
 
@@ -403,7 +515,7 @@ class Orchestrator:
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
-            slot = self._retry(slot, lambda: kernels.alloc_buffer(mem, wire), wire)
+            slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
         data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
         return tensor._placed(data, self._engine.heap)
 
@@ -444,8 +556,11 @@ class Orchestrator:
         return int(self._mem[L.LIVE])
 
     # ------------------------------------------------------------ waiting for room
-    def _retry(self, code: int, attempt: Callable[[], int], wire: bytes) -> int:
-        """Turn a refusal into an exception, or help the Scheduler until there is room."""
+    def _retry(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
+        """Turn a refusal into an exception, or help the Scheduler until there is room.
+
+        `wire` returns the arguments of what was refused last.
+        """
         mem, kernels = self._mem, self._engine.kernels
         timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
         since = time.monotonic_ns()
@@ -453,7 +568,7 @@ class Orchestrator:
         while code == L.WOULD_BLOCK:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
-                raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire))
+                raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire()))
             taken = int(mem[L.WIRING_TAKEN])
             code = attempt()
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
@@ -462,18 +577,22 @@ class Orchestrator:
                 reclaimed, since = self._progress(), time.monotonic_ns()
         if code >= 0:
             return code
+        raise self._refused(code, wire())
+
+    def _refused(self, code: int, wire: bytes) -> Exception:
+        """Return the exception for what a kernel has refused for good."""
         if code == L.RUN_FAILED:
-            raise self._task_error()
+            return self._task_error()
         if code == L.WRONG_THREAD:
-            raise self._wrong_thread()
+            return self._wrong_thread()
         if code == L.TOO_MANY_ARGS:
-            raise ValueError(
+            return ValueError(
                 f"the arguments take {8 + len(wire)} bytes, a mailbox holds "
                 f"{L.MAILBOX_ARGS_CAPACITY}: 8 + 40 per tensor + 8 per scalar; pass fewer, or put "
                 "the numbers into a tensor"
             )
         assert code == L.TOO_LARGE, code
-        raise RuntimeError(
+        return RuntimeError(
             f"a request exceeds per-ring heap size: {_mib(self._requested(wire))} were asked for, a "
             f"ring has {_mib(self.ring.heap_size(0))}; give Worker(heap_ring_size=…) a larger value"
         )
@@ -523,6 +642,28 @@ class Orchestrator:
 def _counts(args: TaskArgs | None) -> int:
     """Return how many tensors and scalars there are, as the kernels take it."""
     return 0 if args is None else len(args._tensors) | len(args._scalars) << 32
+
+
+def _which_memory() -> ValueError:
+    return ValueError(
+        "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
+    )
+
+
+def _wire_of_op(program: Array) -> bytes:
+    """Return the tensors and scalars that the op a program stands at asks for."""
+    at = int(program[L.PROGRAM_AT])
+    if at >= len(program):
+        return b""
+    kind = int(program[at + L.OP_KIND]) & 0xFF
+    if kind == L.OP_REPEAT:
+        at += L.OP_REPEAT_WORDS
+    if kind == L.OP_ALLOC:
+        tensor = program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS]
+        return bytes(tensor.tobytes())
+    counts = int(program[at + L.OP_COUNTS])
+    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS + (counts >> 32)
+    return bytes(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes())
 
 
 class ScopeGuard:

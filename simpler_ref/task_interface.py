@@ -529,7 +529,7 @@ class TaskArgs:
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
-            self._tensors.append(tensor._wires[_check_tag(tag)])
+            self._tensors.append(tensor._wires[check_tag(tag)])
 
     def add_scalar(self, value: SupportsInt | float) -> None:
         """Append a scalar: 64 bits; see `scalar_to_uint64`."""
@@ -573,7 +573,7 @@ class TaskArgs:
     def set_tag(self, i: int, tag: TensorArgType) -> None:
         """Change the tag of tensor `i`."""
         wire = self._tensors[_check_index(i, self._tensors, "tag")]
-        self._tensors[i] = wire[:34] + bytes((_check_tag(tag), 0, 0, 0, 0, 0))
+        self._tensors[i] = wire[:34] + bytes((check_tag(tag), 0, 0, 0, 0, 0))
 
     def tensor_count(self) -> int:
         """Return the number of tensors."""
@@ -602,7 +602,8 @@ def _check_index(i: int, items: Sequence[Any], what: str) -> int:
     return i
 
 
-def _check_tag(tag: Any) -> int:
+def check_tag(tag: Any) -> int:
+    """Return a tag's number, or refuse what is none."""
     try:
         return int(TensorArgType(tag))
     except ValueError:

@@ -229,6 +229,12 @@ def pass_after_submit(mem):
     return L.OK
 
 
+@entry(WORDS, INT)
+def pass_in_bulk(mem, kind):
+    schedule.pass_in_bulk(mem, kind)
+    return L.OK
+
+
 @entry(WORDS)
 def try_lock(mem):
     return int(lock.try_lock(mem))

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from . import claims, mailbox, ring, schedule, submit, tensormap
+from . import claims, mailbox, program, ring, schedule, submit, tensormap
 from . import layout as L
 from .atomics import fence, store, thread_id, wire_words
 from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry, in_one_piece
@@ -39,6 +39,14 @@ def submit_group_and_pass(mem, callable_word, counts, members, wire):
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
+
+
+@entry(WORDS, WORDS, WORDS, nogil=True)
+def run_program(mem, words, places):
+    """Carry out a program from where it stands; see `program.run_program`."""
+    if thread_id() != mem[L.ORCH_THREAD]:
+        return L.WRONG_THREAD
+    return program.run_program(mem, words, places)
 
 
 @entry(WORDS, BYTES, nogil=False)

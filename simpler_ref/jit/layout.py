@@ -354,6 +354,36 @@ FIFO_WORDS = 2
 WIRING_CAPACITY = 8192
 CIRCULAR_SMALLEST = 1024
 
+# ---------------------------------------------------------------- a program: many submits, as words
+# private to the thread that runs it; its ops follow each other from PROGRAM_OPS on
+PROGRAM_AT = 0  # where the next op stands
+PROGRAM_OPS = 1
+OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
+OP_KIND = 0  # one of these | words of the op << 8
+OP_CALLABLE = 1  # of a submit: the callable word
+OP_COUNTS = 2  # tensors | scalars << 32
+OP_MEMBERS = 3
+OP_PATCHES = 4  # how many of its words come from the places
+OP_OUTPUTS = 5  # place of its first tensor, from which those of its outputs follow; -1: nobody asks
+OP_ARGS = 6  # tensors with tags, scalars, members; then the patches
+OP_TIMES = 1  # of a repeat: how often the submit after it is made
+OP_DONE = 2  # how often it was
+OP_STEP = 3  # from one time to the next, its places move by so many
+OP_REPEAT_WORDS = 4
+OP_BUFFER = 1  # of an alloc: the place that gets the address
+OP_TENSOR = 2
+OP_ALLOC_WORDS = OP_TENSOR + TENSOR_WORDS
+OP_SCOPE_WORDS = 1
+PATCH_AT = 0  # word of the op | place << 32
+PATCH_OFFSET = 1  # what is added to what stands in the place
+PATCH_WORDS = 2
+PROGRAM_SLICE = 2048
+"""Tasks in a row, after which Python looks for signals."""
+MORE = 1
+"""The slice is over and the program is not."""
+PASS_AT_LATEST = 64
+"""Tasks submitted in bulk that wait to be wired, after which a pass is due."""
+
 
 def round_up(value: int, unit: int) -> int:
     """Return the smallest multiple of `unit` that is not below `value`."""

@@ -132,6 +132,34 @@ def pass_after_submit(mem):
 
 
 @kernel
+def pass_in_bulk(mem, kind):
+    """What the Orch thread does for the Scheduler after a submit that is one of many.
+
+    A pass costs more than a submit. It is run when it would give a worker something to do: when a
+    worker of the task's type has no task, or has just done one; or when many tasks wait to be wired.
+    Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
+
+    Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
+             entry in the wiring queue, or this sees the worker that it has taken the task off
+    """
+    if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
+        fence()
+        if not is_anybody_free(mem, kind):
+            return
+    pass_after_submit(mem)
+
+
+@kernel
+def is_anybody_free(mem, kind):
+    """Say whether a worker of a pool has no task, or has done the one it has."""
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if load(mem, w + L.W_SLOT) == L.NONE or mailbox_state(mem, worker) == L.TASK_DONE:
+            return True
+    return False
+
+
+@kernel
 def stuck_since(mem):
     """Return since when a group that nobody was told of has waited for its workers, or 0.
 

@@ -1,0 +1,281 @@
+"""The arguments of many tasks in one call: columns, each with one tensor or scalar of every task.
+
+A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program for
+`jit/program.py`: one submit to be repeated, and a table with the words that differ from task to task.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .jit import layout as L
+from .task_interface import (
+    Array,
+    ContinuousTensor,
+    check_tag,
+    make_tensor,
+    require_visible_now,
+    scalar_to_uint64,
+    to_dtype,
+)
+
+
+class _Agreed:
+    """The number of tasks, on which all columns agree."""
+
+    def __init__(self) -> None:
+        self.count = -1
+        self._who = ""
+
+    def on(self, name: str, count: int) -> None:
+        if self.count < 0:
+            self.count, self._who = count, name
+        elif count != self.count:
+            raise ValueError(
+                f"{name} has an entry for each of {count} tasks, {self._who} for each of {self.count}"
+            )
+
+
+class _Tensors(NamedTuple):
+    """One tensor of every task, as on the wire: a number or row for all, or one for each."""
+
+    data: Any
+    """Addresses: an int64, or (tasks,) of them."""
+    rest: Array
+    """Shape, dtype, tag: the other four words, (4,) or (tasks, 4)."""
+
+
+class Batch:
+    """Many tasks with the same number of tensors and of scalars, checked; nothing is submitted yet.
+
+    Parameters
+    ----------
+    tensors, tags, scalars, count
+        See `Orchestrator.submit_sub_many`.
+    workers
+        See `Orchestrator.submit_next_level_many`.
+
+    Attributes
+    ----------
+    size : int
+        The number of tasks.
+    workers : int or numpy.ndarray
+        The worker each task is for, −1 for any.
+    """
+
+    def __init__(
+        self,
+        tensors: Any,
+        tags: Any,
+        scalars: Any = None,
+        count: int | None = None,
+        workers: Any = -1,
+    ) -> None:
+        tensors, tags = _listed("tensors", tensors), _listed("tags", tags)
+        if len(tags) != len(tensors):
+            raise ValueError(f"tags has {len(tags)} entries for {len(tensors)} columns of tensors")
+        agreed = _Agreed()
+        if count is not None:
+            agreed.on("count", _whole("count", count))
+        self.tensors = [
+            _with_tags(
+                _tensor_column(f"tensors[{j}]", tensors[j], agreed),
+                _tag_column(f"tags[{j}]", tags[j], agreed),
+            )
+            for j in range(len(tensors))
+        ]
+        self.scalars = _scalar_columns(scalars, agreed)
+        self.workers = _worker_column(workers, agreed)
+        self.size = agreed.count
+        if self.size < 0:
+            raise ValueError("no column says how many tasks there are: give count=…")
+
+    def in_child_memory(self) -> Any:
+        """Say which tasks have a tensor in a next-level worker's memory: a bool, or one for each."""
+        found: Any = np.False_
+        for column in self.tensors:
+            found = found | (column.rest[..., 3] >> 8 & 0xFF != 0)
+        return found
+
+    def program(self, word: Any) -> tuple[Array, Array]:
+        """Return a program that submits all tasks, and its places, (tasks, words that differ).
+
+        The first places of a row are the addresses of the task's tensors.
+
+        Parameters
+        ----------
+        word
+            The callable word, or one for each task.
+        """
+        width = len(self.tensors)
+        addresses, others = [], [(L.OP_CALLABLE, word)]
+        for j, (data, rest) in enumerate(self.tensors):
+            start = L.OP_ARGS + j * L.TENSOR_WORDS
+            addresses.append((start, data))
+            others += [(start + 1 + k, rest[..., k]) for k in range(L.TENSOR_WORDS - 1)]
+        start = L.OP_ARGS + width * L.TENSOR_WORDS
+        others += [(start + j, column) for j, column in enumerate(self.scalars)]
+        differ = addresses + [(where, value) for where, value in others if np.ndim(value)]
+        at = start + len(self.scalars)
+        size = at + len(differ) * L.PATCH_WORDS
+        program = np.zeros(L.PROGRAM_OPS + L.OP_REPEAT_WORDS + size, np.int64)
+        program[L.PROGRAM_AT] = L.PROGRAM_OPS
+        repeat, op = program[L.PROGRAM_OPS :], program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
+        repeat[L.OP_KIND] = L.OP_REPEAT | L.OP_REPEAT_WORDS << 8
+        repeat[L.OP_TIMES] = self.size
+        repeat[L.OP_STEP] = len(differ)
+        op[L.OP_KIND] = L.OP_SUBMIT | size << 8
+        op[L.OP_COUNTS] = width | len(self.scalars) << 32
+        op[L.OP_PATCHES] = len(differ)
+        places = np.empty((self.size, len(differ)), np.int64)
+        for where, value in others:
+            if not np.ndim(value):
+                op[where] = value
+        for place, (where, value) in enumerate(differ):
+            op[at + place * L.PATCH_WORDS + L.PATCH_AT] = where | place << 32
+            places[:, place] = value
+        return program, places
+
+
+# ---------------------------------------------------------------- one column
+def _listed(name: str, columns: Any) -> Sequence[Any]:
+    if not isinstance(columns, (list, tuple)):
+        raise TypeError(
+            f"{name} must be a list with an entry for each column, not {type(columns).__name__}; "
+            f"for one column write {name}=[…]"
+        )
+    return columns
+
+
+def _whole(name: str, value: Any) -> int:
+    if not hasattr(value, "__index__") or operator.index(value) < 0:
+        raise ValueError(f"{name}={value!r} is not a number of tasks")
+    return operator.index(value)
+
+
+def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
+    """Read a column of tensors: an array with a row for each task, a list, or one tensor for all."""
+    if isinstance(column, ContinuousTensor):
+        words = np.frombuffer(column._wire, np.int64)
+        return _Tensors(words[0], words[1:].copy())
+    if isinstance(column, np.ndarray):
+        return _rows(name, column, agreed)
+    if isinstance(column, (list, tuple)):
+        agreed.on(name, len(column))
+        wires = []
+        for i, one in enumerate(column):
+            try:
+                wires.append(make_tensor(one)._wire)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}[{i}]: {error}") from None
+        table = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.TENSOR_WORDS)
+        return _Tensors(table[:, 0], table[:, 1:].copy())
+    raise TypeError(
+        f"{name} is a {type(column).__name__}; give an array with a row for each task, a list of "
+        "tensors, or one ContinuousTensor for all tasks"
+    )
+
+
+def _rows(name: str, array: Array, agreed: _Agreed) -> _Tensors:
+    """Read an array whose first axis is the task."""
+    if array.ndim == 0:
+        raise ValueError(
+            f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
+        )
+    count, stride = len(array), array.strides[0]
+    agreed.on(name, count)
+    if not array[:1].flags.c_contiguous:
+        raise ValueError(
+            f"{name}: the tensors of its tasks, of shape {array.shape[1:]} and strides "
+            f"{array.strides[1:]}, are not contiguous; pass Worker.share(array), which makes a copy"
+        )
+    try:
+        tensor = ContinuousTensor(array.ctypes.data, array.shape[1:], to_dtype(array.dtype))
+        if count:
+            ends = tensor.data, tensor.data + stride * (count - 1)
+            require_visible_now([(min(ends), max(ends) - min(ends) + tensor.nbytes())])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    words = np.frombuffer(tensor._wire, np.int64)
+    data = np.arange(count)
+    data *= stride
+    data += words[0]
+    return _Tensors(data, words[1:].copy())
+
+
+def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
+    """Read the tag of a column: one for all tasks, or one for each."""
+    if not isinstance(tag, (list, tuple, np.ndarray)):
+        return check_tag(tag)
+    agreed.on(name, len(tag))
+    return np.array([check_tag(one) for one in tag], np.int64)
+
+
+def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
+    rest = column.rest
+    if np.ndim(tags) and rest.ndim == 1:
+        rest = np.tile(rest, (len(tags), 1))
+    rest[..., 3] |= tags << L.TENSOR_TAG_SHIFT
+    return _Tensors(column.data, rest)
+
+
+def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[Any]:
+    """Read the scalars: an array (tasks, scalars), or a list of columns."""
+    if scalars is None:
+        return []
+    if isinstance(scalars, np.ndarray):
+        if scalars.ndim != 2:
+            raise ValueError(
+                f"scalars has shape {scalars.shape}; give (tasks, scalars), or a list of columns"
+            )
+        agreed.on("scalars", len(scalars))
+        return list(_bits("scalars", scalars).T)
+    return [
+        _scalar_column(f"scalars[{j}]", column, agreed)
+        for j, column in enumerate(_listed("scalars", scalars))
+    ]
+
+
+def _scalar_column(name: str, column: Any, agreed: _Agreed) -> Any:
+    if isinstance(column, np.ndarray) and column.ndim:
+        if column.ndim != 1:
+            raise ValueError(
+                f"{name} has shape {column.shape}; a column has one number for each task"
+            )
+        agreed.on(name, len(column))
+        return _bits(name, column)
+    if isinstance(column, (list, tuple)):
+        agreed.on(name, len(column))
+        return np.array([scalar_to_uint64(one) for one in column], np.uint64).view(np.int64)
+    return np.uint64(scalar_to_uint64(column)).view(np.int64)
+
+
+def _bits(name: str, numbers: Array) -> Array:
+    """Return numbers as the 64 bits that travel, by their dtype; see `scalar_to_uint64`."""
+    kind, size = numbers.dtype.kind, numbers.dtype.itemsize
+    if kind == "u":
+        return numbers.astype(np.uint64, copy=False).view(np.int64)
+    if kind in "bi":
+        return numbers.astype(np.int64, copy=False)
+    if kind == "f" and size == 8:
+        return np.ascontiguousarray(numbers, np.float64).view(np.int64)
+    if kind == "f" and size == 4:
+        return np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.int64)
+    raise TypeError(
+        f"{name}: dtype {numbers.dtype} cannot be passed as scalars; convert to float64, float32 or "
+        "an integer type"
+    )
+
+
+def _worker_column(workers: Any, agreed: _Agreed) -> Any:
+    if not isinstance(workers, (list, tuple, np.ndarray)):
+        return workers
+    agreed.on("workers", len(workers))
+    chosen = np.asarray(workers)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
+        raise ValueError("workers must be a number, or one for each task")
+    return chosen.astype(np.int64)

@@ -1,0 +1,146 @@
+"""Programs: a table of words that says what to submit, and the loop that submits it.
+
+    op            words
+    SUBMIT        kind, callable word, counts, members, patches, outputs; arguments; patches
+    REPEAT        kind, times, times done, step; it is for the SUBMIT that follows
+    ALLOC         kind, place; the tensor to be
+    OPEN_SCOPE    kind
+    CLOSE_SCOPE   kind
+
+Beside the program stands an array of *places*: what is only known when the program runs, or differs
+from one repetition to the next. A patch puts the sum of a place and an offset into a word of its op,
+just before the op is carried out; alloc, and outputs that the runtime provides, leave their addresses
+in places.
+
+There is no engine of its own here: each op is the call that an orchestration function would make.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .kernel import kernel
+from .schedule import pass_after_submit, pass_in_bulk
+from .submit import (
+    alloc_buffer,
+    close_scope,
+    is_auto_output,
+    open_scope,
+    submit_task,
+    tensors_at,
+)
+
+TENSOR_WORDS = L.TENSOR_WORDS
+
+
+@kernel
+def run_program(mem, program, places):
+    """Carry out a program from where it stands, at most PROGRAM_SLICE tasks.
+
+    Effects  those of the ops; PROGRAM_AT: the op that comes next, or that was refused
+    Returns  OK at the end, MORE after a slice; or what an op was refused with
+    """
+    left = L.PROGRAM_SLICE
+    code = L.OK
+    while left > 0 and program[L.PROGRAM_AT] < len(program):
+        at = int(program[L.PROGRAM_AT])
+        kind = int(program[at + L.OP_KIND]) & 0xFF
+        if kind == L.OP_REPEAT:
+            code = run_repeat(mem, program, places, at, left)
+        else:
+            code = run_op(mem, program, places, at, kind)
+        if code < 0:
+            break
+        left -= max(1, code)
+        if kind != L.OP_REPEAT or program[at + L.OP_DONE] == program[at + L.OP_TIMES]:
+            program[L.PROGRAM_AT] = following(program, at, kind)
+    pass_after_submit(mem)
+    if code < 0:
+        return code
+    if program[L.PROGRAM_AT] < len(program):
+        return L.MORE
+    return L.OK
+
+
+@kernel
+def following(program, at, kind):
+    """Return where the op after this one stands."""
+    at += int(program[at + L.OP_KIND]) >> 8
+    if kind == L.OP_REPEAT:
+        at += int(program[at + L.OP_KIND]) >> 8
+    return at
+
+
+@kernel
+def run_op(mem, program, places, at, kind):
+    """Carry out one op but a REPEAT.
+
+    Returns  OK, or what it was refused with
+    """
+    if kind == L.OP_SUBMIT:
+        return run_submit(mem, program, places, at, 0)
+    if kind == L.OP_ALLOC:
+        slot = alloc_buffer(mem, program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS])
+        if slot < 0:
+            return slot
+        places[program[at + L.OP_BUFFER]] = mem[tensors_at(mem, slot) + L.TENSOR_DATA]
+        return L.OK
+    if kind == L.OP_OPEN_SCOPE:
+        return open_scope(mem)
+    return close_scope(mem)
+
+
+@kernel
+def run_repeat(mem, program, places, at, most):
+    """Make the submit after a REPEAT, at most so many times.
+
+    Effects  OP_DONE
+    Returns  how many times, or what the submit was refused with
+    """
+    done, step = int(program[at + L.OP_DONE]), int(program[at + L.OP_STEP])
+    end = min(int(program[at + L.OP_TIMES]), done + most)
+    made = end - done
+    while done < end:
+        code = run_submit(mem, program, places, at + L.OP_REPEAT_WORDS, done * step)
+        if code < 0:
+            program[at + L.OP_DONE] = done
+            return code
+        done += 1
+    program[at + L.OP_DONE] = done
+    return made
+
+
+@kernel
+def run_submit(mem, program, places, at, shift):
+    """Submit a task or a group: patch its words, add it, note where its outputs are.
+
+    Its places stand `shift` further than it says.
+
+    Returns  OK, or what it was refused with
+    """
+    patches = int(program[at + L.OP_PATCHES])
+    end = at + (int(program[at + L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS
+    for k in range(patches):
+        patch = end + k * L.PATCH_WORDS
+        target = int(program[patch + L.PATCH_AT])
+        value = places[(target >> 32) + shift] + program[patch + L.PATCH_OFFSET]
+        program[at + (target & 0xFFFFFFFF)] = value
+    word, counts = int(program[at + L.OP_CALLABLE]), int(program[at + L.OP_COUNTS])
+    words = program[at + L.OP_ARGS : end]
+    slot = submit_task(mem, word, counts, int(program[at + L.OP_MEMBERS]), words)
+    if slot < 0:
+        return slot
+    outputs = int(program[at + L.OP_OUTPUTS])
+    if outputs >= 0 and slot & L.AUTO_OUTPUT:
+        note_outputs(mem, slot ^ L.AUTO_OUTPUT, words, places, outputs + shift)
+    pass_in_bulk(mem, word >> L.WORD_KIND & 0xF)
+    return L.OK
+
+
+@kernel
+def note_outputs(mem, slot, words, places, outputs):
+    """Leave the addresses that the runtime has provided in the places of their tensors."""
+    at = tensors_at(mem, slot)
+    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+        t = i * TENSOR_WORDS
+        if is_auto_output(words, t):
+            places[outputs + i] = mem[at + t + L.TENSOR_DATA]

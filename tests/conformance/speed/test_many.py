@@ -1,0 +1,495 @@
+"""SPEED-MANY: many tasks in one call."""
+
+import ctypes
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    CallConfig,
+    ContinuousTensor,
+    DataType,
+    RingFullError,
+    TaskArgs,
+    TaskError,
+    Worker,
+)
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.task_interface import make_tensor
+from tests.by_hand import HEAP, ByHand
+from tests.support import RUNNING, Driver, Gate, reads, wait_until
+
+KIB = 1024
+
+
+def output(nbytes):
+    return ContinuousTensor.make(0, (nbytes,), DataType.UINT8)
+
+
+@pytest.fixture
+def hand():
+    """Give a Worker with an open run, two sub workers that never answer, and memory to pass."""
+    with ByHand() as made:
+        made.block = made.worker.empty((8, 4, 2), np.int32)
+        made.block[:] = 0
+        yield made
+
+
+@pytest.fixture
+def next_level():
+    """The same with three next-level workers."""
+
+    class Echo:
+        def run(self, callable, view, config):
+            raise AssertionError("nobody answers here")
+
+    def prepare(worker):
+        for _ in range(3):
+            worker.add_next_level(Echo())
+        return worker.register(repr)
+
+    with ByHand(prepare) as made:
+        yield made
+
+
+# ---------------------------------------------------------------- the same as a loop
+@pytest.mark.spec("SPEED-MANY-1")
+def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
+    class Note:
+        def run(self, callable, view, config):
+            view.tensor(0).numpy()[:] = view.scalar(0), config.block_dim
+
+    worker = Worker(3)
+    for _ in range(2):
+        worker.add_next_level(Note())
+    with worker as w:
+        handle = w.register(repr)
+        table = w.empty((20, 2), np.int64)
+        workers = [i % 2 for i in range(20)]
+        config = CallConfig(block_dim=5)
+
+        def orch_fn(orch, args, _):
+            orch.submit_next_level_many(
+                handle, [table], [T.OUTPUT_EXISTING], [np.arange(20)], config, workers=workers
+            )
+
+        timing = w.run(orch_fn)
+        assert timing.tasks == 20
+        assert table.tolist() == [[i, 5] for i in range(20)]
+
+
+@pytest.mark.spec("SPEED-MANY-1")
+def test_each_task_waits_for_the_worker_it_names(next_level):
+    orch, handle = next_level.orch, next_level.prepared
+    orch.submit_next_level_many(handle, workers=[2, 0, 2, 1])
+    slots = int(next_level.mem[L.A_SLOTS])
+    words = [int(next_level.mem[slots + i * L.SLOT_WORDS + L.S_CALLABLE]) for i in range(4)]
+    assert [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1 for word in words] == [2, 0, 2, 1]
+    orch.submit_next_level_many(handle, workers=1, count=1)
+    word = int(next_level.mem[slots + 4 * L.SLOT_WORDS + L.S_CALLABLE])
+    assert (word >> L.WORD_WORKER & L.WORKER_MASK) - 1 == 1
+
+
+@pytest.mark.spec("SPEED-MANY-1")
+def test_no_task_at_all_changes_nothing(hand):
+    before = hand.picture()
+    got = hand.orch.submit_sub_many(hand.sub, [hand.block[:0]], [T.INOUT])
+    assert got.shape == (0, 1)
+    assert hand.picture() == before
+
+
+# ---------------------------------------------------------------- columns
+@pytest.mark.spec("SPEED-MANY-2")
+def test_rows_of_an_array_a_list_and_one_tensor_for_all(hand):
+    one = make_tensor(hand.block[7])
+    backwards = hand.block[::-1][:3]
+    listed = [make_tensor(hand.block[3]), hand.block[5], hand.block[4]]
+    got = hand.orch.submit_sub_many(hand.sub, [backwards, listed, one], [T.INPUT] * 3)
+    address = [row.ctypes.data for row in hand.block]
+    assert got.dtype == np.uint64
+    assert got.tolist() == [
+        [address[7], address[3], address[7]],
+        [address[6], address[5], address[7]],
+        [address[5], address[4], address[7]],
+    ]
+
+
+@pytest.mark.spec("SPEED-MANY-2")
+def test_an_array_that_repeats_one_row_gives_all_tasks_the_same_tensor(hand):
+    rows = np.broadcast_to(hand.block[2], (5, 4, 2))
+    got = hand.orch.submit_sub_many(hand.sub, [rows], [T.INOUT])
+    assert got.tolist() == [[hand.block[2].ctypes.data]] * 5
+    assert int(hand.mem[L.EDGE_COUNT]) == 4
+
+
+@pytest.mark.spec("SPEED-MANY-2")
+def test_a_column_may_have_a_tag_for_each_task(hand):
+    hand.orch.submit_sub_many(
+        hand.sub, [make_tensor(hand.block[0])], [[T.OUTPUT, T.INPUT, T.NO_DEP, T.INPUT, T.INOUT]]
+    )
+    assert int(hand.mem[L.EDGE_COUNT]) == 3
+
+
+@pytest.mark.spec("SPEED-MANY-3")
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([-1, 2, 3], np.int8),
+        np.array([1, 2, 1 << 63], np.uint64),
+        np.array([1.5, -0.0, np.inf]),
+        np.array([1.5, -2.0, np.nan], np.float32),
+        np.array([True, False, True]),
+        np.array([1, 2, 3], ">i4"),
+        np.arange(6, dtype=np.float64)[::2],
+        [1, -1, 2.5],
+        [ctypes.c_float(1.5), np.float32(2.5), (1 << 64) - 1],
+        -7,
+        0.25,
+        np.float32(0.25),
+        np.array(3),
+    ],
+    ids=lambda column: type(column).__name__ + " " + str(getattr(column, "dtype", "")),
+)
+def test_scalars_travel_as_those_of_add_scalar_do(hand, column):
+    hand.orch.submit_sub_many(hand.sub, scalars=[column, 5], count=3)
+    slots = int(hand.mem[L.A_SLOTS])
+    for i in range(3):
+        args = TaskArgs()
+        args.add_scalar(column[i] if isinstance(column, list) or np.shape(column) else column)
+        body = int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY])
+        sent = hand.mem[body : body + 2].view(np.uint64).tolist()
+        assert sent == [args.scalar(0), 5]
+
+
+@pytest.mark.spec("SPEED-MANY-3")
+def test_all_scalars_may_come_in_one_array(hand):
+    table = np.arange(6, dtype=np.int32).reshape(3, 2)
+    hand.orch.submit_sub_many(hand.sub, scalars=table)
+    slots = int(hand.mem[L.A_SLOTS])
+    bodies = [int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY]) for i in range(3)]
+    assert [hand.mem[body : body + 2].tolist() for body in bodies] == table.tolist()
+
+
+@pytest.mark.spec("SPEED-MANY-4")
+def test_the_addresses_of_provided_outputs_are_returned(hand):
+    got = hand.orch.submit_sub_many(
+        hand.sub, [output(100), hand.block[:3], output(0)], [T.OUTPUT, T.INPUT, T.OUTPUT]
+    )
+    assert hand.relative(got[:, 0].view(np.int64)).tolist() == [HEAP, HEAP + KIB, HEAP + 2 * KIB]
+    assert got[:, 1].tolist() == [row.ctypes.data for row in hand.block[:3]]
+    assert got[:, 2].tolist() == [0, 0, 0]
+
+
+# ---------------------------------------------------------------- wrong arguments
+WRONG = {
+    "tensors is one array": (
+        lambda b: {"tensors": b, "tags": [T.INPUT]},
+        r"tensors must be a list",
+    ),
+    "tags is one tag": (lambda b: {"tensors": [b], "tags": T.INPUT}, r"tags must be a list"),
+    "a tag too few": (
+        lambda b: {"tensors": [b, b], "tags": [T.INPUT]},
+        r"tags has 1 entries for 2",
+    ),
+    "a column is longer": (
+        lambda b: {"tensors": [b, b[:7]], "tags": [T.INPUT] * 2},
+        r"tensors\[1\] has an entry for each of 7 tasks, tensors\[0\] for each of 8",
+    ),
+    "a list is shorter": (
+        lambda b: {"tensors": [b], "tags": [[T.INPUT] * 3]},
+        r"tags\[0\] .* 3 tasks, tensors\[0\] .* 8",
+    ),
+    "scalars of another length": (
+        lambda b: {"tensors": [b], "tags": [T.INPUT], "scalars": np.zeros((4, 2))},
+        r"scalars .* 4 tasks",
+    ),
+    "a column of scalars of another length": (
+        lambda b: {"scalars": [np.zeros(4), [1]]},
+        r"scalars\[1\] .* 1 tasks, scalars\[0\] .* 4",
+    ),
+    "count differs": (
+        lambda b: {"tensors": [b], "tags": [T.INPUT], "count": 9},
+        r"tensors\[0\] .* 8 tasks, count .* 9",
+    ),
+    "count is negative": (lambda b: {"count": -1}, r"count=-1"),
+    "nobody says how many": (
+        lambda b: {"tensors": [make_tensor(b)], "tags": [T.INPUT]},
+        r"give count=",
+    ),
+    "rows with gaps": (
+        lambda b: {"tensors": [b[:, :, 0]], "tags": [T.INPUT]},
+        r"tensors\[0\].*not contiguous",
+    ),
+    "no axis of tasks": (
+        lambda b: {"tensors": [b[0, 0, 0:1].reshape(())], "tags": [T.INPUT]},
+        r"tensors\[0\] has no axis of tasks",
+    ),
+    "private memory": (
+        lambda b: {"tensors": [b, np.zeros((8, 2), np.float32)], "tags": [T.INPUT] * 2},
+        r"tensors\[1\].*cannot see",
+    ),
+    "private memory in a list": (
+        lambda b: {"tensors": [[b[0], np.zeros(2, np.float32)]], "tags": [T.INPUT]},
+        r"tensors\[0\]\[1\].*cannot see",
+    ),
+    "an element type that cannot travel": (
+        lambda b: {"tensors": [b.view(np.complex64)], "tags": [T.INPUT]},
+        r"tensors\[0\].*complex64",
+    ),
+    "too many dimensions": (
+        lambda b: {"tensors": [b.reshape(8, 1, 1, 1, 1, 4, 2)], "tags": [T.INPUT]},
+        r"tensors\[0\].*dimensions",
+    ),
+    "no tensor at all": (lambda b: {"tensors": [17], "tags": [T.INPUT]}, r"tensors\[0\] is a int"),
+    "no tag": (lambda b: {"tensors": [b], "tags": [9]}, r"9 is no TensorArgType"),
+    "half precision": (
+        lambda b: {"scalars": [np.zeros(3, np.float16)]},
+        r"scalars\[0\]: dtype float16",
+    ),
+    "a flat array of scalars": (lambda b: {"scalars": np.zeros(3)}, r"scalars has shape \(3,\)"),
+    "a deep column of scalars": (
+        lambda b: {"scalars": [np.zeros((3, 2))]},
+        r"scalars\[0\] has shape \(3, 2\)",
+    ),
+    "a scalar that does not fit": (lambda b: {"scalars": [[1, 1 << 64]]}, r"does not fit 64 bits"),
+    "more than a mailbox holds": (
+        lambda b: {"scalars": np.zeros((2, 1900))},
+        r"the arguments take 15208 bytes",
+    ),
+    "more than a ring holds": (
+        lambda b: {"tensors": [output(1 << 20)], "tags": [T.OUTPUT], "count": 2},
+        r"exceeds per-ring heap size: 1.0 MiB",
+    ),
+}
+
+
+@pytest.mark.spec("SPEED-MANY-5")
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_argument_is_refused_before_anything_is_submitted(hand, what):
+    arguments, message = WRONG[what]
+    before = hand.picture()
+    with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError), match=message):
+        hand.orch.submit_sub_many(hand.sub, **arguments(hand.block))
+    assert hand.picture() == before
+
+
+@pytest.mark.spec("SPEED-MANY-5")
+def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, next_level):
+    before = hand.picture()
+    with pytest.raises(TypeError, match="submit_sub_many expects a CallableHandle"):
+        hand.orch.submit_sub_many(print, count=1)
+    with pytest.raises(KeyError, match="does not belong"):
+        hand.orch.submit_sub_many(next_level.sub, count=1)
+    with pytest.raises(RuntimeError, match="no next-level workers"):
+        hand.orch.submit_next_level_many(hand.sub, count=1)
+    assert hand.picture() == before
+    before = next_level.picture()
+    for workers, message in [
+        (3, "worker 3 is unknown"),
+        ([0, 1, -2], "worker -2 is unknown"),
+        ([0, 1, 7], "worker 7 is unknown"),
+        ([0, 1], r"workers has an entry for each of 2 tasks"),
+        ([0.5, 1, 2], "workers must be"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            next_level.orch.submit_next_level_many(
+                next_level.prepared, scalars=[[1, 2, 3]], workers=workers
+            )
+    away = ContinuousTensor.make(64, (4,), DataType.UINT8, child_memory=True)
+    with pytest.raises(ValueError, match="say which, with worker"):
+        next_level.orch.submit_next_level_many(
+            next_level.prepared, [away], [T.INPUT], workers=[0, 1, -1]
+        )
+    with pytest.raises(NotImplementedError):
+        config = CallConfig(enable_pmu=1, output_prefix="x")
+        next_level.orch.submit_next_level_many(next_level.prepared, (), (), None, config, count=1)
+    assert next_level.picture() == before
+
+
+@pytest.mark.spec("SPEED-MANY-5")
+def test_outside_of_the_run_and_on_another_thread_it_is_refused(hand):
+    caught = []
+
+    def elsewhere():
+        try:
+            hand.orch.submit_sub_many(hand.sub, count=1)
+        except RuntimeError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "belongs to the thread" in caught[0]
+    hand.orch._close()
+    with pytest.raises(RuntimeError, match="run has ended"):
+        hand.orch.submit_sub_many(hand.sub, count=1)
+
+
+# ---------------------------------------------------------------- refused half-way, or made to wait
+@pytest.mark.spec("SPEED-MANY-6")
+def test_a_task_too_large_for_a_ring_stops_the_call_after_those_before_it(hand):
+    sizes = [100, 200, 1 << 20, 300]
+    with pytest.raises(RuntimeError, match=r"exceeds per-ring heap size: 1\.0 MiB"):
+        hand.orch.submit_sub_many(hand.sub, [[output(n) for n in sizes]], [T.OUTPUT])
+    assert int(hand.mem[L.NEXT_TASK_ID]) == 2
+
+
+@pytest.mark.spec("SPEED-MANY-6", "SPEED-MANY-7")
+def test_without_room_in_time_the_tasks_before_are_submitted(hand):
+    with pytest.raises(RingFullError, match=r"ring 0 \(64\.0 KiB|65536 bytes\)"):
+        hand.orch.submit_sub_many(hand.sub, [output(30 * KIB)], [T.OUTPUT], count=5)
+    assert int(hand.mem[L.NEXT_TASK_ID]) == 2
+
+
+@pytest.mark.spec("SPEED-MANY-6")
+def test_a_failed_task_stops_the_call():
+    def fail(args):
+        raise ValueError("no more")
+
+    with Worker(3, num_sub_workers=1, task_window=64) as w:
+        handle = w.register(fail)
+        submitted = []
+
+        def orch_fn(orch, args, config):
+            try:
+                orch.submit_sub_many(handle, count=1 << 30)
+            finally:
+                submitted.append(w.progress()[1])
+
+        with pytest.raises(TaskError, match="no more"):
+            w.run(orch_fn)
+        assert 1 <= submitted[0] < 1 << 30
+        assert w.run(lambda *_: None).tasks == 0
+
+
+@pytest.mark.spec("SPEED-MANY-7")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
+def test_where_there_is_no_room_the_call_waits(limit, mode):
+    n = 60
+
+    def fill(args):
+        args.tensor(0).numpy()[:] = args.scalar(0) + 1
+        args.tensor(1).numpy()[:] += args.tensor(0).numpy()[:2]
+
+    with Worker(3, num_sub_workers=2, child_mode=mode, **limit) as w:
+        handle = w.register(fill)
+        table = w.empty((n, 2), np.uint8)
+        table[:] = 0
+
+        def orch_fn(orch, args, config):
+            for start in range(0, n, 4):
+                with orch.scope():
+                    orch.submit_sub_many(
+                        handle,
+                        [output(2 * KIB), table[start : start + 4]],
+                        [T.OUTPUT, T.INOUT],
+                        [np.arange(start, start + 4)],
+                    )
+
+        timing = w.run(orch_fn)
+        assert timing.tasks == n
+        assert table.tolist() == [[i + 1] * 2 for i in range(n)]
+
+
+class Struck(Exception):
+    pass
+
+
+@pytest.mark.spec("SPEED-MANY-7")
+@pytest.mark.parametrize("window", [4, 1 << 16], ids=["waiting", "submitting"])
+def test_signals_are_seen_during_the_call(window):
+    def strike(*_):
+        raise Struck
+
+    with Worker(3, num_sub_workers=1, task_window=window) as w:
+        handle = w.register(lambda args: None)
+        w.run(lambda *_: None)
+
+        def orch_fn(orch, args, config):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            orch.submit_sub_many(handle, count=1 << 40)
+
+        before = signal.signal(signal.SIGALRM, strike)
+        try:
+            with pytest.raises(Struck):
+                w.run(orch_fn)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert w.run(lambda orch, *_: orch.submit_sub_many(handle, count=3)).tasks == 3
+
+
+# ---------------------------------------------------------------- passes in bulk
+@pytest.mark.spec("SPEED-MANY-8")
+def test_a_task_for_a_worker_without_one_is_placed_at_once(driver):
+    slots = [driver.submit() for _ in range(2)]
+    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    assert [driver.state(slot) for slot in slots] == [RUNNING, RUNNING]
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass():
+    driver = Driver(window=256)
+    for _ in range(2):
+        driver.submit()
+        driver.x.pass_in_bulk(driver.mem, L.SUB)
+    for waiting in range(1, 64):
+        driver.submit()
+        driver.x.pass_in_bulk(driver.mem, L.SUB)
+        assert len(driver.wiring_queue()) == waiting
+    driver.submit()
+    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    assert driver.wiring_queue() == []
+    driver.close()
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+def test_a_worker_that_is_done_gets_its_next_task_with_the_next_submit(driver):
+    first, second, third = (driver.submit(reads(0x7000)) for _ in range(3))
+    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    driver.post_done(driver.worker_of(first))
+    driver.submit()
+    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    assert driver.state(third) == RUNNING
+    assert driver.worker_of(third) == driver.worker_of(first)
+    assert driver.state(second) == RUNNING
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+def test_the_workers_are_kept_busy_while_one_call_submits():
+    """The first worker's tasks end before the call does: it waits for room that they give."""
+    with Gate() as go, Worker(3, num_sub_workers=2, task_window=8) as w:
+        slow = w.register(lambda args: go.wait())
+        quick = w.register(lambda args: None)
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(slow)
+            n = 200 if INTERPRETED else 5000
+            for _ in range(n // 50):
+                with orch.scope():
+                    orch.submit_sub_many(quick, count=6)
+            assert w.progress()[0] > 0
+            go.open()
+
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+def test_after_the_call_nothing_waits_that_could_run():
+    n = 100
+    with Gate() as go, Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda args: None)
+        waits = w.register(lambda args: go.wait())
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(waits)
+            orch.submit_sub_many(handle, count=n)
+            go.open()
+            wait_until(lambda: w.progress()[0] == n + 1)  # no submit, no drain helps
+
+        w.run(orch_fn)
