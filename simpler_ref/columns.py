@@ -131,6 +131,7 @@ class Batch:
         op[L.OP_KIND] = L.OP_SUBMIT | size << 8
         op[L.OP_COUNTS] = width | len(self.scalars) << 32
         op[L.OP_PATCHES] = len(differ)
+        op[L.OP_OUTPUTS] = 0
         places = np.empty((self.size, len(differ)), np.int64)
         for where, value in others:
             if not np.ndim(value):

@@ -151,10 +151,10 @@ def pass_in_bulk(mem, kind):
 
 @kernel
 def is_anybody_free(mem, kind):
-    """Say whether a worker of a pool has no task, or has done the one it has."""
+    """Say whether a worker of a pool has no task, or has done the first of those it has."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if load(mem, w + L.W_SLOT) == L.NONE or mailbox_state(mem, worker) == L.TASK_DONE:
+        if load(mem, w + L.W_GIVEN) == 0 or is_done(mem, w):
             return True
     return False
 
