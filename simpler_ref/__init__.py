@@ -1,6 +1,6 @@
 """A hierarchical task runtime: dependencies from tags, buffers from shared rings, forked workers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .callable_identity import CallableHandle
 from .children import WorkerKind
@@ -9,6 +9,7 @@ from .errors import (
     ControlError,
     ControlTimeoutError,
     LocalSlotExhaustedError,
+    OrchestrationError,
     RemoteTraceback,
     RingFullError,
     TaskError,
@@ -21,11 +22,18 @@ from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, Te
 from .version import __version__
 from .worker import RunTiming, Worker
 
+if TYPE_CHECKING:
+    from .compiled_orchestration import orchestration
+
 _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
 
 def __getattr__(name: str) -> Any:
-    """Give the names that belong to chips, which are only imported when somebody asks for them."""
+    """Give the names whose modules are only imported when somebody asks for them."""
+    if name == "orchestration":
+        from .compiled_orchestration import orchestration
+
+        return orchestration
     if name not in _CHIP_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import native_chip
@@ -42,6 +50,7 @@ __all__ = [
     "ControlTimeoutError",
     "DataType",
     "LocalSlotExhaustedError",
+    "OrchestrationError",
     "Orchestrator",
     "RemoteTraceback",
     "RingFullError",
@@ -55,4 +64,5 @@ __all__ = [
     "WorkerStartError",
     "__version__",
     "leaf",
+    "orchestration",
 ]

@@ -116,6 +116,26 @@ class CallableError(ValueError):
         return ": ".join(self.args)
 
 
+class OrchestrationError(TypeError):
+    """An orchestration function cannot be compiled; the cause has the compiler's own words.
+
+    Attributes
+    ----------
+    reason : str
+        What cannot be compiled, and what to do instead.
+    filename : str
+        File of the function; empty if it is about no line of it.
+    lineno : int
+        The line in that file.
+    """
+
+    def __init__(self, reason: str, *, filename: str = "", lineno: int = 0) -> None:
+        super().__init__(f"{filename}, line {lineno}: {reason}" if filename else reason)
+        self.reason = reason
+        self.filename = filename
+        self.lineno = lineno
+
+
 class LocalSlotExhaustedError(RuntimeError):
     """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``)."""
 

@@ -39,6 +39,7 @@ from .task_interface import (
 INVALID = -1
 """`TensorMap.lookup`: nobody produces that buffer."""
 _FOREVER_NS = 1 << 62
+SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
 
 
 def _mib(nbytes: int) -> str:
@@ -55,6 +56,8 @@ class Host(Protocol):
     def _config_index(self, config: CallConfig | None) -> int: ...
 
     def _read_error(self) -> TaskError: ...
+
+    def _own_memory(self) -> tuple[Array, ...]: ...
 
     def _describe_stuck(self) -> str: ...
 
@@ -228,11 +231,7 @@ class Orchestrator:
         members = self._members(args_list, L.NEXT_LEVEL)
         if workers is None:
             workers = [-1] * len(members)
-        elif len(workers) != len(members):
-            raise ValueError(f"workers has {len(workers)} entries for {len(members)} members")
-        named = [one for one in workers if one != -1]
-        if len(set(named)) != len(named):
-            raise ValueError(f"workers={list(workers)} names a worker twice")
+        self._require_distinct(workers, len(members))
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
@@ -260,6 +259,15 @@ class Orchestrator:
                 "all members run at once"
             )
         return members
+
+    @staticmethod
+    def _require_distinct(workers: Sequence[int], members: int) -> None:
+        """Refuse workers that are not one for each member, each another one."""
+        if len(workers) != members:
+            raise ValueError(f"workers has {len(workers)} entries for {members} members")
+        named = [one for one in workers if one != -1]
+        if len(set(named)) != len(named):
+            raise ValueError(f"workers={list(workers)} names a worker twice")
 
     def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
         tensors: list[bytes] = []
@@ -693,9 +701,7 @@ class ScopeGuard:
             return
         if orch._mem[L.SCOPE_DEPTH] < depth:
             if error is None:
-                raise RuntimeError(
-                    "scope_end without scope_begin: this scope was ended inside its with block"
-                )
+                raise RuntimeError(SCOPE_ENDED_INSIDE)
             return
         while orch._mem[L.SCOPE_DEPTH] >= depth:
             orch.scope_end()

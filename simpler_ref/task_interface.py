@@ -321,6 +321,7 @@ class ContinuousTensor:
         return cls(data, sizes[:ndims], DataType(dtype), bool(child))
 
 
+TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
 _FIRST_ADDRESS = 4096
 _memory: Any = (ctypes.c_char * ((1 << 47) - _FIRST_ADDRESS)).from_address(_FIRST_ADDRESS)
 """The whole address space as one buffer: numpy makes views of it faster than of anything else."""
@@ -422,10 +423,7 @@ def _from_numpy(array: Array) -> ContinuousTensor:
         ):
             return tensor
     if not array.flags.c_contiguous:
-        raise ValueError(
-            f"an array of shape {array.shape} and strides {array.strides} is not contiguous; "
-            "pass Worker.share(array), which makes a contiguous copy"
-        )
+        raise not_contiguous(array.shape, array.strides)
     kind = to_dtype(array.dtype)
     address: int = array.__array_interface__["data"][0]
     voucher = _require_visible(address, array.nbytes)
@@ -434,6 +432,14 @@ def _from_numpy(array: Array) -> ContinuousTensor:
     reference = weakref.ref(array, lambda _: _known.pop(key, None))
     _known[key] = (reference, array.shape, array.dtype, voucher, tensor)
     return tensor
+
+
+def not_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> ValueError:
+    """Return the exception for an array with gaps."""
+    return ValueError(
+        f"an array of shape {shape} and strides {strides} is not contiguous; "
+        "pass Worker.share(array), which makes a contiguous copy"
+    )
 
 
 def _from_torch(tensor: Any) -> ContinuousTensor:
@@ -521,7 +527,7 @@ class TaskArgs:
             See `make_tensor`; or `tag` is no TensorArgType.
         """
         if self._scalars:
-            raise RuntimeError("cannot add tensor after scalar: add all tensors first")
+            raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
             if _current.check is None:

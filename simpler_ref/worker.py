@@ -950,6 +950,11 @@ class Worker:
         message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
         return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 
+    def _own_memory(self) -> tuple[Array, ...]:
+        """Return the memory that the workers have shared from the start: arena and heap rings."""
+        runtime = self._live()
+        return runtime.arena.memory, runtime.engine.heap
+
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
         runtime = self._live()

@@ -49,6 +49,21 @@ def run_program(mem, words, places):
     return program.run_program(mem, words, places)
 
 
+@entry(WORDS, INT, INT, INT, WORDS, nogil=False)
+def submit_words(mem, callable_word, counts, members, words):
+    """Submit a task, or a group, as compiled code does: one of many; see `submit_task`."""
+    slot = submit.submit_task(mem, callable_word, counts, members, words)
+    if slot >= 0:
+        schedule.pass_in_bulk(mem, callable_word >> L.WORD_KIND & 0xF)
+    return slot
+
+
+@entry(WORDS, WORDS, nogil=False)
+def alloc_words(mem, words):
+    """Claim a buffer for compiled code; see `submit.alloc_buffer`."""
+    return submit.alloc_buffer(mem, words)
+
+
 @entry(WORDS, BYTES, nogil=False)
 def alloc_buffer(mem, wire):
     """Claim a buffer; see `submit.alloc_buffer`."""

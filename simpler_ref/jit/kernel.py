@@ -135,6 +135,13 @@ def bind(func: F) -> F:
     return func.get_overload(signature)  # type: ignore[attr-defined]
 
 
+def address_of(func: Callable[..., Any]) -> int:
+    """Return the address of a bound entry's machine code, for compiled code that calls it."""
+    result = func.overloads[func.entry_signature]  # type: ignore[attr-defined]
+    address: int = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+    return address
+
+
 def in_one_piece(func: F) -> F:
     """Keep signal handlers, which may raise, out of an interpreted entry as out of a compiled one.
 

@@ -1,0 +1,183 @@
+"""Compiled orchestration: a function that submits tasks, as native code.
+
+`orchestration` makes of a function ``fn(orch, args, config)`` an object that is used like it. When a
+Worker runs it, it is compiled by numba for the types that arrive, and calls the submit kernels
+directly. `source` has what is changed about the function before that, `native` what the names in it mean
+there, `boundary` how values get in and how Python is asked to wait or to raise.
+
+With ``NUMBA_DISABLE_JIT=1`` the function itself runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import OrchestrationError
+from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
+from ..orchestrator import Orchestrator
+from ..task_interface import CallConfig
+
+OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
+
+
+def orchestration(function: OrchFunction) -> Orchestration:
+    """Compile an orchestration function: ``@orchestration`` above ``def fn(orch, args, config)``.
+
+    The result is given to `Worker.run`, or registered for a nested Worker, like any such function.
+    It is compiled when it is first run with arguments of some types, which takes a few seconds.
+
+    Compiled are loops, arithmetic, slices of arrays, tuples, `TaskArgs`, `ContinuousTensor.make`, and
+    of the Orchestrator `submit_*`, `alloc`, `scope`, `scope_begin`, `scope_end` and `live_tasks`; calls
+    go to functions made with ``numba.njit``. Arguments, and what the function takes from around it,
+    are numbers, arrays, handles, tensors, `TaskArgs`, `CallConfig` and tuples of them, read anew at
+    each run; lists become tuples. Integers have 64 bits.
+
+    Raises
+    ------
+    TypeError
+        `function` is no plain function of three parameters.
+    """
+    return Orchestration(function)
+
+
+class Orchestration:
+    """An orchestration function that is compiled when it runs; see `orchestration`.
+
+    Attributes
+    ----------
+    py_func : Callable
+        The function as it was written.
+    """
+
+    __name__: str
+
+    def __init__(self, function: OrchFunction) -> None:
+        if not isinstance(function, types.FunctionType):
+            raise TypeError(
+                f"orchestration expects a function made with def, got {type(function).__name__}"
+            )
+        parameters = inspect.signature(function).parameters.values()
+        if [one.kind for one in parameters] != [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 3:
+            raise TypeError(
+                f"{function.__name__} must have three parameters, orch, args and config: Worker.run "
+                "calls it with them"
+            )
+        self.py_func = function
+        functools.update_wrapper(self, function)
+        self._lock = threading.Lock()
+        self._source: Any = None
+        self._versions: dict[tuple[Any, ...], tuple[Any, list[int], Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"<orchestration {self.__name__}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return orchestration, (self.py_func,)
+
+    def __call__(
+        self, orch: Orchestrator, args: Any = None, config: CallConfig | None = None
+    ) -> Any:
+        """Run it: compiled over an Orchestrator, else as it was written.
+
+        Raises
+        ------
+        OrchestrationError
+            It cannot be compiled for these arguments; the message has the line and the reason.
+        """
+        if INTERPRETED or not isinstance(orch, Orchestrator):
+            return self.py_func(orch, args, config)
+        orch._require_mine()
+        from . import boundary, native
+
+        call = boundary.Call(orch)
+        compiled, captured = self._version()
+        given = [call.orchestrator(), call.native(args), call.native(config)]
+        given += [call.native(value) for value in captured]
+        outer, boundary.calls.current = boundary.calls.current, call
+        depth = int(orch._mem[L.SCOPE_DEPTH])
+        try:
+            result = self._run(compiled, given)
+            error = boundary.take_error()
+            if error is not None and not isinstance(error, Exception):
+                raise error  # a KeyboardInterrupt that `except Exception` has taken
+            return result
+        except BaseException as raised:
+            while orch._mem[L.SCOPE_DEPTH] > depth:
+                orch._engine.kernels.close_scope(orch._mem)
+            if isinstance(raised, native.Refused):
+                error = boundary.take_error()
+                if error is not None:
+                    raise error from error.__cause__
+            raise
+        finally:
+            boundary.calls.current = outer
+            call.give_back()
+
+    def _version(self) -> tuple[Any, list[Any]]:
+        """Return the dispatcher for what the function takes from around it now, and its values."""
+        from . import native
+        from .source import Source
+
+        with self._lock:
+            if self._source is None:
+                self._source = Source(self.py_func)
+            found = self._source.look()
+            key = tuple(one.key() if one else None for one in found)
+            if key not in self._versions:
+                made, parameters = self._source.build(found, native.REPLACED)
+                dispatcher: Any = native.compiler(made)  # type: ignore[no-untyped-call]
+                self._versions[key] = dispatcher, parameters, found
+            dispatcher, parameters, _ = self._versions[key]
+            return dispatcher, [found[i].thing for i in parameters]
+
+    def _run(self, dispatcher: Any, given: list[Any]) -> Any:
+        from numba.core.errors import NumbaError
+
+        try:
+            return dispatcher(*given)
+        except NumbaError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> OrchestrationError:
+        """Put what numba says on a page into the line and the reason."""
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        filename, function = self.py_func.__code__.co_filename, self.py_func
+        lines = [int(n) for n in re.findall(rf'File "{re.escape(filename)}", line (\d+)', text)]
+        if not lines and getattr(error, "loc", None) is not None:
+            lines = [error.loc.line]  # type: ignore[attr-defined]
+        line = lines[-1] if lines else function.__code__.co_firstlineno
+        return OrchestrationError(_reason(text), filename=filename, lineno=line)
+
+
+def _reason(text: str) -> str:
+    """Return the one or two lines of numba's words that say what is wrong."""
+    ours = re.findall(r"\[\[(.*?)\]\]", text, re.DOTALL)
+    if ours:
+        return " ".join(ours[-1].split())
+    unknown = re.search(r"Untyped global name '(.*?)'", text)
+    if unknown:
+        return (
+            f"{unknown[1]} has no compiled form: a function must be made with numba.njit, anything "
+            "else passed as an argument"
+        )
+    lines = [line.strip(" -") for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(_NOISE)]
+    return told[0] if told else "numba cannot compile it"
+
+
+_NOISE = (
+    "Failed in nopython mode pipeline",
+    "During: ",
+    "File ",
+    "There are ",
+    "Overload",
+    "Rejected",
+    "raised from",
+)
