@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,7 @@ class Call:
             return self._retry_submit(code, a, b, members, wire)
         if what == N.ASK_RETRY_ALLOC:
             alloc = orch._engine.kernels.alloc_buffer
-            return orch._retry(code, lambda: alloc(orch._mem, wire), wire)
+            return orch._retry(code, partial(alloc, orch._mem, wire), lambda: wire)
         if what == N.ASK_HANDLE:
             pool = L.SUB if b in (0, 2) else L.NEXT_LEVEL
             live = orch._subs if pool == L.SUB else orch._next_level
@@ -179,7 +180,7 @@ class Call:
         elif what == N.ASK_SHAPE:
             ContinuousTensor(a, words[:-code], DataType(b & 0xFF), bool(b >> 8))
         elif what == N.ASK_TAG:
-            task_interface._check_tag(a)
+            task_interface.check_tag(a)
         elif what == N.ASK_DTYPE:
             DataType(a)
         elif what == N.ASK_INDEX:
@@ -213,10 +214,10 @@ class Call:
         mem, kernels = self.orch._mem, self.orch._engine.kernels
         if members:
             asked = wire[: 40 * (counts & 0xFFFFFFFF)]
-            submit = kernels.submit_group_and_pass
-            return self.orch._retry(code, lambda: submit(mem, word, counts, members, wire), asked)
-        one = kernels.submit_and_pass
-        return self.orch._retry(code, lambda: one(mem, word, counts, wire), wire)
+            attempt = partial(kernels.submit_group_and_pass, mem, word, counts, members, wire)
+            return self.orch._retry(code, attempt, lambda: asked)
+        attempt = partial(kernels.submit_and_pass, mem, word, counts, wire)
+        return self.orch._retry(code, attempt, lambda: wire)
 
 
 def _without_tag(row: Any) -> bytes:

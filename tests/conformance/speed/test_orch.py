@@ -88,19 +88,18 @@ def test_a_stencil_gives_the_same_tasks_edges_rings_and_results():
         def stencil(orch, steps, config):
             rows, _ = x.shape
             for step in range(steps):
-                with orch.scope():
-                    half = orch.alloc((8,), np.float32)
-                    for i in range(rows):
-                        for k in range(max(0, i - 1), min(rows, i + 2)):
-                            a = TaskArgs()
-                            a.add_tensor(x[k], T.INPUT)
-                            a.add_tensor(y[i], T.INOUT)
-                            a.add_scalar(step)
-                            orch.submit_sub(adding, a)
-                    a = TaskArgs()
-                    a.add_tensor(half, T.INOUT)
-                    a.add_tensor(y[0], T.INOUT)
-                    orch.submit_sub(adding, a)
+                half = orch.alloc((8,), np.float32)
+                for i in range(rows):
+                    for k in range(max(0, i - 1), min(rows, i + 2)):
+                        a = TaskArgs()
+                        a.add_tensor(x[k], T.INPUT)
+                        a.add_tensor(y[i], T.INOUT)
+                        a.add_scalar(step)
+                        orch.submit_sub(adding, a)
+                a = TaskArgs()
+                a.add_tensor(half, T.INOUT)
+                a.add_tensor(y[0], T.INOUT)
+                orch.submit_sub(adding, a)
 
         seen = []
         for way in ways(stencil):
