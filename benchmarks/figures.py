@@ -68,6 +68,12 @@ FIGURES: dict[str, Figure] = {
     "submit_3": Figure("submit", "three tensors", target=1.3),
     "submit_1_array": Figure("submit", "one numpy array"),
     "submit_3_array": Figure("submit", "three numpy arrays"),
+    # the same in compiled orchestration
+    "submit_compiled_0": Figure("compiled", "submit from compiled orchestration, no arguments"),
+    "submit_compiled_1": Figure("compiled", "submit from compiled orchestration, one tensor"),
+    "submit_compiled_3": Figure(
+        "compiled", "submit from compiled orchestration, three tensors", target=0.15
+    ),
     # time of Worker.run, divided by its tasks
     "chain_1": Figure("run", "chain of dependent tasks, 1 worker", target=2.0, original=12.7),
     "chain_2": Figure("run", "chain of dependent tasks, 2 workers", target=2.0, original=12.7),
