@@ -463,6 +463,7 @@ def serve_mailbox(
         try:
             kind.start(desk)
             callables = LocalCallables(kind, snapshot)
+            engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
         except BaseException as exception:
             write_error(desk.box(0), desk.trace(0), exception)
             raise

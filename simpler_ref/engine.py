@@ -8,15 +8,10 @@ import numpy as np
 
 from .jit import layout as L
 from .jit.entries import entries
+from .placement import Placement
 from .shared_arrays import create_region, make_private
 from .task_interface import CallConfig
 
-SPIN_NS = 50_000
-"""A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
-YIELD_NS = 3_000
-"""After so much of it, it offers its core between looks."""
-HOLD_NS = 30_000
-"""A ready task waits so long for a worker that is awake before one that sleeps is woken."""
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
 STUCK_NS = 5_000_000_000
@@ -36,6 +31,8 @@ class Engine:
         The bytes of all heap rings, one after the other.
     kernels : Entries
         The compiled functions, to be called with `mem`.
+    placement : Placement
+        The cores there are, how long threads spin on them, and which worker stands where.
     """
 
     def __init__(
@@ -47,6 +44,7 @@ class Engine:
         next_level: int = 0,
         sub: int = 0,
         depth: int = 1,
+        placement: Placement | None = None,
     ) -> None:
         self.kernels = entries()
         words, geometry = L.plan(
@@ -58,14 +56,16 @@ class Engine:
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
         self.heap = create_region(size * ring_depth)
         base: int = self.heap.ctypes.data
+        self.placement = placement or Placement.find(1 + next_level + sub)
+        spin_ns, yield_ns, hold_ns = self.placement.waits
         L.initialise(
             self.mem,
             geometry,
             heap_bases=[base + ring * size for ring in range(ring_depth)],
             heap_size=size,
-            spin_ns=SPIN_NS,
-            yield_ns=YIELD_NS,
-            hold_ns=HOLD_NS,
+            spin_ns=spin_ns,
+            yield_ns=yield_ns,
+            hold_ns=hold_ns,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from .jit import layout as L
 from .leaves import Leaf
 from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator, require_supported
+from .placement import Placement, Seat
 from .registry import Registry, is_chip_callable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
@@ -80,12 +82,16 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 
 def _seconds(name: str, value: Any) -> float:
+    return _number(name, value, 1 << 30, " of seconds")
+
+
+def _number(name: str, value: Any, high: int, of_what: str = "") -> float:
     if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r} is not a number of seconds")
-    seconds = float(value)
-    if not 0 <= seconds <= 1 << 30:
-        raise ValueError(f"{name}={value} is out of range: 0 … {1 << 30}")
-    return seconds
+        raise TypeError(f"{name}={value!r} is not a number{of_what}")
+    number = float(value)
+    if not 0 <= number <= high:
+        raise ValueError(f"{name}={value} is out of range: 0 … {high}")
+    return number
 
 
 class _Runtime:
@@ -192,6 +198,12 @@ class Worker:
     mailbox_depth : int
         How many tasks a worker may be given at once, 1 … 64. With 2 or more it finds its next task
         waiting when it has ended one; what is given is not taken back, should another become idle.
+    pin : bool
+        Whether each worker is pinned to a core of its own, as long as there are enough; those for
+        which there is none may run on any. For the whole tree, nested Workers included.
+    spin_us : float | None
+        How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from
+        the cores that are available. For the whole tree, nested Workers included.
 
     Raises
     ------
@@ -219,6 +231,8 @@ class Worker:
         runtime: str | os.PathLike[str] | None = None,
         py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
         mailbox_depth: int = 1,
+        pin: bool = False,
+        spin_us: float | None = None,
     ) -> None:
         if not hasattr(level, "__index__") or operator.index(level) < 2:
             raise ValueError(f"level {level!r} not supported: a Worker has level 2 or more")
@@ -233,6 +247,10 @@ class Worker:
         self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
         self._control_timeout_s = _seconds("py_control_timeout_s", py_control_timeout_s)
         self.mailbox_depth = _whole("mailbox_depth", mailbox_depth, 1, L.MAX_DEPTH)
+        if not isinstance(pin, bool):
+            raise TypeError(f"pin={pin!r} is neither True nor False")
+        self._pin = pin
+        self._spin_us = None if spin_us is None else _number("spin_us", spin_us, 1_000_000)
         if child_mode not in CHILD_MODES:
             raise ValueError(f"child_mode={child_mode!r}: it is 'process' or 'thread'")
         self.child_mode = child_mode
@@ -242,6 +260,7 @@ class Worker:
         self._subs: list[WorkerKind] = [SubWorker() for _ in range(self.num_sub_workers)]
         self._parent_level = 0
         self._away_from = 0
+        self._placement: Placement | None = None
         self._runtime: _Runtime | None = None
         self._closed = False
         self._running = False
@@ -304,6 +323,10 @@ class Worker:
             )
         with self._lock:
             self._require_before_init("add_worker")
+            if worker._pin or worker._spin_us is not None:
+                raise ValueError(
+                    "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
+                )
             if worker._runtime is not None or worker._closed:
                 raise RuntimeError(
                     "the Worker given to add_worker must not be initialized or closed"
@@ -421,6 +444,7 @@ class Worker:
                 next_level=len(self._next_level),
                 sub=len(self._subs),
                 depth=self.mailbox_depth,
+                placement=self._place(),
             )
             runtime = _Runtime(
                 engine,
@@ -435,6 +459,27 @@ class Worker:
             self._finalizer = weakref.finalize(self, _take_down, runtime)
             self._runtime = runtime
             task_interface.add_visibility(runtime.why_invisible)
+
+    def _place(self) -> Placement:
+        """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
+        if self._placement is None:
+            threads = 1 + self._threads_below()
+            self._placement = Placement.find(threads, pin=self._pin, spin_us=self._spin_us)
+        first = self._placement.first
+        turns = []
+        for kind in (*self._next_level, *self._subs):
+            turns.append(first)
+            first += 1
+            if isinstance(kind, NestedWorker):
+                kind.inner._placement = replace(self._placement, first=first)
+                first += kind.inner._threads_below()
+        return replace(self._placement, turns=tuple(turns))
+
+    def _threads_below(self) -> int:
+        kinds = (*self._next_level, *self._subs)
+        nested = [kind.inner for kind in kinds if isinstance(kind, NestedWorker)]
+        below: int = sum(inner._threads_below() for inner in nested)
+        return len(kinds) + below
 
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
@@ -992,6 +1037,26 @@ class Worker:
         if manager is None:
             return []
         return [pid for worker, pid in sorted(manager.pids.items()) if worker not in manager.dead]
+
+    def placement(self) -> Placement:
+        """Return which cores there are, how threads wait on them, and where each worker stands.
+
+        Print it, or look at its attributes. Workers stand in it from the start on.
+
+        Raises
+        ------
+        RuntimeError
+            Not initialised, or closed.
+        """
+        runtime = self._live()
+        placed, manager = runtime.engine.placement, runtime.manager
+        if manager is None:
+            return placed
+        seats = [
+            Seat(manager.name(worker), placed.core_of(worker))
+            for worker in range(len(runtime.kinds))
+        ]
+        return replace(placed, seats=tuple(seats))
 
 
 def _address(name: str, value: int) -> int:

@@ -350,6 +350,12 @@ def post(mem, worker, state, error):
 
 
 @entry(WORDS, INT)
+def offer_core(mem, patience):
+    mailbox.offer_core(mem, patience)
+    return L.OK
+
+
+@entry(WORDS, INT)
 def receive(mem, worker):
     return mailbox.receive(mem, worker)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from . import claims, mailbox, program, ring, schedule, submit, tensormap
 from . import layout as L
 from .atomics import fence, store, thread_id, wire_words
-from .kernel import BYTES, INT, WORDS, bind, compiled_now, entry, in_one_piece
+from .kernel import BYTES, INT, WORDS, bind, entry, in_one_piece, is_cached, without_scipy
 
 Entry = Callable[..., int]
 
@@ -290,17 +290,32 @@ def map_erase(mem, data, owner, slot):
     return int(tensormap.erase(mem, data, owner, slot))
 
 
+def _with_progress(found: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """Go through entries; on a terminal, say how many of those are done that must be compiled."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    missing = [name for name, function in found.items() if terminal and not is_cached(function)]
+    for name, function in found.items():
+        if name in missing:
+            count = f"{missing.index(name) + 1}/{len(missing)}"
+            words = f"\rsimpler_ref: compiling kernels, once on this machine: {count} … "
+            print(words, end="", file=sys.stderr, flush=True)
+        yield name, function
+    if missing:
+        print("done", file=sys.stderr)
+
+
 class Entries:
     """Every entry above, bound: ``entries.submit_and_pass(mem, …)``."""
 
     def __init__(self) -> None:
-        silent = sys.stderr is None or not sys.stderr.isatty()
-        for name, function in list(globals().items()):
-            if hasattr(function, "entry_signature"):
+        found = {
+            name: function
+            for name, function in globals().items()
+            if hasattr(function, "entry_signature")
+        }
+        with without_scipy():
+            for name, function in _with_progress(found):
                 setattr(self, name, in_one_piece(bind(function)))
-                if not silent and compiled_now(function):
-                    print("simpler_ref: compiling kernels, once on this machine …", file=sys.stderr)
-                    silent = True
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

@@ -11,12 +11,15 @@ With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -96,12 +99,30 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
 
+class _Kernel:
+    """A kernel that numba is told of when it is first needed, by a caller that is compiled or at all.
+
+    Most processes take the entries from the cache and never come to see what these call.
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, func)
+
+    @functools.cached_property
+    def _dispatcher(self) -> Any:
+        return numba.njit(nogil=True, **_OPTIONS)(self.__wrapped__)  # type: ignore[attr-defined]
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._dispatcher._numba_type_
+
+    def __call__(self, *args: Any) -> Any:
+        return self._dispatcher(*args)
+
+
 def kernel(func: F) -> F:
     """Make `func` a kernel: compiled on first use, inlined into its callers, without the GIL."""
-    if INTERPRETED:
-        return func
-    compiled: F = numba.njit(nogil=True, **_OPTIONS)(func)
-    return compiled
+    return func if INTERPRETED else cast(F, _Kernel(func))
 
 
 def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
@@ -163,6 +184,34 @@ def in_one_piece(func: F) -> F:
     return cast(F, call)
 
 
-def compiled_now(func: Callable[..., Any]) -> bool:
-    """Say whether `bind` had to compile an entry, because the cache did not have it."""
-    return not INTERPRETED and bool(func.stats.cache_misses)  # type: ignore[attr-defined]
+def is_cached(func: Callable[..., Any]) -> bool:
+    """Say whether the cache has an entry, so that `bind` need not compile it."""
+    if INTERPRETED:
+        return True
+    dispatcher: Any = func
+    cache = dispatcher._cache
+    key = cache._index_key(dispatcher.entry_signature, dispatcher.targetctx.codegen())
+    return key in cache._cache_file._load_index()
+
+
+@contextlib.contextmanager
+def without_scipy() -> Iterator[None]:
+    """Let numba load what it knows of numpy without importing ``scipy.linalg`` for it.
+
+    That takes as long as everything else, and all it is for is to find out whether it can be
+    imported. Code that uses linear algebra imports it when it is compiled.
+    """
+    if INTERPRETED or "numba.np.arraymath" in sys.modules:
+        yield
+        return
+    from numba.np import linalg
+
+    ensure = linalg.ensure_blas
+    if importlib.util.find_spec("scipy") is not None:
+        linalg.ensure_blas = lambda: None
+    try:
+        yield
+    finally:
+        linalg.ensure_blas = ensure
+        if arraymath := sys.modules.get("numba.np.arraymath"):
+            arraymath.ensure_blas = ensure  # type: ignore[attr-defined]

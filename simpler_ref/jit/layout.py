@@ -97,6 +97,14 @@ COMPILED = -5
 MISMATCH = -6
 """The compiled leaf in W_LEAF takes other arguments than those in the mailbox."""
 
+# waiting
+CROWDED_NS = 1_000
+"""An offer of the core that takes longer was taken by somebody: two switches and some work."""
+PATIENCE_STEPS = 32
+"""So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
+LOOKS = 16
+"""A worker that spins reads the clock once in so many looks."""
+
 # ---------------------------------------------------------------- ContinuousTensor, 40 bytes
 TENSOR_WORDS = 5
 TENSOR_DATA = 0  # u64 data
@@ -152,6 +160,7 @@ W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
 W_AT = 2 * LINE  # the frame it serves, or waits for, as an offset from its first block
 W_LEAF = W_AT + 1  # address of the compiled leaf that it is running, else 0
 W_DEVICE_NS = W_AT + 2  # time its chip, or those below it, spent on tasks, ever
+W_PATIENCE = W_AT + 3  # how long it spins before it offers its core, ns; see `offer_core`
 W_CACHE = 3 * LINE  # digest cache: DIGEST_CACHE entries
 DIGEST_CACHE = 16
 CACHE_LOCAL = DIGEST_WORDS  # after the digest: local slot + 1
@@ -206,7 +215,7 @@ A_CALLABLES = 24
 SPIN_NS = 25  # how long a thread spins before it parks
 HOLD_NS = 26  # how long a ready task waits for a worker that is awake before one is woken
 PARK_NS = 27  # longest sleep of a parked Orch thread, so that Python sees its signals
-YIELD_NS = 28  # how long a thread spins before it offers its core between looks
+YIELD_NS = 28  # longest a thread spins before it offers its core between looks
 PRIVATE = 29  # first word of the parent's own part
 A_CONFIGS = 30
 STUCK_NS = 31  # how long a group waits for its workers before somebody is told
@@ -244,6 +253,7 @@ ORCH_PASSES = (
     ORCH + 6 * LINE
 )  # passes run by the Orch thread: how the Scheduler thread sees it is there
 ORCH_THREAD = ORCH_PASSES + 1  # the thread whose run is open, 0 between runs
+ORCH_PATIENCE = ORCH_PASSES + 2  # how long it spins before it offers its core, ns
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 

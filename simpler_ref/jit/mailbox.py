@@ -239,21 +239,39 @@ def forget_digests(mem, worker):
 
 
 @kernel
+def offer_core(mem, patience):
+    """Let whoever waits for this core run first, and learn from that how long to spin next time.
+
+    If somebody took the core, the next wait offers it at once: until then it kept others from their
+    work. Each offer that nobody takes gives some of the patience back, up to YIELD_NS.
+
+    Effects  the word `patience`, which the calling thread owns
+    """
+    before = now_ns()
+    yield_core()
+    if now_ns() - before > L.CROWDED_NS:
+        mem[patience] = 0
+    elif mem[patience] < mem[L.YIELD_NS]:
+        mem[patience] += mem[L.YIELD_NS] // L.PATIENCE_STEPS + 1
+
+
+@kernel
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
-    After YIELD_NS the core is offered to others between looks: the one this worker waits for may
-    be waiting for just this core.
+    When its patience is over, YIELD_NS at most, it offers its core to others after each look: the
+    one it waits for may be waiting for just this core.
 
     What need not start any more is answered here.
 
     Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
     """
     w = worker_at(mem, worker)
-    until = 0
+    start = 0
+    looks = 1
     while True:
         state_word = served(mem, w)
-        for _ in range(32):
+        for _ in range(looks):
             state = load(mem, state_word) & STATE_MASK
             if state == L.TASK_READY or state == L.CONTROL_REQUEST:
                 if load(mem, w + L.W_SHUTDOWN) != 0:
@@ -270,12 +288,15 @@ def receive(mem, worker):
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
         now = now_ns()
-        if until == 0:
-            until = now + int(mem[L.SPIN_NS])
-        elif now > until:
+        if start == 0:
+            start = now
+        elif now - start > mem[L.SPIN_NS]:
             return L.PARK
-        elif now > until - int(mem[L.SPIN_NS]) + int(mem[L.YIELD_NS]):
-            yield_core()
+        if now - start < mem[w + L.W_PATIENCE]:
+            looks = L.LOOKS
+        else:
+            looks = 1
+            offer_core(mem, w + L.W_PATIENCE)
 
 
 @kernel

@@ -19,13 +19,13 @@ between. So a change is seen by one side or the other, and no time limit is ever
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, pause, store, yield_core
+from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, pause, store
 from .collect import bury, collect, set_idle
 from .dispatch import can_dispatch, dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import is_done, notify, worker_at
+from .mailbox import is_done, notify, offer_core, worker_at
 from .queues import pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .submit import reclaim
@@ -211,10 +211,10 @@ def help_scheduler(mem, live, taken, slice_ns):
         if quiet_since == 0:
             quiet_since = now
         if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
-            if now - quiet_since < mem[L.YIELD_NS]:
+            if now - quiet_since < mem[L.ORCH_PATIENCE]:
                 pause()
             else:
-                yield_core()
+                offer_core(mem, L.ORCH_PATIENCE)
             continue
         watch_groups(mem)
         store(mem, L.PARK_ORCH, L.ON_DUTY)

@@ -245,11 +245,17 @@ def test_many_more_workers_than_cores_do_the_same_work(workers):
                 for row in each:
                     orch.submit_sub(up, args_of((row, T.INOUT)))
 
+            def groups(orch, args, config):
+                for k in range(0, 1000, 10):
+                    members = [args_of((row, T.INOUT)) for row in each[k : k + 10]]
+                    orch.submit_sub_group(up, members)
+
             for _ in range(2):
                 w.run(chain)
                 w.run(independent)
+                w.run(groups)
             assert set(x) == {2000}
-            assert (each == 2).all()
+            assert (each == 4).all()
             rows = w.share(np.zeros((50, 8, 16), np.int64))
 
             def wave(orch, args, config):
@@ -280,9 +286,17 @@ def test_everybody_on_one_core_goes_on(workers):
                 for _ in range(300):
                     orch.submit_sub(up, args_of((x, T.INOUT)))
 
+            each = w.share(np.zeros((workers, 8), np.int64))
+
+            def groups(orch, args, config):
+                for _ in range(100):
+                    orch.submit_sub_group(up, [args_of((row, T.INOUT)) for row in each])
+
             for _ in range(5):
                 w.run(chain)
+                w.run(groups)
             assert set(x) == {1500}
+            assert (each == 500).all()
 
     in_a_fork(program)
 

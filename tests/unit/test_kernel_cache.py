@@ -21,6 +21,7 @@ import numpy as np
 from simpler_ref.jit import entries, kernel
 from simpler_ref.jit import layout as L
 
+cached = kernel.is_cached(entries.open_scope)
 open_scope = kernel.bind(entries.open_scope)
 mem = np.zeros(L.HEADER_WORDS, np.int64)
 scopes = 0
@@ -29,7 +30,7 @@ while open_scope(mem) == L.OK:
 print(json.dumps({
     "stamp": kernel.source_digest(),
     "scopes": scopes,
-    "compiled": kernel.compiled_now(entries.open_scope),
+    "compiled": not cached,
 }))
 """
 
@@ -134,3 +135,107 @@ def test_kernels_are_kept_beside_the_package_or_in_the_users_cache(monkeypatch, 
     assert kernel.cache_dir() == tmp_path / "simpler_ref"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert kernel.cache_dir() == Path.home() / ".cache" / "simpler_ref"
+
+
+# ---------------------------------------------------------------- starting up
+START = """
+import sys
+import simpler_ref
+from simpler_ref.jit import kernel
+print([name for name in sys.modules if "scipy" in name and "linalg" in name])
+bound = []
+kernel.bind = lambda func, bind=kernel.bind: bound.append(kernel.is_cached(func)) or bind(func)
+from simpler_ref.jit import entries
+entries.bind = kernel.bind
+from simpler_ref import Worker
+def work(args):
+    pass
+with Worker(3, num_sub_workers=1) as w:
+    handle = w.register(work)
+    w.run(lambda orch, *_: orch.submit_sub(handle))
+print(len(bound) > 20, all(bound))
+print([name for name in sys.modules if name.startswith("scipy.linalg")])
+"""
+
+
+def start(*, on_a_terminal: bool = False, package=None) -> tuple[str, str]:
+    """Start a program with one Worker; return what it prints, and what it says on stderr."""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "0", "SIMPLER_REF_FAIL_POINTS": "0"}
+    if package is not None:
+        environment["PYTHONPATH"] = str(package.parent)
+    ours, theirs = os.openpty() if on_a_terminal else os.pipe()[:2]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", START],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            env=environment,
+            timeout=100,
+        )
+        os.set_blocking(ours, False)
+        try:
+            said = os.read(ours, 1 << 16).decode()
+        except (BlockingIOError, OSError):
+            said = ""
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0, said
+    return done.stdout, said
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_a_second_process_compiles_nothing_says_nothing_and_does_without_scipy(on_a_terminal):
+    start()  # now everything is in the cache
+    assert start(on_a_terminal=on_a_terminal) == ("[]\nTrue True\n[]\n", "")
+
+
+def test_importing_neither_compiles_nor_binds_anything():
+    program = """
+import llvmlite.binding, numba.core.dispatcher as d
+def refuse(*_, **__):
+    raise AssertionError("compiled at import")
+d.Dispatcher.compile = refuse
+import simpler_ref
+"""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
+
+
+def test_on_a_terminal_a_line_counts_what_is_compiled(monkeypatch, capsys):
+    from simpler_ref.jit import entries
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    found = {"one": None, "two": None, "three": None}
+    monkeypatch.setattr(entries, "is_cached", lambda _: True)
+    assert [name for name, _ in entries._with_progress(found)] == list(found)
+    assert capsys.readouterr() == ("", "")
+    answers = iter([False, True, False])
+    monkeypatch.setattr(entries, "is_cached", lambda _: next(answers))
+    assert [name for name, _ in entries._with_progress(found)] == list(found)
+    out, said = capsys.readouterr()
+    assert out == ""
+    counts = [part.rstrip(" …\ndone")[-3:] for part in said.split("\r") if part]
+    assert counts == ["1/2", "2/2"] and said.endswith("done\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(entries, "is_cached", lambda _: False)
+    assert [name for name, _ in entries._with_progress(found)] == list(found)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_numba_still_knows_whether_there_is_linear_algebra():
+    program = """
+import importlib.util, numpy as np, numba
+from simpler_ref.jit.entries import entries
+entries()
+import numba.np.arraymath as a, numba.np.linalg as l
+assert a.ensure_blas is l.ensure_blas and l.ensure_blas.__name__ == "ensure_blas"
+there = importlib.util.find_spec("scipy") is not None
+assert a._HAVE_BLAS == there
+if there:
+    dot = numba.njit(lambda x, y: np.dot(x, y))
+    assert dot(np.ones((3, 3)), np.ones((3, 3)))[0, 0] == 3
+"""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)

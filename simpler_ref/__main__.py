@@ -1,0 +1,23 @@
+"""``python -m simpler_ref [workers]``: what a Worker with so many workers, 1 unless given, would find."""
+
+from __future__ import annotations
+
+import sys
+
+from .placement import Placement
+from .version import __version__
+
+
+def main(arguments: list[str]) -> int:
+    """Print the version and the placement; return the exit code."""
+    if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
+        print("usage: python -m simpler_ref [number of workers]", file=sys.stderr)
+        return 2
+    workers = int(arguments[0]) if arguments else 1
+    print(f"simpler_ref {__version__}")
+    print(Placement.find(1 + workers))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

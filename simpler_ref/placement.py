@@ -1,0 +1,243 @@
+"""Cores: which this process may use, how its threads wait on them, and which worker stands on which.
+
+``python -m simpler_ref`` prints what a Worker made now would find, `Worker.placement` what one found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+SPIN_NS = 50_000
+"""A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
+SPARE_SPIN_NS = 100_000
+"""The same where there are more cores than threads: nobody else needs the core meanwhile."""
+YIELD_NS = 3_000
+"""After so much of it, or earlier, it offers its core between looks; at once if there is only one."""
+HOLD_NS = 30_000
+"""A ready task waits so long for a worker that is awake before one that sleeps is woken."""
+
+_THP = "sys/kernel/mm/transparent_hugepage"
+
+
+# ---------------------------------------------------------------- what there is
+class Cores(NamedTuple):
+    """What this process may use."""
+
+    mask: tuple[int, ...]
+    """Numbers of the cores it may run on; one of each pair of hyperthreads comes first."""
+    quota: float | None
+    """How many cores' worth of time its control groups allow; None without a limit."""
+
+    @property
+    def available(self) -> int:
+        """How many threads can run at a time without waiting for each other."""
+        if self.quota is None:
+            return len(self.mask)
+        return max(1, min(len(self.mask), int(self.quota)))
+
+
+def find_cores(root: Path = Path("/")) -> Cores:
+    """Return what the calling thread's affinity mask and its control groups leave it."""
+    mask = os.sched_getaffinity(0)
+    return Cores(_spread(mask, root), cpu_quota(root))
+
+
+def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
+    """Sort cores so that those which share a physical one stand far from each other."""
+
+    def rank(core: int) -> tuple[int, int]:
+        siblings = root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+        mates = [mate for mate in _parse_list(_read(siblings)) if mate in mask]
+        return (mates.index(core) if core in mates else 0, core)
+
+    return tuple(sorted(mask, key=rank))
+
+
+def _parse_list(text: str) -> list[int]:
+    """Return the numbers of a list such as ``0-2,8``."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Return the smallest quota on the way from this process's control group up, in cores."""
+    return min(_quotas(root), default=None)
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, controllers, group = line.split(":", 2)
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        kind = "cgroup2" if number == "0" else "cgroup"
+        for top, folder in _mounted(root, kind, group):
+            while True:
+                yield from _quota_of(folder)
+                if folder == top:
+                    break
+                folder = folder.parent
+
+
+def _mounted(root: Path, kind: str, group: str) -> Iterator[tuple[Path, Path]]:
+    """Return where a hierarchy is mounted, and the folder of a group in it."""
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        shown, top = left.split()[3:5]
+        what, _, options = right.split(maxsplit=2)
+        if what != kind or (kind == "cgroup" and "cpu" not in options.split(",")):
+            continue
+        mount = root / top.lstrip("/")
+        inside = group.removeprefix(shown) if shown != "/" else group
+        folder = mount / inside.lstrip("/")
+        yield mount, folder if ".." not in folder.parts and folder.is_dir() else mount
+
+
+def _quota_of(folder: Path) -> Iterator[float]:
+    """Return the limit that one group sets itself, if it sets one."""
+    words = _read(folder / "cpu.max").split()
+    if not words:
+        words = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
+    if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+        yield int(words[0]) / int(words[1])
+
+
+# ---------------------------------------------------------------- how to wait
+class Waits(NamedTuple):
+    """How long threads spin, ns; what they mean stands above."""
+
+    spin_ns: int
+    yield_ns: int
+    hold_ns: int
+
+
+def choose_waits(available: int, threads: int, spin_us: float | None = None) -> Waits:
+    """Choose how long `threads` threads, which want `available` cores, spin.
+
+    `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
+    """
+    spin_ns = SPARE_SPIN_NS if threads < available else SPIN_NS
+    if spin_us is not None:
+        spin_ns = int(spin_us * 1000)
+    yield_ns = YIELD_NS if available > 1 else 0
+    return Waits(spin_ns, min(yield_ns, spin_ns), min(HOLD_NS, spin_ns))
+
+
+# ---------------------------------------------------------------- who stands where
+class Seat(NamedTuple):
+    """One worker of a live Worker."""
+
+    name: str
+    """Its kind, its place in its pool, its process."""
+    core: int | None
+    """The core it is pinned to; None if it may run on any."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which cores a tree of Workers has, how its threads wait, and where they stand.
+
+    Attributes
+    ----------
+    cores : Cores
+        What the process of the outermost Worker may use.
+    threads : int
+        Threads of the tree that may want a core at a time: the outermost Orch thread and all
+        workers, nested ones included.
+    waits : Waits
+        How long they spin.
+    pin : bool
+        Whether workers are pinned.
+    first : int
+        How many workers of the tree are given a core before this Worker's first.
+    turns : tuple[int, ...]
+        The same for each worker of this Worker.
+    seats : tuple[Seat, ...]
+        The workers of a live Worker; empty before its start.
+    """
+
+    cores: Cores
+    threads: int
+    waits: Waits
+    pin: bool = False
+    first: int = 0
+    turns: tuple[int, ...] = ()
+    seats: tuple[Seat, ...] = ()
+
+    @classmethod
+    def find(cls, threads: int, *, pin: bool = False, spin_us: float | None = None) -> Placement:
+        """Look at what this process may use, and choose."""
+        cores = find_cores()
+        return cls(cores, threads, choose_waits(cores.available, threads, spin_us), pin)
+
+    def core_of(self, worker: int) -> int | None:
+        """Return the core that a worker is pinned to, None if it is not.
+
+        The first core is the last to be given away: the outermost Orch thread has it meanwhile.
+        """
+        if not self.pin:
+            return None
+        order = self.cores.mask[1:] + self.cores.mask[:1]
+        turn = self.turns[worker]
+        return order[turn] if turn < len(order) else None
+
+    def take_seat(self, worker: int) -> None:
+        """Pin the calling thread, which is a worker, or let it run on every core.
+
+        Raises
+        ------
+        RuntimeError
+            The system refuses.
+        """
+        if not self.pin:
+            return
+        core = self.core_of(worker)
+        seat = self.cores.mask if core is None else (core,)
+        try:
+            os.sched_setaffinity(0, seat)
+        except OSError as error:
+            raise RuntimeError(
+                f"cannot pin to core {', '.join(map(str, seat))} ({error.strerror}); the cores that "
+                "may be used have changed since init: make a new Worker, or give pin=False"
+            ) from error
+
+    def __str__(self) -> str:
+        quota = "no quota" if self.cores.quota is None else f"quota {self.cores.quota:g}"
+        numbers = ", ".join(map(str, self.cores.mask))
+        lines = [
+            f"cores      {self.cores.available} available: mask {numbers}; {quota}",
+            f"threads    {self.threads}",
+            f"spin       {self.waits.spin_ns / 1000:g} µs, offering the core after "
+            f"{self.waits.yield_ns / 1000:g} µs at most; then sleep",
+            f"hold       {self.waits.hold_ns / 1000:g} µs",
+            f"pages      {huge_pages()}",
+        ]
+        for seat in self.seats:
+            where = "any core" if seat.core is None else f"core {seat.core}"
+            lines.append(f"{where:10} {seat.name}")
+        return "\n".join(lines)
+
+
+def huge_pages(root: Path = Path("/")) -> str:
+    """Say what the system has switched on for private and for shared memory."""
+
+    def switched(name: str) -> str:
+        for word in _read(root / _THP / name).split():
+            if word.startswith("["):
+                return word.strip("[]")
+        return "unknown"
+
+    return f"huge pages: {switched('enabled')} if private, {switched('shmem_enabled')} if shared"

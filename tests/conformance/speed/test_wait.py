@@ -1,0 +1,438 @@
+"""SPEED-WAIT: which cores there are, how long threads spin on them, and who stands where."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simpler_ref import TensorArgType as T
+from simpler_ref import Worker, WorkerStartError, placement
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.placement import Cores, choose_waits, cpu_quota, find_cores
+from tests.support import DEADLINE_S, make_args, wait_until
+from tests.system.programs import Fork
+
+SPIN, SPARE, YIELD, HOLD = 50_000, 100_000, 3_000, 30_000
+
+
+# ---------------------------------------------------------------- the cores there are
+def system(root: Path, cgroup: str, mounts: list[str], limits: dict[str, str]) -> Path:
+    """Write the files of a system with control groups, and return its root."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(cgroup)
+    (root / "proc/self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    for name, text in limits.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+V2 = "24 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
+V1 = "33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+
+
+@pytest.mark.spec("SPEED-WAIT-1")
+@pytest.mark.parametrize(
+    ("limits", "cores"),
+    [
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "max 100000"}, None),
+        ({"a/b/cpu.max": "150000 100000", "a/cpu.max": "max 100000"}, 1.5),
+        ({"a/b/cpu.max": "400000 100000", "a/cpu.max": "100000 50000"}, 2.0),
+        ({"a/b/cpu.max": "10000 100000", "a/cpu.max": "50000 100000"}, 0.1),
+        ({"a/b/cpu.weight": "100", "other/cpu.max": "10000 100000"}, None),
+    ],
+)
+def test_the_smallest_quota_of_nested_groups_counts(tmp_path, limits, cores):
+    files = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
+    assert cpu_quota(system(tmp_path, "0::/a/b\n", [V2], files)) == cores
+
+
+@pytest.mark.spec("SPEED-WAIT-1")
+@pytest.mark.parametrize(
+    ("inner", "outer", "cores"),
+    [("-1", "-1", None), ("-1", "200000", 2.0), ("50000", "-1", 0.5), ("300000", "100000", 1.0)],
+)
+def test_quotas_of_the_first_version_of_control_groups_count(tmp_path, inner, outer, cores):
+    top = "sys/fs/cgroup/cpu"
+    limits = {
+        f"{top}/a/b/cpu.cfs_quota_us": inner,
+        f"{top}/a/b/cpu.cfs_period_us": "100000",
+        f"{top}/a/cpu.cfs_quota_us": outer,
+        f"{top}/a/cpu.cfs_period_us": "100000",
+    }
+    groups = "5:memory:/a/b\n4:cpu,cpuacct:/a/b\n0::/\n"
+    assert cpu_quota(system(tmp_path, groups, [V1], limits)) == cores
+
+
+@pytest.mark.spec("SPEED-WAIT-1")
+def test_a_container_that_sees_its_own_group_as_the_top_finds_its_quota(tmp_path):
+    mounts = [V2.replace(" / ", " /pods/mine ", 1)]
+    limits = {"sys/fs/cgroup/cpu.max": "200000 100000", "sys/fs/cgroup/x/cpu.max": "max 100000"}
+    assert cpu_quota(system(tmp_path, "0::/pods/mine/x\n", mounts, limits)) == 2.0
+
+
+@pytest.mark.spec("SPEED-WAIT-1")
+@pytest.mark.parametrize("cgroup", ["", "0::/a\n", "0::/../a\n", "1:name=systemd:/a\n"])
+def test_a_system_that_says_nothing_sets_no_quota(tmp_path, cgroup):
+    assert cpu_quota(system(tmp_path, cgroup, [V2], {})) is None
+    assert cpu_quota(tmp_path / "nothing") is None
+
+
+@pytest.mark.spec("SPEED-WAIT-1")
+@pytest.mark.parametrize(
+    ("quota", "available"), [(None, 4), (8.0, 4), (4.0, 4), (3.9, 3), (1.5, 1), (0.2, 1)]
+)
+def test_available_are_whole_cores_of_the_mask_and_of_the_quota(quota, available):
+    assert Cores((0, 1, 2, 3), quota).available == available
+
+
+@pytest.mark.spec("SPEED-WAIT-1", "SPEED-WAIT-8")
+def test_the_affinity_mask_at_init_counts():
+    first = min(os.sched_getaffinity(0))
+
+    def program():
+        with Worker(3, num_sub_workers=1) as before:
+            os.sched_setaffinity(0, {first})
+            with Worker(3, num_sub_workers=1) as after:
+                assert set(before.placement().cores.mask) >= {first}
+                assert after.placement().cores.mask == (first,)
+                assert after.placement().cores.available == 1
+                assert after._runtime.engine.mem[L.YIELD_NS] == 0
+
+    with Fork(program) as fork:
+        assert fork.wait() == 0
+
+
+def test_of_two_hyperthreads_of_a_core_one_comes_first(tmp_path, monkeypatch):
+    for core, mates in enumerate(("0-1", "0-1", "2,3", "2,3")):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{core}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(mates)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert find_cores(tmp_path).mask == (0, 2, 1, 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3})
+    assert find_cores(tmp_path).mask == (1, 2, 3)
+
+
+# ---------------------------------------------------------------- how long they spin
+def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
+    """Return an initialised Worker that finds so many cores."""
+    monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
+    made = Worker(3, num_sub_workers=workers, **settings)
+    made.init()
+    return made
+
+
+def times(worker: Worker) -> tuple[int, ...]:
+    mem = worker._runtime.engine.mem
+    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS))
+
+
+@pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
+@pytest.mark.parametrize(
+    ("cores", "workers", "expected"),
+    [
+        (1, 1, (SPIN, 0, HOLD)),
+        (1, 16, (SPIN, 0, HOLD)),
+        (2, 1, (SPIN, YIELD, HOLD)),
+        (2, 16, (SPIN, YIELD, HOLD)),
+        (4, 3, (SPIN, YIELD, HOLD)),
+        (4, 2, (SPARE, YIELD, HOLD)),
+    ],
+)
+def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, expected):
+    made = worker_on(monkeypatch, cores, workers)
+    try:
+        assert times(made) == expected
+        assert made.placement().waits == expected
+        assert made.placement().threads == workers + 1
+    finally:
+        made.close()
+
+
+@pytest.mark.spec("SPEED-WAIT-2")
+@pytest.mark.parametrize(
+    ("spin_us", "expected"),
+    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, HOLD))],
+)
+def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
+    made = worker_on(monkeypatch, 2, 1, spin_us=spin_us)
+    try:
+        assert times(made) == expected
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "words"),
+    [
+        ({"spin_us": -1}, ValueError, "spin_us=-1"),
+        ({"spin_us": 2e6}, ValueError, "spin_us=2000000"),
+        ({"spin_us": "long"}, TypeError, "spin_us='long'"),
+        ({"pin": 1}, TypeError, "pin=1"),
+        ({"pin": None}, TypeError, "pin=None"),
+    ],
+)
+def test_what_is_no_time_or_no_truth_value_is_refused(setting, error, words):
+    with pytest.raises(error, match=words):
+        Worker(3, **setting)
+
+
+@pytest.mark.spec("SPEED-WAIT-2")
+def test_a_thread_that_waits_is_never_more_patient_than_the_table_says(driver):
+    patience = driver._worker(0) + L.W_PATIENCE
+    for limit in (0, 10, 3000):
+        driver.mem[L.YIELD_NS] = limit
+        for _ in range(200):
+            driver.x.offer_core(driver.mem, patience)
+            assert driver.mem[patience] <= limit + limit // L.PATIENCE_STEPS
+        driver.mem[patience] = 0
+
+
+@pytest.mark.spec("SPEED-WAIT-3")
+def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver):
+    patience = driver._worker(0) + L.W_PATIENCE
+    core = {min(os.sched_getaffinity(0))}
+    before = os.sched_getaffinity(0)
+
+    def hog():
+        os.sched_setaffinity(0, core)
+        while True:
+            pass
+
+    with Fork(hog):
+        os.sched_setaffinity(0, core)
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            driver.mem[patience] = L.CROWDED_NS
+            while driver.mem[patience] != 0:
+                driver.x.offer_core(driver.mem, patience)
+                assert time.monotonic() < deadline
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+@pytest.mark.spec("SPEED-WAIT-3")
+def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypatch):
+    if INTERPRETED:  # Python itself takes longer than an offer may
+        monkeypatch.setattr(L, "CROWDED_NS", 1_000_000)
+    patience = driver._worker(0) + L.W_PATIENCE
+    limit = int(driver.mem[L.YIELD_NS])
+    seen = [0]
+    deadline = time.monotonic() + DEADLINE_S
+    while seen[-1] < YIELD:
+        driver.mem[L.YIELD_NS] = YIELD
+        driver.x.offer_core(driver.mem, patience)
+        seen.append(int(driver.mem[patience]))
+        assert seen[-1] - seen[-2] <= YIELD // L.PATIENCE_STEPS + 1
+        assert time.monotonic() < deadline, seen[-100:]
+    assert len(seen) > L.PATIENCE_STEPS // 2
+    driver.mem[L.YIELD_NS] = limit
+
+
+@pytest.mark.spec("SPEED-WAIT-3")
+def test_the_orch_thread_and_the_workers_learn(monkeypatch):
+    """Nobody is patient who has just been made; a worker that waits alone becomes so."""
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(lambda: None)
+        mem = w._runtime.engine.mem
+        words = [L.ORCH_PATIENCE, int(mem[L.A_WORKERS]) + L.W_PATIENCE]
+        mem[L.YIELD_NS] = 1000  # the first offer that nobody takes shows
+        if INTERPRETED:
+            monkeypatch.setattr(L, "CROWDED_NS", 1_000_000)
+        assert [mem[word] for word in words] == [0, 0]
+
+        def learned():
+            w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(20)])
+            return all(0 < mem[word] <= 1100 for word in words)
+
+        wait_until(learned)
+
+
+# ---------------------------------------------------------------- who stands where
+def order() -> list[int]:
+    """Return the cores in the order in which they are given away."""
+    mask = find_cores().mask
+    return [*mask[1:], *mask[:1]]
+
+
+def expected_seats(count: int) -> list[set[int]]:
+    cores = order()
+    return [{cores[i]} if i < len(cores) else set(cores) for i in range(count)]
+
+
+def tell_mask(args):
+    """Write down where this worker may run."""
+    row = args.tensor(0).numpy()
+    row[:] = 0
+    row[list(os.sched_getaffinity(0))] = 1
+
+
+def masks(w: Worker, handle, workers: int) -> list[set[int]]:
+    """Return where each worker may run, as a group of all of them sees it."""
+    rows = w.share(np.zeros((workers, 1 + max(find_cores().mask)), np.int64))
+
+    def graph(orch, args, config):
+        orch.submit_sub_group(handle, [make_args((rows[i], T.INOUT)) for i in range(workers)])
+
+    w.run(graph)
+    return sorted((set(np.flatnonzero(row).tolist()) for row in rows), key=lambda s: (len(s), *s))
+
+
+def as_sorted(sets) -> list[set[int]]:
+    return sorted(sets, key=lambda s: (len(s), *sorted(s)))
+
+
+@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-8")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("more", [-1, 0, 2])
+def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, more):
+    workers = max(1, len(order()) + more)
+    before = os.sched_getaffinity(0)
+    with Worker(3, num_sub_workers=workers, pin=True, child_mode=mode) as w:
+        handle = w.register(tell_mask)
+        assert w.placement().seats == ()
+        found = masks(w, handle, workers)
+        assert found == as_sorted(expected_seats(workers))
+        seats = w.placement().seats
+        assert [seat.core for seat in seats] == [
+            *order()[:workers],
+            *[None] * (workers - len(order())),
+        ]
+        assert [seat.name.split()[:2] for seat in seats] == [
+            ["sub_worker", str(i)] for i in range(workers)
+        ]
+        assert os.sched_getaffinity(0) == before
+        for thread in Path("/proc/self/task").iterdir():
+            if mode == "process":
+                assert os.sched_getaffinity(int(thread.name)) == before
+
+
+@pytest.mark.spec("SPEED-WAIT-4")
+def test_nobody_is_pinned_unless_asked_for():
+    with Worker(3, num_sub_workers=2) as w:
+        assert masks(w, w.register(tell_mask), 2) == [set(order())] * 2
+        assert [seat.core for seat in w.placement().seats] == [None, None]
+
+
+@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-5")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_nested_worker_comes_before_those_below_it(mode):
+    width = 1 + max(find_cores().mask)
+    child = Worker(3, num_sub_workers=2)
+    leaf = child.register(tell_mask)
+    parent = Worker(4, num_sub_workers=1, pin=True, child_mode=mode)
+    parent.add_worker(child)
+
+    def below(orch, args, config):
+        tell_mask(args)
+        everybody = args.tensor(1).numpy()
+        orch.submit_sub_group(leaf, [make_args((everybody[i], T.INOUT)) for i in range(2)])
+
+    spread, alone = parent.register(below), parent.register(tell_mask)
+    with parent:
+        rows = parent.share(np.zeros((4, width), np.int64))
+
+        def graph(orch, args, config):
+            orch.submit_next_level(spread, make_args((rows[0], T.INOUT), (rows[1:3], T.INOUT)))
+            orch.submit_sub(alone, make_args((rows[3], T.INOUT)))
+
+        parent.run(graph)
+        found = [set(np.flatnonzero(row).tolist()) for row in rows]
+        seats = expected_seats(4)
+        assert found[0] == seats[0], "the nested Worker"
+        assert as_sorted(found[1:3]) == as_sorted(seats[1:3]), "its workers"
+        assert found[3] == seats[3], "the parent's own"
+        assert parent.placement().threads == 5
+        if mode == "process":
+            pid = parent.worker_pids()[0]
+            others = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
+            free = [os.sched_getaffinity(one) for one in others if one != pid]
+            assert free and all(mask == set(order()) for mask in free)
+
+
+@pytest.mark.spec("SPEED-WAIT-5")
+@pytest.mark.parametrize("setting", [{"pin": True}, {"spin_us": 5}])
+def test_a_child_with_settings_for_the_whole_tree_is_refused(setting):
+    parent = Worker(4)
+    with pytest.raises(ValueError, match="outermost"):
+        parent.add_worker(Worker(3, num_sub_workers=1, **setting))
+    parent.add_worker(Worker(3, num_sub_workers=1))
+
+
+@pytest.mark.spec("SPEED-WAIT-5")
+def test_a_child_waits_as_its_parent_says():
+    child = Worker(3, num_sub_workers=1)
+    parent = Worker(4, spin_us=7)
+    parent.add_worker(child)
+
+    def look(orch, args, config):
+        args.tensor(0).numpy()[:] = times(child)
+
+    handle = parent.register(look)
+    with parent:
+        seen = parent.empty(3, np.int64)
+        parent.run(
+            lambda orch, *_: orch.submit_next_level(handle, make_args((seen, T.OUTPUT_EXISTING)))
+        )
+        assert tuple(seen) == times(parent) == choose_waits(find_cores().available, 3, 7)
+
+
+@pytest.mark.spec("SPEED-WAIT-6")
+def test_a_successor_stands_where_the_dead_worker_stood():
+    with Worker(3, num_sub_workers=2, pin=True) as w:
+        handle = w.register(tell_mask)
+        before = masks(w, handle, 2)
+        first = w.worker_pids()[0]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: first not in w.worker_pids())
+        assert masks(w, handle, 2) == before
+        assert first not in w.worker_pids()
+        assert os.sched_getaffinity(w.worker_pids()[0]) == expected_seats(1)[0]
+
+
+@pytest.mark.spec("SPEED-WAIT-7")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_core_that_is_not_there_makes_the_start_fail(monkeypatch, mode, capfd):
+    monkeypatch.setattr(placement, "find_cores", lambda: Cores((1000,), None))
+    w = Worker(3, num_sub_workers=1, pin=True, child_mode=mode)
+    with w, pytest.raises(WorkerStartError, match="cannot pin to core 1000"):
+        w.start()
+
+
+@pytest.mark.spec("SPEED-WAIT-8")
+def test_a_placement_can_be_read():
+    with Worker(3, num_sub_workers=1, pin=True, spin_us=7) as w:
+        w.start()
+        text = str(w.placement())
+        for words in ("available", "7 µs", "huge pages", f"core {order()[0]}", "sub_worker 0"):
+            assert words in text
+    with pytest.raises(RuntimeError, match="closed"):
+        w.placement()
+
+
+# ---------------------------------------------------------------- python -m simpler_ref
+def ask(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "simpler_ref", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.spec("SPEED-WAIT-8")
+def test_the_command_line_says_what_a_worker_would_find():
+    done = ask("16")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{find_cores().available} available" in done.stdout
+    assert "threads    17\n" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("many",), ("1", "2"), ("-1",)])
+def test_the_command_line_refuses_what_is_no_number_of_workers(words):
+    done = ask(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage:") and done.stdout == ""
