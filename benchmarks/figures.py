@@ -136,6 +136,16 @@ FIGURES: dict[str, Figure] = {
     "idle_16": Figure(
         "life", "CPU of an idle Worker, 16 workers", "%", target=0.1, original=100.0, grain=0.01
     ),
+    # 64 MiB: time in a task as a multiple of the time in this process, or of later tasks
+    "large_read": Figure("64 MiB", "read by a task ÷ read here", "×", target=1.25),
+    "large_write": Figure("64 MiB", "written by a task ÷ written here", "×", target=1.25),
+    "large_fresh": Figure(
+        "64 MiB", "untouched: written by a task ÷ written here", "×", target=1.25
+    ),
+    "large_first": Figure("64 MiB", "a worker's first write ÷ later ones", "×"),
+    "large_first_populated": Figure("64 MiB", "the same with populate=True", "×", target=1.25),
+    "large_here": Figure("64 MiB", "first write here ÷ later ones", "×"),
+    "large_here_populated": Figure("64 MiB", "the same with populate=True", "×", target=1.25),
     # memory
     "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes", grain=20.5),
     "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB", grain=2.0),

@@ -34,6 +34,7 @@ from .jit.fail_points import (
 )
 from .jit.kernel import FAIL_POINTS
 from .leaves import Leaf
+from .shared_arrays import populate_again
 from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
 
 _COUNTS = struct.Struct("<ii")
@@ -463,6 +464,8 @@ def serve_mailbox(
         try:
             kind.start(desk)
             callables = LocalCallables(kind, snapshot)
+            if not in_thread:
+                populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
         except BaseException as exception:
             write_error(desk.box(0), desk.trace(0), exception)

@@ -54,7 +54,7 @@ class Engine:
         make_private(region, 8 * geometry[L.PRIVATE])
         self.mem = region[: 8 * words].view(np.int64)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
-        self.heap = create_region(size * ring_depth)
+        self.heap = create_region(size * ring_depth, huge=True)
         base: int = self.heap.ctypes.data
         self.placement = placement or Placement.find(1 + next_level + sub)
         spin_ns, yield_ns, hold_ns = self.placement.waits

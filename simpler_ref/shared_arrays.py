@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import mmap
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,12 +31,14 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MADV_HUGEPAGE = 14
 _MADV_WIPEONFORK = 18
+_MADV_POPULATE_WRITE = 23
 
 
-def create_region(nbytes: int) -> Array:
+def create_region(nbytes: int, *, huge: bool = False) -> Array:
     """Return fresh, zeroed bytes that this process and all it forks from now on share.
 
-    Pages take memory only once they are touched.
+    Pages take memory only once they are touched. With `huge` they are huge pages where the system
+    allows that for shared memory: the first touch then costs a third, and workers find them mapped.
 
     Raises
     ------
@@ -50,6 +54,9 @@ def create_region(nbytes: int) -> Array:
             f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
             "arena_size and task_window set the sizes"
         ) from error
+    if huge:
+        with suppress(OSError):  # a kernel without them
+            mapping.madvise(_MADV_HUGEPAGE)
     return np.frombuffer(mapping, np.uint8)
 
 
@@ -81,6 +88,44 @@ def make_private(region: Array, start: int) -> None:
         libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
 
 
+# ---------------------------------------------------------------- pages made ahead of their use
+_populated: dict[int, int] = {}
+"""Arrays whose pages were asked for ahead: address → bytes."""
+
+
+def populate(address: int, nbytes: int) -> None:
+    """Make the pages of some memory, and enter them into this process's page table.
+
+    A kernel older than 5.14 cannot: they are made when they are touched, as ever.
+
+    Raises
+    ------
+    MemoryError
+        There is not so much memory.
+    """
+    first = address // PAGE * PAGE
+    length = round_up(address + nbytes, PAGE) - first
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_POPULATE_WRITE):
+        code = ctypes.get_errno()
+        if code != errno.EINVAL:
+            raise MemoryError(
+                f"the pages of {nbytes} bytes of shared memory cannot be made "
+                f"({os.strerror(code)}); ask for less, or leave populate out"
+            )
+
+
+def populate_again() -> None:
+    """In a process just forked, enter the pages of all arrays with `populate` into its page table.
+
+    A page table does not come along with shared memory. Without this the first write of a worker
+    would cost a fault for each page, three times as much as the write itself.
+    """
+    for address, nbytes in list(_populated.items()):
+        with suppress(MemoryError):  # they are entered one by one, then
+            populate(address, nbytes)
+
+
 class Arena:
     """Memory for users' tensors: first fit over free spans, given back with the last reference.
 
@@ -91,20 +136,20 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = create_region(nbytes)
+        self.memory = create_region(nbytes, huge=True)
         self.base: int = self.memory.ctypes.data
         self.size = int(self.memory.nbytes)
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
 
-    def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
-        """Return an uninitialised array of the arena.
+    def empty(self, shape: int | Sequence[int], dtype: Any, populate: bool = False) -> Array:
+        """Return an uninitialised array of the arena; its pages are made at once with `populate`.
 
         Raises
         ------
         MemoryError
-            No free span is long enough.
+            No free span is long enough; or there is not so much memory.
         TypeError, ValueError
             No dtype, or one of Python objects, which are private to a process; a negative dimension.
         """
@@ -121,8 +166,17 @@ class Arena:
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
         weakref.finalize(owner, self._returned.append, (offset, length)).atexit = False
+        if populate:
+            self._populate(owner)
         array: Array = np.ndarray(sizes, kind, buffer=owner)
         return array
+
+    @staticmethod
+    def _populate(owner: Array) -> None:
+        address = owner.ctypes.data
+        populate(address, owner.nbytes)
+        _populated[address] = owner.nbytes
+        weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
     def _take(self, length: int) -> int:
         with self._lock:

@@ -591,15 +591,27 @@ class Worker:
             self._runtime.orch._close()
 
     # ------------------------------------------------------------ memory
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = np.float32, *, populate: bool = False
+    ) -> Array:
         """Return an uninitialised numpy array that all workers share, also after the start.
+
+        Parameters
+        ----------
+        shape : int | Sequence[int]
+            Elements, per dimension.
+        dtype : Any
+            What numpy takes for a dtype, but for Python objects.
+        populate : bool
+            Make the memory now, not page by page as it is touched; workers that are started later map
+            it before their first task.
 
         Raises
         ------
         MemoryError
-            The arena is full.
+            The arena is full; or, with `populate`, the system has not so much memory.
         """
-        return self._live().arena.empty(shape, dtype)
+        return self._live().arena.empty(shape, dtype, populate)
 
     def share(self, array: Any) -> Array:
         """Return a contiguous copy of an array in memory that all workers share."""

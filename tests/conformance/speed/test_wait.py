@@ -1,6 +1,7 @@
 """SPEED-WAIT: which cores there are, how long threads spin on them, and who stands where."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import TensorArgType as T
-from simpler_ref import Worker, WorkerStartError, placement
+from simpler_ref import Worker, WorkerStartError, placement, shared_arrays
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.placement import Cores, choose_waits, cpu_quota, find_cores
@@ -415,6 +416,82 @@ def test_a_placement_can_be_read():
             assert words in text
     with pytest.raises(RuntimeError, match="closed"):
         w.placement()
+
+
+# ---------------------------------------------------------------- memory made ahead of its use
+def resident(pid: int | str, array: np.ndarray) -> int:
+    """Return how many bytes of the mapping that holds an array are in a process's page table."""
+    address, inside = array.ctypes.data, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            inside = start <= address < end
+        elif inside and line.startswith("Rss:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("the array is in no mapping")
+
+
+BIG = 16 << 20
+
+
+@pytest.mark.spec("SPEED-WAIT-9")
+def test_an_array_made_with_populate_is_there_at_once():
+    with Worker(3) as w:
+        array = w.empty(BIG, np.uint8)
+        assert resident("self", array) < BIG // 2
+        more = w.empty((BIG // 8 + 1,), np.float64, populate=True)
+        assert resident("self", array) >= BIG
+        assert (more == 0).all()
+
+
+@pytest.mark.spec("SPEED-WAIT-9")
+@pytest.mark.parametrize("asked", [False, True])
+def test_workers_map_it_before_their_first_task(asked):
+    child = Worker(3, num_sub_workers=1)
+    child_leaf = child.register(lambda args: args.tensor(0).numpy().fill(os.getpid()))
+    w = Worker(4, num_sub_workers=1)
+    w.add_worker(child)
+
+    def below(orch, args, config):
+        orch.submit_sub(child_leaf, make_args((args.tensor(0), T.INOUT)))
+
+    handle = w.register(below)
+    with w:
+        pid = w.empty(1, np.int64)
+        array = w.empty(BIG, np.uint8, populate=asked)
+        gone = w.empty(BIG, np.uint8, populate=True)
+        del gone  # nobody will need it
+        w.start()
+        w.run(lambda orch, *_: orch.submit_next_level(handle, make_args((pid, T.INOUT))))
+        for one in (*w.worker_pids(), int(pid[0])):
+            assert (BIG <= resident(one, array) < 2 * BIG) if asked else resident(one, array) < BIG
+
+
+def test_an_array_that_is_gone_is_not_populated_again():
+    with Worker(3) as w:
+        before = dict(shared_arrays._populated)
+        array = w.empty(1 << 20, np.uint8, populate=True)
+        assert len(shared_arrays._populated) == len(before) + 1
+        view = array[5:]
+        del array
+        assert len(shared_arrays._populated) == len(before) + 1
+        del view
+        assert shared_arrays._populated == before
+
+
+def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch):
+    with pytest.raises(MemoryError, match="populate"):
+        shared_arrays.populate(shared_arrays.PAGE, 100)  # nothing is mapped there
+    with Worker(3, arena_size=1 << 20) as w:
+
+        def refuse(address, nbytes):
+            raise MemoryError("no")
+
+        with monkeypatch.context() as m:
+            m.setattr(shared_arrays, "populate", refuse)
+            with pytest.raises(MemoryError):
+                w.empty(1 << 20, np.uint8, populate=True)
+        assert w.empty(1 << 20, np.uint8).nbytes == 1 << 20
 
 
 # ---------------------------------------------------------------- python -m simpler_ref
