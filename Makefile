@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test lint bench bench-compare docs clean
+.PHONY: demo test lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -32,10 +32,13 @@ bench: $(STAMP)
 bench-compare: $(STAMP)
 	$(BIN)/python benchmarks/compare.py .benchmarks
 
+bench-peers: $(STAMP)
+	$(BIN)/python benchmarks/peers $(ARGS)
+
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .peers build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What others cost on the same graphs: ``python benchmarks/peers``, or ``make bench-peers``."""

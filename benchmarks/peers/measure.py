@@ -1,0 +1,264 @@
+"""Takes the figures: rounds over all peers, in each of which a peer starts, answers, and ends."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .catalogue import METGS, PEERS, RANDOM, WORKERS, WORKLOADS, Peer, Workload
+from .environments import Environments, SkippedError
+from .metg import efficiency, smallest_length
+from .session import BrokenError, LateError, Session, UnsupportedError
+
+LOOKS_BACK = 1000
+MOST_PRODUCERS = 3
+HEAVY_S = 3.0
+"""A workload that kept a peer longer than this in a round is left out after a few rounds."""
+HEAVY_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done to get a figure."""
+
+    rounds: int
+    runs: int
+    budget_s: float
+    """How long the runs of one workload in one round may take, the first one excepted."""
+    limit: float
+    """What the workloads' limits are multiplied by."""
+    patience_s: float
+    """When a runner that does not answer is ended."""
+    quick: bool
+    metg_s: float
+    """About how long a run in the search for METG takes."""
+    longest_task_s: float
+
+
+FULL = Effort(5, 5, 0.3, 1.0, 60.0, False, 0.02, 0.02)
+QUICK = Effort(1, 1, 0.05, 0.1, 30.0, True, 0.002, 0.0005)
+
+
+@dataclass
+class Taken:
+    """All that has been measured of one peer."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """For each figure one value a round, in seconds, per task where the workload says so."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The size of each workload that could be afforded."""
+    words: dict[str, str] = field(default_factory=dict)
+    """Why a figure is missing."""
+    spent: dict[str, float] = field(default_factory=dict)
+    starts: list[float] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    skipped: str = ""
+
+    def add(self, name: str, value: float) -> None:
+        self.values.setdefault(name, []).append(value)
+
+
+def random_graph(n: int, path: Path) -> Path:
+    """Write a random graph: up to three producers for each task, among the last thousand before it."""
+    if not path.exists():
+        generator = np.random.default_rng(n)
+        task = np.arange(n)[:, None]
+        producers = task - generator.integers(1, LOOKS_BACK + 1, size=(n, MOST_PRODUCERS))
+        several = generator.integers(0, MOST_PRODUCERS + 1, size=(n, 1))
+        producers[(np.arange(MOST_PRODUCERS) >= several) | (producers < 0)] = -1
+        producers[:, 1][producers[:, 1] == producers[:, 0]] = -1
+        same = (producers[:, 2] == producers[:, 0]) | (producers[:, 2] == producers[:, 1])
+        producers[:, 2][same] = -1
+        producers.astype(np.int32).tofile(path)
+    return path
+
+
+class Visit:
+    """One round of one peer."""
+
+    def __init__(
+        self, peer: Peer, taken: Taken, effort: Effort, environments: Environments
+    ) -> None:
+        self._peer = peer
+        self._taken = taken
+        self._effort = effort
+        self._environments = environments
+        self._session: Session | None = None
+
+    def run(self, names: Iterable[str]) -> None:
+        """Take the named figures."""
+        try:
+            for name in names:
+                if name in self._taken.words or self._is_heavy(name):
+                    continue
+                begin = time.monotonic()
+                self._take(name)
+                self._taken.spent[name] = time.monotonic() - begin
+        finally:
+            self._close()
+
+    def _is_heavy(self, name: str) -> bool:
+        rounds = len(self._taken.values.get(name, ()))
+        return rounds >= HEAVY_ROUNDS and self._taken.spent[name] > HEAVY_S
+
+    def _take(self, name: str) -> None:
+        try:
+            if name in METGS:
+                self._take_metg(name)
+            else:
+                self._take_workload(name)
+        except UnsupportedError as why:
+            self._taken.words[name] = f"n/a: {why}"
+        except LateError as why:
+            self._taken.words[name] = f"too slow: {why}"
+            self._close(patience_s=0.0)
+        except BrokenError as why:
+            self._taken.words[name] = f"failed: {why}"
+            self._close(patience_s=0.0)
+
+    # ------------------------------------------------------------ one figure
+    def _take_workload(self, name: str) -> None:
+        workload = WORKLOADS[name]
+        size = self._taken.sizes.get(name)
+        seconds: list[float] | None = None
+        tasks = 1
+        if size is None:
+            size, seconds, tasks = self._climb(name, workload)
+        if seconds is None or not (self._effort.quick or min(seconds) > HEAVY_S):
+            seconds, tasks = self._ask(workload, size, self._effort.runs, self._effort.budget_s)
+        self._taken.sizes[name] = size
+        self._taken.add(name, statistics.median(seconds) / (tasks if workload.per_task else 1))
+
+    def _climb(self, name: str, workload: Workload) -> tuple[int, list[float], int]:
+        """Return the largest size that takes no longer than the limit, and what it took."""
+        limit = workload.limit_s * self._effort.limit
+        sizes = workload.quick if self._effort.quick else workload.sizes
+        before = RANDOM[RANDOM.index(name) - 1] if name in RANDOM[1:] else None
+        if before is not None:
+            if before not in self._taken.values:
+                raise UnsupportedError(self._taken.words[before].removeprefix("n/a: "))
+            expected = self._taken.values[before][-1] * sizes[0]
+            if expected > limit:
+                raise UnsupportedError(f"a run would take about {expected:.0f} s")
+        at = 0
+        while True:
+            seconds, tasks = self._ask(workload, sizes[at], 1, 0.0)
+            affordable = [
+                i
+                for i, size in enumerate(sizes)
+                if i > at and size / sizes[at] * min(seconds) <= limit
+            ]
+            if not affordable:
+                return sizes[at], seconds, tasks
+            at = affordable[-1]
+
+    def _take_metg(self, name: str) -> None:
+        width = METGS[name].width
+        session = self._open()
+        spin_s = session.seconds_per_spin
+        effort = self._effort
+        if self._peer.workers == "none":
+            raise UnsupportedError("no workers")
+
+        def measure(length: float) -> float:
+            spins = max(1, round(length / spin_s))
+            steps = max(4, min(2000, round(effort.metg_s / (width * (length + overhead)))))
+            request = f"stencil width={width} steps={steps} spins={spins}"
+            seconds, tasks = self._ask_for(request, 3, 4 * effort.metg_s)
+            wall = statistics.median(seconds)
+            return efficiency(tasks, spins * spin_s, WORKERS, wall)
+
+        first, tasks = self._ask_for(f"stencil width={width} steps=8 spins=0", 1, 0.0)
+        overhead = statistics.median(first) / tasks
+        longest = max(effort.longest_task_s, 20 * overhead)
+        found = smallest_length(measure, overhead, spin_s, longest)
+        if found is None:
+            raise UnsupportedError(f"not even tasks of {longest * 1e3:.1f} ms reach it")
+        self._taken.add(name, found)
+
+    # ------------------------------------------------------------ asking
+    def _ask(
+        self, workload: Workload, size: int, runs: int, budget_s: float
+    ) -> tuple[list[float], int]:
+        graph = self._environments.folder / f"random-{size}.graph"
+        if "{graph}" in workload.request:
+            random_graph(size, graph)
+        return self._ask_for(workload.request.format(size=size, graph=graph), runs, budget_s)
+
+    def _ask_for(self, request: str, runs: int, budget_s: float) -> tuple[list[float], int]:
+        line = f"{request} repeats={runs} budget={budget_s}"
+        return self._open().ask(line, self._effort.patience_s)
+
+    def _open(self) -> Session:
+        if self._session is None:
+            command = self._environments.command(self._peer)
+            self._session = Session(
+                command,
+                self._environments.variables(self._peer, command),
+                self._environments.folder / f"{Path(self._peer.runner).stem}.out",
+                self._effort.patience_s,
+            )
+            self._taken.starts.append(self._session.start_s)
+            self._taken.versions = self._session.versions
+        return self._session
+
+    def _close(self, patience_s: float | None = None) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close() if patience_s is None else session.close(patience_s)
+
+
+def build(names: Iterable[str], environments: Environments) -> dict[str, Taken]:
+    """Make what each peer needs; a peer that cannot be had is marked as skipped."""
+    taken: dict[str, Taken] = {}
+    for name in names:
+        peer = PEERS[name]
+        one = taken[name] = Taken()
+        note(f"{peer.title}: ")
+        try:
+            environments.command(peer)
+            note("ready\n")
+        except SkippedError as why:
+            one.skipped = str(why)
+            note(f"skipped: {why}\n")
+    return taken
+
+
+def take(
+    taken: dict[str, Taken],
+    figures: list[str],
+    effort: Effort,
+    environments: Environments,
+    floor: Callable[[], float],
+) -> list[float]:
+    """Go round the peers; return the floor, measured before each visit."""
+    floors: list[float] = []
+    names = [name for name, one in taken.items() if not one.skipped]
+    for number in range(effort.rounds):
+        turn = number * len(names) // effort.rounds  # nobody always follows the same peer
+        for name in names[turn:] + names[:turn]:
+            if taken[name].skipped:
+                continue
+            note(f"round {number + 1} of {effort.rounds}: {PEERS[name].title} … ")
+            floors.append(floor())
+            begin = time.monotonic()
+            try:
+                Visit(PEERS[name], taken[name], effort, environments).run(figures)
+            except (LateError, BrokenError) as why:
+                taken[name].skipped = f"it does not start: {why}"
+                note(f"skipped: {why}\n")
+                continue
+            note(f"{time.monotonic() - begin:.1f} s\n")
+    return floors
+
+
+def note(text: str) -> None:
+    """Show how far it is."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,24 @@
+"""multiprocessing.Pool, one task to a message."""
+
+from __future__ import annotations
+
+import multiprocessing
+from contextlib import contextmanager
+
+from serve import WORKERS, DagPeer, by_levels, call, serve, versions
+
+
+@contextmanager
+def start():
+    """Give a pool, its workers started."""
+    with multiprocessing.Pool(WORKERS) as pool:
+
+        def each(calls):
+            return pool.map(call, calls, chunksize=1)
+
+        each([(abs, (-1,))] * 100)
+        yield DagPeer(versions("numpy", "scipy"), by_levels(each))
+
+
+if __name__ == "__main__":
+    serve(start)

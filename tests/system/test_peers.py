@@ -1,0 +1,149 @@
+"""``make bench-peers`` with small sizes and only what is installed already."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 110
+PEERS = ["own", "own_threads", "pool", "futures", "plain", "numpy"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("peers")
+
+
+def bench(folder, *options):
+    """Run the program; return the ended process."""
+    program = [sys.executable, str(ROOT / "benchmarks" / "peers")]
+    places = ["--folder", str(folder), "--save", str(folder / "peers.json")]
+    return subprocess.run(
+        [*program, "--quick", "--no-install", *places, *options],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=folder,
+    )
+
+
+def figures_of(folder):
+    return json.loads((folder / "peers.json").read_text())
+
+
+def test_every_workload_is_measured_or_says_why_not(folder):
+    done = bench(folder, "--only", ",".join(PEERS))
+    assert done.returncode == 0, done.stderr
+    report = figures_of(folder)
+    for title in report["titles"].values():
+        assert title in done.stdout
+    gaps = [
+        (name, peer, entry["why_not"])
+        for name, entries in report["results"].items()
+        for peer, entry in entries.items()
+        if "median" not in entry and not entry["why_not"].startswith("n/a")
+    ]
+    assert gaps == []
+    for name in ("independent", "chain", "stencil", "tree", "random_1e6", "send", "cholesky"):
+        for peer in PEERS[:-1]:
+            assert report["results"][name][peer]["median"] > 0
+    assert report["floor_us"]["median"] > 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_a_peer_in_c_is_compiled_and_measured(folder):
+    names = ["independent", "chain", "stencil", "tree", "random_1e3", "send", "receive", "metg_8"]
+    done = bench(folder, "--only", "openmp", "--workloads", ",".join(names))
+    assert done.returncode == 0, done.stderr
+    results = figures_of(folder)["results"]
+    for name in names[:-1]:
+        assert results[name]["openmp"]["median"] > 0
+
+
+def test_a_skipped_peer_shows_why(folder):
+    done = bench(folder, "--only", "dask,plain", "--workloads", "chain")
+    assert done.returncode == 0, done.stderr
+    assert "dask.distributed: skipped: distributed is not installed" in done.stdout
+    assert "dask" not in figures_of(folder)["results"]["chain"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--only", "ray,celery"], "celery: unknown; there are own, "),
+        (["--workloads", "fft"], "fft: unknown; there are independent, "),
+        (["--repeats", "0"], "0 is not a positive whole number"),
+    ],
+)
+def test_wrong_options_are_explained(folder, options, complaint):
+    done = bench(folder, *options)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- runners that misbehave
+@pytest.fixture
+def session(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import importlib
+
+    return importlib.import_module("peers.session")
+
+
+READY = 'print(\'{"versions": {}, "seconds_per_spin": 1.0}\', flush=True)'
+
+
+def start(session, tmp_path, *lines):
+    import os
+
+    program = [sys.executable, "-c", "\n".join(["import sys, time", *lines])]
+    return session.Session(program, os.environ, tmp_path / "log", timeout_s=30.0)
+
+
+def test_a_runner_that_does_not_answer_is_ended_with_all_it_started(session, tmp_path):
+    runner = start(
+        session,
+        tmp_path,
+        "import subprocess",
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']",
+        "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)",
+        READY,
+        "time.sleep(1000)",
+    )
+    try:
+        with pytest.raises(session.LateError, match=r"no answer within 0\.2 s"):
+            runner.ask("chain", 0.2)
+        family = runner._family()
+        assert len(family) == 2
+    finally:
+        runner.close(patience_s=0.0)
+    assert [one for one in family if one.is_running()] == []
+
+
+def test_a_runner_that_ends_is_reported_with_its_log(session, tmp_path):
+    with (
+        start(session, tmp_path, READY, "sys.exit('out of luck')") as runner,
+        pytest.raises(session.BrokenError, match="it has ended; see log"),
+    ):
+        runner.ask("chain", 30.0)
+    assert "out of luck" in (tmp_path / "log").read_text()
+
+
+def test_a_runner_that_never_becomes_ready_is_ended(session, tmp_path):
+    with pytest.raises(session.BrokenError):
+        start(session, tmp_path, "sys.exit(3)")
+
+
+def test_a_runner_may_refuse_a_workload_or_fail_at_it(session, tmp_path):
+    answers = ['{"unsupported": "no groups"}', '{"error": "the result is wrong"}']
+    lines = [f"sys.stdin.readline(); print('{one}', flush=True)" for one in answers]
+    with start(session, tmp_path, READY, *lines, "sys.stdin.read()") as runner:
+        with pytest.raises(session.UnsupportedError, match="no groups"):
+            runner.ask("group", 30.0)
+        with pytest.raises(session.BrokenError, match="the result is wrong"):
+            runner.ask("chain", 30.0)

@@ -1,0 +1,154 @@
+"""``make bench-compare``: it names what got slower by more than the noise, and nothing else."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+try:
+    compare = importlib.import_module("compare")
+    figures = importlib.import_module("figures")
+finally:
+    sys.path.remove(str(BENCHMARKS))
+
+FLOOR_US = 0.1
+
+
+def entry(median, spread=0.01, *, floor=FLOOR_US, floor_spread=0.0, rounds=7, **more):
+    """Return a figure of a saved run: a time in µs."""
+    plain = {"unit": "µs", "rounds": rounds, "median": median, "spread": spread}
+    ground = {"floor_us": floor, "floor_spread_us": floor_spread}
+    multiple = {"multiple": median / floor, "multiple_spread": spread / floor}
+    words = {"more_is_better": False, "informative": False}
+    return {**plain, **ground, **multiple, **words, **more}
+
+
+def share(value, **more):
+    """Return a figure of a saved run that is no time."""
+    plain = {"unit": "×", "rounds": 7, "median": value, "spread": 0.01}
+    return {**plain, "more_is_better": True, "informative": False, **more}
+
+
+def run(day=1, **entries):
+    """Return a saved run."""
+    floor = entries.get("chain_1", {}).get("floor_us", FLOOR_US)
+    entries.setdefault("floor", entry(floor, 0.0, floor=floor, informative=True))
+    return {
+        "datetime": f"2025-01-{day:02}T00:00:00",
+        "machine_info": {"cpu": {"brand_raw": "a machine", "count": 2}},
+        "commit_info": {"id": "c" * 40, "dirty": False},
+        "benchmarks": [{"extra_info": {"figures": entries}}, {"extra_info": {}}],
+    }
+
+
+def got_worse(old, new):
+    return compare.compare(old, new)[1]
+
+
+CHAIN = "run: chain of dependent tasks, 1 worker"
+
+
+def test_what_got_slower_by_more_than_the_noise_is_named():
+    before = run(chain_1=entry(1.0), stencil_1=entry(2.0))
+    after = run(chain_1=entry(1.2), stencil_1=entry(2.0))
+    assert got_worse(before, after) == [CHAIN]
+
+
+def test_a_change_within_the_noise_of_either_run_is_not_named():
+    assert got_worse(run(chain_1=entry(1.0, 0.1)), run(chain_1=entry(1.15, 0.0))) == []
+    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.15, 0.1))) == []
+
+
+def test_a_restless_floor_counts_as_noise():
+    before, after = entry(1.0, 0.0, floor_spread=0.01), entry(1.3, 0.0, floor_spread=0.01)
+    assert got_worse(run(chain_1=before), run(chain_1=after)) == []
+    calm = entry(1.3, 0.0)
+    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=calm)) == [CHAIN]
+
+
+def test_a_slower_machine_is_no_regression():
+    before = run(chain_1=entry(1.0))
+    assert got_worse(before, run(chain_1=entry(3.0, 0.03, floor=3 * FLOOR_US))) == []
+
+
+def test_a_quicker_machine_hides_no_regression_in_multiples_alone():
+    """More multiples but less time: the floor moved, the figure did not get worse."""
+    assert got_worse(run(chain_1=entry(1.0)), run(chain_1=entry(0.9, floor=FLOOR_US / 2))) == []
+
+
+def test_less_than_a_hundredth_is_no_change():
+    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.009, 0.0))) == []
+    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.011, 0.0))) == [CHAIN]
+
+
+def test_where_more_is_better_less_is_worse():
+    title = "workers: tasks of 1 ms, speed-up by a second worker"
+    assert got_worse(run(speed_up=share(1.9)), run(speed_up=share(1.5))) == [title]
+    assert got_worse(run(speed_up=share(1.5)), run(speed_up=share(1.9))) == []
+
+
+def test_a_figure_for_information_is_never_a_regression():
+    before = run(windowed_growth=share(1.0, informative=True))
+    assert got_worse(before, run(windowed_growth=share(0.1, informative=True))) == []
+
+
+def test_a_step_no_larger_than_the_grain_of_a_figure_is_no_change():
+    less = {"more_is_better": False, "unit": "bytes"}
+    grain = figures.FIGURES["live_task"].grain
+    before = run(live_task=share(300.0, **less))
+    assert got_worse(before, run(live_task=share(300.0 + 0.9 * grain, **less))) == []
+    assert got_worse(before, run(live_task=share(300.0 + 1.2 * grain, **less))) != []
+
+
+def test_a_single_round_says_nothing_about_noise():
+    lines, worse = compare.compare(
+        run(chain_1=entry(1.0, rounds=1)), run(chain_1=entry(9.0, rounds=1))
+    )
+    assert worse == []
+    assert any(line.startswith(CHAIN) and line.endswith("?") for line in lines)
+
+
+def test_a_figure_of_one_run_only_is_shown_as_such():
+    lines, worse = compare.compare(run(chain_1=entry(1.0)), run(chain_2=entry(1.0)))
+    assert worse == []
+    assert sum("only in the later run" in line for line in lines) == 1
+    assert sum("only in the earlier run" in line for line in lines) == 1
+
+
+# ---------------------------------------------------------------- the command
+def compared(folder, *runs):
+    for i, one in enumerate(runs):
+        (folder / f"{i}.json").write_text(json.dumps(one))
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "compare.py"), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_command_compares_the_two_latest_runs_and_fails_if_one_got_worse(tmp_path):
+    runs = [run(3, chain_1=entry(1.5)), run(1, chain_1=entry(9.0)), run(2, chain_1=entry(1.0))]
+    done = compared(tmp_path, *runs)
+    assert done.returncode == 1
+    assert f"1 got worse by more than the noise: {CHAIN}." in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_command_says_so_if_nothing_got_worse(tmp_path):
+    done = compared(tmp_path, run(1, chain_1=entry(1.0)), run(2, chain_1=entry(0.5)))
+    assert done.returncode == 0
+    assert "better" in done.stdout
+    assert "Nothing got worse by more than the noise of both runs." in done.stdout
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_command_needs_two_runs(tmp_path, count):
+    done = compared(tmp_path, *[run(1, chain_1=entry(1.0))] * count)
+    assert done.returncode == 2
+    assert "comparing takes two" in done.stdout

@@ -1,0 +1,263 @@
+"""The comparison with other runtimes: its arithmetic, its verdicts, and what it says about gaps."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(BENCHMARKS / "peers" / "runners"))
+try:
+    catalogue = importlib.import_module("peers.catalogue")
+    environments = importlib.import_module("peers.environments")
+    measure = importlib.import_module("peers.measure")
+    metg = importlib.import_module("peers.metg")
+    report = importlib.import_module("peers.report")
+    dags = importlib.import_module("dags")
+    serve = importlib.import_module("serve")
+finally:
+    del sys.path[:2]
+
+
+# ---------------------------------------------------------------- METG
+def overhead(cost, cores=2, ramp=1.0):
+    """Return the efficiency of a runtime whose tasks cost so much besides their work."""
+    return lambda length: metg.efficiency(1, length, cores, (length + cost * ramp) / cores)
+
+
+@pytest.mark.parametrize("cost", [3e-7, 5e-6, 2e-3])
+@pytest.mark.parametrize("guess", [1e-7, 1e-5, 1e-2])
+def test_metg_is_the_length_at_which_work_equals_overhead(cost, guess):
+    found = metg.smallest_length(overhead(cost), guess, 1e-9, 1.0)
+    assert found == pytest.approx(cost, rel=0.01)
+
+
+def test_metg_of_a_runtime_that_never_uses_half_of_the_cores_does_not_exist():
+    def one_core_at_a_time(length):
+        return metg.efficiency(100, length, 2, 100 * (length + 1e-6))
+
+    assert metg.smallest_length(one_core_at_a_time, 1e-6, 1e-9, 1e-2) is None
+
+
+def test_metg_is_not_sought_below_the_shortest_task():
+    assert metg.smallest_length(lambda length: 0.9, 1e-5, 1e-8, 1.0) == 1e-8
+
+
+def test_the_search_for_metg_measures_no_length_outside_of_its_range():
+    asked = []
+
+    def watched(length):
+        asked.append(length)
+        return overhead(1e-4)(length)
+
+    metg.smallest_length(watched, 1e-9, 1e-6, 1e-3)
+    assert min(asked) >= 1e-6
+    assert max(asked) <= 1e-3
+
+
+def test_efficiency_is_useful_work_over_cores_times_wall_time():
+    assert metg.efficiency(100, 1e-3, 2, 0.1) == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------- graphs
+GRAPHS = {
+    "independent": {"n": 7},
+    "chain": {"n": 7},
+    "stencil": {"width": 4, "steps": 5, "spins": 1},
+    "tree": {"leaves": 8},
+    "cholesky": {"n": 96, "tile": 32},
+    "send": {"mib": 1},
+    "receive": {"mib": 1},
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_run_in_order_gives_what_it_should(name):
+    dag = dags.GRAPHS[name](**GRAPHS[name])
+    values = dag.evaluate()
+    assert dag.agrees(values)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_wrong_value_is_noticed(name):
+    dag = dags.GRAPHS[name](**GRAPHS[name])
+    values = dag.evaluate()
+    values[-1] = values[-1] + 1
+    assert not dag.agrees(values)
+
+
+def test_a_stencil_of_two_cells_and_one_step_is_what_one_computes_by_hand():
+    assert dags.stencil_values(2, 1) == [1 + 0 + 1 + 1, 0 + 3 + 0 + 1]
+
+
+def test_a_level_holds_only_tasks_whose_producers_are_in_earlier_levels():
+    dag = dags.GRAPHS["cholesky"](n=128, tile=32)
+    level_of = {task: i for i, level in enumerate(dag.levels()) for task in level}
+    assert sorted(level_of) == list(range(len(dag)))
+    for task, producers in enumerate(dag.producers):
+        assert level_of[task] == 1 + max((level_of[one] for one in producers), default=-1)
+
+
+def test_a_random_graph_looks_back_a_thousand_tasks_and_names_nobody_twice(tmp_path):
+    graph = dags.read_graph(measure.random_graph(5000, tmp_path / "graph"))
+    task = np.arange(5000)[:, None]
+    used = graph >= 0
+    assert used.any()
+    assert (graph[used] < np.broadcast_to(task, graph.shape)[used]).all()
+    assert (task - graph)[used].max() <= measure.LOOKS_BACK
+    for row in graph.tolist():
+        named = [one for one in row if one >= 0]
+        assert len(set(named)) == len(named)
+    assert set(np.unique(used.sum(axis=1))) == {0, 1, 2, 3}
+
+
+def test_levels_and_futures_run_a_graph_to_the_same_end():
+    dag = dags.GRAPHS["stencil"](width=4, steps=6, spins=0)
+    by_levels = serve.by_levels(lambda calls: [function(*args) for function, args in calls])
+    by_futures = serve.by_futures(lambda function, *args: function(*args), lambda values: values)
+    assert by_levels(dag)() == by_futures(dag)() == dag.evaluate()
+
+
+def test_the_first_run_warms_up_and_is_not_counted():
+    runs = []
+    job = serve.Job(lambda: runs.append(len(runs)), lambda: True, 1)
+    assert len(serve.seconds_of(job, repeats=4, budget_s=60.0)) == 4
+    assert len(runs) == 5
+
+
+def test_a_run_that_takes_the_whole_budget_is_not_repeated():
+    job = serve.Job(lambda: None, lambda: True, 1)
+    assert len(serve.seconds_of(job, repeats=4, budget_s=0.0)) == 1
+
+
+def test_a_wrong_result_is_an_error_and_no_figure():
+    class Wrong:
+        def job(self, workload, parameters):
+            return serve._Open(serve.Job(lambda: None, lambda: False, 1))
+
+    said = serve.answer(Wrong(), "chain n=3 repeats=1 budget=1.0")
+    assert said == {"error": "AssertionError: the result is wrong"}
+
+
+# ---------------------------------------------------------------- the report
+def taken(**values):
+    one = measure.Taken(versions={"Peer": "1.0"}, starts=[0.5])
+    for name, several in values.items():
+        one.values[name] = several
+        if name in catalogue.WORKLOADS:
+            one.sizes[name] = catalogue.WORKLOADS[name].sizes[-1]
+    return one
+
+
+def test_the_report_has_the_median_and_the_spread_of_the_rounds():
+    made = report.make_report(
+        {"own": taken(chain=[1e-6, 2e-6, 3e-6, 4e-6, 50e-6])}, [1e-7, 1e-7], measure.FULL
+    )
+    entry = made["results"]["chain"]["own"]
+    assert entry["median"] == pytest.approx(3.0)
+    assert entry["spread"] == pytest.approx(1.0)
+    assert entry["multiple"] == pytest.approx(30.0)
+    assert "3.00 µs" in "\n".join(report.lines_of(made))
+
+
+def test_a_skipped_peer_is_in_the_report_with_the_reason():
+    made = report.make_report({"ray": measure.Taken(skipped="no wheel for it")}, [], measure.FULL)
+    assert made["peers"]["ray"]["skipped"] == "no wheel for it"
+    assert "  Ray: skipped: no wheel for it" in report.lines_of(made)
+
+
+def test_a_smaller_size_and_a_missing_figure_are_explained_in_the_table():
+    slow = taken(chain=[1e-3])
+    slow.sizes["chain"] = 64
+    slow.words["tree"] = "too slow: no answer within 60 s"
+    text = "\n".join(report.lines_of(report.make_report({"dask": slow}, [], measure.FULL)))
+    assert "(size 64 instead of 4096)" in text
+    assert "too slow: no answer within 60 s" in text
+
+
+def results(**figures):
+    return {name: {p: {"median": v} for p, v in peers.items()} for name, peers in figures.items()}
+
+
+def test_a_bound_is_met_up_to_its_value():
+    target = catalogue.Bound("", "own", "chain", 5.0)
+    assert report.judge(target, results(chain={"own": 5.0}))["met"] is True
+    assert report.judge(target, results(chain={"own": 5.1}))["met"] is False
+
+
+def test_the_worst_workload_and_the_best_peer_decide_who_is_ahead():
+    target = catalogue.Ahead("", "own", ("pool", "mpire"), ("independent", "chain"), 10.0)
+    figures = results(
+        independent={"own": 2.0, "pool": 19.0, "mpire": 43.0}, chain={"own": 1.0, "pool": 90.0}
+    )
+    verdict = report.judge(target, figures)
+    assert verdict["met"] is False
+    assert verdict["reached"] == pytest.approx(9.5)
+    assert "independent tasks: 9.50 × cheaper than multiprocessing.Pool" in verdict["words"]
+
+
+def test_growth_and_touching_compare_two_figures():
+    growth = catalogue.Growth("", "own", "random_1e6", "random_1e3", 1.2)
+    figures = results(random_1e6={"own": 3.0}, random_1e3={"own": 2.0})
+    assert report.judge(growth, figures)["met"] is False
+    touching = catalogue.Touching("", "own", ("send",), 1.1)
+    assert report.judge(touching, results(send={"own": 10.5, "plain": 10.0}))["met"] is True
+
+
+@pytest.mark.parametrize("target", catalogue.TARGETS, ids=lambda target: target.title)
+def test_a_target_without_figures_is_neither_met_nor_missed(target):
+    verdict = report.judge(target, {})
+    assert (verdict["met"], verdict["words"]) == (None, "not measured")
+
+
+@pytest.mark.parametrize("target", catalogue.TARGETS, ids=lambda target: target.title)
+def test_targets_name_peers_and_workloads_that_exist(target):
+    peers, workloads = set(), set()
+    for name, value in target._asdict().items():
+        if name in ("peer", "others"):
+            peers |= {value} if isinstance(value, str) else set(value)
+        elif name in ("workload", "workloads", "over", "under"):
+            workloads |= {value} if isinstance(value, str) else set(value)
+    assert peers
+    assert peers <= set(catalogue.PEERS)
+    assert workloads
+    assert workloads <= set(catalogue.TITLES)
+
+
+# ---------------------------------------------------------------- environments
+def test_without_installing_a_missing_package_is_a_reason_to_skip(tmp_path):
+    place = environments.Environments(tmp_path, install=False)
+    with pytest.raises(environments.SkippedError, match="joblib is not installed in joblib/"):
+        place.command(catalogue.PEERS["joblib"])
+
+
+def test_what_pip_says_is_the_reason_to_skip(tmp_path):
+    place = environments.Environments(tmp_path, install=True)
+    fails = [sys.executable, "-c", "print('fine so far'); exit('ERROR: no such thing')"]
+    with pytest.raises(environments.SkippedError, match="cannot: ERROR: no such thing"):
+        place._run(fails, tmp_path / "log", "cannot")
+    assert "fine so far" in (tmp_path / "log").read_text()
+
+
+def test_only_headers_come_out_of_an_archive(tmp_path):
+    import io
+    import tarfile
+
+    with tarfile.open(tmp_path / "source.tar.gz", "w:gz") as archive:
+        for name in (
+            "x-1/extern/taskflow/taskflow/taskflow.hpp",
+            "x-1/extern/taskflow/taskflow/core/graph.hpp",
+            "x-1/extern/taskflow/taskflow/../../../../escaped.hpp",
+            "x-1/setup.py",
+        ):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"// "))
+    place = tmp_path / "out"
+    environments.unpack_headers(tmp_path / "source.tar.gz", place)
+    files = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    assert files == ["taskflow/core/graph.hpp", "taskflow/taskflow.hpp"]
+    assert not list(tmp_path.rglob("escaped.hpp"))
