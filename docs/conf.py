@@ -18,7 +18,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
-    "peers",
+    "peers_page",
     "rule_links",
     "state_machine",
 ]

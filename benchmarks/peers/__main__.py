@@ -52,6 +52,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--workloads", type=names(TITLES), default=list(TITLES), help="workloads, a,b,c"
     )
     parser.add_argument("--repeats", type=positive, help="rounds over all peers")
+    parser.add_argument(
+        "--minutes", type=positive, help=f"for all rounds together; {FULL.minutes:g} if not given"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work?")
     parser.add_argument(
         "--no-install", action="store_true", help="use only what is installed already"
@@ -70,6 +73,8 @@ def main() -> int:
     effort = QUICK if options.quick else FULL
     if options.repeats:
         effort = replace(effort, rounds=options.repeats)
+    if options.minutes:
+        effort = replace(effort, minutes=float(options.minutes))
     begin = time.monotonic()
     environments = Environments(options.folder, install=not options.no_install)
     taken = build(options.only, environments)

@@ -86,6 +86,9 @@ PEERS: dict[str, Peer] = {
 """In the order of the table."""
 
 
+OWN_PEERS = tuple(name for name, peer in PEERS.items() if peer.own)
+
+
 class Workload(NamedTuple):
     """One graph, or a search over graphs."""
 
@@ -97,11 +100,13 @@ class Workload(NamedTuple):
     quick: tuple[int, ...]
     unit: str = "µs"
     per_task: bool = True
+    only: tuple[str, ...] = ()
+    """The peers that are asked; none: all."""
     limit_s: float = 1.0
     """How long a run may take: the largest size that is expected to take no longer is used."""
 
 
-def _random(exponent: str, size: int, quick: int, limit_s: float = 8.0) -> Workload:
+def _random(exponent: str, size: int, quick: int, limit_s: float = 4.0) -> Workload:
     return Workload(
         f"random graph, {exponent} tasks",
         "random path={graph}",
@@ -127,6 +132,20 @@ WORKLOADS: dict[str, Workload] = {
     "random_1e4": _random("10⁴", 10_000, 200),
     "random_1e5": _random("10⁵", 100_000, 300),
     "random_1e6": _random("10⁶", 1_000_000, 400, 20.0),
+    "submit": Workload(
+        "submit alone, three tensors",
+        "submit n={size}",
+        (8192,),
+        (64,),
+        only=(*OWN_PEERS, "starpu"),
+    ),
+    "one_worker": Workload(
+        "independent tasks, one worker",
+        "independent n={size} workers=1",
+        (16384,),
+        (64,),
+        only=OWN_PEERS,
+    ),
     "group": Workload("groups of two, per group", "group n={size} members=2", (100, 2000), (5, 10)),
     "send": Workload("64 MiB into a task", "send mib={size}", (64,), (1,), "ms", False),
     "receive": Workload("64 MiB out of a task", "receive mib={size}", (64,), (1,), "ms", False),

@@ -18,6 +18,8 @@ from .session import BrokenError, LateError, Session, UnsupportedError
 
 LOOKS_BACK = 1000
 MOST_PRODUCERS = 3
+START_S = 600.0
+"""How long a runner may take until it is ready: the first one of ours may have to compile."""
 HEAVY_S = 3.0
 """A workload that kept a peer longer than this in a round is left out after a few rounds."""
 HEAVY_ROUNDS = 3
@@ -28,6 +30,8 @@ class Effort:
     """How much is done to get a figure."""
 
     rounds: int
+    minutes: float
+    """How long all rounds together may take, the first one excepted."""
     runs: int
     budget_s: float
     """How long the runs of one workload in one round may take, the first one excepted."""
@@ -41,8 +45,8 @@ class Effort:
     longest_task_s: float
 
 
-FULL = Effort(5, 5, 0.3, 1.0, 60.0, False, 0.02, 0.02)
-QUICK = Effort(1, 1, 0.05, 0.1, 30.0, True, 0.002, 0.0005)
+FULL = Effort(5, 11.0, 5, 0.2, 1.0, 60.0, False, 0.01, 0.02)
+QUICK = Effort(1, 11.0, 1, 0.05, 0.1, 30.0, True, 0.002, 0.0005)
 
 
 @dataclass
@@ -79,6 +83,10 @@ def random_graph(n: int, path: Path) -> Path:
     return path
 
 
+class NoStartError(Exception):
+    """A runner does not start; the text says why."""
+
+
 class Visit:
     """One round of one peer."""
 
@@ -95,7 +103,7 @@ class Visit:
         """Take the named figures."""
         try:
             for name in names:
-                if name in self._taken.words or self._is_heavy(name):
+                if name in self._taken.words or self._is_heavy(name) or not self._is_asked(name):
                     continue
                 begin = time.monotonic()
                 self._take(name)
@@ -106,6 +114,10 @@ class Visit:
     def _is_heavy(self, name: str) -> bool:
         rounds = len(self._taken.values.get(name, ()))
         return rounds >= HEAVY_ROUNDS and self._taken.spent[name] > HEAVY_S
+
+    def _is_asked(self, name: str) -> bool:
+        only = WORKLOADS[name].only if name in WORKLOADS else ()
+        return not only or self._peer in [PEERS[one] for one in only]
 
     def _take(self, name: str) -> None:
         try:
@@ -198,12 +210,15 @@ class Visit:
     def _open(self) -> Session:
         if self._session is None:
             command = self._environments.command(self._peer)
-            self._session = Session(
-                command,
-                self._environments.variables(self._peer, command),
-                self._environments.folder / f"{Path(self._peer.runner).stem}.out",
-                self._effort.patience_s,
-            )
+            try:
+                self._session = Session(
+                    command,
+                    self._environments.variables(self._peer, command),
+                    self._environments.folder / f"{Path(self._peer.runner).stem}.out",
+                    START_S,
+                )
+            except (LateError, BrokenError) as why:
+                raise NoStartError(f"it does not start: {why}") from None
             self._taken.starts.append(self._session.start_s)
             self._taken.versions = self._session.versions
         return self._session
@@ -237,10 +252,18 @@ def take(
     environments: Environments,
     floor: Callable[[], float],
 ) -> list[float]:
-    """Go round the peers; return the floor, measured before each visit."""
+    """Go round the peers; return the floor, measured before each visit.
+
+    A round that would not end in time is not begun, the first one excepted.
+    """
     floors: list[float] = []
+    begin_s = time.monotonic()
     names = [name for name, one in taken.items() if not one.skipped]
     for number in range(effort.rounds):
+        spent = time.monotonic() - begin_s
+        if number and spent / number * (number + 1) > effort.minutes * 60:
+            note(f"{number} rounds took {spent:.0f} s: no time for another one\n")
+            break
         turn = number * len(names) // effort.rounds  # nobody always follows the same peer
         for name in names[turn:] + names[:turn]:
             if taken[name].skipped:
@@ -250,8 +273,8 @@ def take(
             begin = time.monotonic()
             try:
                 Visit(PEERS[name], taken[name], effort, environments).run(figures)
-            except (LateError, BrokenError) as why:
-                taken[name].skipped = f"it does not start: {why}"
+            except NoStartError as why:
+                taken[name].skipped = str(why)
                 note(f"skipped: {why}\n")
                 continue
             note(f"{time.monotonic() - begin:.1f} s\n")

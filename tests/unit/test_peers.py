@@ -142,6 +142,94 @@ def test_a_wrong_result_is_an_error_and_no_figure():
     assert said == {"error": "AssertionError: the result is wrong"}
 
 
+# ---------------------------------------------------------------- rounds
+def rounds_taken(monkeypatch, effort, seconds_per_visit):
+    """Return which peers were visited, in order, by a clock that moves only while one is."""
+    visited, clock = [], [0.0]
+
+    def run(visit, figures):
+        visited.append(visit._peer.title)
+        clock[0] += seconds_per_visit
+
+    monkeypatch.setattr(measure.Visit, "run", run)
+    monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
+    several = {name: measure.Taken() for name in ("own", "pool", "ray")}
+    several["ray"].skipped = "no wheel"
+    floors = measure.take(several, [], effort, None, lambda: 1e-7)
+    assert len(floors) == len(visited)
+    return visited
+
+
+def test_every_round_visits_each_peer_that_is_there_and_they_take_turns(monkeypatch):
+    visited = rounds_taken(monkeypatch, measure.FULL, 1.0)
+    assert len(visited) == 2 * measure.FULL.rounds
+    rounds = [tuple(visited[i : i + 2]) for i in range(0, len(visited), 2)]
+    assert set(rounds) == {
+        ("simpler_ref", "multiprocessing.Pool"),
+        ("multiprocessing.Pool", "simpler_ref"),
+    }
+
+
+def test_no_round_is_begun_that_would_not_end_in_time(monkeypatch):
+    a_third = measure.FULL.minutes * 60 / 3
+    assert len(rounds_taken(monkeypatch, measure.FULL, a_third / 2 * 0.99)) == 6
+    assert len(rounds_taken(monkeypatch, measure.FULL, 1e6)) == 2
+
+
+class Answers:
+    """Stands for the session with a runner: a task takes so long, whatever it is."""
+
+    seconds_per_spin = 1e-8
+
+    def __init__(self, seconds_per_task):
+        self.each = seconds_per_task
+        self.asked = []
+
+    def ask(self, request, timeout_s):
+        self.asked.append(request)
+        _, parameters = serve.parse(request)
+        tasks = parameters.get("n") or parameters.get("steps", 1) * 8
+        return [self.each * tasks], tasks
+
+    def close(self, patience_s=None):
+        pass
+
+
+@pytest.fixture
+def visit(tmp_path):
+    """Return how to visit a peer whose tasks take so long; gives what was taken and asked."""
+
+    def make(seconds_per_task, *names, peer="pool"):
+        place = environments.Environments(tmp_path, install=False)
+        one = measure.Visit(catalogue.PEERS[peer], measure.Taken(), measure.FULL, place)
+        session = one._session = Answers(seconds_per_task)
+        one.run(names)
+        return one._taken, session.asked
+
+    return make
+
+
+def test_a_quick_peer_gets_the_size_that_is_meant_and_a_slow_one_what_it_can_do_in_time(visit):
+    assert visit(1e-6, "independent")[0].sizes == {"independent": 16384}
+    assert visit(2e-4, "independent")[0].sizes == {"independent": 4096}
+    assert visit(1.0, "independent")[0].sizes == {"independent": 64}
+
+
+def test_the_figure_is_time_per_task(visit):
+    taken, asked = visit(1e-5, "chain")
+    assert taken.values["chain"] == [pytest.approx(1e-5)]
+    assert asked[-1].startswith("chain n=4096 repeats=5 ")
+
+
+def test_a_peer_is_asked_only_for_what_concerns_it(visit):
+    assert visit(1e-6, "submit", "one_worker")[1] == []
+    assert len(visit(1e-6, "submit", peer="starpu")[1]) == 2
+
+
+def test_one_process_has_no_metg(visit):
+    assert visit(1e-6, "metg_8", peer="plain")[0].words == {"metg_8": "n/a: no workers"}
+
+
 # ---------------------------------------------------------------- the report
 def taken(**values):
     one = measure.Taken(versions={"Peer": "1.0"}, starts=[0.5])

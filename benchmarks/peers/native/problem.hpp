@@ -69,6 +69,8 @@ public:
     std::vector<std::int32_t> producer;
     std::vector<std::int64_t> value;
     bool one_cell = false;  // every task updates the same variable: value[0]
+    bool submit_only = false;  // what counts is the time until the last task is submitted,
+    double submitted = 0;      // which is then
     virtual ~Problem() = default;
     virtual void execute(int i) = 0;
     virtual bool agrees() = 0;
@@ -180,6 +182,24 @@ private:
         std::int64_t sum = i;
         for (auto k = first[i]; k < first[i + 1]; ++k) sum += of[producer[k]];
         return sum & MASK;
+    }
+};
+
+class ThreeTensors : public Problem {
+public:
+    explicit ThreeTensors(int n) {
+        for (int i = 0; i < n; ++i) add({i - 2, i - 1});
+        submit_only = true;
+    }
+    void execute(int i) override { value[i] = ((i > 0 ? value[i - 1] : 0) + (i > 1 ? value[i - 2] : 0) + 1) & MASK; }
+    bool agrees() override {
+        std::int64_t before = 0, last = 0;
+        for (const std::int64_t one : value) {
+            if (one != ((last + before + 1) & MASK)) return false;
+            before = last;
+            last = one;
+        }
+        return true;
     }
 };
 
@@ -300,6 +320,7 @@ inline std::unique_ptr<Problem> make_problem(const std::string &workload, const 
     if (workload == "random") return std::make_unique<Random>(p.at("path"));
     if (workload == "send") return std::make_unique<Touch>(whole(p, "mib"), false);
     if (workload == "receive") return std::make_unique<Touch>(whole(p, "mib"), true);
+    if (workload == "submit") return std::make_unique<ThreeTensors>(whole(p, "n"));
     if (workload == "group") throw Unsupported("no tasks that run on several workers at once");
 #ifdef WITH_BLAS
     if (workload == "cholesky") return std::make_unique<Cholesky>(whole(p, "n"), whole(p, "tile"));

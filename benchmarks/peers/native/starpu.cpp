@@ -51,6 +51,7 @@ struct StarPU {
     }
     void run(Problem &given) {
         for (int i = 0; i < given.tasks(); ++i) submit(given, i);
+        given.submitted = now();
         starpu_task_wait_for_all();
     }
 

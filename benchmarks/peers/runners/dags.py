@@ -177,6 +177,14 @@ def stencil_values(width: int, steps: int) -> list[int]:
     return row
 
 
+def sums_of_two(n: int) -> list[int]:
+    """Return what tasks compute that each add one to the sum of what the two before have computed."""
+    values = [0, 0]
+    for _ in range(n):
+        values.append((values[-1] + values[-2] + 1) & MASK)
+    return values[2:]
+
+
 def tree(leaves: int) -> Dag:
     """Return a sum over `leaves` tasks by pairs; `leaves` is a power of two."""
     producers: list[tuple[int, ...]] = [()] * leaves

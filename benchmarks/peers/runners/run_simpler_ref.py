@@ -8,6 +8,7 @@ only scalar says which task it is.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ SCOPE = 1024
 """Tasks of a random graph in one scope: what is done is not kept to the end of the run."""
 KEYS = 8192
 """Tensors that tell tasks of a random graph apart: more than the graph looks back."""
+BUFFERS = 64
 CELL = 8
 
 
@@ -217,6 +219,41 @@ def random(worker: Worker, path: str) -> Job:
     )
 
 
+def submit(worker: Worker, n: int) -> Job:
+    cells = Cells(worker, BUFFERS + 1)
+    value = cells.view
+
+    def leaf(args):
+        i = value[BUFFERS]  # the tasks follow each other, so a counter does
+        value[BUFFERS] = i + 1
+        value[(i + 2) % BUFFERS] = (value[i % BUFFERS] + value[(i + 1) % BUFFERS] + 1) & MASK
+
+    add = worker.register(leaf)
+    x = cells.tensors()[:BUFFERS]
+    triples = list(zip(x, x[1:] + x[:1], x[2:] + x[:2], strict=True))
+    spent = 0.0
+
+    def orchestrate(orch, args, config):
+        nonlocal spent
+        start = time.perf_counter()
+        submit_sub = orch.submit_sub
+        for i in range(n):
+            one, two, new = triples[i % BUFFERS]
+            a = TaskArgs()
+            a.add_tensor(one, T.INPUT)
+            a.add_tensor(two, T.INPUT)
+            a.add_tensor(new, T.OUTPUT_EXISTING)
+            submit_sub(add, a)
+        spent = time.perf_counter() - start
+
+    def run() -> float:
+        worker.run(orchestrate)
+        return spent
+
+    right = dags.sums_of_two(n)[-1]
+    return Job(run, lambda: value[(n + 1) % BUFFERS] == right, n, cells.clear)
+
+
 def group(worker: Worker, n: int, members: int) -> Job:
     cells = Cells(worker, n * members)
     marks = cells.view
@@ -353,7 +390,7 @@ def cholesky(worker: Worker, n: int, tile: int) -> Job:
 
 JOBS: dict[str, Callable[..., Job]] = {
     one.__name__: one
-    for one in (independent, chain, stencil, tree, random, group, send, receive, cholesky)
+    for one in (independent, chain, stencil, tree, random, submit, group, send, receive, cholesky)
 }
 
 
@@ -367,7 +404,8 @@ class SimplerRef:
     @contextmanager
     def job(self, workload: str, parameters: dict[str, Any]):
         """Give a Job, its workers ready."""
-        with Worker(level=3, num_sub_workers=WORKERS, child_mode=self._child_mode) as worker:
+        workers = parameters.pop("workers", WORKERS)
+        with Worker(level=3, num_sub_workers=workers, child_mode=self._child_mode) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             yield job

@@ -28,9 +28,7 @@ def number(value):
     """Write a number with about three digits."""
     if value >= 99.95:
         return f"{value:,.0f}".replace(",", " ")
-    return (
-        f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.0995 else f"{value:.3f}"
-    )
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def decades(low, high):
