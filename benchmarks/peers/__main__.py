@@ -80,10 +80,10 @@ def main() -> int:
     taken = build(options.only, environments)
     floor = Floor()
     try:
-        floors = take(taken, options.workloads, effort, environments, floor.sample)
+        around = take(taken, options.workloads, effort, environments, floor.sample)
     finally:
         floor.close()
-    report = make_report(taken, floors, effort)
+    report = make_report(taken, around, effort)
     print("\n".join(lines_of(report)))
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
     for path in [options.save, *([FOR_DOCS] if options.save_for_docs else [])]:

@@ -25,6 +25,8 @@ class Peer(NamedTuple):
     system: tuple[str, ...] = ()
     """Packages of the system."""
     own: bool = False
+    stays: bool = False
+    """It lives from round to round: it compiles at first, and sleeps while it is not asked."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables it is started with."""
 
@@ -35,10 +37,38 @@ FUTURES = "futures as arguments"
 WAITING = "none: the caller waits for each level"
 NONE = "none: one after another"
 OWN = "run_simpler_ref.py"
+COMPILED = "run_simpler_ref_compiled.py"
 
 PEERS: dict[str, Peer] = {
     "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
     "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
+    "own_many": Peer(
+        "simpler_ref, many in a call",
+        "processes",
+        INFERRED,
+        COMPILED,
+        ("many", "processes"),
+        own=True,
+        stays=True,
+    ),
+    "own_compiled": Peer(
+        "simpler_ref, compiled",
+        "processes",
+        INFERRED,
+        COMPILED,
+        ("compiled", "processes"),
+        own=True,
+        stays=True,
+    ),
+    "own_compiled_threads": Peer(
+        "simpler_ref, compiled, threads",
+        "threads",
+        INFERRED,
+        COMPILED,
+        ("compiled", "threads"),
+        own=True,
+        stays=True,
+    ),
     "starpu": Peer(
         "StarPU", "threads", INFERRED, "starpu.cpp", system=("libstarpu-dev", "libopenblas-dev")
     ),
@@ -220,25 +250,48 @@ class Touching(NamedTuple):
     slack: float
 
 
-PER_TASK = (
-    "independent",
-    "chain",
-    "stencil",
-    "tree",
-    "random_1e3",
-    "random_1e4",
-    "metg_2",
-    "metg_8",
-)
+PER_TASK = ("independent", "chain", "stencil", "tree", "random_1e3", "random_1e4", "random_1e5")
+SHORTEST = ("metg_2", "metg_8")
 POOLS = ("pool", "futures", "mpire", "loky", "joblib")
 DISTRIBUTED = ("ray", "dask", "parsl")
 NATIVE = ("openmp", "onetbb", "taskflow")
 
 Target = Bound | Ahead | Growth | Touching
 TARGETS: tuple[Target, ...] = (
-    Bound("METG(50 %), two workers, Python leaves", "own", "metg_8", 5.0),
-    Growth("10⁶ random tasks beside 10³, per task", "own", "random_1e6", "random_1e3", 1.2),
-    Touching("64 MiB in or out: touching it once", "own", ("send", "receive"), 1.1),
+    Bound("submit, compiled orchestration, three tensors", "own_compiled", "submit", 0.15),
+    Bound("many in one call, per task", "own_many", "submit", 0.1),
+    Bound("chain of compiled leaves", "own_compiled", "chain", 0.5),
+    Bound("independent compiled leaves, one worker", "own_compiled", "one_worker", 0.35),
+    Bound("METG(50 %), width 8, compiled", "own_compiled", "metg_8", 1.5),
+    Bound("METG(50 %), width 2, compiled", "own_compiled", "metg_2", 1.5),
+    Bound("METG(50 %), width 8, Python leaves", "own", "metg_8", 5.0),
+    Bound("METG(50 %), width 2, Python leaves", "own", "metg_2", 5.0),
+    Growth(
+        "10⁶ random tasks beside 10³, compiled", "own_compiled", "random_1e6", "random_1e3", 1.2
+    ),
+    Growth("10⁶ random tasks beside 10³, Python leaves", "own", "random_1e6", "random_1e3", 1.2),
+    Touching("64 MiB in or out of a task: touching it once", "own", ("send", "receive"), 1.1),
+    Ahead(
+        "ahead of StarPU on every row",
+        "own_compiled",
+        ("starpu",),
+        ("submit", *PER_TASK, *SHORTEST),
+        1.0,
+    ),
+    Ahead(
+        "within 2 × of OpenMP, oneTBB and Taskflow, processes",
+        "own_compiled",
+        NATIVE,
+        (*PER_TASK, *SHORTEST),
+        0.5,
+    ),
+    Ahead(
+        "level with OpenMP, oneTBB and Taskflow, threads",
+        "own_compiled_threads",
+        NATIVE,
+        (*PER_TASK, *SHORTEST),
+        0.9,
+    ),
     Ahead("10 × the best pool, Python leaves", "own", POOLS, ("independent", "chain"), 10.0),
     Ahead(
         "200 × Ray, dask and Parsl, Python leaves",

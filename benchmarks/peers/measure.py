@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from .catalogue import METGS, PEERS, RANDOM, WORKERS, WORKLOADS, Peer, Workload
 from .environments import Environments, SkippedError
@@ -18,6 +19,7 @@ from .session import BrokenError, LateError, Session, UnsupportedError
 
 LOOKS_BACK = 1000
 MOST_PRODUCERS = 3
+LISTEN_S = 0.2
 START_S = 600.0
 """How long a runner may take until it is ready: the first one of ours may have to compile."""
 HEAVY_S = 3.0
@@ -61,6 +63,8 @@ class Taken:
     """Why a figure is missing."""
     spent: dict[str, float] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
+    session: Session | None = None
+    """That of a peer that stays."""
     versions: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
 
@@ -97,7 +101,7 @@ class Visit:
         self._taken = taken
         self._effort = effort
         self._environments = environments
-        self._session: Session | None = None
+        self._session, taken.session = taken.session, None
 
     def run(self, names: Iterable[str]) -> None:
         """Take the named figures."""
@@ -108,7 +112,12 @@ class Visit:
                 begin = time.monotonic()
                 self._take(name)
                 self._taken.spent[name] = time.monotonic() - begin
-        finally:
+        except BaseException:
+            self._close(patience_s=0.0)
+            raise
+        if self._peer.stays:
+            self._taken.session = self._session
+        else:
             self._close()
 
     def _is_heavy(self, name: str) -> bool:
@@ -137,25 +146,26 @@ class Visit:
     # ------------------------------------------------------------ one figure
     def _take_workload(self, name: str) -> None:
         workload = WORKLOADS[name]
+        smaller = RANDOM[RANDOM.index(name) - 1] if name in RANDOM[1:] else ""
+        if smaller in self._taken.words:
+            self._taken.words[name] = self._taken.words[smaller]
+            return
         size = self._taken.sizes.get(name)
         seconds: list[float] | None = None
         tasks = 1
         if size is None:
-            size, seconds, tasks = self._climb(name, workload)
+            size, seconds, tasks = self._climb(workload, smaller)
         if seconds is None or not (self._effort.quick or min(seconds) > HEAVY_S):
             seconds, tasks = self._ask(workload, size, self._effort.runs, self._effort.budget_s)
         self._taken.sizes[name] = size
         self._taken.add(name, statistics.median(seconds) / (tasks if workload.per_task else 1))
 
-    def _climb(self, name: str, workload: Workload) -> tuple[int, list[float], int]:
+    def _climb(self, workload: Workload, smaller: str) -> tuple[int, list[float], int]:
         """Return the largest size that takes no longer than the limit, and what it took."""
         limit = workload.limit_s * self._effort.limit
         sizes = workload.quick if self._effort.quick else workload.sizes
-        before = RANDOM[RANDOM.index(name) - 1] if name in RANDOM[1:] else None
-        if before is not None:
-            if before not in self._taken.values:
-                raise UnsupportedError(self._taken.words[before].removeprefix("n/a: "))
-            expected = self._taken.values[before][-1] * sizes[0]
+        if smaller in self._taken.values:
+            expected = self._taken.values[smaller][-1] * sizes[0]
             if expected > limit:
                 raise UnsupportedError(f"a run would take about {expected:.0f} s")
         at = 0
@@ -245,18 +255,54 @@ def build(names: Iterable[str], environments: Environments) -> dict[str, Taken]:
     return taken
 
 
+@dataclass
+class Around:
+    """What the machine was like, each time before a peer was visited."""
+
+    floors: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    """Which share of the cores' time other programs had."""
+
+
+def others_share() -> float:
+    """Return which share of the cores' time anybody has while nothing of ours runs."""
+    before = psutil.cpu_times()
+    begin = time.perf_counter()
+    time.sleep(LISTEN_S)
+    passed = time.perf_counter() - begin
+    after = psutil.cpu_times()
+    idle = after.idle + after.iowait - before.idle - before.iowait
+    return min(1.0, max(0.0, 1 - idle / (passed * (psutil.cpu_count() or 1))))
+
+
 def take(
     taken: dict[str, Taken],
     figures: list[str],
     effort: Effort,
     environments: Environments,
     floor: Callable[[], float],
-) -> list[float]:
-    """Go round the peers; return the floor, measured before each visit.
+) -> Around:
+    """Go round the peers; return what the machine was like meanwhile.
 
     A round that would not end in time is not begun, the first one excepted.
     """
-    floors: list[float] = []
+    try:
+        return _rounds(taken, figures, effort, environments, floor)
+    finally:
+        for one in taken.values():
+            if one.session is not None:
+                one.session.close()
+                one.session = None
+
+
+def _rounds(
+    taken: dict[str, Taken],
+    figures: list[str],
+    effort: Effort,
+    environments: Environments,
+    floor: Callable[[], float],
+) -> Around:
+    around = Around()
     begin_s = time.monotonic()
     names = [name for name, one in taken.items() if not one.skipped]
     for number in range(effort.rounds):
@@ -269,7 +315,8 @@ def take(
             if taken[name].skipped:
                 continue
             note(f"round {number + 1} of {effort.rounds}: {PEERS[name].title} … ")
-            floors.append(floor())
+            around.others.append(others_share())
+            around.floors.append(floor())
             begin = time.monotonic()
             try:
                 Visit(PEERS[name], taken[name], effort, environments).run(figures)
@@ -278,7 +325,7 @@ def take(
                 note(f"skipped: {why}\n")
                 continue
             note(f"{time.monotonic() - begin:.1f} s\n")
-    return floors
+    return around
 
 
 def note(text: str) -> None:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from figures import number, summarise
+from figures import DISTURBED, number, summarise
 
 from .catalogue import (
     PEERS,
@@ -21,7 +21,7 @@ from .catalogue import (
     Target,
     Touching,
 )
-from .measure import Effort, Taken
+from .measure import Around, Effort, Taken
 
 SCALE = {"µs": 1e6, "ms": 1e3}
 Report = dict[str, Any]
@@ -42,13 +42,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def make_report(taken: Mapping[str, Taken], floors: list[float], effort: Effort) -> Report:
+def make_report(taken: Mapping[str, Taken], around: Around, effort: Effort) -> Report:
     """Return all figures; times in the unit of their workload."""
-    ground = summarise([value * 1e6 for value in floors] or [0.0])
+    ground = summarise([value * 1e6 for value in around.floors] or [0.0])
     report: Report = {
         "machine": machine(),
         "quick": effort.quick,
         "floor_us": {"median": ground.median, "spread": ground.spread},
+        "others": summarise(around.others or [0.0]).median,
         "titles": TITLES,
         "units": UNITS,
         "peers": {},
@@ -186,6 +187,11 @@ def lines_of(report: Report) -> list[str]:
         "",
         "versions and starts",
     ]
+    if report["others"] > DISTURBED:
+        lines.insert(
+            -2,
+            f"Other programs used {report['others']:.0%} of the cores: do not trust these figures.",
+        )
     for one in report["peers"].values():
         lines.append(f"  {one['title']}: {one_line(one)}")
     if report["quick"]:

@@ -14,6 +14,8 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 DATA = Path(__file__).parents[1] / "_data" / "peers.json"
+DISTURBED = 0.05
+"""Share of the cores' time used by other programs, from which the page says so."""
 SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 1e6}
 
 # what a drawing measures, in its own units; a phone shows it about as large as it is
@@ -231,7 +233,7 @@ class Figures:
     def is_expected(why):
         """Say whether a gap needs no explanation: the peer has nothing to compare."""
         return why.startswith(
-            ("n/a: one call", "n/a: no workers", "n/a: no tasks that run", "n/a: only ours")
+            ("n/a: one call", "n/a: no workers", "n/a: no tasks that run", "n/a: not with")
         )
 
     def ahead(self):
@@ -271,10 +273,14 @@ class Figures:
     def setting(self):
         """Return a sentence on the machine and the floor."""
         machine, floor = self.report["machine"], self.report["floor_us"]
-        return (
+        words = (
             f"Taken on {machine['cores']} cores of {machine['cpu']}, {machine['system']}. "
             f"The floor was {number(floor['median'])} µs ± {number(floor['spread'])}."
         )
+        if self.report["others"] > DISTURBED:
+            share = f"{self.report['others']:.0%}"
+            words += f" **Other programs used {share} of the cores: do not trust these figures.**"
+        return words
 
     def versions(self):
         """Return a table of the peers: how they work, versions, time to start."""

@@ -155,8 +155,9 @@ def rounds_taken(monkeypatch, effort, seconds_per_visit):
     monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
     several = {name: measure.Taken() for name in ("own", "pool", "ray")}
     several["ray"].skipped = "no wheel"
-    floors = measure.take(several, [], effort, None, lambda: 1e-7)
-    assert len(floors) == len(visited)
+    monkeypatch.setattr(measure, "others_share", lambda: 0.01)
+    around = measure.take(several, [], effort, None, lambda: 1e-7)
+    assert len(around.floors) == len(around.others) == len(visited)
     return visited
 
 
@@ -188,6 +189,8 @@ class Answers:
     def ask(self, request, timeout_s):
         self.asked.append(request)
         _, parameters = serve.parse(request)
+        if "path" in parameters:
+            return [self.each * 1000], 1000
         tasks = parameters.get("n") or parameters.get("steps", 1) * 8
         return [self.each * tasks], tasks
 
@@ -242,7 +245,9 @@ def taken(**values):
 
 def test_the_report_has_the_median_and_the_spread_of_the_rounds():
     made = report.make_report(
-        {"own": taken(chain=[1e-6, 2e-6, 3e-6, 4e-6, 50e-6])}, [1e-7, 1e-7], measure.FULL
+        {"own": taken(chain=[1e-6, 2e-6, 3e-6, 4e-6, 50e-6])},
+        measure.Around([1e-7, 1e-7]),
+        measure.FULL,
     )
     entry = made["results"]["chain"]["own"]
     assert entry["median"] == pytest.approx(3.0)
@@ -252,16 +257,38 @@ def test_the_report_has_the_median_and_the_spread_of_the_rounds():
 
 
 def test_a_skipped_peer_is_in_the_report_with_the_reason():
-    made = report.make_report({"ray": measure.Taken(skipped="no wheel for it")}, [], measure.FULL)
+    made = report.make_report(
+        {"ray": measure.Taken(skipped="no wheel for it")}, measure.Around(), measure.FULL
+    )
     assert made["peers"]["ray"]["skipped"] == "no wheel for it"
     assert "  Ray: skipped: no wheel for it" in report.lines_of(made)
+
+
+def test_a_restless_machine_is_mentioned():
+    calm, loud = measure.Around([1e-7], [0.01, 0.2, 0.0]), measure.Around([1e-7], [0.3, 0.5, 0.4])
+    said = [
+        "\n".join(report.lines_of(report.make_report({}, one, measure.FULL)))
+        for one in (calm, loud)
+    ]
+    assert "do not trust" not in said[0]
+    assert "Other programs used 40% of the cores: do not trust these figures." in said[1]
+
+
+def test_a_larger_random_graph_is_not_tried_after_a_smaller_one_was_too_much(visit):
+    taken, asked = visit(2e-3, "random_1e3", "random_1e4", "random_1e5")
+    assert list(taken.values) == ["random_1e3"]
+    assert len(asked) == 2
+    words = {"n/a: a run would take about 20 s"}
+    assert {taken.words[name] for name in ("random_1e4", "random_1e5")} == words
 
 
 def test_a_smaller_size_and_a_missing_figure_are_explained_in_the_table():
     slow = taken(chain=[1e-3])
     slow.sizes["chain"] = 64
     slow.words["tree"] = "too slow: no answer within 60 s"
-    text = "\n".join(report.lines_of(report.make_report({"dask": slow}, [], measure.FULL)))
+    text = "\n".join(
+        report.lines_of(report.make_report({"dask": slow}, measure.Around(), measure.FULL))
+    )
     assert "(size 64 instead of 4096)" in text
     assert "too slow: no answer within 60 s" in text
 

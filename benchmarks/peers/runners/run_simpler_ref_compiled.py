@@ -1,0 +1,518 @@
+"""simpler_ref with compiled leaves, submitted by a compiled orchestration function or many in one call.
+
+The first argument says which: ``compiled`` or ``many``. The second one says whether workers are processes
+or threads. The graphs are those of `dags`; each value is a tensor of one number, which the leaf gets
+as an array.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import dags
+import numpy as np
+from dags import MASK
+from numba import float64, int64, njit
+from serve import WORKERS, Job, UnsupportedError, serve, versions
+
+from simpler_ref import (
+    TaskArgs,
+    Worker,
+    __version__,
+    leaf,
+    orchestration,
+)
+from simpler_ref import TensorArgType as T
+from simpler_ref.task_interface import make_tensor
+
+SCOPE = 1024
+BUFFERS = 64
+DEPTH = 4
+"""Tasks that may wait at a worker."""
+
+
+# ---------------------------------------------------------------- leaves
+@njit(nogil=True)
+def spin(spins, x):
+    """Keep a core busy with a fixed amount of work: each step needs the result of the one before."""
+    for _ in range(spins):
+        x ^= x << 13
+        x ^= x >> 7
+        x ^= x << 17
+    return x
+
+
+@njit(nogil=True, fastmath=True)
+def sum_of(values):
+    """Return a sum whose order the compiler may choose."""
+    found = 0.0
+    for one in values:
+        found += one
+    return found
+
+
+@leaf
+def mark(marks: int64[:], i: int):
+    marks[i] += i + 1
+
+
+@leaf
+def add_one(cell: int64[:]):
+    cell[0] += 1
+
+
+@leaf
+def combine(left: int64[:], middle: int64[:], right: int64[:], new: int64[:], spins: int):
+    new[0] = spin(spins, middle[0])  # stored, lest the compiler leave the work out
+    new[0] = (left[0] + 3 * middle[0] + right[0] + 1) & MASK
+
+
+@leaf
+def combine_two(other: int64[:], middle: int64[:], new: int64[:], spins: int):
+    new[0] = spin(spins, middle[0])
+    new[0] = (2 * other[0] + 3 * middle[0] + 1) & MASK
+
+
+@leaf
+def put(new: int64[:], number: int):
+    new[0] = number & MASK
+
+
+@leaf
+def add(left: int64[:], right: int64[:], new: int64[:]):
+    new[0] = left[0] + right[0]
+
+
+@leaf
+def add_and_one(x: int64[:], y: int64[:], new: int64[:]):
+    new[0] = (x[0] + y[0] + 1) & MASK
+
+
+@leaf
+def mix_one(a: int64[:], new: int64[:], number: int):
+    new[0] = (number + a[0]) & MASK
+
+
+@leaf
+def mix_two(a: int64[:], b: int64[:], new: int64[:], number: int):
+    new[0] = (number + a[0] + b[0]) & MASK
+
+
+@leaf
+def mix_three(a: int64[:], b: int64[:], c: int64[:], new: int64[:], number: int):
+    new[0] = (number + a[0] + b[0] + c[0]) & MASK
+
+
+@leaf
+def total(words: int64[:], result: int64[:]):
+    result.view(float64)[0] = sum_of(words.view(float64))
+
+
+@leaf
+def fill(words: int64[:]):
+    words.view(float64)[:] = 2.0
+
+
+# ---------------------------------------------------------------- compiled orchestration
+@orchestration
+def independent(orch, args, config):
+    handle, marks, n = args
+    for i in range(n):
+        a = TaskArgs()
+        a.add_tensor(marks, T.NO_DEP)
+        a.add_scalar(i)
+        orch.submit_sub(handle, a)
+
+
+@orchestration
+def chain(orch, args, config):
+    handle, cell, n = args
+    for _ in range(n):
+        a = TaskArgs()
+        a.add_tensor(cell, T.INOUT)
+        orch.submit_sub(handle, a)
+
+
+@orchestration
+def stencil(orch, args, config):
+    handle, cells, width, steps, spins = args
+    for step in range(steps):
+        new = step % 2 * width
+        old = width - new
+        for i in range(width):
+            left, right = (i + width - 1) % width, (i + 1) % width
+            a = TaskArgs()
+            a.add_tensor(cells[old + left : old + left + 1], T.INPUT)
+            a.add_tensor(cells[old + i : old + i + 1], T.INPUT)
+            a.add_tensor(cells[old + right : old + right + 1], T.INPUT)
+            a.add_tensor(cells[new + i : new + i + 1], T.OUTPUT_EXISTING)
+            a.add_scalar(spins)
+            orch.submit_sub(handle, a)
+
+
+@orchestration
+def stencil_of_two(orch, args, config):
+    handle, cells, steps, spins = args
+    for step in range(steps):
+        new = step % 2 * 2
+        old = 2 - new
+        for i in range(2):
+            a = TaskArgs()
+            a.add_tensor(cells[old + 1 - i : old + 2 - i], T.INPUT)
+            a.add_tensor(cells[old + i : old + i + 1], T.INPUT)
+            a.add_tensor(cells[new + i : new + i + 1], T.OUTPUT_EXISTING)
+            a.add_scalar(spins)
+            orch.submit_sub(handle, a)
+
+
+@orchestration
+def tree(orch, args, config):
+    leaf_handle, sum_handle, cells, leaves = args
+    for i in range(leaves):
+        a = TaskArgs()
+        a.add_tensor(cells[i : i + 1], T.OUTPUT_EXISTING)
+        a.add_scalar(i)
+        orch.submit_sub(leaf_handle, a)
+    for k in range(leaves - 1):
+        a = TaskArgs()
+        a.add_tensor(cells[2 * k : 2 * k + 1], T.INPUT)
+        a.add_tensor(cells[2 * k + 1 : 2 * k + 2], T.INPUT)
+        a.add_tensor(cells[leaves + k : leaves + k + 1], T.OUTPUT_EXISTING)
+        orch.submit_sub(sum_handle, a)
+
+
+@orchestration
+def random(orch, args, config):
+    none, one, two, three, cells, graph = args
+    n = len(graph)
+    for start in range(0, n, SCOPE):
+        with orch.scope():
+            for i in range(start, min(start + SCOPE, n)):
+                a = TaskArgs()
+                count = 0
+                for k in range(3):
+                    p = graph[i, k]
+                    if p >= 0:
+                        a.add_tensor(cells[p : p + 1], T.INPUT)
+                        count += 1
+                a.add_tensor(cells[i : i + 1], T.OUTPUT_EXISTING)
+                a.add_scalar(i)
+                if count == 0:
+                    orch.submit_sub(none, a)
+                elif count == 1:
+                    orch.submit_sub(one, a)
+                elif count == 2:
+                    orch.submit_sub(two, a)
+                else:
+                    orch.submit_sub(three, a)
+
+
+@orchestration
+def groups(orch, args, config):
+    handle, marks, n = args
+    for i in range(n):
+        a = TaskArgs()
+        a.add_tensor(marks, T.NO_DEP)
+        a.add_scalar(2 * i)
+        b = TaskArgs()
+        b.add_tensor(marks, T.NO_DEP)
+        b.add_scalar(2 * i + 1)
+        orch.submit_sub_group(handle, (a, b))
+
+
+@orchestration
+def three(orch, args, config):
+    handle, cells, n = args
+    for i in range(n):
+        x, y, z = i % BUFFERS, (i + 1) % BUFFERS, (i + 2) % BUFFERS
+        a = TaskArgs()
+        a.add_tensor(cells[x : x + 1], T.INPUT)
+        a.add_tensor(cells[y : y + 1], T.INPUT)
+        a.add_tensor(cells[z : z + 1], T.OUTPUT_EXISTING)
+        orch.submit_sub(handle, a)
+
+
+@orchestration
+def pass_on(orch, args, config):
+    handle, given, got = args
+    a = TaskArgs()
+    a.add_tensor(given, T.INPUT)
+    a.add_tensor(got, T.OUTPUT_EXISTING)
+    orch.submit_sub(handle, a)
+
+
+@orchestration
+def bring_back(orch, args, config):
+    handle, got = args
+    a = TaskArgs()
+    a.add_tensor(got, T.OUTPUT_EXISTING)
+    orch.submit_sub(handle, a)
+
+
+# ---------------------------------------------------------------- many in one call
+def many_independent(orch, args, config):
+    handle, marks, n = args
+    orch.submit_sub_many(handle, [make_tensor(marks)], [T.NO_DEP], [np.arange(n)])
+
+
+def many_in_a_chain(orch, args, config):
+    handle, cell, n = args
+    orch.submit_sub_many(handle, [make_tensor(cell)], [T.INOUT], count=n)
+
+
+def many_in_rows(orch, args, config):
+    """Submit a stencil; `columns` are the tensors of two steps, and stand for all others."""
+    handle, columns, width, steps, spins = args
+    columns = [column * (steps // 2) + column[: steps % 2 * width] for column in columns]
+    tags = [T.INPUT] * (len(columns) - 1) + [T.OUTPUT_EXISTING]
+    orch.submit_sub_many(handle, columns, tags, [spins])
+
+
+def many_in_a_tree(orch, args, config):
+    put_handle, add_handle, cells, leaves = args
+    first, rest = cells[:leaves].reshape(-1, 1), cells[leaves:].reshape(-1, 1)
+    pairs = cells[:-1].reshape(-1, 2)
+    orch.submit_sub_many(put_handle, [first], [T.OUTPUT_EXISTING], [np.arange(leaves)])
+    tags = [T.INPUT, T.INPUT, T.OUTPUT_EXISTING]
+    orch.submit_sub_many(add_handle, [pairs[:, :1], pairs[:, 1:], rest], tags)
+
+
+def many_of_three(orch, args, config):
+    handle, tensors, n = args
+    shifted = [tensors[i:] + tensors[:i] for i in range(3)]
+    columns = [(one * (n // BUFFERS + 1))[:n] for one in shifted]
+    orch.submit_sub_many(handle, columns, [T.INPUT, T.INPUT, T.OUTPUT_EXISTING])
+
+
+# ---------------------------------------------------------------- jobs
+class Compiled:
+    """Opens a Worker for each request. What was compiled for one request serves the next."""
+
+    def __init__(self, way: str, child_mode: str) -> None:
+        self.versions = {"simpler_ref": __version__, **versions("numba", "numpy")}
+        self._way = way
+        self._child_mode = child_mode
+        self._compiled: set[Any] = set()
+
+    @contextmanager
+    def job(self, workload: str, parameters: dict[str, Any]):
+        """Give a Job, its workers ready."""
+        if workload not in JOBS or (self._way == "many" and workload not in MANY):
+            raise UnsupportedError(f"not with {WORDS[self._way]}")
+        workers = parameters.pop("workers", WORKERS)
+        width = parameters.get("width")
+        if (workload, width) not in self._compiled:
+            self._compiled.add((workload, width))
+            with self._open(WORKERS) as worker:
+                self._make(worker, workload, parameters | SMALL).run()
+        with self._open(workers) as worker:
+            job = self._make(worker, workload, parameters)
+            worker.start()
+            yield job
+
+    def _open(self, workers: int) -> Worker:
+        mode = self._child_mode
+        return Worker(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
+
+    def _make(self, worker: Worker, workload: str, parameters: dict[str, Any]) -> Job:
+        make = JOBS[workload]
+        wanted = inspect.signature(make).parameters
+        known = {name: value for name, value in parameters.items() if name in wanted}
+        return make(worker, self._way == "many", **known)
+
+
+def cells_of(worker: Worker, count: int) -> np.ndarray:
+    """Return shared numbers, all of them zero."""
+    cells = worker.empty((count,), np.int64)
+    cells[:] = 0
+    return cells
+
+
+def running(worker: Worker, function: Any, arguments: tuple[Any, ...]) -> Callable[[], None]:
+    """Return what is timed: a run of an orchestration function."""
+
+    def run() -> None:
+        worker.run(function, arguments)
+
+    return run
+
+
+def independent_job(worker: Worker, many: bool, n: int) -> Job:
+    marks = cells_of(worker, n)
+    function = many_independent if many else independent
+    right = np.arange(1, n + 1)
+    return Job(
+        running(worker, function, (worker.register(mark), marks, n)),
+        lambda: bool((marks == right).all()),
+        n,
+        lambda: marks.fill(0),
+    )
+
+
+def chain_job(worker: Worker, many: bool, n: int) -> Job:
+    cell = cells_of(worker, 1)
+    function = many_in_a_chain if many else chain
+    return Job(
+        running(worker, function, (worker.register(add_one), cell, n)),
+        lambda: cell[0] == n,
+        n,
+        lambda: cell.fill(0),
+    )
+
+
+def stencil_job(worker: Worker, many: bool, width: int, steps: int, spins: int) -> Job:
+    cells = cells_of(worker, 2 * width)
+    first = np.arange(width)
+    right = dags.stencil_values(width, steps)
+    last = (1 - steps & 1) * width
+    combine_row = worker.register(combine if width > 2 else combine_two)
+    if many:
+        tensors = [make_tensor(cells[i : i + 1]) for i in range(2 * width)]
+        rows = tensors[:width], tensors[width:]
+        shifts = (-1, 0, 1) if width > 2 else (-1, 0)
+        columns = [
+            [rows[1 - new][(i + s) % width] for new in (0, 1) for i in range(width)] for s in shifts
+        ]
+        columns.append(tensors)
+        run = running(worker, many_in_rows, (combine_row, columns, width, steps, spins))
+    elif width > 2:
+        run = running(worker, stencil, (combine_row, cells, width, steps, spins))
+    else:
+        run = running(worker, stencil_of_two, (combine_row, cells, steps, spins))
+
+    def reset() -> None:
+        cells[width:] = first
+
+    return Job(run, lambda: cells[last : last + width].tolist() == right, width * steps, reset)
+
+
+def tree_job(worker: Worker, many: bool, leaves: int) -> Job:
+    cells = cells_of(worker, 2 * leaves - 1)
+    handles = worker.register(put), worker.register(add)
+    function = many_in_a_tree if many else tree
+    right = leaves * (leaves - 1) // 2
+    return Job(
+        running(worker, function, (*handles, cells, leaves)),
+        lambda: cells[-1] == right,
+        2 * leaves - 1,
+        lambda: cells.fill(0),
+    )
+
+
+def random_job(worker: Worker, many: bool, path: str, tasks: int | None = None) -> Job:
+    graph = dags.read_graph(path)[:tasks]
+    cells = cells_of(worker, len(graph))
+    handles = tuple(worker.register(one) for one in (put, mix_one, mix_two, mix_three))
+    right = dags.random_values(graph)
+    return Job(
+        running(worker, random, (*handles, cells, graph)),
+        lambda: bool((cells == right).all()),
+        len(graph),
+        lambda: cells.fill(0),
+    )
+
+
+def submit_job(worker: Worker, many: bool, n: int) -> Job:
+    cells = cells_of(worker, BUFFERS)
+    handle = worker.register(add_and_one)
+    tensors = [make_tensor(cells[i : i + 1]) for i in range(BUFFERS)]
+    spent = 0.0
+
+    def orchestrate(orch, args, config):
+        nonlocal spent
+        start = time.perf_counter()
+        if many:
+            many_of_three(orch, (handle, tensors, n), config)
+        else:
+            three(orch, (handle, cells, n), config)
+        spent = time.perf_counter() - start
+
+    def run() -> float:
+        worker.run(orchestrate)
+        return spent
+
+    right = dags.sums_of_two(n)[-1]
+    return Job(run, lambda: cells[(n + 1) % BUFFERS] == right, n, lambda: cells.fill(0))
+
+
+def group_job(worker: Worker, many: bool, n: int, members: int) -> Job:
+    assert members == 2, members
+    marks = cells_of(worker, 2 * n)
+    right = np.arange(1, 2 * n + 1)
+    return Job(
+        running(worker, groups, (worker.register(mark), marks, n)),
+        lambda: bool((marks == right).all()),
+        n,
+        lambda: marks.fill(0),
+    )
+
+
+def send_job(worker: Worker, many: bool, mib: int) -> Job:
+    words, result = cells_of(worker, mib << 17), cells_of(worker, 1)
+    words.view(np.float64).fill(1.0)
+    return Job(
+        running(worker, pass_on, (worker.register(total), words, result)),
+        lambda: result.view(np.float64)[0] == len(words),
+        1,
+        lambda: result.fill(0),
+    )
+
+
+def receive_job(worker: Worker, many: bool, mib: int) -> Job:
+    words = cells_of(worker, mib << 17)
+    return Job(
+        running(worker, bring_back, (worker.register(fill), words)),
+        lambda: bool((words.view(np.float64) == 2.0).all()),
+        1,
+        lambda: words.fill(0),
+    )
+
+
+JOBS: dict[str, Callable[..., Job]] = {
+    "independent": independent_job,
+    "chain": chain_job,
+    "stencil": stencil_job,
+    "tree": tree_job,
+    "random": random_job,
+    "submit": submit_job,
+    "group": group_job,
+    "send": send_job,
+    "receive": receive_job,
+}
+SMALL = {"n": 64, "steps": 4, "spins": 1, "leaves": 16, "mib": 1, "tasks": 64}
+"""For the run that compiles."""
+MANY = ("independent", "chain", "stencil", "tree", "submit")
+WORDS = {
+    "many": "many tasks of one kind in a call",
+    "compiled": "compiled leaves: BLAS is called from Python",
+}
+
+
+def seconds_per_spin() -> float:
+    """Return what one round of `spin` takes when nobody disturbs it."""
+    spin(1, 1)
+    best = float("inf")
+    for _ in range(200):
+        start = time.perf_counter()
+        spin(20000, 1)
+        best = min(best, time.perf_counter() - start)
+    return best / 20000
+
+
+@contextmanager
+def start():
+    """Give the peer that the command line names."""
+    way, workers = sys.argv[1:]
+    peer = Compiled(way, {"processes": "process", "threads": "thread"}[workers])
+    with peer.job("chain", {"n": 100}) as job:
+        job.run()
+    yield peer
+
+
+if __name__ == "__main__":
+    serve(start, seconds_per_spin)
