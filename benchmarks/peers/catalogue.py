@@ -75,7 +75,7 @@ PEERS: dict[str, Peer] = {
     "openmp": Peer("OpenMP tasks", "threads", INFERRED, "openmp.cpp", system=("libopenblas-dev",)),
     "taskflow": Peer("Taskflow", "threads", BY_HAND, "taskflow.cpp", system=("libopenblas-dev",)),
     "taskflow_again": Peer(
-        "Taskflow, graph built before",
+        "Taskflow, run again",
         "threads",
         BY_HAND,
         "taskflow.cpp",

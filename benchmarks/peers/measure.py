@@ -135,13 +135,18 @@ class Visit:
             else:
                 self._take_workload(name)
         except UnsupportedError as why:
-            self._taken.words[name] = f"n/a: {why}"
+            if name not in self._taken.values:  # it may miss METG in one round of several
+                self._taken.words[name] = f"n/a: {why}"
         except LateError as why:
-            self._taken.words[name] = f"too slow: {why}"
-            self._close(patience_s=0.0)
+            self._fail(name, f"too slow: {why}")
         except BrokenError as why:
-            self._taken.words[name] = f"failed: {why}"
-            self._close(patience_s=0.0)
+            self._fail(name, f"failed: {why}")
+
+    def _fail(self, name: str, why: str) -> None:
+        """Leave a figure out for good, even if earlier rounds have one."""
+        self._taken.words[name] = why
+        self._taken.values.pop(name, None)
+        self._close(patience_s=0.0)
 
     # ------------------------------------------------------------ one figure
     def _take_workload(self, name: str) -> None:

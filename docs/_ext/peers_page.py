@@ -19,11 +19,11 @@ DISTURBED = 0.05
 SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 1e6}
 
 # what a drawing measures, in its own units; a phone shows it about as large as it is
-WIDTH = 440
-NAMES = 150
+WIDTH = 480
+NAMES = 182
 ROW = 20
-LEFT, RIGHT, TOP, BOTTOM = 46, 128, 10, 34
-LINES_HEIGHT = 320
+LEFT, RIGHT, TOP, BOTTOM = 46, 176, 10, 34
+LINES_HEIGHT = 340
 
 
 def number(value):

@@ -198,6 +198,11 @@ class Answers:
         pass
 
 
+class Fails(Answers):
+    def ask(self, request, timeout_s):
+        raise measure.BrokenError(self.each)
+
+
 @pytest.fixture
 def visit(tmp_path):
     """Return how to visit a peer whose tasks take so long; gives what was taken and asked."""
@@ -227,6 +232,18 @@ def test_the_figure_is_time_per_task(visit):
 def test_a_peer_is_asked_only_for_what_concerns_it(visit):
     assert visit(1e-6, "submit", "one_worker")[1] == []
     assert len(visit(1e-6, "submit", peer="starpu")[1]) == 2
+
+
+def test_a_peer_that_fails_once_has_no_figure_and_is_not_asked_again(tmp_path):
+    place = environments.Environments(tmp_path, install=False)
+    taken = measure.Taken()
+    for answers in (Answers(1e-6), Fails("the result is wrong"), Answers(1e-6)):
+        visit = measure.Visit(catalogue.PEERS["pool"], taken, measure.FULL, place)
+        visit._session = answers
+        visit.run(["chain"])
+    assert taken.words == {"chain": "failed: the result is wrong"}
+    assert taken.values == {}
+    assert answers.asked == []
 
 
 def test_one_process_has_no_metg(visit):
