@@ -68,6 +68,12 @@ class Taken:
     versions: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
 
+    def close(self) -> None:
+        """End the runner, if it has stayed."""
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
     def add(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(value)
 
@@ -253,8 +259,12 @@ def build(names: Iterable[str], environments: Environments) -> dict[str, Taken]:
         note(f"{peer.title}: ")
         try:
             environments.command(peer)
+            if peer.own:  # what has to be compiled is compiled now, and not timed as its start
+                warm = Taken()
+                Visit(peer, warm, QUICK, environments).run(["chain"])
+                warm.close()
             note("ready\n")
-        except SkippedError as why:
+        except (SkippedError, NoStartError) as why:
             one.skipped = str(why)
             note(f"skipped: {why}\n")
     return taken
@@ -295,9 +305,7 @@ def take(
         return _rounds(taken, figures, effort, environments, floor)
     finally:
         for one in taken.values():
-            if one.session is not None:
-                one.session.close()
-                one.session = None
+            one.close()
 
 
 def _rounds(
