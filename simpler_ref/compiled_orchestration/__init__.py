@@ -24,6 +24,11 @@ from ..jit.kernel import INTERPRETED
 from ..orchestrator import Orchestrator
 from ..task_interface import CallConfig
 
+Versions = dict[tuple[Any, ...], tuple[Any, list[int], Any]]
+"""Compiled forms of a function, by what is built into them: dispatcher, parameters, what is built in."""
+_versions: dict[tuple[types.CodeType, int], Versions] = {}
+"""Those of all functions: one that is defined anew, as in a loop, is not compiled anew."""
+_lock = threading.Lock()
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 
 
@@ -71,9 +76,10 @@ class Orchestration:
             )
         self.py_func = function
         functools.update_wrapper(self, function)
-        self._lock = threading.Lock()
         self._source: Any = None
-        self._versions: dict[tuple[Any, ...], tuple[Any, list[int], Any]] = {}
+        self._versions: Versions = _versions.setdefault(
+            (function.__code__, id(function.__globals__)), {}
+        )
 
     def __repr__(self) -> str:
         return f"<orchestration {self.__name__}>"
@@ -125,7 +131,7 @@ class Orchestration:
         from . import native
         from .source import Source
 
-        with self._lock:
+        with _lock:
             if self._source is None:
                 self._source = Source(self.py_func)
             found = self._source.look()

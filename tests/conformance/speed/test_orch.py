@@ -7,7 +7,6 @@ import inspect
 import math
 import signal
 import threading
-import time
 from collections import namedtuple
 
 import numba
@@ -1021,19 +1020,22 @@ def test_over_anything_but_an_orchestrator_the_function_runs_as_it_was_written()
 
 
 @pytest.mark.spec("SPEED-ORCH-11")
-def test_no_time_is_lost_to_compiling_when_it_runs_again():
+def test_a_function_is_compiled_once_also_when_it_is_defined_again():
     with Worker(3, num_sub_workers=1) as w:
+        compiled = []
+        for i in range(3):
 
-        @orchestration
-        def empty(orch, args, config):
-            orch.live_tasks()
+            @orchestration
+            def allocates(orch, count, config):
+                for _ in range(count + i):  # noqa: B023
+                    orch.alloc((8,), np.uint8)
 
-        w.run(empty, 1)
-        start = time.perf_counter()
-        for i in range(20):
-            w.run(empty, i)
-        assert time.perf_counter() - start < 20
-        assert len(empty._versions) <= 1
+            assert w.run(allocates, 1).tasks == 1 + i
+            assert w.run(allocates, 5).tasks == 5 + i
+            compiled += [version[0] for version in allocates._versions.values()]
+        if not INTERPRETED:
+            assert len({id(one) for one in compiled}) == 1
+            assert len(compiled[0].signatures) == 1
 
 
 # ---------------------------------------------------------------- signals
