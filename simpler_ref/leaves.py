@@ -119,8 +119,12 @@ class Leaf:
                         f"{self._name}: {name} is {_words(have)}, but the leaf was compiled for "
                         f"{_words(want)}; convert it, or make another leaf of the function"
                     )
-            self.kinds = tuple(wanted)
-            self.compile()
+            known, self.kinds = self.kinds, tuple(wanted)
+            try:
+                self.compile()
+            except TypeError:  # other arguments may come for which it can be compiled
+                self.kinds = known
+                raise
 
     def compile(self) -> None:
         """Compile, if the types are settled and that is not done yet.
@@ -163,13 +167,14 @@ class Leaf:
                 f"{self._name} takes {len(self._names)} arguments ({', '.join(self._names)}), the task "
                 f"has {len(tensors)} tensors and {scalars} scalars"
             )
+        arrays = [tensor.numpy() for tensor in tensors]
         known = self.kinds or self._declared
         numbers = [_number_kind(kind) for kind in known[len(tensors) :]]
         self._settle([*map(_kind_of_tensor, tensors), *numbers])
         values = [
             _from_word(kind, args.scalar(i)) for i, kind in enumerate(numbers)
         ]  # as the compiled code takes them
-        self._compiled(*(tensor.numpy() for tensor in tensors), *values)
+        self._compiled(*arrays, *values)
 
 
 def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -237,15 +242,19 @@ def _declared(function: Callable[..., Any]) -> tuple[Kind | None, ...]:
 def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | None:
     if any(note is nothing for nothing in _ANY):
         return None
-    if isinstance(note, types.Array):
-        return _array_kind(to_dtype(str(note.dtype)), note.ndim)
-    kind = note if isinstance(note, types.Type) else _NUMBERS.get(note)
-    if kind in _NUMBER_TYPES:
+    why: TypeError | None = None
+    if isinstance(note, types.Array) and note.layout != "F":
+        try:
+            return _array_kind(to_dtype(str(note.dtype)), note.ndim)
+        except TypeError as error:
+            why = error
+    kind = _NUMBERS.get(note) if isinstance(note, type) else note
+    if isinstance(kind, types.Type) and kind in _NUMBER_TYPES:
         return kind
     raise TypeError(
         f"leaf {function.__qualname__}: the annotation of {name}, {note!r}, names no type that a task "
         "can bring; write a numba type such as float32[:] for an array, int or float for a number"
-    )
+    ) from why
 
 
 def _array_kind(dtype: DataType, ndim: int) -> Kind:
@@ -274,7 +283,8 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _number_kind(kind: Kind | None) -> Kind:
-    return types.int64 if kind is None else kind
+    """Return what a scalar of a task is taken for where a parameter has that type."""
+    return kind if kind in _NUMBER_TYPES else types.int64
 
 
 def _fits(want: Kind, have: Kind) -> bool:
