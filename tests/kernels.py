@@ -349,6 +349,12 @@ def post(mem, worker, state, error):
     return L.OK
 
 
+@entry(WORDS, INT, INT)
+def post_done(mem, worker, outcome):
+    mailbox.post_done(mem, mailbox.worker_at(mem, worker), outcome)
+    return L.OK
+
+
 @entry(WORDS, INT)
 def offer_core(mem, patience):
     mailbox.offer_core(mem, patience)
@@ -396,9 +402,10 @@ def check_frames(mem, worker, rounds):
     `1 + number % 90` scalars. Returns how many frames were not complete when they were seen.
     """
     w = mailbox.worker_at(mem, worker)
-    box = w + L.W_MAILBOX
     wrong = 0
     for number in range(1, rounds + 1):
+        frame = w + int(mem[w + L.W_AT])
+        box = frame + L.W_MAILBOX
         while load(mem, box + L.MAIL_STATE) != L.TASK_READY:
             pause()
         scalars = 1 + number % 90
@@ -408,9 +415,9 @@ def check_frames(mem, worker, rounds):
         digest = (number % 7 + 1) * 0x0101010101010101
         for i in range(L.DIGEST_WORDS):
             ok = ok and mem[box + L.MAIL_DIGEST + i] == digest
-        ok = ok and mem[int(mem[w + L.W_SLOT]) + L.S_STATE] == L.RUNNING
+        ok = ok and mem[int(mem[frame + L.W_SLOT]) + L.S_STATE] == L.RUNNING
         wrong += not ok
-        mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
+        mailbox.post_done(mem, w, 0)
     return wrong
 
 

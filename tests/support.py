@@ -88,11 +88,22 @@ def member(*args: Arg, scalars: Iterable[int] = (), worker: int = -1) -> Member:
 
 # ---------------------------------------------------------------- an engine by hand
 def small_engine(
-    *, heap: int = 1 << 16, rings: int = 4, window: int = 64, sub: int = 2, next_level: int = 0
+    *,
+    heap: int = 1 << 16,
+    rings: int = 4,
+    window: int = 64,
+    sub: int = 2,
+    next_level: int = 0,
+    depth: int = 1,
 ) -> Engine:
     """Return a small engine; no process serves its mailboxes."""
     return Engine(
-        heap_ring_size=heap, ring_depth=rings, task_window=window, sub=sub, next_level=next_level
+        heap_ring_size=heap,
+        ring_depth=rings,
+        task_window=window,
+        sub=sub,
+        next_level=next_level,
+        depth=depth,
     )
 
 
@@ -225,20 +236,50 @@ class Driver:
 
     # ------------------------------------------------------------ workers
     def _worker(self, worker: int) -> int:
-        return int(self.mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
-
-    def given(self, worker: int) -> int:
-        """Return the slot a worker was given, NONE if it is idle."""
-        return int(self.mem[self._worker(worker) + L.W_SLOT])
+        return int(self.mem[L.A_WORKERS]) + worker * int(self.mem[L.WORKER_STRIDE])
 
     def word(self, worker: int, offset: int) -> int:
         """Return a word of a worker, e.g. ``driver.word(0, L.W_CLAIM)``."""
         return int(self.mem[self._worker(worker) + offset])
 
+    # its frames: the first one has number 0
+    def frames(self, worker: int) -> list[int]:
+        """Return the frames that hold the tasks a worker was given, oldest first."""
+        head = self.word(worker, L.W_HEAD) // L.WORKER_WORDS
+        depth = int(self.mem[L.DEPTH])
+        return [(head + i) % depth for i in range(self.word(worker, L.W_GIVEN))]
+
+    def at(self, worker: int) -> int:
+        """Return the frame that a worker serves or waits for, as it sees it."""
+        return self.word(worker, L.W_AT) // L.WORKER_WORDS
+
+    def _frame(self, worker: int, frame: int | None) -> int:
+        """Return where a frame begins, by default the one that the worker is at."""
+        frame = self.at(worker) if frame is None else frame
+        return self._worker(worker) + frame * L.WORKER_WORDS
+
+    def frame_word(self, worker: int, offset: int, frame: int | None = None) -> int:
+        """Return a word of a frame, e.g. ``driver.frame_word(0, L.W_SKIP)``."""
+        return int(self.mem[self._frame(worker, frame) + offset])
+
+    def all_given(self, worker: int) -> list[int]:
+        """Return the slots a worker was given and has not been seen to end, oldest first."""
+        return [self.frame_word(worker, L.W_SLOT, frame) for frame in self.frames(worker)]
+
+    def given(self, worker: int) -> int:
+        """Return the oldest slot a worker was given, NONE if it is idle."""
+        return next(iter(self.all_given(worker)), L.NONE)
+
+    def member(self, worker: int) -> int:
+        """Return which member of a group a worker has as its oldest task, -1 for none."""
+        for frame in self.frames(worker):
+            return self.frame_word(worker, L.W_MEMBER, frame) - 1
+        return -1
+
     def members(self, slot: int) -> dict[int, int]:
         """Return which member of a group each worker has: worker → member."""
         workers = range(int(self.mem[L.WORKERS]))
-        return {w: self.word(w, L.W_MEMBER) - 1 for w in workers if self.given(w) == slot}
+        return {w: self.member(w) for w in workers if self.given(w) == slot}
 
     def worker_of(self, slot: int) -> int:
         """Return the worker a slot runs or ran on."""
@@ -254,27 +295,30 @@ class Driver:
         """Report a worker dead, as the monitor thread does."""
         self.k.report_death(self.mem, worker, code)
 
-    def mailbox(self, worker: int) -> np.ndarray:
-        """Return the bytes of a mailbox, not a copy."""
-        start = 8 * (self._worker(worker) + L.W_MAILBOX)
+    def mailbox(self, worker: int, frame: int | None = None) -> np.ndarray:
+        """Return the bytes of a mailbox, not a copy; by default where the worker is at."""
+        start = 8 * (self._frame(worker, frame) + L.W_MAILBOX)
         return self.mem.view(np.uint8)[start : start + L.MAILBOX_SIZE]
 
-    def mailbox_state(self, worker: int) -> tuple[int, int]:
+    def mailbox_state(self, worker: int, frame: int | None = None) -> tuple[int, int]:
         """Return (state, error) of a mailbox."""
-        word = int(self.mem[self._worker(worker) + L.W_MAILBOX + L.MAIL_STATE])
+        word = self.frame_word(worker, L.W_MAILBOX + L.MAIL_STATE, frame)
         return word & 0xFFFFFFFF, word >> 32
 
-    def trace(self, worker: int) -> np.ndarray:
-        """Return the bytes of a worker's traceback region, not a copy."""
-        start = 8 * (self._worker(worker) + L.W_TRACE)
+    def trace(self, worker: int, frame: int | None = None) -> np.ndarray:
+        """Return the bytes of a frame's traceback region, not a copy."""
+        start = 8 * (self._frame(worker, frame) + L.W_TRACE)
         return self.mem.view(np.uint8)[start : start + 8 * L.TRACE_WORDS]
 
-    def post_done(self, worker: int, error: BaseException | None = None) -> None:
-        """Answer the task of a worker, as its process would."""
+    def post_done(
+        self, worker: int, error: BaseException | None = None, outcome: int = L.SUCCESS
+    ) -> None:
+        """Answer the task that a worker is at, as its process would."""
         assert self.mailbox_state(worker)[0] == L.TASK_READY, self.mailbox_state(worker)
         if error is not None:
+            outcome = L.TASK_FAILURE
             write_error(memoryview(self.mailbox(worker)), memoryview(self.trace(worker)), error)
-        self.x.post(self.mem, worker, L.TASK_DONE, int(error is not None))
+        self.x.post_done(self.mem, worker, outcome)
 
     def finish(self, slot: int, error: BaseException | None = None) -> None:
         """Bring a task that can run to its end: dispatch it, answer it, collect it."""

@@ -1,0 +1,821 @@
+"""SPEED-DEPTH: more than one task per worker."""
+
+import os
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, Worker, WorkerLostError, leaf
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from tests.support import (
+    COMPLETED,
+    CONSUMED,
+    DEADLINE_S,
+    FAILED,
+    READY,
+    RUNNING,
+    Driver,
+    Gate,
+    make_args,
+    member,
+    no_passes,
+    reads,
+    wait_until,
+    writes,
+)
+
+KEY = 0x7000_0000
+FOREVER_NS = 10**13
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+@pytest.fixture
+def make():
+    """Give a way to make drivers, which are closed at the end."""
+    made = []
+
+    def make(depth, **size):
+        made.append(Driver(depth=depth, **size))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def given(w, worker=0):
+    """Return how many tasks a worker of a real Worker has been given."""
+    mem = w._runtime.engine.mem
+    return int(mem[int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE]) + L.W_GIVEN])
+
+
+# ---------------------------------------------------------------- 1: how many
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-1")
+def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make, depth):
+    driver = make(depth, sub=1)
+    slots = [driver.submit(scalars=[i], callable=i % 5) for i in range(depth + 3)]
+    driver.settle()
+    assert driver.all_given(0) == slots[:depth]
+    assert [driver.state(slot) for slot in slots] == [RUNNING] * depth + [READY] * 3
+    for frame, i in zip(driver.frames(0), range(depth), strict=True):
+        assert driver.mailbox_state(0, frame) == (L.TASK_READY, 0)
+        box = driver.mailbox(0, frame)
+        assert box[L.MAILBOX_OFF_DIGEST :][:32].tobytes() == driver.digest(i % 5)
+        assert box[L.MAILBOX_OFF_ARGS :][:16].tobytes() == (1 << 32 | i << 64).to_bytes(
+            16, "little"
+        )
+    driver.post_done(0)
+    driver.settle()
+    assert driver.all_given(0) == slots[1 : depth + 1], "the room is used at once"
+
+
+@pytest.mark.spec("SPEED-DEPTH-1")
+def test_one_frame_is_the_default():
+    with Worker(3, num_sub_workers=1) as w:
+        assert w.mailbox_depth == 1
+        assert w._runtime is None or w._runtime.engine.mem[L.DEPTH] == 1
+        w.start()
+        assert w._runtime.engine.mem[L.DEPTH] == 1
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-1")
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_real_worker_has_no_more_tasks_than_frames(mode, depth):
+    with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        handle = w.register(go.wait)
+
+        def orch_fn(orch, *_):
+            for _ in range(depth + 4):
+                orch.submit_sub(handle)
+            wait_until(lambda: given(w) == depth)
+            go.open()
+
+        assert w.run(orch_fn).tasks == depth + 4
+        assert given(w) == 0
+
+
+# ---------------------------------------------------------------- 2: in which order
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-2")
+def test_tasks_are_seen_to_end_in_the_order_in_which_they_were_given(make, depth):
+    driver = make(depth, sub=1)
+    first = [driver.submit(writes(KEY + 8 * i)) for i in range(depth)]
+    after = [driver.submit(reads(KEY + 8 * i)) for i in reversed(range(depth))]
+    driver.settle()
+    assert driver.all_given(0) == first
+    for _ in range(depth):
+        driver.post_done(0)
+    driver.x.collect(driver.mem)
+    assert driver.ready_queue() == after[::-1], "in the order of those that they waited for"
+    driver.settle()
+    assert driver.all_given(0) == after[::-1]
+
+
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-2")
+def test_a_worker_goes_through_its_frames_in_turn(make, depth):
+    """A thread plays the worker: it compares each frame with the next number, word by word."""
+    rounds = 40 if INTERPRETED else 5_000
+    driver = make(depth, sub=1)
+    with ThreadPoolExecutor(1) as threads:
+        worker = threads.submit(driver.x.check_frames, driver.mem, 0, rounds)
+        number = 0
+        while number < rounds:
+            driver.open_scope()
+            for _ in range(min(rounds - number, 1 + number % (2 * depth))):
+                number += 1
+                driver.submit(scalars=[number] * (1 + number % 90), callable=number % 7)
+            driver.close_scope()
+            assert driver.x.pass_until_idle(driver.mem, 0) == L.OK
+            while driver.ready_queue() or driver.given(0):
+                driver.run_pass()
+            driver.reclaim()
+        assert worker.result(DEADLINE_S) == 0
+    assert driver.live() == 0
+
+
+@MODES
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-2")
+def test_independent_tasks_of_one_worker_run_in_the_order_of_their_submits(mode, depth):
+    @leaf
+    def note(log, number):
+        log[1 + log[0]] = number
+        log[0] += 1
+
+    def note_in_python(args):
+        note.py_func(args.tensor(0).numpy(), args.scalar(0))
+
+    with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        handles = [w.register(note), w.register(note_in_python)]
+        log = w.share(np.zeros(500, np.int64))
+
+        def orch_fn(orch, *_):
+            for number in range(300):
+                handle = handles[number % 7 == 3]
+                orch.submit_sub(handle, make_args((log, T.NO_DEP), scalars=[number]))
+
+        for _ in range(3):
+            log[:] = 0
+            w.run(orch_fn)
+            assert log[0] == 300
+            assert log[1:301].tolist() == list(range(300))
+
+
+# ---------------------------------------------------------------- 3: to which worker
+def busy_driver(make, depth, tasks, **size):
+    """Return a driver whose workers have that many tasks each."""
+    driver = make(depth, sub=len(tasks), **size)
+    for worker, count in enumerate(tasks):
+        for _ in range(count):
+            driver.submit(owner=worker)
+        driver.settle()
+    assert [len(driver.all_given(worker)) for worker in range(len(tasks))] == list(tasks)
+    return driver
+
+
+@pytest.mark.spec("SPEED-DEPTH-3")
+def test_an_idle_worker_that_is_awake_comes_first(make):
+    driver = busy_driver(make, 3, [1, 0, 1, 0])
+    driver.mem[L.QUICK + L.SUB] = 1
+    driver.set_parked(1, True)
+    slot = driver.submit()
+    driver.settle()
+    assert driver.worker_of(slot) == 3
+
+
+@pytest.mark.spec("SPEED-DEPTH-3")
+def test_else_the_worker_with_the_fewest_tasks_gets_it(make):
+    driver = busy_driver(make, 3, [3, 2, 1, 2])
+    slots = [driver.submit() for _ in range(5)]
+    driver.settle()
+    workers = [driver.worker_of(slot) for slot in slots[:4]]
+    assert workers[0] == 2
+    assert sorted(workers[1:]) == [1, 2, 3], "then those with two, one each"
+    assert driver.state(slots[4]) == READY, "all frames are full"
+
+
+@pytest.mark.spec("SPEED-DEPTH-3")
+def test_a_task_is_held_back_while_idle_workers_sleep_until_its_time_is_up(make):
+    driver = busy_driver(make, 3, [1, 0])
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.set_parked(1, True)
+    slot = driver.submit()
+    driver.settle()
+    assert driver.state(slot) == READY and driver.x.held(driver.mem)
+    driver.mem[L.HOLD_NS] = 0
+    driver.settle()
+    assert driver.worker_of(slot) == 1, "the time is up: the sleeper is woken"
+    driver.set_parked(1, False)
+    driver.post_done(1)
+    driver.settle()
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.set_parked(1, True)
+    after = driver.submit()
+    driver.settle()
+    assert driver.state(after) == READY, "tasks are long: nothing is put behind another"
+
+
+@pytest.mark.spec("SPEED-DEPTH-3")
+@pytest.mark.parametrize("kind", [L.SUB, L.NEXT_LEVEL])
+def test_a_held_task_that_found_a_worker_in_time_lets_the_next_ones_queue_up(make, kind):
+    driver = make(3, sub=2, next_level=2)
+    first = 0 if kind == L.NEXT_LEVEL else 2
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.submit(kind=kind)
+    driver.settle()
+    driver.set_parked(first + 1, True)
+    slot = driver.submit(kind=kind)
+    driver.settle()
+    assert driver.state(slot) == READY
+    driver.post_done(first)
+    driver.settle()
+    assert driver.worker_of(slot) == first, "it was awake"
+    more = [driver.submit(kind=kind) for _ in range(3)]
+    driver.settle()
+    assert [driver.worker_of(one) for one in more[:2]] == [first, first]
+    assert driver.state(more[2]) == READY, "its frames are full, and the other one sleeps"
+    driver.mem[L.HOLD_NS] = 0
+    driver.settle()
+    assert driver.worker_of(more[2]) == first + 1
+    other = driver.submit(kind=L.SUB + L.NEXT_LEVEL - kind)
+    driver.settle()
+    assert driver.state(other) == RUNNING, "the other pool has its own mind"
+
+
+@pytest.mark.spec("SPEED-DEPTH-3")
+def test_a_sleeper_is_woken_at_once_when_nobody_is_at_work(make):
+    driver = make(3, sub=2)
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.QUICK + L.SUB] = 1
+    for worker in (0, 1):
+        driver.set_parked(worker, True)
+    slot = driver.submit()
+    driver.settle()
+    assert driver.state(slot) == RUNNING
+
+
+# ---------------------------------------------------------------- 4: groups
+@pytest.mark.spec("SPEED-DEPTH-4")
+def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_it(make):
+    driver = busy_driver(make, 3, [1, 0, 2])
+    group = driver.submit_group(member(scalars=[1]), member(scalars=[2]))
+    later = driver.submit()
+    driver.settle()
+    assert [driver.state(one) for one in (group, later)] == [READY, READY]
+    driver.post_done(2)
+    driver.settle()
+    assert driver.state(group) == READY, "worker 2 has a task left"
+    driver.post_done(0)
+    driver.settle()
+    assert driver.members(group) == {0: 0, 1: 1} or driver.members(group) == {0: 1, 1: 0}
+    assert driver.state(later) == RUNNING
+    singles = [driver.submit() for _ in range(5)]
+    driver.settle()
+    for worker in (0, 1):
+        slots = driver.all_given(worker)
+        assert slots[0] == group and len(slots) == 3
+        assert set(slots[1:]) <= {later, *singles}
+        at = driver.frames(worker)
+        members = [driver.frame_word(worker, L.W_MEMBER, frame) for frame in at]
+        assert members[0] in (1, 2) and members[1:] == [0, 0]
+    assert driver.finish_everything()
+    assert driver.state(group) in (COMPLETED, CONSUMED)
+
+
+@pytest.mark.spec("SPEED-DEPTH-4")
+def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make):
+    driver = make(3, sub=2)
+    group = driver.submit_group(member(), member())
+    singles = [driver.submit() for _ in range(4)]
+    driver.settle()
+    driver.post_done(0, ValueError("first"))
+    driver.settle()
+    assert driver.frame_word(1, L.W_SKIP, driver.frames(1)[0]) == 1
+    assert [driver.frame_word(1, L.W_SKIP, frame) for frame in driver.frames(1)[1:]] == [0, 0]
+    assert driver.x.receive(driver.mem, 1) == L.RESOLVE, (
+        "the skipped member is answered, the next met"
+    )
+    driver.settle()
+    assert driver.state(group) == FAILED
+    driver.finish_everything()
+    assert {driver.state(slot) for slot in singles} == {COMPLETED}
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-4")
+def test_groups_and_single_tasks_share_real_workers(mode):
+    """The members of a group wait for each other: two on one worker would never end."""
+    with Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=4) as w:
+        counts = w.share(np.zeros(4, np.int64))
+
+        def meet(args):
+            words = args.tensor(0).numpy()
+            me = args.scalar(0)
+            words[me] += 1
+            wait_until(lambda: words[1 - me] >= words[me])
+
+        def count(args):
+            args.tensor(0).numpy()[2] += 1
+
+        together, alone = w.register(meet), w.register(count)
+
+        def orch_fn(orch, *_):
+            for number in range(20):
+                pair = [make_args((counts, T.NO_DEP), scalars=[m]) for m in (0, 1)]
+                orch.submit_sub_group(together, pair)
+                for _ in range(number % 4):
+                    orch.submit_sub(alone, make_args((counts, T.INOUT)))
+
+        w.run(orch_fn)
+        assert counts.tolist() == [20, 20, 30, 0]
+
+
+# ---------------------------------------------------------------- 5: control requests
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-5")
+@pytest.mark.parametrize("error", [None, ValueError("x")], ids=["done", "failed"])
+def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make, depth, error):
+    driver = busy_driver(make, depth, [depth, 0])
+    slots = driver.all_given(0)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(driver.k.claim_mailbox, driver.mem, 0, FOREVER_NS)
+        wait_until(lambda: driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS)
+        own = driver.submit(owner=0)
+        other = driver.submit()
+        for _ in slots:
+            driver.settle()
+            assert not asked.done()
+            assert driver.all_given(0) == [s for s in slots if driver.state(s) == RUNNING]
+            driver.post_done(0, error)
+        driver.settle()
+        assert asked.result(DEADLINE_S) == L.OK
+    assert (driver.state(own), driver.state(other)) == (READY, RUNNING)
+    assert driver.worker_of(other) == 1
+    assert driver.mailbox_state(0) == (L.IDLE, 0), "where the worker waits"
+    driver.k.release_mailbox(driver.mem, 0)
+    driver.settle()
+    assert driver.all_given(0) == [own]
+    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+
+
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-5")
+def test_a_request_is_found_in_whichever_frame_the_worker_waits_for(make, depth):
+    driver = make(depth, sub=1)
+    for turn in range(2 * depth + 1):
+        assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+        frame = driver.at(0)
+        assert frame == turn % depth
+        with ThreadPoolExecutor(1) as threads:
+            asking = threads.submit(driver.k.request_control, driver.mem, 0, FOREVER_NS)
+            wait_until(lambda: driver.mailbox_state(0)[0] == L.CONTROL_REQUEST)
+            assert driver.x.receive(driver.mem, 0) == L.CONTROL
+            driver.mem[L.SPIN_NS] = 0
+            assert driver.k.finish_control_and_receive(driver.mem, 0, 7) == L.PARK
+            assert asking.result(DEADLINE_S) == 7
+        driver.k.release_mailbox(driver.mem, 0)
+        assert driver.at(0) == frame, "a request uses no frame up"
+        driver.finish(driver.submit(scalars=[turn]))
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-5")
+def test_a_callable_registered_during_a_run_is_known_after_the_tasks_in_the_frames(mode):
+    with (
+        Gate() as here,
+        Gate() as go,
+        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=3) as w,
+    ):
+        log = w.share(np.zeros(8, np.int64))
+
+        def wait():
+            here.open(1)
+            go.wait()
+
+        def note(args):
+            words = args.tensor(0).numpy()
+            words[0] += 1
+            words[words[0]] = args.scalar(0)
+
+        def another(args):
+            note(args)
+
+        hold, first = w.register(wait), w.register(note)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold)
+            for number in (1, 2):
+                orch.submit_sub(first, make_args((log, T.NO_DEP), scalars=[number]))
+            here.wait()
+            assert given(w) == 3
+            found = []
+            asking = threading.Thread(target=lambda: found.append(w.register(another)))
+            asking.start()
+            mem = w._runtime.engine.mem
+            wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_CLAIM] == L.CLAIM_WAITS)
+            orch.submit_sub(first, make_args((log, T.NO_DEP), scalars=[4]))
+            go.open()
+            asking.join(DEADLINE_S)
+            orch.submit_sub(found[0], make_args((log, T.NO_DEP), scalars=[5]))
+
+        w.run(orch_fn)
+        assert log.tolist() == [4, 1, 2, 4, 5, 0, 0, 0]
+
+
+# ---------------------------------------------------------------- 6, 7: failures
+@pytest.mark.spec("SPEED-DEPTH-6")
+@pytest.mark.parametrize("depth", [2, 3])
+def test_of_two_failures_of_a_worker_the_first_ones_words_are_reported(make, depth):
+    driver = make(depth, sub=1)
+    slots = [driver.submit() for _ in range(2)]
+    driver.settle()
+    driver.post_done(0, ValueError("the first"))
+    driver.post_done(0, KeyError("a second, with a longer text"))
+    assert [driver.mailbox_state(0, frame) for frame in (0, 1)] == [(L.TASK_DONE, 1)] * 2
+    driver.settle()
+    assert {driver.state(slot) for slot in slots} == {FAILED}
+    assert driver.mem[L.ERROR_TASK] == driver.id(slots[0])
+    octets = driver.mem.view(np.uint8)[8 * L.ERROR_MSG :]
+    assert octets[:22].tobytes() == b"ValueError: the first\0"
+    size = int(driver.mem[L.ERROR_TRACE])
+    trace = driver.mem.view(np.uint8)[8 * (L.ERROR_TRACE + 1) :][:size].tobytes()
+    assert trace == b"ValueError: the first\n"
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-6", "SPEED-DEPTH-7")
+@pytest.mark.parametrize("kind", ["leaf", "python"])
+def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode, kind):
+    @leaf
+    def choose(marks, number):
+        if number == 2:
+            raise ValueError("the first")
+        if number == 3:
+            raise LookupError("the second")
+        marks[number] += 1
+
+    def choose_in_python(args):
+        choose.py_func(args.tensor(0).numpy(), args.scalar(0))
+
+    with (
+        Gate() as go,
+        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=6) as w,
+    ):
+        hold = w.register(go.wait)
+        handle = w.register(choose if kind == "leaf" else choose_in_python)
+        marks = w.share(np.zeros(6, np.int64))
+        submit = lambda orch, n: orch.submit_sub(  # noqa: E731
+            handle, make_args((marks, T.NO_DEP), scalars=[n])
+        )
+        w.run(lambda orch, *_: submit(orch, 0))  # its types are settled
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold)
+            for number in range(1, 6):
+                submit(orch, number)
+            with no_passes(orch._mem):  # both have failed before anybody looks
+                assert given(w) == 6
+                go.open(1)
+                mem = orch._mem
+                first = int(mem[L.A_WORKERS]) + L.W_MAILBOX
+                frames = [first + i * L.WORKER_WORDS for i in range(6)]
+                wait_until(lambda: all(mem[at] & 0xFFFFFFFF == L.TASK_DONE for at in frames))
+
+        with pytest.raises(
+            TaskError, match=r"task 2 \(.*choose.*\): ValueError: the first"
+        ) as failure:
+            w.run(orch_fn)
+        assert "the first" in failure.value.remote_traceback
+        assert "the second" not in failure.value.remote_traceback
+        assert marks.tolist() == [1, 1, 0, 0, 1, 1]
+        w.run(lambda orch, *_: submit(orch, 5))
+        assert marks[5] == 2
+
+
+# ---------------------------------------------------------------- 8: deaths
+@pytest.mark.spec("SPEED-DEPTH-8")
+@pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
+def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make, done):
+    driver = make(4, sub=2)
+    slots = [driver.submit(owner=0) for _ in range(4)]
+    waiting = driver.submit(owner=0)
+    driver.settle()
+    for _ in range(done):
+        driver.post_done(0)
+    driver.kill(0)
+    driver.settle()
+    assert [driver.state(slot) for slot in slots] == [COMPLETED] * done + [FAILED] * (4 - done)
+    assert driver.state(waiting) == FAILED
+    assert driver.mem[L.RUN_ERROR] == L.ENDPOINT_FAILURE
+    lost = slots[done] if done < 4 else waiting
+    assert driver.mem[L.ERROR_TASK] == driver.id(lost)
+    assert driver.mem[L.ERROR_WORKER] == 0
+    assert (driver.given(0), driver.mem[L.BUSY]) == (L.NONE, 0)
+    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.ILLEGAL
+    driver.k.set_usable(driver.mem, 0, 0)
+    assert driver.at(0) == 0 and driver.frames(0) == [], "its successor starts at the first frame"
+
+
+@pytest.mark.spec("SPEED-DEPTH-8")
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_failure_that_was_answered_before_the_death_comes_first(make, failed):
+    driver = make(3, sub=1)
+    slots = [driver.submit() for _ in range(3)]
+    driver.settle()
+    driver.post_done(0, ValueError("in time") if failed else None)
+    driver.kill(0)
+    driver.settle()
+    assert driver.mem[L.ERROR_TASK] == driver.id(slots[0 if failed else 1])
+    outcome = L.TASK_FAILURE if failed else L.ENDPOINT_FAILURE
+    assert driver.mem[L.RUN_ERROR] == outcome
+
+
+@pytest.mark.spec("SPEED-DEPTH-8")
+@pytest.mark.parametrize("kind", ["leaf", "python"])
+def test_a_real_worker_that_dies_among_its_tasks_loses_just_those_it_had_not_ended(kind):
+    @leaf
+    def mark(marks, number):
+        marks[number] += 1
+
+    def mark_in_python(args):
+        mark.py_func(args.tensor(0).numpy(), args.scalar(0))
+
+    with (
+        Gate() as here,
+        Gate() as go,
+        Worker(3, num_sub_workers=1, mailbox_depth=5) as w,
+    ):
+
+        def wait():
+            here.open(1)
+            go.wait()
+
+        hold, deadly = w.register(wait), w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        handle = w.register(mark if kind == "leaf" else mark_in_python)
+        marks = w.share(np.zeros(5, np.int64))
+        one = lambda n: make_args((marks, T.NO_DEP), scalars=[n])  # noqa: E731
+        w.run(lambda orch, *_: orch.submit_sub(handle, one(0)))
+        for _ in range(3):
+            marks[:] = 0
+
+            def orch_fn(orch, *_):
+                orch.submit_sub(hold)
+                orch.submit_sub(handle, one(1))
+                orch.submit_sub(deadly)
+                for number in (2, 3, 4):
+                    orch.submit_sub(handle, one(number))
+                here.wait()
+                assert given(w) == 5
+                go.open(1)
+
+            with pytest.raises(WorkerLostError, match=r"task 2 \(.*SIGKILL") as failure:
+                w.run(orch_fn)
+            assert (failure.value.task, failure.value.status) == (2, -signal.SIGKILL)
+            assert marks.tolist() == [0, 1, 0, 0, 0]
+            w.run(lambda orch, *_: [orch.submit_sub(handle, one(n)) for n in range(5)])
+            assert marks.tolist() == [1, 2, 1, 1, 1]
+
+
+# ---------------------------------------------------------------- 9: cancelled
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-9")
+def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make, depth):
+    driver = busy_driver(make, depth, [depth, 1, 0])
+    slots = driver.all_given(0)
+    other = driver.all_given(1)
+    driver.finish_run(cancel=True)
+    skipped = [driver.frame_word(0, L.W_SKIP, frame) for frame in driver.frames(0)]
+    assert skipped == [0] + [1] * (depth - 1)
+    driver.mem[L.SPIN_NS] = 10**8  # enough to meet every frame, also interpreted
+    assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.PARK, "it has met no other task"
+    assert driver.k.finish_and_receive(driver.mem, 1, 0) == L.PARK
+    driver.settle()
+    assert driver.mem[L.COMPLETED_COUNT] == 2
+    assert driver.mem[L.FAILED_COUNT] == depth - 1
+    assert driver.mem[L.RUN_ERROR] == 0, "a cancel is no failure of a task"
+    assert {driver.state(slot) for slot in [*slots, *other]} == {CONSUMED}
+    driver.reclaim()
+    driver.end_run()
+    driver.begin_run()
+    again = [driver.submit() for _ in range(3 * depth)]
+    driver.settle()
+    assert {driver.state(slot) for slot in again} == {RUNNING}
+    for worker in range(3):
+        for frame in driver.frames(worker):
+            assert driver.frame_word(worker, L.W_SKIP, frame) == 0
+            assert driver.mailbox_state(worker, frame) == (L.TASK_READY, 0)
+
+
+class Stop(Exception):
+    """What the orchestration function raises."""
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-9")
+@pytest.mark.parametrize("kind", ["leaf", "python"])
+def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstarted(mode, kind):
+    @leaf
+    def mark(marks, number):
+        marks[number] += 1
+
+    def mark_in_python(args):
+        mark.py_func(args.tensor(0).numpy(), args.scalar(0))
+
+    with (
+        Gate() as here,
+        Gate() as go,
+        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=4) as w,
+    ):
+        marks = w.share(np.zeros(2, np.int64))
+
+        def wait():
+            here.open(1)
+            go.wait()
+            marks[0] += 1
+
+        hold, handle = w.register(wait), w.register(mark if kind == "leaf" else mark_in_python)
+        one = lambda: make_args((marks, T.NO_DEP), scalars=[1])  # noqa: E731
+        w.run(lambda orch, *_: orch.submit_sub(handle, one()))
+
+        def orch_fn(orch, *_):
+            mem = orch._mem
+            orch.submit_sub(hold)
+            for _ in range(8):
+                orch.submit_sub(handle, one())
+            here.wait()
+            assert given(w) == 4
+            skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
+            waiter = threading.Thread(
+                target=lambda: (wait_until(lambda: mem[skip].sum() == 3), go.open(1))
+            )
+            waiter.start()
+            raise Stop
+
+        for round_ in range(3):
+            with pytest.raises(Stop):
+                w.run(orch_fn)
+            assert marks.tolist() == [round_ + 1, round_ + 1], "the one that ran has finished"
+            w.run(lambda orch, *_: orch.submit_sub(handle, one()))
+            assert marks.tolist() == [round_ + 1, round_ + 2], "the next run works"
+        for thread in threading.enumerate():
+            if thread.name.endswith("(<lambda>)"):
+                thread.join(DEADLINE_S)
+
+
+# ---------------------------------------------------------------- 10: told to stop
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-10")
+@pytest.mark.parametrize("tasks", ["one", "half", "all"])
+def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make, depth, tasks):
+    count = {"one": 1, "half": (depth + 1) // 2, "all": depth}[tasks]
+    driver = busy_driver(make, depth, [count])
+    assert driver.x.receive(driver.mem, 0) == L.RESOLVE, "it is at the first one"
+    driver.k.request_stop(driver.mem, 0)
+    assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.STOP
+    states = [driver.mailbox_state(0, frame)[0] for frame in driver.frames(0)]
+    assert states == [L.TASK_DONE] + [L.TASK_READY] * (count - 1)
+
+
+@pytest.mark.spec("SPEED-DEPTH-10")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_worker_that_sleeps_at_any_frame_hears_that_it_shall_stop(make, depth):
+    for turn in range(2 * depth):
+        driver = make(depth, sub=1)
+        for _ in range(turn):
+            driver.finish(driver.submit())
+        with ThreadPoolExecutor(1) as threads:
+            serving = threads.submit(driver.x.serve, driver.mem, 0)
+            wait_until(lambda driver=driver: driver.word(0, L.W_PARKED))
+            driver.k.request_stop(driver.mem, 0)
+            assert serving.result(DEADLINE_S) == 0
+
+
+@pytest.mark.spec("SPEED-DEPTH-10")
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_request_to_stop_among_tasks_at_any_moment_is_obeyed(make, depth):
+    """A worker thread answers as fast as it can; what it has not answered stays unstarted."""
+    rounds = 20 if INTERPRETED else 500
+    for delay in range(rounds):
+        driver = Driver(depth=depth, sub=1, window=16)
+        driver.mem[L.SPIN_NS] = 2000
+        with ThreadPoolExecutor(1) as threads:
+            for _ in range(depth):
+                driver.submit()
+            serving = threads.submit(driver.x.serve, driver.mem, 0)
+            driver.run_pass()
+            for _ in range(delay % 37):
+                pass
+            driver.k.request_stop(driver.mem, 0)
+            done = serving.result(DEADLINE_S)
+        states = [driver.mailbox_state(0, frame)[0] for frame in range(depth)]
+        assert states.count(L.TASK_READY) <= depth - done
+        driver.close()
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-10")
+def test_a_worker_closed_after_a_run_that_was_cut_short_leaves_nothing_behind(mode):
+    with Gate() as here, Gate() as go:
+        w = Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=3)
+        with w:
+
+            def wait():
+                here.open(1)
+                go.wait()
+
+            hold = w.register(wait)
+
+            def orch_fn(orch, *_):
+                for _ in range(6):
+                    orch.submit_sub(hold)
+                for _ in range(2):
+                    here.wait()
+                go.open()
+                raise Stop
+
+            with pytest.raises(Stop):
+                w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- 11: the same results
+def expected_after(graph, failing, buffers):
+    """Return the buffers as if each task had run when all before it had, and the first failures."""
+    values, spoiled, raised = [0] * buffers, set(), set()
+    for number, touched in enumerate(graph):
+        if spoiled.isdisjoint(touched) and number not in failing:
+            values[touched[-1]] = (sum(values[b] for b in touched) * 3 + number) % 1_000_003
+            continue
+        if spoiled.isdisjoint(touched):
+            raised.add(number + 1)  # the task before all others holds them up
+        spoiled.update(touched)  # whoever touches one of these comes after the failure
+    return values, raised
+
+
+@MODES
+@pytest.mark.spec("SPEED-DEPTH-11")
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_run_has_the_same_results_at_every_depth_whatever_fails(mode, depth):
+    buffers, tasks = 12, 20 if INTERPRETED else 60
+
+    def work(args):
+        arrays = [args.tensor(i).numpy() for i in range(args.tensor_count())]
+        number, fails = args.scalar(0), args.scalar(1)
+        if fails:
+            raise ValueError(f"task {number}")
+        arrays[-1][0] = (sum(int(a[0]) for a in arrays) * 3 + number) % 1_000_003
+
+    rng = random.Random(11)
+    with Gate() as go, Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=depth) as w:
+        handle, hold = w.register(work), w.register(go.wait)
+        shared = [w.share(np.zeros(1, np.int64)) for _ in range(buffers)]
+        for _ in range(4 if INTERPRETED else 15):
+            graph = [rng.sample(range(buffers), rng.randint(1, 3)) for _ in range(tasks)]
+            failing = set(rng.sample(range(tasks), rng.choice([0, 1, 1, 2])))
+            for array in shared:
+                array[0] = 0
+
+            def orch_fn(orch, *_):
+                # all is submitted before anything can fail, so no submit raises
+                orch.submit_sub(hold, make_args(*((a, T.INOUT) for a in shared)))
+                for number, touched in enumerate(graph):  # noqa: B023
+                    tensors = [(shared[b], T.INOUT) for b in touched]
+                    fails = number in failing  # noqa: B023
+                    orch.submit_sub(handle, make_args(*tensors, scalars=[number, fails]))
+                go.open(1)
+
+            values, raised = expected_after(graph, failing, buffers)
+            if raised:
+                with pytest.raises(TaskError, match=r"ValueError: task \d+") as failure:
+                    w.run(orch_fn)
+                assert failure.value.task in raised
+            else:
+                w.run(orch_fn)
+            assert [int(array[0]) for array in shared] == values, (graph, failing)
+
+
+# ---------------------------------------------------------------- 12: which depths
+@pytest.mark.spec("SPEED-DEPTH-12")
+@pytest.mark.parametrize("depth", [0, -1, 65, 1 << 40])
+def test_a_depth_out_of_range_is_refused_with_a_word_about_it(depth):
+    with pytest.raises(ValueError, match=rf"mailbox_depth.*{depth}|{depth}.*mailbox_depth"):
+        Worker(3, num_sub_workers=1, mailbox_depth=depth)
+
+
+@pytest.mark.spec("SPEED-DEPTH-12")
+@pytest.mark.parametrize("depth", [1, 64])
+def test_the_smallest_and_the_largest_depth_work(depth):
+    with Worker(3, num_sub_workers=1, mailbox_depth=depth) as w:
+        count = w.share(np.zeros(1, np.int64))
+        handle = w.register(lambda: count.__setitem__(0, count[0] + 1))
+        w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(200)])
+        assert count[0] == 200

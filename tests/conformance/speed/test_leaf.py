@@ -1,0 +1,857 @@
+"""SPEED-LEAF: compiled leaves."""
+
+import linecache
+import os
+import re
+import types as python_types
+
+import cloudpickle
+import numpy as np
+import pytest
+from numba import boolean, float32, float64, int8, int32, int64, njit, uint8, uint32, uint64
+from numba import types as nb
+
+from simpler_ref import ContinuousTensor, DataType, TaskError, Worker, leaf
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.leaves import Leaf
+from tests.support import Gate, make_args, wait_until
+
+compiled_only = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+WHEN = pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+
+
+def task(*values, tag=T.INOUT):
+    """Return arguments: arrays and tensors, then scalars."""
+    tensors = [v for v in values if isinstance(v, (np.ndarray, ContinuousTensor))]
+    return make_args(*((v, tag) for v in tensors), scalars=values[len(tensors) :])
+
+
+def run(w, handle, *values):
+    """Run one task."""
+    w.run(lambda orch, *_: orch.submit_sub(handle, task(*values)))
+
+
+def source_line(function, words):
+    """Return the number of a line of a function."""
+    first = function.__code__.co_firstlineno
+    lines = linecache.getlines(function.__code__.co_filename)[first - 1 :]
+    return first + next(i for i, line in enumerate(lines) if words in line)
+
+
+# ---------------------------------------------------------------- 1: the same results
+@leaf
+def axpy(x: float32[:], y: float32[:], factor: float):
+    for i in range(len(y)):
+        y[i] += factor * x[i]
+
+
+@MODES
+@WHEN
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_leaf_leaves_what_the_plain_function_would(mode, late):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        if late:
+            w.start()
+        handle = w.register(axpy)
+        x = w.share(np.linspace(-3, 5, 100, dtype=np.float32))
+        y = w.share(np.arange(100, dtype=np.float32))
+        expected = y.copy()
+        for _ in range(5):
+            run(w, handle, x, y, -0.75)
+            axpy.py_func(x, expected, -0.75)
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+ELEMENT_TYPES = ["float32", "int32", "int16", "int8", "uint8", "int64", "uint64", "uint16"]
+ELEMENT_TYPES += ["uint32", "bool"]
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_every_element_type_comes_as_itself():
+    def last_to_first(a, b):
+        for i in range(len(a)):
+            b[i] = a[len(a) - 1 - i]
+
+    with Worker(3, num_sub_workers=1) as w:
+        handles = {name: w.register(leaf(renamed(last_to_first, name))) for name in ELEMENT_TYPES}
+        for name, handle in handles.items():
+            values = np.array([0, 1, -1, 100, 0.5, 1 << 31, -(1 << 62)])
+            a, b = w.share(values.astype(np.int64).astype(name)), w.empty(7, name)
+            run(w, handle, a, b)
+            assert b.tolist() == a[::-1].tolist(), name
+
+
+def renamed(function, name):
+    """Return another function with the same code: each is a leaf of its own."""
+    made = python_types.FunctionType(
+        function.__code__, function.__globals__, name, None, function.__closure__
+    )
+    made.__qualname__ = name
+    return made
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+@pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 3, 4), (3, 1, 2, 2), (2, 1, 3, 2, 2)])
+def test_an_array_of_one_to_five_dimensions_has_its_shape(shape):
+    @leaf
+    def number(a):
+        for i, where in enumerate(np.ndindex(a.shape)):
+            a[where] = 10 * i + len(a.shape)
+
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(number)
+        a = w.empty(shape, np.int32)
+        for _ in range(2):  # the first settles the types, the second finds the code
+            a[:] = -1
+            run(w, handle, a)
+            assert a.ravel().tolist() == [10 * i + len(shape) for i in range(a.size)]
+        assert number.kinds is None or w.child_mode == "thread", "the worker's copy was settled"
+
+
+SCALARS = [
+    (int, -5, -5.0),
+    (int, (1 << 63) - 1, float((1 << 63) - 1)),
+    (float, -2.75, -2.75),
+    (bool, True, 1.0),
+    (bool, 256, 1.0),
+    (np.float32, np.float32(1.5), 1.5),
+    (float32, np.float32(-0.25), -0.25),
+    (np.float64, 1e30, 1e30),
+    (np.int8, -1, -1.0),
+    (int8, 255, -1.0),
+    (np.int16, 70000, 4464.0),
+    (int32, -(1 << 31), -float(1 << 31)),
+    (np.uint8, 259, 3.0),
+    (uint8, 255, 255.0),
+    (np.uint16, 65537, 1.0),
+    (uint32, (1 << 32) - 1, float((1 << 32) - 1)),
+    (np.uint64, (1 << 64) - 1, float((1 << 64) - 1)),
+    (uint64, 1 << 63, float(1 << 63)),
+    (boolean, False, 0.0),
+    (np.bool_, True, 1.0),
+    (float64, float("inf"), float("inf")),
+]
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_every_kind_of_number_comes_as_itself():
+    names = [f"n{i}" for i in range(len(SCALARS))]
+    words = [f"def numbers(out, {', '.join(names)}):"]
+    words += [f"    out[{2 * i}: {2 * i + 2}] = parts({name})" for i, name in enumerate(names)]
+
+    @njit
+    def parts(value):
+        """A number as two 32-bit floats: nearly itself, and its sign."""
+        pair = np.zeros(2, np.float32)
+        pair[0] = value
+        pair[1] = 1.0 if value > 0 else 0.0
+        return pair
+
+    names_of = {"parts": parts}
+    exec("\n".join(words), names_of)
+    names_of["numbers"].__annotations__ = {
+        name: note for name, (note, _, _) in zip(names, SCALARS, strict=True)
+    }
+    numbers = leaf(names_of["numbers"])
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(numbers)
+        out = w.empty(2 * len(SCALARS), np.float32)
+        for _ in range(2):
+            out[:] = 7
+            run(w, handle, out, *(value for _, value, _ in SCALARS))
+            for i, (note, _, seen) in enumerate(SCALARS):
+                scaled = seen / 1e290 if abs(seen) > 1e200 else seen
+                assert out[2 * i : 2 * i + 2].tolist() == [np.float32(scaled), float(seen > 0)], (
+                    note
+                )
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_an_array_without_elements_is_no_trouble():
+    @leaf
+    def fill(a, b, sizes):
+        sizes[0] = len(a)
+        sizes[1] = b.shape[1]
+        for i in range(len(a)):
+            a[i] = 1
+
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(fill)
+        sizes = w.empty(2, np.int64)
+        for nothing in (w.empty(0, np.int32), ContinuousTensor.make(0, (0,), DataType.INT32)):
+            for _ in range(2):
+                sizes[:] = -1
+                run(w, handle, nothing, w.empty((0, 5), np.uint8), sizes)
+                assert sizes.tolist() == [0, 5]
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_tasks_of_leaves_and_of_python_callables_take_turns(mode):
+    @leaf
+    def times_three(a: int64[:]):
+        a[0] = 3 * a[0] % 1_000_003
+
+    def plus_one(args):
+        args.tensor(0).numpy()[0] += 1
+
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        quick, slow = w.register(times_three), w.register(plus_one)
+        a = w.share(np.ones(1, np.int64))
+
+        def orch_fn(orch, *_):
+            for i in range(60):
+                orch.submit_sub(quick if i * i % 5 < 3 else slow, task(a))
+
+        w.run(orch_fn)
+        expected = 1
+        for i in range(60):
+            expected = 3 * expected % 1_000_003 if i * i % 5 < 3 else expected + 1
+        assert a[0] == expected
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_leaf_may_allocate_call_compiled_functions_and_close_over_numbers(mode):
+    factor, offset = 3, 0.5
+
+    @njit
+    def cube(x):
+        return x * x * x
+
+    @njit
+    def descend(n):
+        return 1 if n <= 1 else n * descend(n - 1)
+
+    @leaf
+    def busy(a: float32[:], n: int):
+        temporary = np.ones(n) * factor
+        more = [cube(value) for value in temporary]
+        a[0] = np.sum(np.array(more)) + offset + descend(5)
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        w.start()
+        handles = [w.register(busy), w.register(leaf(renamed(busy.py_func, "again")))]
+        a = w.empty(1, np.float32)
+        for handle in handles:
+            for n in (0, 1, 1000, 3):
+                run(w, handle, a, n)
+                assert a[0] == 27 * n + 0.5 + 120
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_the_members_of_a_group_can_be_leaves(mode):
+    @leaf
+    def put(a: int64[:], n: int):
+        a[n] = 10 + n
+
+    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
+        handle = w.register(put)
+        rows = [w.share(np.zeros(3, np.int64)) for _ in range(3)]
+        for _ in range(5):
+            w.run(
+                lambda orch, *_: orch.submit_sub_group(handle, [task(rows[n], n) for n in range(3)])
+            )
+        assert [row.tolist() for row in rows] == [[10, 0, 0], [0, 11, 0], [0, 0, 12]]
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_worker_below_runs_leaves_and_two_workers_can_have_the_same(mode):
+    @leaf
+    def plus(a: int64[:], n: int):
+        a[0] += n
+
+    below = Worker(3, num_sub_workers=1, child_mode=mode)
+    inner = below.register(plus)
+
+    def forward(orch, args, config):
+        for _ in range(3):
+            orch.submit_sub(inner, task(args.tensor(0), args.scalar(0)))
+
+    w = Worker(4, num_sub_workers=1, child_mode=mode)
+    w.add_worker(below)
+    with w, Worker(3, num_sub_workers=1, child_mode=mode) as other:
+        down, here, there = w.register(forward), w.register(plus), other.register(plus)
+        a = w.share(np.zeros(1, np.int64))
+
+        def orch_fn(orch, *_):
+            orch.submit_next_level(down, task(a, 7))
+            orch.submit_sub(here, task(a, 100))
+
+        w.run(orch_fn)
+        assert a[0] == 121
+        b = other.share(np.zeros(1, np.int64))
+        run(other, there, b, 5)
+        run(w, here, a, -121)
+        assert (a[0], b[0]) == (0, 5)
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_task_may_bring_a_hundred_arrays_and_as_many_numbers():
+    names = [f"a{i}" for i in range(100)]
+    numbers = [f"n{i}" for i in range(100)]
+    lines = [f"def many({', '.join(names + numbers)}):"]
+    lines += [
+        f"    {a}[0] = {n} + {i}" for i, (a, n) in enumerate(zip(names, numbers, strict=True))
+    ]
+    made = {}
+    exec("\n".join(lines), made)
+    many = made["many"]
+    many.__annotations__ = dict.fromkeys(names, uint8[:]) | dict.fromkeys(numbers, int)
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(leaf(many))
+        arrays = [w.share(np.zeros(1, np.uint8)) for _ in range(100)]
+        run(w, handle, *arrays, *(2 * i % 31 for i in range(100)))
+        assert [int(a[0]) for a in arrays] == [2 * i % 31 + i for i in range(100)]
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_leaf_goes_when_it_is_unregistered_and_another_may_take_its_place(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        a = w.share(np.zeros(1, np.int64))
+        w.start()
+        for number in range(4):
+
+            @leaf
+            def put(a: int64[:], n: int):
+                a[0] = n + number  # noqa: B023
+
+            handle = w.register(put)
+            for n in (3, -3):
+                run(w, handle, a, n)
+                assert a[0] == n + number
+            w.unregister(handle)
+            with pytest.raises(KeyError, match="not live"):
+                run(w, handle, a, 1)
+
+
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_a_successor_of_a_dead_worker_runs_leaves_too():
+    @leaf
+    def put(a: int64[:], n: int):
+        a[0] = n
+
+    def end():
+        os._exit(3)
+
+    with Worker(3, num_sub_workers=1) as w:
+        early = w.register(put)
+        deadly = w.register(end)
+        w.start()
+        late = w.register(leaf(_put_twice))
+        a = w.share(np.zeros(1, np.int64))
+        with pytest.raises(TaskError):
+            w.run(lambda orch, *_: orch.submit_sub(deadly))
+        run(w, early, a, 4)
+        assert a[0] == 4
+        run(w, late, a, 4)
+        assert a[0] == 8
+
+
+def _put_twice(a: int64[:], n: int):
+    a[0] = 2 * n
+
+
+# ---------------------------------------------------------------- 2, 3: the types are settled once
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_annotations_settle_the_types_at_once():
+    @leaf
+    def one(a: float32[:, :], n: int, x: float, yes: bool, small: np.int8, wide: nb.uint64):
+        pass
+
+    assert [str(kind) for kind in one.kinds] == [
+        "array(float32, 2d, C)",
+        "int64",
+        "float64",
+        "bool",
+        "int8",
+        "uint64",
+    ]
+    assert "float32" in repr(one)
+
+
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_annotations_may_be_text():
+    source = (
+        "from __future__ import annotations\n"
+        "from numba import int64\n"
+        "def texts(a: int64[:], n: int):\n    a[0] = n + 1\n"
+    )
+    module = {}
+    exec(source, module)
+    texts = leaf(module["texts"])
+    assert module["texts"].__annotations__ == {"a": "int64[:]", "n": "int"}
+    assert [str(kind) for kind in texts.kinds] == ["array(int64, 1d, C)", "int64"]
+    a = np.zeros(1, np.int64)
+    texts(a, 4)
+    assert a[0] == 5
+
+
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_a_call_settles_what_is_not_annotated():
+    @leaf
+    def put(a, n: int, x):
+        a[n] = x
+
+    assert put.kinds is None
+    put(np.zeros(3, np.int32), 1, 2.5)
+    assert [str(kind) for kind in put.kinds] == ["array(int32, 1d, C)", "int64", "float64"]
+    with pytest.raises(TypeError, match=r"put: a is a float32 array of 1 dimension.*int32 array"):
+        put(np.zeros(3, np.float32), 1, 2.5)
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(put)
+        a = w.share(np.zeros(3, np.int32))
+        run(w, handle, a, 2, 7.9)
+        assert a.tolist() == [0, 0, 7]
+
+
+@MODES
+@WHEN
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_a_workers_first_task_settles_what_is_not_annotated(mode, late):
+    @leaf
+    def put(a: np.ndarray, n):
+        a[0] = n
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        if late:
+            w.start()
+        handle = w.register(put)
+        first, other = w.share(np.zeros(2, np.int16)), w.share(np.zeros((2, 2), np.int16))
+        for n in (3, 4):
+            run(w, handle, first, n)
+            assert first.tolist() == [n, 0]
+        with pytest.raises(TaskError, match=r"TypeError: leaf .*put: a is a int16 array of 2 dim"):
+            run(w, handle, other, 1)
+        assert other.tolist() == [[0, 0], [0, 0]]
+        run(w, handle, first, 5)
+        assert first[0] == 5
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_arguments_for_which_a_leaf_cannot_be_compiled_settle_nothing(mode):
+    @leaf
+    def copy(a, b):
+        a[0] = b[0]
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(copy)
+        a, b = w.share(np.zeros(1, np.int32)), w.share(np.ones(1, np.int32))
+        below = ContinuousTensor.make(b.ctypes.data, (1,), DataType.INT64, child_memory=True)
+        with pytest.raises(TaskError, match=r"next-level worker's memory"):
+            run(w, handle, a, below)
+        if not INTERPRETED:
+            with pytest.raises(TaskError, match=r"TypeError: leaf .*copy cannot be compiled"):
+                run(w, handle, a, 3)
+        run(w, handle, a, b)
+        assert a[0] == 1
+
+
+@compiled_only
+@pytest.mark.spec("SPEED-LEAF-2")
+def test_a_call_that_cannot_be_compiled_settles_nothing():
+    @leaf
+    def copy(a, b):
+        a[0] = b[0]
+
+    a, b = np.zeros(1, np.int32), np.ones(1, np.int32)
+    with pytest.raises(TypeError, match="copy cannot be compiled"):
+        copy(a, 3)
+    assert copy.kinds is None
+    copy(a, b)
+    assert a[0] == 1
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-3")
+def test_a_scalar_of_a_first_task_is_a_64_bit_integer(mode):
+    @leaf
+    def put(a: int64[:], n):
+        a[0] = n
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(put)
+        a = w.share(np.zeros(1, np.int64))
+        for value, seen in [(-3, -3), (True, 1), (1.0, 0x3FF0000000000000), ((1 << 64) - 2, -2)]:
+            run(w, handle, a, value)
+            assert a[0] == seen, value
+
+
+# ---------------------------------------------------------------- 4: other arguments
+WRONG = {
+    "one array less": (["a"], [1], r"takes 3 arguments.*has 1 tensors and 1 scalars"),
+    "one array more": (["a", "b", "b"], [1], r"has 3 tensors and 1 scalars"),
+    "one number less": (["a", "b"], [], r"takes 3 arguments \(a, b, n\)"),
+    "one number more": (["a", "b"], [1, 2], r"has 2 tensors and 2 scalars"),
+    "nothing": ([], [], r"has 0 tensors and 0 scalars"),
+    "a number for an array": (["a"], [1, 2], r"b is a number .*for a int32 array of 2 dimensions"),
+    "an array for a number": (["a", "b", "b"], [], r"n is a int32 array .*for a number \(int64\)"),
+    "another element type": (["b32f", "b"], [1], r"a is a float32 array.*for a int32 array"),
+    "the same size, another type": (["u", "b"], [1], r"a is a uint32 array.*for a int32 array"),
+    "fewer dimensions": (["a", "a"], [1], r"b is a int32 array of 1 dim.*of 2 dimensions"),
+    "more dimensions": (["b", "b"], [1], r"a is a int32 array of 2 dim.*of 1 dimension"),
+}
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-4")
+def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(mode):
+    @leaf
+    def touch(a: int32[:], b: int32[:, :], n: int):
+        a[0] += 1
+        b[0, 0] += n
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(touch)
+        arrays = {
+            "a": w.share(np.zeros(2, np.int32)),
+            "b": w.share(np.zeros((2, 2), np.int32)),
+            "b32f": w.share(np.zeros(2, np.float32)),
+            "u": w.share(np.zeros(2, np.uint32)),
+        }
+        for what, (names, numbers, words) in WRONG.items():
+            with pytest.raises(TaskError, match=f"(?s)TypeError: leaf .*touch.*{words}") as failure:
+                run(w, handle, *(arrays[name] for name in names), *numbers)
+            assert "TypeError" in failure.value.remote_traceback, what
+            assert not any(array.any() for array in arrays.values()), what
+            run(w, handle, arrays["a"], arrays["b"], 3)  # the next task is not hurt
+            assert (arrays["a"][0], arrays["b"][0, 0]) == (1, 3)
+            arrays["a"][:] = arrays["b"][:] = 0
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-4")
+def test_memory_of_another_worker_and_a_tensor_without_dimensions_are_refused(mode):
+    @leaf
+    def touch(a: int32[:]):
+        a[0] += 1
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(touch)
+        a = w.share(np.zeros(2, np.int32))
+        there = ContinuousTensor.make(a.ctypes.data, (2,), DataType.INT32, child_memory=True)
+        with pytest.raises(TaskError, match=r"ValueError: .*next-level worker's memory"):
+            run(w, handle, there)
+        with pytest.raises(TaskError, match=r"TypeError: .*1 … 5 dimensions, not 0"):
+            run(w, handle, ContinuousTensor.make(a.ctypes.data, (), DataType.INT32))
+        assert not a.any()
+        run(w, handle, a)
+        assert a.tolist() == [1, 0]
+
+
+# ---------------------------------------------------------------- 5: exceptions
+@leaf
+def choosy(a: int64[:], n: int):
+    if n == 1:
+        raise ValueError("n is", n)
+    if n == 2:
+        raise LookupError("not there")
+    if n == 3:
+        raise RuntimeError
+    if n == 4:
+        raise Ours("it is ours")
+    a[0] = n
+
+
+class Ours(Exception):
+    """An exception that Python does not know."""
+
+
+@MODES
+@WHEN
+@pytest.mark.spec("SPEED-LEAF-5")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(mode, late, depth):
+    expected = {
+        1: (r"ValueError: \('n is', (1|np.int64\(1\))\)", 'raise ValueError("n is", n)'),
+        2: ("LookupError: not there", 'raise LookupError("not there")'),
+        3: ("RuntimeError", "raise RuntimeError"),
+        4: ("Ours: it is ours", 'raise Ours("it is ours")'),
+    }
+    with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        if late:
+            w.start()
+        handle = w.register(choosy)
+        a = w.share(np.zeros(1, np.int64))
+        for round_ in range(2):
+            for n, (words, line) in expected.items():
+                with pytest.raises(
+                    TaskError, match=rf"sub_worker 0.*\(choosy\): {words}"
+                ) as failure:
+                    run(w, handle, a, n)
+                trace = failure.value.remote_traceback
+                number = source_line(choosy.py_func, line)
+                assert f'{os.path.basename(__file__)}", line {number}, in choosy' in trace
+                assert line in trace
+                assert re.search(words, trace)
+                run(w, handle, a, 100 * round_ + 10 + n)
+                assert a[0] == 100 * round_ + 10 + n
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-5")
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_exception_among_leaves_that_follow_each_other_fails_its_own_task_only(mode, depth):
+    with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        handle, hold = w.register(choosy), w.register(go.wait)
+        rows = [w.share(np.zeros(1, np.int64)) for _ in range(9)]
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold)
+            for n, row in enumerate(rows):
+                orch.submit_sub(handle, task(row, 2 if n in (4, 6) else 10 + n))
+            go.open(1)
+
+        with pytest.raises(TaskError, match=r"task 5 \(choosy\): LookupError: not there"):
+            w.run(orch_fn)
+        seen = [int(row[0]) for row in rows]
+        assert seen == [0 if n in (4, 6) else 10 + n for n in range(9)]
+
+
+@MODES
+@compiled_only
+@pytest.mark.spec("SPEED-LEAF-5")
+def test_what_compiled_code_raises_by_itself_keeps_type_and_text(mode):
+    @leaf(boundscheck=True)
+    def trouble(a: int64[:], n: int):
+        a[0] = 10 // n
+        a[n] = 1
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(trouble)
+        a = w.share(np.zeros(2, np.int64))
+        with pytest.raises(TaskError, match=r"\(.*trouble\): ZeroDivisionError: "):
+            run(w, handle, a, 0)
+        with pytest.raises(TaskError, match=r"\(.*trouble\): IndexError: .*out of bounds"):
+            run(w, handle, a, 5)
+        run(w, handle, a, 1)
+        assert a.tolist() == [10, 1]
+
+
+# ---------------------------------------------------------------- 6: without the interpreter
+@compiled_only
+@pytest.mark.spec("SPEED-LEAF-6")
+def test_leaves_that_follow_each_other_are_run_in_one_call():
+    """The worker's Python code asks for them once: all others are run by the same call."""
+
+    @leaf
+    def plus(a: int64[:]):
+        a[0] += 1
+
+    with Worker(3, num_sub_workers=1, child_mode="thread", mailbox_depth=16) as w, Gate() as go:
+        hold, handle = w.register(go.wait), w.register(plus)
+        a = w.share(np.zeros(1, np.int64))
+        run(w, handle, a)
+        kernels = w._runtime.engine.kernels
+        calls, entry = [], kernels.run_leaves
+        try:
+            kernels.run_leaves = lambda *args: calls.append("leaves") or entry(*args)
+            w.run(lambda orch, *_: hold_then_many(orch, hold, handle, a, go))
+        finally:
+            kernels.run_leaves = entry
+        assert a[0] == 1 + 15
+        assert calls == ["leaves"]
+
+
+def hold_then_many(orch, hold, handle, a, go):
+    """Have a worker given a task that waits and 15 more behind it before the first can end."""
+    mem = orch._mem
+    orch.submit_sub(hold)
+    for _ in range(15):
+        orch.submit_sub(handle, make_args((a, T.NO_DEP)))
+    wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_GIVEN] == 16)
+    go.open(1)
+
+
+@compiled_only
+@pytest.mark.spec("SPEED-LEAF-6")
+def test_in_threads_two_leaves_run_at_the_same_time():
+    """Each waits for the other: with the GIL, or one after the other, neither would end."""
+
+    @leaf
+    def meet(mine: int64[:], other: int64[:], out: int64[:]):
+        patience = 2_000_000_000
+        mine[0] = 1
+        while other[0] == 0 and patience > 0:
+            patience -= 1
+            out[0] = patience
+        mine[0] = 2
+        while other[0] == 1 and patience > 0:
+            patience -= 1
+            out[0] = patience
+
+    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
+        handle = w.register(meet)
+        words = [w.share(np.zeros(1, np.int64)) for _ in range(4)]
+        mine, other, *outs = words
+
+        def orch_fn(orch, *_):
+            for a, b, out in ((mine, other, outs[0]), (other, mine, outs[1])):
+                orch.submit_sub(handle, task(a, b, out, tag=T.NO_DEP))
+
+        w.run(orch_fn)
+        assert all(out[0] > 0 for out in outs), "they have met"
+
+
+# ---------------------------------------------------------------- 7: compiled when registered
+@compiled_only
+@WHEN
+@pytest.mark.spec("SPEED-LEAF-7")
+def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(late):
+    @leaf
+    def bad(a: int64[:]):
+        a[0] = 1
+        a.no_such_thing()
+
+    with Worker(3, num_sub_workers=1) as w:
+        if late:
+            w.start()
+        with pytest.raises(TypeError, match=r"bad cannot be compiled: .*no_such_thing") as refusal:
+            w.register(bad)
+        # numba points at the line of the statement, by a path that may be relative
+        assert re.search(rf"{os.path.basename(__file__)}\", line \d+", str(refusal.value))
+        assert refusal.value.__cause__ is not None
+
+        @leaf
+        def good(a: int64[:]):
+            a[0] = 1
+
+        handle = w.register(good)
+        assert good.address != 0, "it is compiled already"
+        a = w.share(np.zeros(1, np.int64))
+        run(w, handle, a)
+        assert a[0] == 1
+
+
+@compiled_only
+@pytest.mark.spec("SPEED-LEAF-7")
+def test_an_array_after_a_number_cannot_be_compiled():
+    @leaf
+    def mixed(n: int, a: int64[:]):
+        a[0] = n
+
+    words = r"mixed cannot be compiled: the tensors .* come first"
+    with Worker(3, num_sub_workers=1) as w, pytest.raises(TypeError, match=words):
+        w.register(mixed)
+
+
+# ---------------------------------------------------------------- 8: what is no leaf
+@pytest.mark.spec("SPEED-LEAF-8")
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (len, "expects a plain function, got builtin_function_or_method"),
+        (Leaf, "expects a plain function, got type"),
+        (3, "expects a plain function, got int"),
+        (axpy, "expects a plain function, got Leaf"),
+        (axpy.__call__, "expects a plain function, got method"),
+        (lambda *arrays: None, r"\*arrays cannot be a parameter"),
+        (lambda a, *, n: None, r"n cannot be a parameter"),
+        (lambda a, **more: None, r"\*\*more cannot be a parameter"),
+    ],
+    ids=["builtin", "class", "number", "leaf", "method", "star", "keyword", "double star"],
+)
+def test_what_is_no_plain_function_of_positions_is_refused(thing, words):
+    with pytest.raises(TypeError, match=words):
+        leaf(thing)
+
+
+@pytest.mark.spec("SPEED-LEAF-8")
+@pytest.mark.parametrize(
+    "note",
+    [
+        nb.complex64[:],
+        nb.float64[:],
+        nb.float32[::1, :],
+        nb.int64[:, :, :, :, :, :],
+        nb.Array(nb.int64, 0, "C"),
+        nb.complex64,
+        nb.unicode_type,
+        np.float16,
+        str,
+        list,
+        None,
+        [1],
+        np.zeros(1),
+        "no_such_name",
+        3,
+    ],
+    ids=repr,
+)
+def test_an_annotation_that_names_no_type_a_task_can_bring_is_refused(note):
+    def wrong(first, second):
+        pass
+
+    wrong.__annotations__ = {"second": note}
+    with pytest.raises(TypeError, match=r"leaf .*wrong: .*(of second|no_such_name)"):
+        leaf(wrong)
+
+
+@pytest.mark.spec("SPEED-LEAF-8")
+def test_an_unknown_option_is_refused():
+    for option in ("nogil", "cache", "forceobj", "no_such_option"):
+        with pytest.raises(TypeError, match=f"leaf has no option '{option}'"):
+            leaf(**{option: True})(lambda a: None)
+
+
+# ---------------------------------------------------------------- 9: called here
+@pytest.mark.spec("SPEED-LEAF-9")
+def test_a_leaf_that_is_called_runs_here_at_once():
+    @leaf
+    def put(a, n):
+        """Put a number."""
+        a[0] = n
+        return n + 1
+
+    a = np.zeros(2, np.int32)
+    assert put(a, 3) == 4
+    assert a.tolist() == [3, 0]
+    assert (put.__name__, put.__doc__) == ("put", "Put a number.")
+    assert (put.address != 0) == (not INTERPRETED)
+    for wrong, words in [
+        ((a,), "takes 2 arguments, got 1"),
+        ((a, 1, 2), "takes 2 arguments, got 3"),
+        ((a, 1.5), r"n is a number \(float64\), but .* a number \(int64\)"),
+        ((np.zeros((4, 4), np.int32)[:, 1], 1), "not contiguous"),
+        ((a.astype(np.int64), 1), "a is a int64 array"),
+        ((a.reshape(1, 2), 1), "a is a int32 array of 2 dimensions"),
+        ((a, "1"), "arrays and numbers, not str"),
+        (([0], 1), "arrays and numbers, not list"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            put(*wrong)
+    assert a.tolist() == [3, 0]
+    assert put(a, True) == 2, "what fits is converted"
+
+
+@pytest.mark.spec("SPEED-LEAF-9")
+def test_a_call_raises_what_the_function_raises():
+    a = np.zeros(1, np.int64)
+    with pytest.raises(LookupError, match="not there"):
+        choosy(a, 2)
+    choosy(a, 9)
+    assert a[0] == 9
+
+
+@pytest.mark.spec("SPEED-LEAF-9")
+def test_a_leaf_survives_pickling_with_the_types_that_are_settled():
+    @leaf(fastmath=True)
+    def put(a, n):
+        a[0] = n
+
+    again = cloudpickle.loads(cloudpickle.dumps(put))
+    assert again.kinds is None
+    put(np.zeros(1, np.int16), 1)
+    again = cloudpickle.loads(cloudpickle.dumps(put))
+    assert again.kinds == put.kinds
+    assert (again.address != 0) == (not INTERPRETED)
+    a = np.zeros(1, np.int16)
+    again(a, 7)
+    assert a[0] == 7
