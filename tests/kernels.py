@@ -12,9 +12,8 @@ import inspect
 from pathlib import Path
 from typing import ClassVar
 
-from simpler_ref.jit import collect as _collect
-from simpler_ref.jit import dispatch as _dispatch
 from simpler_ref.jit import (
+    claims,
     graph,
     lock,
     mailbox,
@@ -25,6 +24,8 @@ from simpler_ref.jit import (
     submit,
     tensormap,
 )
+from simpler_ref.jit import collect as _collect
+from simpler_ref.jit import dispatch as _dispatch
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import (
@@ -117,6 +118,12 @@ def register_task(mem, slot):
 @entry(WORDS)
 def request_cancel(mem):
     submit.request_cancel(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def cancel(mem):
+    claims.cancel(mem)
     return L.OK
 
 

@@ -110,6 +110,16 @@ class Task:
 
 
 @dataclass(eq=False)
+class Errand:
+    """What stands in a frame: a task, or one member of it, and what its worker has answered."""
+
+    task: Task
+    part: int | None  # which member, None for a task of its own
+    mail: str = "TASK_READY"  # or one of ANSWERS
+    skip: bool = False  # told that it need not start
+
+
+@dataclass(eq=False)
 class Claim:
     """A place in a ring: whose it is, and bytes [start, start + size), `skipped` more before it."""
 
@@ -174,7 +184,7 @@ class Ring:
 class Naive:
     """One engine: the Orch thread's half, the Scheduler's half, and the workers."""
 
-    def __init__(self, *, bases, ring_bytes, window, next_level, sub, order):
+    def __init__(self, *, bases, ring_bytes, window, next_level, sub, depth, order):
         self.order = order  # which of the tasks that one step made ready the engine puts first
         self.bases = bases
         self.ring_bytes = ring_bytes
@@ -182,10 +192,10 @@ class Naive:
         self.kinds = [NEXT_LEVEL] * next_level + [SUB] * sub
         self.usable = [True] * len(self.kinds)
         self.parked = [False] * len(self.kinds)
-        self.mail = ["IDLE"] * len(self.kinds)  # IDLE, TASK_READY, or one of ANSWERS
-        self.holds = [None] * len(self.kinds)  # the task a worker was given
-        self.part = [None] * len(self.kinds)  # which member of it
-        self.skip = [False] * len(self.kinds)  # told that its member need not start
+        self.depth = depth
+        self.errands = [[] for _ in self.kinds]  # what a worker was given, oldest first
+        self.quick = [False, False]  # per kind: the last task that was held found somebody awake
+        self.mail = ["IDLE"] * len(self.kinds)  # what a mailbox that no task uses says, or CONTROL
         self.claims = [None] * len(self.kinds)  # WAITS or GRANTED: a thread wants the mailbox
         self.uncollected = set()  # idle, and the mailbox has still to say so
         self.pinned = [[] for _ in self.kinds]  # ready tasks for this worker and no other
@@ -328,6 +338,9 @@ class Naive:
 
     def cancel(self):
         self.cancelled = True
+        for errands in self.errands:
+            for errand in errands[1:]:
+                errand.skip = True
 
     # ------------------------------------------------------------ Scheduler
     def wire_one(self):
@@ -399,7 +412,10 @@ class Naive:
         return [worker for worker, k in enumerate(self.kinds) if k == kind]
 
     def is_idle(self, worker):
-        free = self.holds[worker] is None and self.claims[worker] is None
+        return self.has_room(worker) and not self.errands[worker]
+
+    def has_room(self, worker):
+        free = len(self.errands[worker]) < self.depth and self.claims[worker] is None
         return self.usable[worker] and free
 
     def lost_for(self, task):
@@ -417,10 +433,17 @@ class Naive:
         return set(group.named) <= set(idle) and len(idle) >= len(group.members)
 
     def candidates(self, kind):
-        """Return the idle workers that a task for any of them may get: those awake, else all."""
+        """Return the workers of which a task for any of them gets one, and whether it must wait."""
         idle = [w for w in self.pool(kind) if self.is_idle(w)]
         awake = [w for w in idle if not self.parked[w]]
-        return awake or idle, bool(idle) and not awake and any(self.holds)
+        if awake:
+            return awake, False
+        busy = [w for w in self.pool(kind) if self.has_room(w) and self.errands[w]]
+        fewest = min((len(self.errands[w]) for w in busy), default=0)
+        busy = [w for w in busy if len(self.errands[w]) == fewest]
+        if not idle or (busy and self.quick[kind]):
+            return busy, False
+        return idle, any(self.errands)
 
     def may_leave(self, worker):
         """Say whether the oldest task for this worker alone has its turn."""
@@ -431,7 +454,7 @@ class Naive:
             return True
         queue = self.ready[self.kinds[worker]]
         older = not queue or self.age[chain[0]] < self.age[queue[0]]
-        return self.is_idle(worker) and older
+        return self.has_room(worker) and older
 
     def head_may_leave(self, kind):
         """Say whether the oldest task for any worker has its turn; one that is held back has not."""
@@ -447,10 +470,7 @@ class Naive:
 
     def would_move(self):
         """Say whether a pass would change anything, but for the clock of a task that is held back."""
-        answered = (
-            task is not None and self.mail[worker] in ANSWERS
-            for worker, task in enumerate(self.holds)
-        )
+        answered = (errands and errands[0].mail in ANSWERS for errands in self.errands)
         leave = (
             self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
             for kind in (NEXT_LEVEL, SUB)
@@ -459,7 +479,7 @@ class Naive:
 
     # what does start
     def dispatch(self, kind, given):
-        """Place ready tasks. `given` says what the engine gave each worker: a task, and which member."""
+        """Place ready tasks. `given` says what each worker has in the engine: tasks, and which member."""
         self.dispatch_pinned(kind, given)
         self.dispatch_ready(kind, given)
         self.dispatch_pinned(kind, given)
@@ -493,17 +513,19 @@ class Naive:
                     return
                 if not workers:
                     break
-                self.held[kind] = False
-                chosen = [w for w in workers if given[w][0] is task]
+                chosen = [w for w in workers if (task, None) in given[w]]
                 if len(chosen) != 1:
-                    raise Forbidden(f"{workers} are idle for {task}; given: {given}")
+                    raise Forbidden(f"{workers} could have {task}; given: {given}")
+                if self.held[kind]:
+                    self.held[kind] = False
+                    self.quick[kind] = not self.parked[chosen[0]]
                 self.start(queue.pop(0), {chosen[0]: None}, given)
         self.held[kind] = False
 
     def places(self, group, given):
         """Return worker → member as the engine chose it, once it is found to be right."""
         idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
-        chosen = {w: given[w][1] for w in idle if given[w][0] is group}
+        chosen = {w: m for w in idle for task, m in given[w] if task is group}
         if sorted(chosen.values()) != list(range(len(group.members))):
             raise Forbidden(
                 f"{group}: the members are at {chosen}, not one on each of so many workers"
@@ -521,10 +543,9 @@ class Naive:
         del self.age[task]
         task.state, task.left = "RUNNING", len(task.members)
         for worker, member in places.items():
-            if not self.is_idle(worker) or given[worker] != (task, member):
-                raise Forbidden(f"worker {worker} was given {given[worker]} instead of {task}")
-            self.holds[worker], self.part[worker] = task, member
-            self.mail[worker], self.skip[worker] = "TASK_READY", False
+            if not self.has_room(worker) or (task, member) not in given[worker]:
+                raise Forbidden(f"worker {worker} has {given[worker]}, without {task}")
+            self.errands[worker].append(Errand(task, member))
             self.uncollected.discard(worker)
 
     def drop_ready(self, task, lost):
@@ -540,8 +561,11 @@ class Naive:
         self.uncollected = set()
 
     def vacate(self, worker):
-        """Take a worker's task off it, whose mailbox is then free for the thread that wants it."""
-        self.holds[worker] = self.part[worker] = None
+        """Take the oldest task off a worker; without any, its mailbox goes to whoever wants it."""
+        errand = self.errands[worker].pop(0)
+        if self.errands[worker]:
+            return
+        self.mail[worker] = errand.mail
         if self.usable[worker] and self.claims[worker] == "WAITS":
             self.grant(worker)
         elif self.usable[worker]:
@@ -552,31 +576,34 @@ class Naive:
         task.left -= 1
         if not ok and not task.wrong:
             task.wrong = True
-            if task.group:
-                for worker, other in enumerate(self.holds):
-                    if other is task:
-                        self.skip[worker] = True
+            for errand in self.all_errands():
+                if task.group and errand.task is task:
+                    errand.skip = True
         if task.left == 0:
             self.finish(task, not task.wrong)
 
-    def say_what(self, worker):
-        return self.holds[worker], worker, -1 if self.part[worker] is None else self.part[worker]
+    def all_errands(self):
+        return [errand for errands in self.errands for errand in errands]
 
     def collect(self):
         def step():
-            for worker, task in enumerate(self.holds):
-                if task is not None and self.mail[worker] in ANSWERS:
-                    self.end_with(worker, task, LAST_WORDS[self.mail[worker]])
+            for worker in range(len(self.kinds)):
+                self.collect_from(worker)
 
         self.batch(step)
 
-    def end_with(self, worker, task, error):
-        """A worker's task has ended, for the worse if `error` says how."""
-        ok = self.mail[worker] == "OK"
-        if error:
-            self.note_error(error, *self.say_what(worker))
+    def collect_from(self, worker):
+        while self.errands[worker] and self.errands[worker][0].mail in ANSWERS:
+            self.end_oldest(worker)
+
+    def end_oldest(self, worker):
+        """A worker's oldest task has ended, or is lost."""
+        errand = self.errands[worker][0]
+        if LAST_WORDS[errand.mail]:
+            part = -1 if errand.part is None else errand.part
+            self.note_error(LAST_WORDS[errand.mail], errand.task, worker, part)
         self.vacate(worker)
-        self.end_member(task, ok)
+        self.end_member(errand.task, errand.mail == "OK")
 
     def bury(self):
         if not self.dead:
@@ -585,9 +612,8 @@ class Naive:
         def step():
             for worker in sorted(self.dead):
                 self.usable[worker] = False
-                task = self.holds[worker]
-                if task is not None:
-                    self.end_with(worker, task, LAST_WORDS[self.mail[worker]])
+                while self.errands[worker]:
+                    self.end_oldest(worker)
                 if self.claims[worker] == "WAITS":
                     self.claims[worker] = "REFUSED"
 
@@ -604,19 +630,24 @@ class Naive:
         self.collect()
 
     # ------------------------------------------------------------ workers
+    def at(self, worker):
+        """Return what a worker is at, None if it has answered everything."""
+        return next((e for e in self.errands[worker] if e.mail == "TASK_READY"), None)
+
     def answer(self, worker, what):
-        self.mail[worker] = what
+        self.at(worker).mail = what
 
     def die(self, worker):
         self.dead.add(worker)
 
     def revive(self, worker):
         self.usable[worker], self.mail[worker] = True, "IDLE"
-        self.parked[worker] = self.skip[worker] = False
+        self.parked[worker] = False
 
-    def frame(self, worker, digest):
-        """Return the bytes of a worker's mailbox from the digest on."""
-        member = self.holds[worker].members[self.part[worker] or 0]
+    @staticmethod
+    def frame(errand, digest):
+        """Return the bytes of a frame from the digest on."""
+        member = errand.task.members[errand.part or 0]
         raw = digest + struct.pack("<ii", len(member.tensors), len(member.scalars))
         for data, nbytes, child in member.tensors:
             raw += struct.pack("<Q5IIBB6x", data, nbytes, 0, 0, 0, 0, 1, 5, child)
@@ -627,7 +658,7 @@ class Naive:
         """Ask for a worker's mailbox; it is given now, or when the worker's task is collected."""
         self.claims[worker] = "WAITS"
         self.uncollected.discard(worker)
-        if self.holds[worker] is None:
+        if not self.errands[worker]:
             self.grant(worker)
 
     def grant(self, worker):

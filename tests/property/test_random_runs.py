@@ -169,14 +169,15 @@ class Program:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["process", "thread"])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_arrays_end_as_if_the_tasks_had_run_one_after_the_other(workers, mode):
+@pytest.mark.parametrize(("workers", "depth"), [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)])
+def test_the_arrays_end_as_if_the_tasks_had_run_one_after_the_other(workers, depth, mode):
     length = 15 if INTERPRETED else 120
-    with Worker(3, num_sub_workers=workers, heap_ring_size=1 << 20, child_mode=mode) as w:
+    sizes = {"heap_ring_size": 1 << 20, "mailbox_depth": depth}
+    with Worker(3, num_sub_workers=workers, child_mode=mode, **sizes) as w:
         handle = w.register(mix)
         shared = [w.empty(WORDS, np.uint64) for _ in range(5)]
 
-        @settings(max_examples=3 if INTERPRETED else 40, phases=[Phase.generate])
+        @settings(max_examples=2 if INTERPRETED else 25, phases=[Phase.generate])
         @given(seed=st.integers(0, 2**32 - 1))
         def check(seed):
             rng = random.Random(seed)
