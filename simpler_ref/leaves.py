@@ -72,7 +72,12 @@ class Leaf:
         Where the code stands that a worker's loop calls, 0 before it is compiled.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: dict[str, Any],
+        declared: tuple[Kind | None, ...] | None = None,
+    ) -> None:
         self.py_func = function
         self.kinds: tuple[Kind, ...] | None = None
         self.address = 0
@@ -81,13 +86,14 @@ class Leaf:
         self._compiled: Callable[..., Any] = function
         self._task: Any = None
         self._names = _parameters(function)
-        self._declared = _declared(function)
+        self._declared = _declared(function) if declared is None else declared
         functools.update_wrapper(self, function)
         if None not in self._declared:
             self.kinds = self._declared
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.py_func, self._options, self.kinds)
+        # the names in annotations that are text do not travel with a function
+        return _rebuild, (self.py_func, self._options, self._declared, self.kinds)
 
     def __repr__(self) -> str:
         shown = "?" if self.kinds is None else ", ".join(map(str, self.kinds))
@@ -208,8 +214,13 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Leaf(function, options)
 
 
-def _rebuild(function: Any, options: dict[str, Any], kinds: tuple[Kind, ...] | None) -> Leaf:
-    one = Leaf(function, options)
+def _rebuild(
+    function: Any,
+    options: dict[str, Any],
+    declared: tuple[Kind | None, ...],
+    kinds: tuple[Kind, ...] | None,
+) -> Leaf:
+    one = Leaf(function, options, declared)
     one.kinds = kinds
     one.compile()
     return one

@@ -388,9 +388,14 @@ def test_annotations_may_be_text():
     texts = leaf(module["texts"])
     assert module["texts"].__annotations__ == {"a": "int64[:]", "n": "int"}
     assert [str(kind) for kind in texts.kinds] == ["array(int64, 1d, C)", "int64"]
-    a = np.zeros(1, np.int64)
-    texts(a, 4)
-    assert a[0] == 5
+    with Worker(3, num_sub_workers=1) as w:
+        w.start()
+        handle = w.register(texts)  # it travels to the worker, where nobody knows those names
+        a = w.share(np.zeros(1, np.int64))
+        run(w, handle, a, 4)
+        assert a[0] == 5
+    texts(a, 5)
+    assert a[0] == 6
 
 
 @pytest.mark.spec("SPEED-LEAF-2")
