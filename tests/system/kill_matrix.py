@@ -2,6 +2,8 @@
 
     SIMPLER_REF_FAIL_POINTS=1 python -m tests.system.kill_matrix KIND [REPEATS]
 
+With more than one repeat there are more cells: all with deeper mailboxes, and all of compiled leaves.
+
 It prints a line for each cell of the matrix, ``ok CELL`` or ``FAILED CELL: why``. Each cell has Workers
 of its own, and must leave no process, thread, descriptor or shared memory behind.
 """
@@ -23,6 +25,7 @@ from collections.abc import Callable
 
 import numpy as np
 import psutil
+from numba import int64
 
 from simpler_ref import (
     CallableError,
@@ -31,6 +34,7 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
     WorkerStartError,
+    leaf,
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.children import NestedWorker, WorkerKind
@@ -41,12 +45,14 @@ from simpler_ref.jit.entries import entries
 CELL_DEADLINE_S = 60.0
 """A guard against hangs: the program dumps its stacks and ends when a cell takes longer."""
 
-KINDS = ("sub_worker", "custom_worker", "child_worker", "sub_below", "chip_worker")
+KINDS = ("sub_worker", "leaf", "custom_worker", "child_worker", "sub_below", "chip_worker")
 
 UNDONE = ("received", "calling", "called", "before_done")
 """Points at which a task has not been answered."""
 DONE = ("done", "parked")
 """Points at which it has."""
+AMONG = {"called": 0, "before_done": 0, "done": 1, "received": 1, "calling": 1}
+"""Points that a worker passes as it ends its first task, and which of its tasks is lost there."""
 STARTING = ("before_ready", "ready")
 CONTROL = ("control", "before_control_done", "control_done")
 
@@ -72,6 +78,18 @@ def arm_at(mem, start: int, pid: int, point: str | int) -> None:
 
 def mark(args):
     args.tensor(0).numpy()[args.scalar(0)] += 1
+
+
+def hold(args):
+    """Say that the task has begun, and wait until it may go on."""
+    words = args.tensor(0).numpy()
+    words[HELD] = 1
+    wait_until(lambda: words[GO])
+    words[0] += 1
+
+
+HELD, GO = 6, 7
+"""Words of a row, beside the one that is marked."""
 
 
 def to(marks, index, tag=T.NO_DEP) -> TaskArgs:
@@ -108,6 +126,7 @@ class Rig:
     label: str
     first = 0
     pinned = True
+    depth = 1
 
     def __init__(self, members: int):
         self.members = members
@@ -116,6 +135,7 @@ class Rig:
         self.w = self.make(members)
         self.w.init()
         self.task = self.w.register(self.old())
+        self.hold = self.w.register(self.waiting()) if self.depth > 1 else None
         self.late_target = self.late()
         self.late_handle = None
 
@@ -135,6 +155,9 @@ class Rig:
     def late(self):
         return lambda args: mark(args)
 
+    def waiting(self):
+        return hold
+
     def submit(self, orch, handle, member: int, args: TaskArgs) -> None:
         orch.submit_next_level(handle, args, worker=member)
 
@@ -147,7 +170,7 @@ class Rig:
         return self.w._runtime.engine.mem
 
     def words_of(self, member: int) -> int:
-        return int(self.mem[L.A_WORKERS]) + (self.first + member) * L.WORKER_WORDS
+        return int(self.mem[L.A_WORKERS]) + (self.first + member) * int(self.mem[L.WORKER_STRIDE])
 
     def arm(self, member: int, point: str) -> None:
         arm_at(self.mem, self.words_of(member), self.pid(member), point)
@@ -207,13 +230,33 @@ class SubRig(Rig):
     pinned = False
 
     def make(self, members):
-        return Worker(level=3, num_sub_workers=members)
+        return Worker(level=3, num_sub_workers=members, mailbox_depth=self.depth)
 
     def submit(self, orch, handle, member, args):
         orch.submit_sub(handle, args)
 
     def group(self, orch, handle, args):
         orch.submit_sub_group(handle, args)
+
+
+@leaf
+def leaf_mark(words: int64[:], index: int):
+    words[index] += 1
+
+
+@leaf
+def late_leaf_mark(words: int64[:], index: int):
+    words[index] += 1
+
+
+class LeafRig(SubRig):
+    """Sub workers that run compiled leaves."""
+
+    def old(self):
+        return leaf_mark
+
+    def late(self):
+        return late_leaf_mark
 
 
 class Counting(WorkerKind):
@@ -243,7 +286,7 @@ class CustomRig(Rig):
 
     def make(self, members):
         self.known = shared_words(8)
-        w = Worker(level=3)
+        w = Worker(level=3, mailbox_depth=self.depth)
         for member in range(members):
             w.add_next_level(Counting(self.known, member))
         return w
@@ -255,7 +298,7 @@ class NestedRig(Rig):
     label = "child_worker"
 
     def make(self, members):
-        w = Worker(level=4)
+        w = Worker(level=4, mailbox_depth=self.depth)
         self.inner = []
         for _ in range(members):
             inner = Worker(level=3, num_sub_workers=1)
@@ -278,6 +321,9 @@ class NestedRig(Rig):
             args.tensor(0).numpy()[args.scalar(0)] += 1
 
         return late
+
+    def waiting(self):
+        return lambda orch, args, config: hold(args)
 
 
 class Trapped(NestedWorker):
@@ -322,7 +368,7 @@ class BelowRig(Rig):
             manager = inner._runtime.manager
             before, marks[7, 7] = marks[7, 7], manager.pids[sub]
             if what == 1:  # let it die at a point of a task
-                start = int(mem[L.A_WORKERS]) + sub * L.WORKER_WORDS
+                start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])
                 arm_at(mem, start, manager.pids[sub], point)
             elif what == 2:  # kill it, and let its successor die as it starts
                 os.kill(manager.pids[sub], signal.SIGKILL)
@@ -330,7 +376,7 @@ class BelowRig(Rig):
                 mem[L.START_FAIL] = sub + 1 << 8 | point
                 return
             elif what == 3:  # let it die as a callable is registered
-                start = int(mem[L.A_WORKERS]) + sub * L.WORKER_WORDS
+                start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])
                 arm_at(mem, start, manager.pids[sub], point)
                 try:
                     state["late"] = inner.register(lambda args: mark(args))
@@ -378,7 +424,7 @@ class ChipRig(Rig):
     label = "chip_worker"
 
     def make(self, members):
-        return Worker(level=3, device_ids=list(range(members)))
+        return Worker(level=3, device_ids=list(range(members)), mailbox_depth=self.depth)
 
     def old(self):
         return chip_callable("old")
@@ -407,10 +453,16 @@ def chip_callable(name: str):
 
 RIGS = {
     "sub_worker": SubRig,
+    "leaf": LeafRig,
     "custom_worker": CustomRig,
     "child_worker": NestedRig,
     "chip_worker": ChipRig,
 }
+
+
+def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
+    """Return the same kind of rig, whose workers can be given several tasks at once."""
+    return type(f"{rig_type.__name__}{depth}", (rig_type,), {"depth": depth})
 
 
 # ---------------------------------------------------------------- the cells
@@ -452,6 +504,34 @@ def dies_after_a_task(rig_type, point):
         wait_until(lambda: rig.known_dead(victim))
         rig.assert_works()
         if rig.pid(victim) == pid:
+            raise Refused("nobody took its place")
+
+
+def dies_among_its_tasks(rig_type, point, lost):
+    """Of the tasks a worker was given, those it had ended are done, and all others are lost."""
+    with rig_type(1) as rig:
+        rig.w.start()
+        rig.register_late()
+        pid = rig.pid(0)
+
+        def graph(orch, _args, _config):
+            rig.submit(orch, rig.hold, 0, to(rig.rows, 0))
+            for row in (1, 2):
+                rig.submit(orch, rig.task, 0, to(rig.rows, row))
+            start = rig.words_of(0)
+            wait_until(lambda: rig.rows[0, HELD] and rig.mem[start + L.W_GIVEN] == 3)
+            rig.mem[start + L.W_FAIL] = NUMBER[point]
+            rig.rows[0, GO] = 1
+
+        words = [rf"{rig.label} 0\b.*\(pid {pid}\), task {lost} \(.*\)", "killed by SIGKILL"]
+        error = expect(WorkerLostError, lambda: rig.w.run(graph), *words)
+        found = (error.task, error.worker, error.pid, error.status)
+        if found != (lost, rig.first, pid, -signal.SIGKILL):
+            raise Refused(f"task, worker, pid, status are {found}")
+        if rig.marks[:3].tolist() != [1, 0, 0]:
+            raise Refused(f"the tasks did {rig.marks[:3].tolist()}")
+        rig.assert_works()
+        if rig.pid(0) == pid:
             raise Refused("nobody took its place")
 
 
@@ -662,22 +742,43 @@ def below_as_it_stops():
         rig.assert_works()
 
 
-def cells(kind: str) -> dict[str, Callable[[], None]]:
-    """Return the cells of one kind of worker, by name."""
+def cells(kind: str, repeats: int = 1) -> dict[str, Callable[[], None]]:
+    """Return the cells of one kind of worker, by name; more of them if each is to be repeated."""
+    part = functools.partial
+    if kind == "sub_below":
+        return cells_below()
+    rig = RIGS[kind]
+    found = all_cells(rig)
+    if kind == "leaf" and repeats == 1:  # what a leaf changes is how a task is run
+        found = {name: cell for name, cell in found.items() if name.startswith("task-")}
+    if repeats > 1:
+        found |= {f"deep-{name}": cell for name, cell in all_cells(deeper(rig, 2)).items()}
+    if kind != "chip_worker":  # whose kernels cannot wait for the test
+        for point, lost in AMONG.items():
+            found[f"among-{point}"] = part(dies_among_its_tasks, deeper(rig, 3), point, lost)
+    return found
+
+
+def cells_below() -> dict[str, Callable[[], None]]:
+    """Return the cells of the workers of a Worker in the middle."""
     part = functools.partial
     found: dict[str, Callable[[], None]] = {}
-    if kind == "sub_below":
-        for point in (*UNDONE, *DONE):
-            found[f"task-{point}"] = part(below_in_a_task, point, 1)
-            found[f"group-{point}"] = part(below_in_a_task, point, 3)
-        for point in STARTING:
-            found[f"start-{point}"] = part(below_as_it_starts, point, False)
-            found[f"restart-{point}"] = part(below_as_it_starts, point, True)
-        for point in CONTROL:
-            found[f"register-{point}"] = part(below_in_a_control_request, point)
-        found["close-stopping"] = below_as_it_stops
-        return found
-    rig = RIGS[kind]
+    for point in (*UNDONE, *DONE):
+        found[f"task-{point}"] = part(below_in_a_task, point, 1)
+        found[f"group-{point}"] = part(below_in_a_task, point, 3)
+    for point in STARTING:
+        found[f"start-{point}"] = part(below_as_it_starts, point, False)
+        found[f"restart-{point}"] = part(below_as_it_starts, point, True)
+    for point in CONTROL:
+        found[f"register-{point}"] = part(below_in_a_control_request, point)
+    found["close-stopping"] = below_as_it_stops
+    return found
+
+
+def all_cells(rig: type[Rig]) -> dict[str, Callable[[], None]]:
+    """Return the cells of a pool."""
+    part = functools.partial
+    found: dict[str, Callable[[], None]] = {}
     for point in UNDONE:
         found[f"task-{point}"] = part(dies_in_a_task, rig, point)
     for point in DONE:
@@ -738,7 +839,7 @@ def main(kind: str, repeats: int) -> int:
     entries()  # compiled outside of every deadline
     if kind == "chip_worker":
         chip_callable("old"), chip_callable("late")
-    for name, cell in cells(kind).items():
+    for name, cell in cells(kind, repeats).items():
         print(f"cell {name}", flush=True)
         for repeat in range(repeats):  # noqa: B007
             wrong = run_cell(cell)

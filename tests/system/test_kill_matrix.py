@@ -2,7 +2,7 @@
 
 The cells stand in kill_matrix.py, a program of its own, because fail points exist only where
 ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import. ``SIMPLER_REF_KILL_REPEATS=100`` in the
-environment runs each cell that many times.
+environment runs each cell that many times, and more cells: see there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def output_of(kind: str) -> str:
 @pytest.mark.timeout(PROGRAM_DEADLINE_S + CELL_DEADLINE_S)
 @pytest.mark.parametrize(
     ("kind", "cell"),
-    [pytest.param(kind, cell, id=f"{kind}-{cell}") for kind in KINDS for cell in cells(kind)],
+    [
+        pytest.param(kind, cell, id=f"{kind}-{cell}")
+        for kind in KINDS
+        for cell in cells(kind, REPEATS)
+    ],
 )
 def test_a_worker_killed_there_is_no_more_than_an_error(kind, cell):
     out = output_of(kind)
