@@ -29,6 +29,7 @@ from tests.support import (
     wait_until,
     writes,
 )
+from tests.system.programs import Concurrently
 
 KEY = 0x7000_0000
 FOREVER_NS = 10**13
@@ -648,28 +649,26 @@ def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstar
         w.run(lambda orch, *_: orch.submit_sub(handle, one()))
 
         def orch_fn(orch, *_):
-            mem = orch._mem
             orch.submit_sub(hold)
             for _ in range(8):
                 orch.submit_sub(handle, one())
             here.wait()
             assert given(w) == 4
-            skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
-            waiter = threading.Thread(
-                target=lambda: (wait_until(lambda: mem[skip].sum() == 3), go.open(1))
-            )
-            waiter.start()
             raise Stop
 
+        def let_go():
+            mem = w._runtime.engine.mem
+            skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
+            # a frame keeps its word until it is filled again, so all have to be filled first
+            wait_until(lambda: given(w) == 4 and mem[skip].sum() == 3)
+            go.open(1)
+
         for round_ in range(3):
-            with pytest.raises(Stop):
+            with pytest.raises(Stop), Concurrently(let_go):
                 w.run(orch_fn)
             assert marks.tolist() == [round_ + 1, round_ + 1], "the one that ran has finished"
             w.run(lambda orch, *_: orch.submit_sub(handle, one()))
             assert marks.tolist() == [round_ + 1, round_ + 2], "the next run works"
-        for thread in threading.enumerate():
-            if thread.name.endswith("(<lambda>)"):
-                thread.join(DEADLINE_S)
 
 
 # ---------------------------------------------------------------- 10: told to stop
