@@ -18,6 +18,7 @@ from .errors import (
 )
 from .leaves import leaf
 from .orchestrator import Orchestrator
+from .recording import Graph
 from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, TensorArgType
 from .version import __version__
 from .worker import RunTiming, Worker
@@ -49,6 +50,7 @@ __all__ = [
     "ControlError",
     "ControlTimeoutError",
     "DataType",
+    "Graph",
     "LocalSlotExhaustedError",
     "OrchestrationError",
     "Orchestrator",

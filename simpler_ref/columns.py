@@ -15,8 +15,12 @@ import numpy as np
 from .jit import layout as L
 from .task_interface import (
     Array,
+    BoundFloat,
+    BoundInt,
+    BoundWord,
     ContinuousTensor,
     check_tag,
+    keep_alive,
     make_tensor,
     require_visible_now,
     scalar_to_uint64,
@@ -89,6 +93,7 @@ class Batch:
             for j in range(len(tensors))
         ]
         self.scalars = _scalar_columns(scalars, agreed)
+        self._given = () if isinstance(scalars, np.ndarray) else scalars or ()
         self.workers = _worker_column(workers, agreed)
         self.size = agreed.count
         if self.size < 0:
@@ -100,6 +105,15 @@ class Batch:
         for column in self.tensors:
             found = found | (column.rest[..., 3] >> 8 & 0xFF != 0)
         return found
+
+    def bound(self, column: int, task: int) -> BoundWord | None:
+        """Return the word of a scalar that a replay may give another value; None for all others."""
+        if not self._given:
+            return None
+        value = self._given[column]
+        if isinstance(value, (list, tuple)):
+            value = value[task]
+        return value.word if isinstance(value, (BoundInt, BoundFloat)) else None
 
     def program(self, word: Any) -> tuple[Array, Array]:
         """Return a program that submits all tasks, and its places, (tasks, words that differ).
@@ -202,6 +216,7 @@ def _rows(name: str, array: Array, agreed: _Agreed) -> _Tensors:
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
     words = np.frombuffer(tensor._wire, np.int64)
+    keep_alive(array)
     data = np.arange(count)
     data *= stride
     data += words[0]

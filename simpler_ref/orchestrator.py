@@ -103,6 +103,14 @@ def require_supported(config: CallConfig) -> None:
             )
 
 
+def config_wire(config: CallConfig) -> bytes:
+    """Return a configuration as it travels, once it is found to be right."""
+    if not isinstance(config, CallConfig):
+        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
+    require_supported(config)
+    return config.to_bytes()
+
+
 class Orchestrator:
     """Builds the graph of one run; valid while the orchestration function runs, on its thread.
 
@@ -116,13 +124,20 @@ class Orchestrator:
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
-        geometry = engine.mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
-        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
-        """Workers in each pool."""
+        self._read_geometry()
         self._thread = -1
         self._error: TaskError | None = None
-        self.ring = Ring._over(engine, worker.alloc_timeout_s)
+        self._ring = Ring._over(engine, worker.alloc_timeout_s)
+
+    def _read_geometry(self) -> None:
+        geometry = self._mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
+        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
+        """Workers in each pool."""
+
+    @property
+    def ring(self) -> Ring:
         """Introspection of this Worker's rings."""
+        return self._ring
 
     # ------------------------------------------------------------ submit
     def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
@@ -194,10 +209,12 @@ class Orchestrator:
             See `submit_sub`.
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        wire = self._wire([args])
         place = self._place(worker, [args])
-        counts = _counts(args)
-        word = base | place << L.WORD_WORKER | self._config_word(config)
+        self._add(base | place << L.WORD_WORKER | self._config_word(config), args)
+
+    def _add(self, word: int, args: TaskArgs | None) -> None:
+        """Submit a task whose arguments are found to be right."""
+        wire, counts = self._wire([args]), _counts(args)
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
             attempt = partial(self._submit, self._mem, word, counts, wire)
@@ -519,7 +536,9 @@ class Orchestrator:
         """
         self._require_mine()
         sizes = (shape,) if isinstance(shape, int) else shape
-        tensor = ContinuousTensor(0, sizes, to_dtype(dtype))
+        return self._claim(ContinuousTensor(0, sizes, to_dtype(dtype)))
+
+    def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
@@ -541,7 +560,7 @@ class Orchestrator:
             64 scopes are open already; outside of a run.
         """
         self._require_mine()
-        if self._engine.kernels.open_scope(self._mem) != L.OK:
+        if self._open_scope() != L.OK:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
             )
@@ -555,8 +574,18 @@ class Orchestrator:
             No scope is open; outside of a run.
         """
         self._require_mine()
-        if self._mem[L.SCOPE_DEPTH] <= 1:
+        if self._depth() <= 1:
             raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
+        self._close_scope()
+
+    def _depth(self) -> int:
+        """Return how many scopes are open, the run's own included."""
+        return int(self._mem[L.SCOPE_DEPTH])
+
+    def _open_scope(self) -> int:
+        return self._engine.kernels.open_scope(self._mem)
+
+    def _close_scope(self) -> None:
         self._engine.kernels.close_scope(self._mem)
 
     def live_tasks(self) -> int:
@@ -600,9 +629,10 @@ class Orchestrator:
                 "the numbers into a tensor"
             )
         assert code == L.TOO_LARGE, code
+        size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
         return RuntimeError(
             f"a request exceeds per-ring heap size: {_mib(self._requested(wire))} were asked for, a "
-            f"ring has {_mib(self.ring.heap_size(0))}; give Worker(heap_ring_size=…) a larger value"
+            f"ring has {_mib(size)}; give Worker(heap_ring_size=…) a larger value"
         )
 
     def _progress(self) -> tuple[int, int]:
@@ -687,7 +717,7 @@ class ScopeGuard:
         if self._depth:
             raise RuntimeError("this scope is open already: call orch.scope() for each with")
         self._orch.scope_begin()
-        self._depth = int(self._orch._mem[L.SCOPE_DEPTH])
+        self._depth = self._orch._depth()
 
     def __exit__(
         self,
@@ -699,11 +729,11 @@ class ScopeGuard:
         self._depth = 0
         if orch._thread == -1:  # the run is over, or is another process's that this was forked from
             return
-        if orch._mem[L.SCOPE_DEPTH] < depth:
+        if orch._depth() < depth:
             if error is None:
                 raise RuntimeError(SCOPE_ENDED_INSIDE)
             return
-        while orch._mem[L.SCOPE_DEPTH] >= depth:
+        while orch._depth() >= depth:
             orch.scope_end()
 
 

@@ -123,6 +123,9 @@ _TAG_AT = 34
 _TAGS = {int(tag): bytes((tag, 0, 0, 0, 0, 0)) for tag in TensorArgType}
 """What stands in a tensor's padding on its way into submit."""
 _NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
+RECORDED_FIRST, RECORDED_LAST = 0x7FF9 << 48, 0x7FFF << 48
+"""Addresses of memory that a recorded graph will be given: no machine has memory there, and as
+numbers they are unlikely as scalars (they are not-a-numbers)."""
 
 
 def get_element_size(dtype: DataType) -> int:
@@ -151,6 +154,43 @@ def scalar_to_uint64(value: Any) -> int:
     if not -(1 << 63) <= number < 1 << 64:
         raise OverflowError(f"scalar {value} does not fit 64 bits")
     return number & _U64_MASK
+
+
+class BoundWord(bytes):
+    """The 64 bits of a scalar that a replay may give another value."""
+
+    position: int
+    """Which scalar of `args` it is."""
+
+    def __new__(cls, raw: bytes, position: int) -> BoundWord:
+        """Make one from 8 bytes."""
+        word = super().__new__(cls, raw)
+        word.position = position
+        return word
+
+
+class BoundInt(int):
+    """A scalar of the `args` that a graph is recorded with."""
+
+    word: BoundWord
+
+    def __new__(cls, value: int, word: BoundWord) -> BoundInt:
+        """Make one that remembers its word."""
+        number = super().__new__(cls, value)
+        number.word = word
+        return number
+
+
+class BoundFloat(float):
+    """The same, read as a float."""
+
+    word: BoundWord
+
+    def __new__(cls, value: float, word: BoundWord) -> BoundFloat:
+        """Make one that remembers its word."""
+        number = super().__new__(cls, value)
+        number.word = word
+        return number
 
 
 _DTYPES_SEEN: dict[Any, DataType] = {}
@@ -299,11 +339,20 @@ class ContinuousTensor:
         """
         if self.child_memory:
             raise ValueError("this tensor is in a next-level worker's memory; copy it from there")
+        if not 0 < self.data < RECORDED_FIRST:
+            self._require_memory()
+        return view_memory(self.data, self.shapes, numpy_dtype(self.dtype), self._keep)
+
+    def _require_memory(self) -> None:
         if self.data == 0 and self.nbytes() > 0:
             raise ValueError(
                 "this tensor has no memory yet: the runtime provides it when it is submitted"
             )
-        return view_memory(self.data, self.shapes, numpy_dtype(self.dtype), self._keep)
+        if RECORDED_FIRST <= self.data < RECORDED_LAST:
+            raise ValueError(
+                "this tensor has no memory: it is part of a recording, and has some only while the "
+                "tasks of the graph run"
+            )
 
     def __repr__(self) -> str:
         where = ", child_memory" if self.child_memory else ""
@@ -349,12 +398,20 @@ class _Current(threading.local):
     """The check of the Worker that this thread runs an orchestration function for."""
 
     check: Visible | None = None
+    kept: list[Any] | None = None
+    """While a graph is recorded: the arrays it refers to."""
 
 
 _current = _Current()
 _known: dict[
     int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
 ] = {}
+
+
+def keep_alive(array: Any) -> None:
+    """Have the graph that is being recorded on this thread, if there is one, hold on to an array."""
+    if _current.kept is not None:
+        _current.kept.append(array)
 
 
 def add_visibility(check: Visible) -> None:
@@ -369,15 +426,21 @@ def remove_visibility(check: Visible) -> None:
     _known.clear()
 
 
-def set_current(check: Visible | None) -> Visible | None:
-    """Let only one Worker vouch on this thread, until told otherwise; return the one before."""
-    before, _current.check = _current.check, check
+def set_current(
+    check: Visible | None, kept: list[Any] | None = None
+) -> tuple[Visible | None, list[Any] | None]:
+    """Let only one Worker vouch on this thread, until told otherwise; return what was set before.
+
+    Arrays that `check` has not vouched for yet are appended to `kept`.
+    """
+    before = _current.check, _current.kept
+    _current.check, _current.kept = check, kept
     return before
 
 
 def forget_visibility() -> None:
     """Forget every check: this process was forked, the Workers are its parent's."""
-    _current.check = None
+    _current.check = _current.kept = None
     _visibility.clear()
     _known.clear()
 
@@ -427,6 +490,7 @@ def _from_numpy(array: Array) -> ContinuousTensor:
     kind = to_dtype(array.dtype)
     address: int = array.__array_interface__["data"][0]
     voucher = _require_visible(address, array.nbytes)
+    keep_alive(array)
     tensor = ContinuousTensor(address, array.shape, kind)
     key = id(array)
     reference = weakref.ref(array, lambda _: _known.pop(key, None))
@@ -449,6 +513,7 @@ def _from_torch(tensor: Any) -> ContinuousTensor:
         raise ValueError("a torch tensor must be contiguous; call .contiguous().share_memory_()")
     nbytes = tensor.numel() * tensor.element_size()
     _require_visible(tensor.data_ptr(), nbytes, "call .share_memory_() before the Worker starts")
+    keep_alive(tensor)
     return ContinuousTensor(tensor.data_ptr(), tuple(tensor.shape), to_dtype(tensor.dtype))
 
 
@@ -539,9 +604,12 @@ class TaskArgs:
 
     def add_scalar(self, value: SupportsInt | float) -> None:
         """Append a scalar: 64 bits; see `scalar_to_uint64`."""
-        if type(value) is not int or not 0 <= value <= _U64_MASK:
-            value = scalar_to_uint64(value)
-        raw = value.to_bytes(8, "little")
+        if type(value) is int and 0 <= value <= _U64_MASK:
+            raw = value.to_bytes(8, "little")
+        elif isinstance(value, (BoundInt, BoundFloat)):
+            raw = value.word
+        else:
+            raw = scalar_to_uint64(value).to_bytes(8, "little")
         if self._scalars:
             self._scalars.append(raw)  # type: ignore[attr-defined]
         else:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,9 @@ from .fork_server import Snapshot
 from .jit import layout as L
 from .leaves import Leaf
 from .mappings import covers, shared_mappings
-from .orchestrator import Orchestrator, require_supported
+from .orchestrator import Orchestrator, config_wire, require_supported
 from .placement import Placement, Seat
+from .recording import Graph, record
 from .registry import Registry, is_chip_callable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
@@ -52,6 +53,7 @@ DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
 CHILD_MODES = ("process", "thread")
 
+T = TypeVar("T")
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 
 
@@ -745,12 +747,9 @@ class Worker:
 
     def _config_index(self, config: CallConfig | None) -> int:
         """Return the number under which the workers' mailboxes get a configuration."""
-        if config is None:
-            return 0
-        if not isinstance(config, CallConfig):
-            raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
-        require_supported(config)
-        wire = config.to_bytes()
+        return 0 if config is None else self._config_number(config_wire(config))
+
+    def _config_number(self, wire: bytes) -> int:
         index = self._configs.get(wire)
         if index is None:
             index = len(self._configs)
@@ -850,7 +849,7 @@ class Worker:
             `orch_fn` is not callable; `config` is not valid.
         """
         start = time.perf_counter_ns()
-        runtime = self._live()
+        self._live()
         if config is None:
             config = CallConfig()
         else:
@@ -859,6 +858,53 @@ class Worker:
             orch_fn = _run_on_the_chip(orch_fn, config)
         if not callable(orch_fn):
             raise TypeError(f"run expects an orchestration function, got {type(orch_fn).__name__}")
+        return self._alone(lambda runtime: self._run(runtime, orch_fn, args, config, start))
+
+    def record(
+        self,
+        orch_fn: OrchFunction | CallableHandle,
+        args: Any = None,
+        config: CallConfig | None = None,
+    ) -> Graph:
+        """Call an orchestration function without executing anything, and return its tasks as a graph.
+
+        ``graph.run()`` then runs the recorded tasks, with their dependencies, buffers and scopes, as
+        often as is wanted, and does not call `orch_fn` again. If `args` are `TaskArgs`,
+        ``graph.run(new_args)`` gives the tasks other tensors and scalars in place of those. Everything
+        else that `orch_fn` has read or computed is part of the recording.
+
+        Raises
+        ------
+        RuntimeError
+            Not initialised, closed, or a run is in progress; `orch_fn` asked for something that
+            cannot be recorded, such as memory of a chip.
+        TypeError, ValueError
+            See `run`; or tensors of `args` share memory.
+        Exception
+            Whatever `orch_fn` raised.
+        """
+        self._live()
+        if config is None:
+            config = CallConfig()
+        else:
+            require_supported(config)
+        if self.level == 2:
+            orch_fn = _run_on_the_chip(orch_fn, config)
+        orch_fn = getattr(orch_fn, "py_func", orch_fn)
+        if not callable(orch_fn):
+            raise TypeError(
+                f"record expects an orchestration function, got {type(orch_fn).__name__}"
+            )
+
+        def act(runtime: _Runtime) -> Graph:
+            graph = record(self, runtime.engine, runtime.why_invisible, orch_fn, args, config)
+            self._live()  # refuses a process that orch_fn forked
+            return graph
+
+        return self._alone(act)
+
+    def _alone(self, act: Callable[[_Runtime], T]) -> T:
+        """Do something during which no run may begin."""
         mine = False
         try:
             with self._lock:
@@ -869,7 +915,7 @@ class Worker:
                         "serves one run at a time"
                     )
                 self._running = mine = True
-            return self._run(runtime, orch_fn, args, config, start)
+            return act(runtime)
         finally:
             if mine:
                 self._running = False
@@ -940,7 +986,7 @@ class Worker:
             self._live()  # refuses a process that orch_fn forked
         finally:
             orch._close()
-            task_interface.set_current(outer)
+            task_interface.set_current(*outer)
 
     def _recover(self, runtime: _Runtime) -> None:
         """Finish the last run if a signal has cut its end short."""

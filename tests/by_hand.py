@@ -41,7 +41,7 @@ class ByHand:
 
     def __exit__(self, *_):
         self.orch._close()
-        task_interface.set_current(self._outer)
+        task_interface.set_current(*self._outer)
         self.worker.close()
 
     def relative(self, words):

@@ -1,0 +1,504 @@
+"""Record once, replay many: an orchestration function's tasks, kept as a program.
+
+`Recorder` is an Orchestrator that executes nothing: each submit, buffer and scope becomes an op of a
+program for `jit/program.py`. Memory that the runtime will provide has an address in a range where no
+memory is; wherever such an address goes, and wherever one goes that belongs to a tensor of ``args``,
+the program has a patch, so that a replay puts the real address there. `Graph.run` carries the program
+out through the same kernels as any run: dependencies, rings and scopes are not remembered but found
+anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import task_interface
+from .callable_identity import CallableHandle
+from .columns import Batch
+from .engine import Engine
+from .jit import layout as L
+from .orchestrator import Handles, Orchestrator, config_wire
+from .task_interface import (
+    RECORDED_FIRST,
+    RECORDED_LAST,
+    Array,
+    BoundFloat,
+    BoundInt,
+    BoundWord,
+    CallConfig,
+    ContinuousTensor,
+    TaskArgs,
+    require_visible_now,
+)
+
+if TYPE_CHECKING:
+    from .worker import RunTiming, Worker
+
+_WORD = struct.Struct("<Q")
+_PATCH = struct.Struct("<qq")
+_OP = struct.Struct("<6q")
+_MEMBER = struct.Struct("<QQ")
+_GAP = L.HEAP_ALIGN
+"""Between two buffers, so that an address one past the end of a buffer is not in the next."""
+_REGION = 1 << 45
+"""Bytes of such memory that one recording may ask for; the next ones have other addresses."""
+_recordings = itertools.count()
+
+
+# ---------------------------------------------------------------- the arguments of the whole graph
+class RecordedArgs(TaskArgs):
+    """The arguments that an orchestration function is recorded with; its scalars know their place."""
+
+    __slots__ = ()
+
+    def __init__(self, args: TaskArgs) -> None:
+        super().__init__()
+        self._tensors = list(args._tensors)
+        self._scalars = [BoundWord(raw, i) for i, raw in enumerate(args._scalars)]
+        self._doubts = args._doubts
+
+    def scalar(self, i: int) -> int:
+        """Return scalar `i`: an int that can be re-bound if it is passed to a task as it is."""
+        value = super().scalar(i)
+        word = self._scalars[i]
+        return BoundInt(value, word) if isinstance(word, BoundWord) else value
+
+    def scalar_float(self, i: int) -> float:
+        """Return scalar `i` as a float; see `scalar`."""
+        value = super().scalar_float(i)
+        word = self._scalars[i]
+        return BoundFloat(value, word) if isinstance(word, BoundWord) else value
+
+
+class _Span(NamedTuple):
+    """Memory whose place is known only when the graph runs."""
+
+    start: int
+    end: int
+    place: int
+
+
+class _Numbers(dict[CallableHandle, int]):
+    """Gives each handle that is used a number; a replay looks up what stands behind it then."""
+
+    def __init__(self, live: Handles, pool: int, used: list[tuple[CallableHandle, int]]) -> None:
+        super().__init__()
+        self._live, self._pool, self._used = live, pool, used
+
+    def __missing__(self, handle: CallableHandle) -> int:
+        if handle not in self._live:
+            raise KeyError(handle)
+        self[handle] = len(self._used) | self._pool << L.WORD_KIND
+        self._used.append((handle, self._pool))
+        return self[handle]
+
+    def get(self, handle: CallableHandle, default: Any = None) -> Any:
+        return self[handle] if handle in self._live else default
+
+    def __contains__(self, handle: object) -> bool:
+        return handle in self._live
+
+
+# ---------------------------------------------------------------- recording
+class Recorder(Orchestrator):
+    """The Orchestrator of a recording: it has the methods of any other, and writes a program."""
+
+    def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
+        self._worker = worker
+        self._engine = engine
+        self._mem = engine.mem
+        self._read_geometry()
+        self._error = None
+        self._thread = get_ident()
+        self.handles: list[tuple[CallableHandle, int]] = []
+        self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
+        following, subs = worker._words()
+        self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
+        self._subs = _Numbers(subs, L.SUB, self.handles)
+        self.ops: list[bytes] = [_WORD.pack(L.PROGRAM_OPS)]
+        self.callable_words: list[int] = []
+        self.words = L.PROGRAM_OPS
+        self.tasks = 0
+        self._scopes = 1
+        tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
+        self._first_scalar = tensors
+        self.places = tensors + scalars
+        self._spans: dict[bool, list[_Span]] = {False: [], True: []}
+        if args is not None:
+            self._note_arguments(args)
+        self._buffers: list[_Span] = []
+        regions = (RECORDED_LAST - RECORDED_FIRST) // _REGION
+        self._fresh = RECORDED_FIRST + next(_recordings) % regions * _REGION
+        self._end = self._fresh + _REGION
+
+    # ------------------------------------------------------------ whose memory an address is in
+    def _note_arguments(self, args: TaskArgs) -> None:
+        for i, wire in enumerate(args._tensors):
+            tensor = ContinuousTensor._from_wire(wire)
+            if tensor.data and tensor.nbytes():
+                span = _Span(tensor.data, tensor.data + tensor.nbytes(), i)
+                self._spans[tensor.child_memory].append(span)
+        for spans in self._spans.values():
+            spans.sort()
+            for one, other in itertools.pairwise(spans):
+                if other.start < one.end:
+                    low, high = sorted((one.place, other.place))
+                    raise ValueError(
+                        f"tensors {low} and {high} of args share memory: a recording could not tell "
+                        "which of them a task is given; pass one of them"
+                    )
+
+    def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
+        """Return the place and the offset that an address is the sum of; None: it is a constant."""
+        if RECORDED_FIRST <= address < RECORDED_LAST:
+            at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
+            if at < 0 or address > self._buffers[at].end:
+                raise ValueError(
+                    f"address {address:#x} is in no buffer of this recording: buffers and outputs are "
+                    "those of one recording, and tiles of them must not leave them"
+                )
+            return self._buffers[at].place, address - self._buffers[at].start
+        spans = self._spans[child_memory]
+        at = bisect_right(spans, address, key=lambda span: span.start) - 1
+        if at < 0 or address >= spans[at].end:
+            return None
+        return spans[at].place, address - spans[at].start
+
+    def _provide(self, nbytes: int, place: int) -> int:
+        """Return the address that stands for memory which a replay will provide."""
+        if nbytes == 0:
+            return 0
+        address = self._fresh
+        self._fresh += L.round_up(nbytes, L.HEAP_ALIGN) + _GAP
+        if self._fresh > self._end:
+            raise MemoryError(f"a recording can ask for {_REGION} bytes of memory in all")
+        self._buffers.append(_Span(address, address + nbytes, place))
+        return address
+
+    # ------------------------------------------------------------ submits
+    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
+        """Record a task for a sub worker; see `Orchestrator.submit_sub`."""
+        self._add(self._require_handle("submit_sub", handle, [args], self._subs, L.SUB), args)
+
+    def _add(self, word: int, args: TaskArgs | None) -> None:
+        tensors, scalars = ([], ()) if args is None else (args._tensors, args._scalars)
+        outputs = self._append(word, tensors, scalars)
+        if args is not None:
+            _write_back([args], outputs)
+
+    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+        tensors = [wire for one in members for wire in one._tensors]
+        scalars = [raw for one in members for raw in one._scalars]
+        table = [
+            _MEMBER.pack(len(one._tensors) | len(one._scalars) << 32, places[i] if places else 0)
+            for i, one in enumerate(members)
+        ]
+        _write_back(members, self._append(word, tensors, scalars, table))
+
+    def _submit_many(self, word: Any, batch: Batch) -> Array:
+        width = len(batch.tensors)
+        program, places = batch.program(word)
+        op = program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
+        patches = op[len(op) - L.PATCH_WORDS * places.shape[1] :].reshape(-1, L.PATCH_WORDS)
+        targets = patches[:, L.PATCH_AT] & 0xFFFFFFFF
+        end = L.OP_ARGS + width * L.TENSOR_WORDS + len(batch.scalars)
+        for i in range(batch.size):
+            op[targets] = places[i]
+            raw = op[L.OP_ARGS : end].tobytes()
+            split = 40 * width
+            tensors = [raw[at : at + 40] for at in range(0, split, 40)]
+            scalars = [
+                batch.bound(j, i) or raw[split + 8 * j : split + 8 * j + 8]
+                for j in range(len(batch.scalars))
+            ]
+            for j, address in self._append(int(op[L.OP_CALLABLE]), tensors, scalars).items():
+                places[i, j] = address
+        addresses: Array = places.view(np.uint64)[:, :width]
+        return addresses
+
+    def _append(
+        self,
+        word: int,
+        tensors: Sequence[bytes],
+        scalars: Sequence[bytes],
+        members: Sequence[bytes] = (),
+    ) -> dict[int, int]:
+        """Append a task; return the address of each tensor that the runtime has to provide."""
+        self._require_mine()
+        arguments = b"".join(tensors) + b"".join(scalars)
+        self._require_possible(arguments, len(tensors), members)
+        first = L.OP_ARGS + len(tensors) * L.TENSOR_WORDS
+        patches = []
+        asked: list[tuple[int, int]] = []
+        for i, wire in enumerate(tensors):
+            address = _WORD.unpack_from(wire)[0]
+            if address:
+                found = self._locate(address, bool(wire[33]))
+                if found is not None:
+                    patches.append((L.OP_ARGS + i * L.TENSOR_WORDS, *found))
+            elif wire[34] == L.OUTPUT:
+                asked.append((i, ContinuousTensor._from_wire(wire).nbytes()))
+        for j, raw in enumerate(scalars):
+            if isinstance(raw, BoundWord):
+                patches.append((first + j, self._first_scalar + raw.position, 0))
+            else:
+                value = _WORD.unpack(raw)[0]
+                found = (
+                    self._locate(value, False) if RECORDED_FIRST <= value < RECORDED_LAST else None
+                )
+                if found is not None:
+                    patches.append((first + j, *found))
+        outputs = -1
+        if asked:
+            outputs = self.places
+            self.places += len(tensors)
+        provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
+        size = first + len(scalars) + L.MEMBER_WORDS * len(members) + L.PATCH_WORDS * len(patches)
+        counts = len(tensors) | len(scalars) << 32
+        kind = L.OP_SUBMIT | size << 8
+        self.callable_words.append(self.words + L.OP_CALLABLE)
+        self._write(
+            _OP.pack(kind, word, counts, len(members), len(patches), outputs),
+            arguments,
+            *members,
+            *(_PATCH.pack(at | place << 32, offset) for at, place, offset in patches),
+        )
+        self.tasks += 1
+        return provided
+
+    def _require_possible(self, arguments: bytes, tensors: int, members: Sequence[bytes]) -> None:
+        """Refuse at once what no replay could submit."""
+        sizes = [_MEMBER.unpack(one)[0] for one in members] or [len(arguments)]
+        for size in sizes:
+            used = (size & 0xFFFFFFFF) * 40 + (size >> 32) * 8 if members else size
+            if 8 + used > L.MAILBOX_ARGS_CAPACITY:
+                raise self._refused(L.TOO_MANY_ARGS, arguments)
+        wires = arguments[: 40 * tensors]
+        if self._requested(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
+            raise self._refused(L.TOO_LARGE, wires)
+
+    def _write(self, *parts: bytes) -> None:
+        self.ops += parts
+        self.words += sum(map(len, parts)) // L.WORD
+
+    def _config_word(self, config: CallConfig | None) -> int:
+        if config is None:
+            return 0
+        index = self.configs.setdefault(config_wire(config), len(self.configs))
+        return index << L.WORD_CONFIG
+
+    # ------------------------------------------------------------ buffers and scopes
+    def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
+        self._require_possible(tensor._wires[L.OUTPUT], 1, ())
+        kind = L.OP_ALLOC | L.OP_ALLOC_WORDS << 8
+        self._write(struct.pack("<2q", kind, self.places), tensor._wires[L.OUTPUT])
+        self.places += 1
+        self.tasks += 1
+        return tensor._placed(self._provide(tensor.nbytes(), self.places - 1), None)
+
+    def _depth(self) -> int:
+        return self._scopes
+
+    def _open_scope(self) -> int:
+        if self._scopes > L.MAX_SCOPE_DEPTH:
+            return L.TOO_DEEP
+        self._write(_WORD.pack(L.OP_OPEN_SCOPE | L.OP_SCOPE_WORDS << 8))
+        self._scopes += 1
+        return L.OK
+
+    def _close_scope(self) -> None:
+        self._write(_WORD.pack(L.OP_CLOSE_SCOPE | L.OP_SCOPE_WORDS << 8))
+        self._scopes -= 1
+
+    # ------------------------------------------------------------ what has no meaning here
+    def _not_now(self, what: str) -> RuntimeError:
+        return RuntimeError(
+            f"{what} cannot be recorded: nothing is executed while a graph is recorded; do it before "
+            "Worker.record, or between two runs of the graph"
+        )
+
+    def malloc(self, worker_id: int, size: int) -> int:
+        """Refuse."""
+        raise self._not_now("malloc")
+
+    def free(self, worker_id: int, ptr: int) -> None:
+        """Refuse."""
+        raise self._not_now("free")
+
+    def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Refuse."""
+        raise self._not_now("copy_to")
+
+    def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Refuse."""
+        raise self._not_now("copy_from")
+
+    def live_tasks(self) -> int:
+        """Refuse."""
+        raise self._not_now("live_tasks")
+
+    @property
+    def ring(self) -> Any:
+        """Refuse."""
+        raise self._not_now("ring")
+
+
+def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:
+    """Write the addresses of provided outputs into the arguments."""
+    at = 0
+    for args in members:
+        for i, wire in enumerate(args._tensors):
+            if at + i in outputs:
+                args._tensors[i] = _WORD.pack(outputs[at + i]) + wire[8:]
+        at += len(args._tensors)
+
+
+# ---------------------------------------------------------------- replay
+_NO_CONFIG = CallConfig()
+
+
+class Graph:
+    """What `Worker.record` returns: tasks that can be run again and again.
+
+    Attributes
+    ----------
+    tasks : int
+        Tasks recorded, buffers from `alloc` included.
+    """
+
+    def __init__(
+        self, worker: Worker, recorder: Recorder, args: TaskArgs | None, kept: Sequence[Any]
+    ) -> None:
+        self.tasks = recorder.tasks
+        self._worker = worker
+        self._args = args
+        self._kept = kept
+        self._handles = recorder.handles
+        self._configs = list(recorder.configs)
+        self._program = np.frombuffer(b"".join(recorder.ops), np.int64).copy()
+        self._places = np.zeros(recorder.places, np.int64)
+        self._callables = np.array(recorder.callable_words, np.int64)
+        self._recorded: Array = self._program[self._callables]
+        self._resolved: list[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Graph of {self.tasks} tasks>"
+
+    def run(self, args: TaskArgs | None = None) -> RunTiming:
+        """Run the recorded tasks, and return when all of them are done; see `Worker.run`.
+
+        Parameters
+        ----------
+        args : TaskArgs, optional
+            As many tensors and scalars as the graph was recorded with, each tensor with the shape and
+            dtype of the one in its place. None: those of the recording.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `args` does not fit the recording; the message names the position and both values.
+        KeyError
+            A callable of the recording has been unregistered.
+        TaskError, RingFullError, RuntimeError
+            See `Worker.run`.
+        """
+        start = time.perf_counter_ns()
+        bound = self._args if args is None else self._require_fitting(args)
+        return self._worker._alone(
+            lambda runtime: self._worker._run(runtime, self._replay, bound, _NO_CONFIG, start)
+        )
+
+    def _require_fitting(self, args: TaskArgs) -> TaskArgs:
+        mine = self._args
+        if not isinstance(args, TaskArgs) or not hasattr(args, "_tensors"):
+            raise TypeError(f"args must be TaskArgs of your own, not {type(args).__name__}")
+        if mine is None:
+            raise TypeError("this graph was not recorded with TaskArgs: nothing can be re-bound")
+        for what, new, old in (
+            ("tensors", args._tensors, mine._tensors),
+            ("scalars", args._scalars, mine._scalars),
+        ):
+            if len(new) != len(old):
+                raise ValueError(f"args has {len(new)} {what}, the recording has {len(old)}")
+        for i, (wire, recorded) in enumerate(zip(args._tensors, mine._tensors, strict=True)):
+            if wire[8:34] != recorded[8:34] or any(wire[:8]) != any(recorded[:8]):
+                raise ValueError(
+                    f"tensor {i} of args is {_describe(wire)}, the recording has {_describe(recorded)}"
+                )
+        return args
+
+    def _replay(self, orch: Orchestrator, args: TaskArgs | None, _config: CallConfig) -> None:
+        """Carry the program out: the orchestration function of a replay."""
+        if args is not None:
+            require_visible_now(args._doubts)
+            raw = b"".join([*(wire[:8] for wire in args._tensors), *args._scalars])
+            bound = np.frombuffer(raw, np.int64)
+            self._places[: len(bound)] = bound
+        self._resolve(orch)
+        self._program[L.PROGRAM_AT] = L.PROGRAM_OPS
+        orch._play(self._program, self._places)
+
+    def _resolve(self, orch: Orchestrator) -> None:
+        """Put what stands behind the handles and configurations now into the callable words."""
+        now = []
+        for handle, pool in self._handles:
+            live = orch._subs if pool == L.SUB else orch._next_level
+            now.append(orch._require_handle("Graph.run", handle, (), live, pool))
+        configs = [self._worker._config_number(wire) for wire in self._configs]
+        if now + configs == self._resolved:
+            return
+        fixed = ~(L.CALLABLE_MASK | L.CONFIG_MASK << L.WORD_CONFIG)
+        words = self._recorded & fixed
+        if len(words):
+            words |= (np.array(now, np.int64) & L.CALLABLE_MASK)[self._recorded & L.CALLABLE_MASK]
+            places = self._recorded >> L.WORD_CONFIG & L.CONFIG_MASK
+            words |= np.array(configs, np.int64)[places] << L.WORD_CONFIG
+        self._program[self._callables] = words
+        self._resolved = now + configs
+
+
+def _describe(wire: bytes) -> str:
+    tensor = ContinuousTensor._from_wire(wire)
+    where = " in child memory" if tensor.child_memory else ""
+    return f"{tensor.shapes} {tensor.dtype.name}{where}{'' if tensor.data else ' without address'}"
+
+
+def record(
+    worker: Worker,
+    engine: Engine,
+    visible: Callable[[int, int], str | None],
+    orch_fn: Callable[..., Any],
+    args: Any,
+    config: CallConfig,
+) -> Graph:
+    """Let an orchestration function write its graph down; see `Worker.record`."""
+    bindable = isinstance(args, TaskArgs)
+    if bindable and not hasattr(args, "_tensors"):
+        raise TypeError("args belongs to a running task; build new TaskArgs")
+    mine = RecordedArgs(args) if bindable else None
+    kept: list[Any] = [orch_fn, args]
+
+    def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
+        return visible(address, nbytes)
+
+    outer = task_interface.set_current(check, kept)
+    try:
+        if mine is not None:
+            require_visible_now(mine._doubts)
+        recorder = Recorder(worker, engine, mine)
+        given = RecordedArgs(args) if bindable else args
+        try:
+            orch_fn(recorder, given, config)
+        finally:
+            recorder._close()
+    finally:
+        task_interface.set_current(*outer)
+    return Graph(worker, recorder, mine, kept)

@@ -1,0 +1,707 @@
+"""SPEED-REPLAY: recorded graphs."""
+
+import gc
+import signal
+import weakref
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import (
+    CallConfig,
+    ContinuousTensor,
+    DataType,
+    Graph,
+    RingFullError,
+    TaskArgs,
+    TaskError,
+    Worker,
+)
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.native_chip import ChipCallable
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import make_args
+from tests.unit.native_chip_kernels import add_core
+
+KIB = 1024
+
+
+def add(args):
+    """The last tensor grows by the sum of the others, plus the scalars."""
+    *read, written = [args.tensor(i).numpy() for i in range(args.tensor_count())]
+    written += sum(read) + sum(args.scalar(i) for i in range(args.scalar_count()))
+
+
+def output(nbytes):
+    return ContinuousTensor.make(0, (nbytes,), DataType.UINT8)
+
+
+@pytest.fixture
+def w():
+    with Worker(3, num_sub_workers=1, heap_ring_size=64 * KIB) as made:
+        made.add = made.register(add)
+        yield made
+
+
+def numbers(w, *values):
+    """Return shared arrays of three numbers each."""
+    return [w.share(np.full(3, value, np.int64)) for value in values]
+
+
+# ---------------------------------------------------------------- recording
+@pytest.mark.spec("SPEED-REPLAY-1")
+def test_recording_calls_the_function_once_and_starts_nobody(w):
+    (x,) = numbers(w, 1)
+    calls = []
+
+    def orch_fn(orch, args, config):
+        calls.append((args, config.block_dim))
+        orch.submit_sub(w.add, make_args((x, T.INOUT), scalars=[1]))
+        with orch.scope():
+            orch.alloc(10, "uint8")
+
+    graph = w.record(orch_fn, ("anything", 5), CallConfig(block_dim=3))
+    assert isinstance(graph, Graph)
+    assert graph.tasks == 2
+    assert w.worker_pids() == []
+    assert x.tolist() == [1, 1, 1]
+    assert [graph.run().tasks for _ in range(3)] == [2, 2, 2]
+    assert x.tolist() == [4, 4, 4]
+    assert calls == [(("anything", 5), 3)]
+
+
+@pytest.mark.spec("SPEED-REPLAY-1")
+def test_a_compiled_orchestration_function_is_recorded_through_its_python_function(w):
+    class Compiled:
+        def __call__(self, orch, args, config):
+            raise AssertionError("the compiled code has a run of its own")
+
+        @staticmethod
+        def py_func(orch, args, config):
+            orch.submit_sub(w.add, args)
+
+    (x,) = numbers(w, 0)
+    w.record(Compiled(), make_args((x, T.INOUT), scalars=[6])).run()
+    assert x.tolist() == [6, 6, 6]
+
+
+@pytest.mark.spec("SPEED-REPLAY-1")
+def test_an_exception_of_the_function_ends_the_recording(w):
+    def orch_fn(orch, args, config):
+        raise LookupError("not today")
+
+    with pytest.raises(LookupError, match="not today"):
+        w.record(orch_fn)
+    assert w.run(lambda *_: None).tasks == 0
+
+
+# ---------------------------------------------------------------- the same graph
+def pipeline(w, steps=4):
+    """Return an orchestration function with buffers, outputs, scopes, a group and many at once."""
+
+    def orch_fn(orch, args, config):
+        x, y = args.tensor(0), args.tensor(1)
+        for step in range(steps):
+            with orch.scope():
+                buffer = orch.alloc((3,), np.int64)
+                orch.submit_sub(w.set, make_args((buffer, T.INOUT), scalars=[step]))
+                made = make_args(
+                    (x, T.INPUT), (ContinuousTensor.make(0, (3,), DataType.INT64), T.OUTPUT)
+                )
+                orch.submit_sub(w.copy, made)
+                orch.submit_sub_group(
+                    w.add,
+                    [make_args((buffer, T.INPUT), (made.tensor(1), T.INPUT), (y, T.INOUT))],
+                )
+        orch.submit_sub_many(
+            w.add, [y], [T.INOUT], [args.scalar(0), [args.scalar(1), 1, 2]], count=3
+        )
+
+    w.set = w.register(lambda args: args.tensor(0).numpy().fill(args.scalar(0)))
+    w.copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
+    return orch_fn
+
+
+@pytest.mark.spec("SPEED-REPLAY-2")
+def test_a_replay_gives_the_results_of_a_fresh_run(w):
+    orch_fn = pipeline(w)
+    x, y, z = numbers(w, 5, 100, 100)
+    fresh = w.run(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[10, 20]))
+    graph = w.record(orch_fn, make_args((x, T.INPUT), (z, T.INOUT), scalars=[10, 20]))
+    for _ in range(3):
+        z[:] = 100
+        timing = graph.run()
+        assert timing.tasks == fresh.tasks == graph.tasks
+        assert z.tolist() == y.tolist() == [179] * 3
+        assert timing.host_wall_ns > 0
+
+
+@pytest.mark.spec("SPEED-REPLAY-2")
+def test_scopes_left_open_are_ended_with_the_run(w):
+    def orch_fn(orch, args, config):
+        orch.scope_begin()
+        orch.alloc(40 * KIB, "uint8")
+
+    graph = w.record(orch_fn)
+    for _ in range(3):
+        assert graph.run().ring_peak_bytes[:2] == (0, 40 * KIB)
+
+
+@pytest.mark.spec("SPEED-REPLAY-2")
+def test_an_empty_recording_runs_no_task(w):
+    assert w.record(lambda *_: None).run().tasks == 0
+
+
+@pytest.mark.spec("SPEED-REPLAY-2")
+def test_tasks_for_workers_one_level_down_run_there():
+    child = Worker(3, num_sub_workers=1)
+    parent = Worker(4)
+    leaf = child.register(add)
+
+    def below(orch, args, config):
+        orch.submit_sub(leaf, make_args((args.tensor(0), T.INOUT), scalars=[args.scalar(0)]))
+
+    parent.add_worker(child)
+    with parent as w:
+        handle = w.register(below)
+        (x,) = numbers(w, 0)
+
+        def orch_fn(orch, args, config):
+            for _ in range(2):
+                orch.submit_next_level(handle, args, CallConfig(block_dim=2), worker=0)
+
+        graph = w.record(orch_fn, make_args((x, T.INOUT), scalars=[3]))
+        for _ in range(2):
+            graph.run(make_args((x, T.INOUT), scalars=[10]))
+        assert x.tolist() == [40, 40, 40]
+
+
+@pytest.mark.spec("SPEED-REPLAY-2", "SPEED-REPLAY-3")
+def test_a_chip_replays_the_callable_it_was_given():
+    with Worker(2) as w:
+        handle = w.register(ChipCallable.from_kernel(add_core()))
+        x, y, z, other = (w.share(np.full(9, value, np.float32)) for value in (1, 2, 0, 0))
+        graph = w.record(
+            handle, make_args((x, T.INPUT), (y, T.INPUT), (z, T.OUTPUT)), CallConfig(block_dim=2)
+        )
+        graph.run()
+        graph.run(make_args((z, T.INPUT), (y, T.INPUT), (other, T.OUTPUT)))
+        assert (z.tolist(), other.tolist()) == ([3.0] * 9, [5.0] * 9)
+        with pytest.raises(TypeError, match="a level 2 Worker expects a CallableHandle"):
+            w.record(lambda *_: None)
+
+
+# ---------------------------------------------------------------- re-binding
+@pytest.mark.spec("SPEED-REPLAY-3")
+def test_tiles_of_an_argument_follow_it(w):
+    table, other = w.empty((2, 3), np.int64), w.empty((2, 3), np.int64)
+
+    def orch_fn(orch, args, config):
+        whole = args.tensor(0)
+        for row in range(2):
+            tile = ContinuousTensor.make(whole.data + 24 * row, (3,), whole.dtype)
+            orch.submit_sub(w.add, make_args((tile, T.INOUT), scalars=[row + 1]))
+
+    graph = w.record(orch_fn, make_args((table, T.INOUT)))
+    table[:] = other[:] = 0
+    graph.run(make_args((other, T.INOUT)))
+    assert table.tolist() == [[0] * 3] * 2
+    assert other.tolist() == [[1] * 3, [2] * 3]
+    graph.run()  # those of the recording again
+    assert table.tolist() == [[1] * 3, [2] * 3]
+
+
+@pytest.mark.spec("SPEED-REPLAY-3")
+def test_other_arrays_are_part_of_the_recording(w):
+    x, y, z = numbers(w, 1, 2, 3)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(w.add, make_args((z, T.INPUT), (args.tensor(0), T.INOUT)))
+
+    w.record(orch_fn, make_args((x, T.INOUT))).run(make_args((y, T.INOUT)))
+    assert [array[0] for array in (x, y, z)] == [1, 5, 3]
+
+
+@pytest.mark.spec("SPEED-REPLAY-3")
+def test_tensors_of_args_that_share_memory_are_refused_when_recorded(w):
+    (x,) = numbers(w, 1)
+    for other in (x, x[1:2]):
+        args = make_args((x, T.INPUT), (x[:0], T.INPUT), (other, T.INOUT))
+        with pytest.raises(ValueError, match="tensors 0 and 2 of args share memory"):
+            w.record(lambda *_: None, args)
+
+
+@pytest.mark.spec("SPEED-REPLAY-3")
+def test_tensors_of_a_replay_may_share_memory(w):
+    x, y = numbers(w, 1, 10)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(w.add, make_args((args.tensor(0), T.INOUT), scalars=[1]))
+        orch.submit_sub(w.add, make_args((args.tensor(1), T.INOUT), scalars=[2]))
+
+    graph = w.record(orch_fn, make_args((x, T.INOUT), (y, T.INOUT)))
+    assert graph.run().edges == 0
+    assert graph.run(make_args((x, T.INOUT), (x, T.INOUT))).edges == 1
+    assert (x[0], y[0]) == (5, 12)
+
+
+@pytest.mark.spec("SPEED-REPLAY-4")
+def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
+    (x,) = numbers(w, 0)
+    listed = w.register(
+        lambda args: (
+            args.tensor(0)
+            .numpy()
+            .__setitem__(
+                slice(None), [args.scalar(0), args.scalar(1), int(args.scalar_float(2) * 4)]
+            )
+        )
+    )
+
+    def orch_fn(orch, args, config):
+        for _ in range(args.scalar(0)):  # as often as the recording says
+            orch.submit_sub(
+                listed,
+                make_args(
+                    (x, T.INOUT),
+                    scalars=[args.scalar(0), args.scalar(0) + 1, args.scalar_float(1)],
+                ),
+            )
+
+    graph = w.record(orch_fn, make_args(scalars=[2, 0.25]))
+    graph.run()
+    assert x.tolist() == [2, 3, 1]
+    assert graph.run(make_args(scalars=[9, 2.5])).tasks == 2
+    assert x.tolist() == [9, 3, 10]
+
+
+@pytest.mark.spec("SPEED-REPLAY-4")
+def test_the_arguments_may_be_passed_on_as_a_whole(w):
+    x, y = numbers(w, 0, 0)
+    graph = w.record(
+        lambda orch, args, _: orch.submit_sub(w.add, args), make_args((x, T.INOUT), scalars=[3, 1])
+    )
+    graph.run(make_args((y, T.INOUT), scalars=[7, 4]))
+    assert (x[0], y[0]) == (0, 11)
+
+
+# ---------------------------------------------------------------- arguments that do not fit
+def child(data):
+    return ContinuousTensor.make(data, (3,), DataType.INT64, child_memory=True)
+
+
+MISFITS = {
+    "a tensor too few": (
+        lambda w, x, y: make_args((x, T.INPUT), scalars=[1]),
+        r"args has 1 tensors, the recording has 2",
+    ),
+    "a scalar too many": (
+        lambda w, x, y: make_args((x, T.INPUT), (y, T.INPUT), scalars=[1, 2]),
+        r"args has 2 scalars, the recording has 1",
+    ),
+    "another shape": (
+        lambda w, x, y: make_args((x, T.INPUT), (y[:2], T.INPUT), scalars=[1]),
+        r"tensor 1 of args is \(2,\) INT64, the recording has \(3,\) INT64",
+    ),
+    "another dtype": (
+        lambda w, x, y: make_args((x.view(np.uint64), T.INPUT), (y, T.INPUT), scalars=[1]),
+        r"tensor 0 of args is \(3,\) UINT64, the recording has \(3,\) INT64",
+    ),
+    "other memory": (
+        lambda w, x, y: make_args((x, T.INPUT), (child(64), T.INPUT), scalars=[1]),
+        r"tensor 1 of args is \(3,\) INT64 in child memory, the recording",
+    ),
+    "no address": (
+        lambda w, x, y: make_args((x, T.INPUT), (key_without(), T.OUTPUT), scalars=[1]),
+        r"tensor 1 of args is \(3,\) INT64 without address, the recording",
+    ),
+    "no TaskArgs": (lambda w, x, y: (x, y), r"must be TaskArgs of your own, not tuple"),
+}
+
+
+def key_without():
+    return ContinuousTensor.make(0, (3,), DataType.INT64)
+
+
+@pytest.mark.spec("SPEED-REPLAY-5")
+@pytest.mark.parametrize("what", MISFITS)
+def test_args_that_do_not_fit_are_refused_and_nothing_runs(w, what):
+    make, message = MISFITS[what]
+    x, y = numbers(w, 1, 2)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(w.add, args)
+
+    graph = w.record(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[1]))
+    with pytest.raises((TypeError, ValueError), match=message):
+        graph.run(make(w, x, y))
+    assert w.worker_pids() == []
+    graph.run()
+    assert y.tolist() == [4, 4, 4]
+
+
+@pytest.mark.spec("SPEED-REPLAY-5")
+def test_a_tensor_that_the_workers_cannot_see_is_refused(w):
+    (x,) = numbers(w, 1)
+    with Worker(3) as other:
+        (away,) = numbers(other, 1)
+        graph = w.record(
+            lambda orch, args, _: orch.submit_sub(w.add, args), make_args((x, T.INOUT))
+        )
+        graph.run()
+        (late,) = [Worker(3, arena_size=1 << 20)]
+        with late:
+            (newer,) = numbers(late, 1)
+            args = make_args((newer, T.INOUT))
+            with pytest.raises(ValueError, match="after the workers were started"):
+                graph.run(args)
+        assert away.tolist() == [1, 1, 1]
+
+
+@pytest.mark.spec("SPEED-REPLAY-5")
+def test_other_kinds_of_args_cannot_be_bound_anew(w):
+    graph = w.record(lambda orch, args, _: None, {"any": "thing"})
+    with pytest.raises(TypeError, match="not recorded with TaskArgs"):
+        graph.run(TaskArgs())
+    graph.run()
+
+
+# ---------------------------------------------------------------- memory that the runtime provides
+@pytest.mark.spec("SPEED-REPLAY-6")
+def test_memory_of_a_recording_cannot_be_read_or_written(w):
+    kept = []
+
+    def orch_fn(orch, args, config):
+        made = make_args((output(8), T.OUTPUT))
+        orch.submit_sub(w.add, made)
+        kept.extend([orch.alloc(8, "uint8"), made.tensor(0)])
+        for tensor in kept:
+            with pytest.raises(ValueError, match="part of a recording"):
+                tensor.numpy()
+
+    w.record(orch_fn)
+    for tensor in kept:
+        with pytest.raises(ValueError, match="part of a recording"):
+            tensor.numpy()
+
+
+@pytest.mark.spec("SPEED-REPLAY-6")
+def test_an_address_outside_of_every_buffer_is_refused(w):
+    old = []
+    w.record(lambda orch, *_: old.append(orch.alloc(64, "uint8")))
+
+    def orch_fn(orch, args, config):
+        buffer = orch.alloc(64, "uint8")
+        for data in (buffer.data - 1, buffer.data + 65, old[0].data):
+            with pytest.raises(ValueError, match="in no buffer of this recording"):
+                tile = ContinuousTensor.make(data, (4,), DataType.UINT8)
+                orch.submit_sub(w.add, make_args((tile, T.INPUT)))
+        orch.submit_sub(
+            w.add,
+            make_args((ContinuousTensor.make(buffer.data + 60, (4,), DataType.UINT8), T.INOUT)),
+        )
+
+    assert w.record(orch_fn).run().tasks == 2
+
+
+# ---------------------------------------------------------------- what cannot be recorded
+@pytest.mark.spec("SPEED-REPLAY-7")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda orch: orch.malloc(0, 8),
+        lambda orch: orch.free(0, 8),
+        lambda orch: orch.copy_to(0, 8, 8, 8),
+        lambda orch: orch.copy_from(0, 8, 8, 8),
+        lambda orch: orch.live_tasks(),
+        lambda orch: orch.ring,
+    ],
+)
+def test_what_has_no_meaning_in_a_recording_is_refused(w, call):
+    def orch_fn(orch, args, config):
+        with pytest.raises(RuntimeError, match="cannot be recorded"):
+            call(orch)
+
+    w.record(orch_fn)
+
+
+@pytest.mark.spec("SPEED-REPLAY-7")
+def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
+    caught = []
+
+    def refused(kind, message, call, *args, **more):
+        with pytest.raises(kind, match=message):
+            call(*args, **more)
+        caught.append(message)
+
+    def orch_fn(orch, args, config):
+        refused(TypeError, "submit_sub expects a CallableHandle", orch.submit_sub, add)
+        refused(TypeError, "args must be a TaskArgs", orch.submit_sub, w.add, "x")
+        refused(KeyError, "was unregistered", orch.submit_sub, gone)
+        refused(KeyError, "does not belong", orch.submit_sub, foreign)
+        refused(RuntimeError, "no next-level workers", orch.submit_next_level, w.add)
+        refused(ValueError, "needs as many workers", orch.submit_sub_group, w.add, [TaskArgs()] * 2)
+        refused(RuntimeError, "exceeds per-ring heap size", orch.alloc, 65 * KIB, "uint8")
+        big = make_args((output(65 * KIB), T.OUTPUT))
+        refused(
+            RuntimeError, "exceeds per-ring heap size: 66560 bytes", orch.submit_sub, w.add, big
+        )
+        long = make_args(scalars=range(1900))
+        refused(ValueError, "take 15208 bytes", orch.submit_sub, w.add, long)
+        refused(ValueError, "take 15208 bytes", orch.submit_sub_group, w.add, [long])
+        refused(RuntimeError, "scope_end without scope_begin", orch.scope_end)
+        for _ in range(64):
+            orch.scope_begin()
+        refused(RuntimeError, "64 scopes are open", orch.scope_begin)
+
+    gone = w.register(lambda: None)
+    w.unregister(gone)
+    with Worker(3, num_sub_workers=1) as other:
+        foreign = other.register(lambda: 1)
+        graph = w.record(orch_fn)
+    assert len(caught) == 12
+    assert graph.tasks == 0
+    assert graph.run().tasks == 0
+
+
+@pytest.mark.spec("SPEED-REPLAY-7")
+def test_the_recorder_is_of_no_use_after_the_recording(w):
+    kept = []
+    w.record(lambda orch, *_: kept.append(orch))
+    for call in (lambda: kept[0].submit_sub(w.add), lambda: kept[0].alloc(8, "uint8")):
+        with pytest.raises(RuntimeError, match="run has ended"):
+            call()
+    with pytest.raises(TypeError, match="record expects an orchestration function"):
+        w.record(17)
+    with pytest.raises(NotImplementedError):
+        w.record(lambda *_: None, None, CallConfig(enable_pmu=1, output_prefix="x"))
+
+
+# ---------------------------------------------------------------- callables and configurations
+@pytest.mark.spec("SPEED-REPLAY-8")
+def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
+    (x,) = numbers(w, 0)
+    mine = w.register(add)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(w.add, make_args((x, T.INOUT), scalars=[1]))
+        orch.submit_sub(mine, make_args((x, T.INOUT), scalars=[1]))
+
+    graph = w.record(orch_fn)
+    graph.run()
+    w.unregister(mine)
+    with pytest.raises(KeyError, match="was unregistered"):
+        graph.run()
+    assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.spec("SPEED-REPLAY-8")
+def test_a_callable_keeps_its_meaning_when_others_come_and_go(w):
+    (x,) = numbers(w, 0)
+    before = w.register(lambda: None)
+    mine = w.register(lambda args: args.tensor(0).numpy().fill(args.scalar(0)))
+    graph = w.record(lambda orch, *_: orch.submit_sub(mine, make_args((x, T.INOUT), scalars=[8])))
+    w.unregister(before)
+    w.register(lambda args: args.tensor(0).numpy().fill(-1))
+    graph.run()
+    assert x.tolist() == [8, 8, 8]
+
+
+@pytest.mark.spec("SPEED-REPLAY-8")
+def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypatch):
+    class Note:
+        def run(self, callable, view, config):
+            view.tensor(0).numpy()[view.scalar(0)] = config.block_dim
+
+    worker = Worker(3)
+    worker.add_next_level(Note())
+    with worker as w:
+        handle = w.register(repr)
+        (x,) = numbers(w, 0)
+
+        def orch_fn(orch, args, config):
+            for i, block_dim in enumerate((7, 0, 9)):
+                task = make_args((x, T.INOUT), scalars=[i])
+                orch.submit_next_level(handle, task, CallConfig(block_dim=block_dim))
+
+        graph = w.record(orch_fn)
+        graph.run()
+        assert x.tolist() == [7, 0, 9]
+        monkeypatch.setattr(L, "MAX_CONFIGS", 4)
+        task = make_args((x, T.INOUT), scalars=[0])
+        w.run(lambda orch, *_: orch.submit_next_level(handle, task, CallConfig(block_dim=1)))
+        x[:] = 0
+        graph.run()
+        assert x.tolist() == [7, 0, 9]
+
+
+# ---------------------------------------------------------------- as any run does
+@pytest.mark.spec("SPEED-REPLAY-9")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
+def test_a_replay_waits_for_room(limit, mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode, **limit) as w:
+        handle = w.register(add)
+        x = w.share(np.zeros(3, np.uint8))
+
+        def orch_fn(orch, args, config):
+            for _ in range(20):
+                with orch.scope():
+                    buffer = orch.alloc(3 * KIB, "uint8")
+                    tile = ContinuousTensor.make(buffer.data, (3,), DataType.UINT8)
+                    orch.submit_sub(handle, make_args((tile, T.INPUT), (x, T.INOUT), scalars=[1]))
+
+        graph = w.record(orch_fn)
+        for _ in range(2):
+            assert graph.run().tasks == 40
+
+
+@pytest.mark.spec("SPEED-REPLAY-9")
+def test_without_room_in_time_a_replay_raises():
+    with Worker(3, num_sub_workers=1, heap_ring_size=8 * KIB, alloc_timeout_s=0.05) as w:
+
+        def orch_fn(orch, args, config):
+            orch.alloc(8 * KIB, "uint8")
+            orch.alloc(2 * KIB, "uint8")
+
+        graph = w.record(orch_fn)
+        for _ in range(2):
+            with pytest.raises(RingFullError, match=r"ring 0 \(8192 bytes\) had no room for 2048"):
+                graph.run()
+        assert w.run(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).tasks == 1
+
+
+@pytest.mark.spec("SPEED-REPLAY-9")
+def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
+    (x,) = numbers(w, 0)
+
+    def picky(args):
+        if args.scalar(0) > 5:
+            raise ValueError(f"{args.scalar(0)} is too much")
+        add(args)
+
+    handle = w.register(picky)
+
+    def orch_fn(orch, args, config):
+        for _ in range(3):
+            task = make_args((args.tensor(0), T.INOUT))
+            task.add_scalar(args.scalar(0))
+            orch.submit_sub(handle, task)
+
+    graph = w.record(orch_fn, make_args((x, T.INOUT), scalars=[2]))
+    graph.run()
+    with pytest.raises(TaskError, match="8 is too much") as caught:
+        graph.run(make_args((x, T.INOUT), scalars=[8]))
+    assert caught.value.task == 0
+    graph.run()
+    assert x.tolist() == [12, 12, 12]
+
+
+class Struck(Exception):
+    pass
+
+
+@pytest.mark.spec("SPEED-REPLAY-9")
+def test_a_signal_ends_a_replay_that_waits():
+    def strike(*_):
+        raise Struck
+
+    with Worker(3, num_sub_workers=1, heap_ring_size=8 * KIB, alloc_timeout_s=1000) as w:
+
+        def orch_fn(orch, args, config):
+            orch.alloc(8 * KIB, "uint8")
+            orch.alloc(8 * KIB, "uint8")
+
+        graph = w.record(orch_fn)
+        w.start()
+        before = signal.signal(signal.SIGALRM, strike)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Struck):
+                graph.run()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
+
+
+# ---------------------------------------------------------------- when it is refused
+@pytest.mark.spec("SPEED-REPLAY-10")
+def test_replays_and_recordings_during_a_run_or_a_recording_are_refused(w):
+    graph = w.record(lambda *_: None)
+    refused = []
+
+    def orch_fn(orch, args, config):
+        for call in (
+            graph.run,
+            lambda: w.record(lambda *_: None),
+            lambda: w.run(lambda *_: None),
+            w.close,
+        ):
+            with pytest.raises(RuntimeError, match=r"a run is in progress|during a run"):
+                call()
+            refused.append(call)
+
+    w.run(orch_fn)
+    w.record(orch_fn).run()
+    assert len(refused) == 8
+
+
+@pytest.mark.spec("SPEED-REPLAY-10")
+def test_on_a_closed_worker_both_are_refused():
+    worker = Worker(3, num_sub_workers=1)
+    with pytest.raises(RuntimeError, match="not initialized"):
+        worker.record(lambda *_: None)
+    with worker:
+        graph = worker.record(lambda *_: None)
+        graph.run()
+    for call in (graph.run, lambda: worker.record(lambda *_: None)):
+        with pytest.raises(RuntimeError, match="this Worker is closed"):
+            call()
+
+
+# ---------------------------------------------------------------- what it keeps, and what it leaves
+@pytest.mark.spec("SPEED-REPLAY-11")
+def test_arrays_made_while_recording_live_as_long_as_the_graph(w):
+    seen = []
+    (x,) = numbers(w, 0)
+
+    def orch_fn(orch, args, config):
+        new = w.share(np.full(3, 4, np.int64))
+        column = w.share(np.ones((2, 3), np.int64))
+        seen.extend([weakref.ref(new), weakref.ref(column)])
+        orch.submit_sub(w.add, make_args((new, T.INPUT), (x, T.INOUT)))
+        orch.submit_sub_many(w.add, [column, [x, x]], [T.INPUT, T.INOUT])
+
+    graph = w.record(orch_fn)
+    gc.collect()
+    assert all(one() is not None for one in seen)
+    w.share(np.full(3, 99, np.int64))  # would stand where they stood
+    graph.run()
+    assert x.tolist() == [6, 6, 6]
+    del graph
+    gc.collect()
+    assert all(one() is None for one in seen)
+
+
+@pytest.mark.spec("SPEED-REPLAY-11")
+def test_a_thousand_replays_leave_nothing_behind(w):
+    orch_fn = pipeline(w, steps=2)
+    x, y = numbers(w, 1, 0)
+    graph = w.record(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[1, 2]))
+    graph.run()
+    first = held(w)
+    process = psutil.Process()
+    memory = process.memory_info().rss
+    for i in range(20 if INTERPRETED else 1000):
+        graph.run(make_args((x, T.INPUT), (y, T.INOUT), scalars=[i, i]))
+    assert held(w) == first
+    assert process.memory_info().rss - memory < 32 << 20
+
+
+def held(w):
+    """Return what of the engine would grow if something were left behind."""
+    mem = w._runtime.engine.mem
+    return [int(mem[word]) for word in (L.LIVE, L.NEXT_TASK_ID, L.MAP_COUNT, L.SPILL_USED)]
