@@ -87,6 +87,15 @@ FIGURES: dict[str, Figure] = {
     "empty_run": Figure("run", "empty run", target=10.0, original=1.3),
     "run_of_one": Figure("run", "run of one task after another", target=12.0, original=43.0),
     "alloc": Figure("run", "heap alloc and release"),
+    # many tasks in one call, recorded graphs: time in the call, and of Worker.run, per task
+    "submit_many": Figure("bulk", "many in one call: an array of tensors", target=0.1),
+    "submit_many_3": Figure("bulk", "the same, three arrays and a number"),
+    "submit_many_list": Figure("bulk", "the same, a list of tensors"),
+    "replay_added": Figure("bulk", "replay of a stencil, time to submit", target=0.3),
+    "replay_added_0": Figure("bulk", "replay of independent tasks, time to submit"),
+    "replay_stencil_1": Figure("bulk", "replay of a stencil, 1 worker"),
+    "replay_stencil_2": Figure("bulk", "replay of a stencil, 2 workers"),
+    "replay_independent_1": Figure("bulk", "replay of independent tasks, 1 worker"),
     # cost per task by number of tasks
     "held_1e3": Figure("size", "10³ tasks, all held"),
     "held_1e4": Figure("size", "10⁴ tasks, all held"),
