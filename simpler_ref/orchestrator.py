@@ -117,6 +117,9 @@ class Orchestrator:
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
+    _records = False
+    """Whether it writes tasks down instead of submitting them; see `Recorder`."""
+
     def __init__(self, worker: Host, engine: Engine) -> None:
         self._worker = worker
         self._engine = engine

@@ -111,6 +111,8 @@ class _Numbers(dict[CallableHandle, int]):
 class Recorder(Orchestrator):
     """The Orchestrator of a recording: it has the methods of any other, and writes a program."""
 
+    _records = True
+
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         self._worker = worker
         self._engine = engine

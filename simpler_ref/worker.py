@@ -890,7 +890,6 @@ class Worker:
             require_supported(config)
         if self.level == 2:
             orch_fn = _run_on_the_chip(orch_fn, config)
-        orch_fn = getattr(orch_fn, "py_func", orch_fn)
         if not callable(orch_fn):
             raise TypeError(
                 f"record expects an orchestration function, got {type(orch_fn).__name__}"

@@ -17,6 +17,7 @@ from simpler_ref import (
     TaskArgs,
     TaskError,
     Worker,
+    orchestration,
 )
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
@@ -73,17 +74,19 @@ def test_recording_calls_the_function_once_and_starts_nobody(w):
 
 
 @pytest.mark.spec("SPEED-REPLAY-1")
-def test_a_compiled_orchestration_function_is_recorded_through_its_python_function(w):
-    class Compiled:
-        def __call__(self, orch, args, config):
-            raise AssertionError("the compiled code has a run of its own")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_compiled_orchestration_function_is_recorded_as_it_was_written(w, inside):
+    handle = w.add
 
-        @staticmethod
-        def py_func(orch, args, config):
-            orch.submit_sub(w.add, args)
+    @orchestration
+    def compiled(orch, args, config):
+        orch.submit_sub(handle, args)
 
     (x,) = numbers(w, 0)
-    w.record(Compiled(), make_args((x, T.INOUT), scalars=[6])).run()
+    orch_fn = (lambda *given: compiled(*given)) if inside else compiled
+    graph = w.record(orch_fn, make_args((x, T.INOUT), scalars=[6]))
+    assert (x[0], graph.tasks) == (0, 1)
+    graph.run()
     assert x.tolist() == [6, 6, 6]
 
 
