@@ -178,6 +178,34 @@ def test_a_second_ctrl_c_kills_the_workers_that_are_busy():
     in_a_fork(program)
 
 
+@pytest.mark.spec("ORCH-RUN-8", "SPEED-DEPTH-9")
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_ctrl_c_with_several_tasks_at_a_worker_starts_none_of_those_that_wait(again):
+    def program():
+        with Bench(mailbox_depth=4) as b:
+            first = int(b.mem[L.A_WORKERS])
+            skips = [first + frame * L.WORKER_WORDS + L.W_SKIP for frame in range(4)]
+
+            def strike():
+                b.started.wait()
+                eventually(lambda: b.mem[first + L.W_GIVEN] == 4 and b.mem[L.PARK_ORCH])
+                press_ctrl_c()
+                eventually(lambda: b.mem[skips].tolist() == [0, 1, 1, 1])
+                if again:
+                    eventually(lambda: b.mem[L.PARK_ORCH])
+                    press_ctrl_c()
+                else:
+                    b.go.open()
+
+            with Concurrently(strike):
+                interrupts(lambda: b.w.run(b.graph))
+            assert b.marks[1] == 0
+            assert_works(b.w, b.ok, b.marks)
+            assert (b.w.worker_pids() != b.pids) == again
+
+    in_a_fork(program)
+
+
 def test_ctrl_c_while_an_exception_unwinds_comes_out_with_it():
     def program():
         with Bench() as b:
