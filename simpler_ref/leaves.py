@@ -189,8 +189,8 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Use it as ``@leaf`` or ``@leaf(fastmath=True)``. The parameters are the task's tensors, then its
     scalars. An array may be annotated with a numba type (``float32[:]``), a number with ``float``,
     ``int``, ``bool``, or a numpy or numba type. What is not annotated is settled by the first arguments
-    the leaf meets, in a call from Python or in a worker's first task, which takes a moment there; a
-    scalar without annotation is an integer then, as `TaskArgs.scalar` gives it.
+    the leaf meets: in a call from Python, or by each worker for itself in its first task, which takes a
+    moment there; a scalar without annotation is an integer then, as `TaskArgs.scalar` gives it.
 
     Parameters
     ----------
