@@ -612,7 +612,8 @@ def dies_in_a_control_request(rig_type, point, victim):
             if not isinstance(error.__cause__, WorkerLostError):
                 raise Refused(f"the cause is {error.__cause__!r}")
             if isinstance(rig, CustomRig):
-                left = [m for m in range(3) if m != victim and rig.known[m] != 1]
+                kept = 1 if rig.hold is None else 2
+                left = [m for m in range(3) if m != victim and rig.known[m] != kept]
                 if left:
                     raise Refused(f"the members {left} did not forget it: {rig.known[:3]}")
         wait_until(lambda: rig.known_dead(victim))
