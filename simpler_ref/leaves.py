@@ -177,10 +177,15 @@ class Leaf:
         known = self.kinds or self._declared
         numbers = [_number_kind(kind) for kind in known[len(tensors) :]]
         self._settle([*map(_kind_of_tensor, tensors), *numbers])
-        values = [
-            _from_word(kind, args.scalar(i)) for i, kind in enumerate(numbers)
-        ]  # as the compiled code takes them
-        self._compiled(*arrays, *values)
+        for i, kind in enumerate(numbers):
+            low, high = _limits(kind)
+            if not low <= _signed(args.scalar(i)) < high:
+                raise TypeError(
+                    f"{self._name}: {self._names[len(tensors) + i]} takes {kind}, and scalar {i} is "
+                    f"{args.scalar(i):#x}, which is none; add it as a number of this type"
+                )
+        values = [_from_word(kind, args.scalar(i)) for i, kind in enumerate(numbers)]
+        self._compiled(*arrays, *values)  # as the compiled code takes them
 
 
 def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -312,6 +317,20 @@ def _words(kind: Kind) -> str:
     return f"a number ({kind})"
 
 
+def _limits(kind: Kind) -> tuple[int, int]:
+    """Return between which words, taken as signed, those of a number's type lie."""
+    bits = 64 if kind == types.boolean else kind.bitwidth
+    if bits == 64:
+        return -(1 << 63), 1 << 63
+    if str(kind).startswith("int"):
+        return -(1 << bits - 1), 1 << bits - 1
+    return 0, 1 << bits
+
+
+def _signed(word: int) -> int:
+    return word - (word >> 63 << 64)
+
+
 def _from_word(kind: Kind, word: int) -> Any:
     """Return a scalar as the code of `_task_of` takes it from the mailbox."""
     if kind == types.boolean:
@@ -364,6 +383,9 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         lines.append(f"    a{i} = carray({data}, ({shape}), dtype_{i})")
     for i, kind in enumerate(numbers):
         word = f"words[{1 + len(arrays) * L.TENSOR_WORDS + i}]"
+        low, high = _limits(kind)
+        if high < 1 << 63:
+            lines.append(f"    if {word} < {low} or {word} >= {high}: return ILLEGAL")
         lines.append(f"    s{i} = {_FROM_WORD[kind].replace('word', word)}")
     given = [f"a{i}" for i in range(len(arrays))] + [f"s{i}" for i in range(len(numbers))]
     lines += [f"    compiled({', '.join(given)})", "    return OK"]

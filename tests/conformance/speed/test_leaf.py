@@ -121,12 +121,12 @@ SCALARS = [
     (float32, np.float32(-0.25), -0.25),
     (np.float64, 1e30, 1e30),
     (np.int8, -1, -1.0),
-    (int8, 255, -1.0),
-    (np.int16, 70000, 4464.0),
+    (int8, 127, 127.0),
+    (np.int16, -32768, -32768.0),
     (int32, -(1 << 31), -float(1 << 31)),
-    (np.uint8, 259, 3.0),
+    (np.uint8, 3, 3.0),
     (uint8, 255, 255.0),
-    (np.uint16, 65537, 1.0),
+    (np.uint16, 65535, 65535.0),
     (uint32, (1 << 32) - 1, float((1 << 32) - 1)),
     (np.uint64, (1 << 64) - 1, float((1 << 64) - 1)),
     (uint64, 1 << 63, float(1 << 63)),
@@ -529,6 +529,30 @@ def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(mode):
             run(w, handle, arrays["a"], arrays["b"], 3)  # the next task is not hurt
             assert (arrays["a"][0], arrays["b"][0, 0]) == (1, 3)
             arrays["a"][:] = arrays["b"][:] = 0
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-4")
+def test_a_scalar_that_cannot_be_of_its_type_is_refused(mode):
+    def put(kind):
+        def store(a, n):
+            a[0] = n
+
+        store.__annotations__ = {"a": float32[:], "n": kind}
+        return leaf(store)
+
+    bad = {np.float32: 1.5, np.int8: 128, np.uint8: -1, np.int32: 1 << 31, np.uint16: 1 << 16}
+    good = {np.float32: np.float32(1.5), np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        a = w.share(np.zeros(1, np.float32))
+        handles = {kind: w.register(put(kind)) for kind in bad}
+        for kind, handle in handles.items():
+            a[0] = 77
+            with pytest.raises(TaskError, match=rf"TypeError: .*n takes {kind.__name__}.*scalar 0"):
+                run(w, handle, a, bad[kind])
+            assert a[0] == 77
+            run(w, handle, a, good[kind])
+            assert a[0] == good[kind]
 
 
 @MODES
