@@ -350,8 +350,8 @@ else:
 
     @intrinsic
     def wire_words(typingctx, wire):
-        """Read wire bytes as words, without a copy."""
-        words = types.Array(types.int64, 1, "C", readonly=True)
+        """Read wire bytes as words, without a copy: of the type of all words, only to be read."""
+        words = types.Array(types.int64, 1, "C")
 
         def codegen(context, builder, sig, args):
             source = context.make_array(sig.args[0])(context, builder, args[0])

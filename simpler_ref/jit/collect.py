@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import futex_wake, load, store
 from .graph import complete, fail, record_error
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import kind_of
 
@@ -28,7 +28,7 @@ def collect(mem):
     return moved
 
 
-@kernel
+@inlined
 def collect_from(mem, worker, w):
     """Take the completions that stand in a worker's mailboxes.
 
@@ -56,8 +56,6 @@ def set_idle(mem):
 
     It stands after dispatch so that a worker that gets its next task at once sees one write.
     """
-    if mem[L.UNCOLLECTED] == 0:
-        return
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         if mem[w + L.W_COLLECTED] != 0:
@@ -67,7 +65,7 @@ def set_idle(mem):
     mem[L.UNCOLLECTED] = 0
 
 
-@kernel
+@inlined
 def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
@@ -90,7 +88,7 @@ def vacate(mem, w):
 
 
 # ---------------------------------------------------------------- outcomes
-@kernel
+@inlined
 def finish(mem, slot, failed):
     """Act on the outcome of a task, or of one member of a group."""
     if mem[slot + L.S_MEMBERS] != 0:

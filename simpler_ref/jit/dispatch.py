@@ -16,7 +16,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import load, now_ns
 from .graph import fail, record_error
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, publish, worker_at
 from .queues import drop_first_ready, first_ready, pop_pinned, ready_empty
 from .slots import move
@@ -86,7 +86,7 @@ def any_usable(mem, kind, members):
     return members <= 0
 
 
-@kernel
+@inlined
 def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
@@ -121,7 +121,7 @@ def pick_worker(mem, kind):
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
-@kernel
+@inlined
 def dispatch_ready(mem, kind):
     """Give away the tasks that any worker of the pool may run, in the order they became ready.
 
@@ -322,7 +322,7 @@ def encode_member(mem, frame, slot, m):
 
 
 # ---------------------------------------------------------------- to the worker
-@kernel
+@inlined
 def assign(mem, slot, worker):
     """Hand a task to a worker that has room: READY → RUNNING, encode, signal."""
     move(mem, slot, L.RUNNING)
@@ -334,7 +334,7 @@ def assign(mem, slot, worker):
     send(mem, w, slot)
 
 
-@kernel
+@inlined
 def send(mem, w, slot):
     """Note that a worker has a task, which stands in the frame it fills next, and publish that frame."""
     frame = int(mem[w + L.W_TAIL])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import store
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
 from .queues import push_consumed, push_pinned, push_ready
 from .slots import affinity_of, kind_of, move, release_ref
@@ -81,7 +81,7 @@ def make_placeable(mem, slot):
 
 
 # ---------------------------------------------------------------- completion
-@kernel
+@inlined
 def complete(mem, slot):
     """A worker has done the task.
 

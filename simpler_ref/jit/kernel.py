@@ -19,7 +19,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +27,7 @@ import numba
 from numba import typeof
 from numba.core import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.compiler import Compiler
 
 FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
 """True in tests that let processes die at numbered places; see `fail_points`."""
@@ -99,30 +100,75 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
 
+class _InsideOnly(Compiler):  # type: ignore[misc]
+    """Compiles a kernel for its callers alone: they make machine code of it, as a part of theirs."""
+
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.flags.no_compile = True
+        state.flags.no_cpython_wrapper = True
+        state.flags.no_cfunc_wrapper = True
+        state.library = state.targetctx.codegen().create_library(state.func_id.func_qualname)
+        state.library._optimize_final_module = lambda: None
+        state.library._finalize_final_module = functools.partial(
+            setattr, state.library, "_finalized", True
+        )
+        return super().define_pipelines()
+
+
 class _Kernel:
     """A kernel that numba is told of when it is first needed, by a caller that is compiled or at all.
 
     Most processes take the entries from the cache and never come to see what these call.
     """
 
-    def __init__(self, func: Callable[..., Any]) -> None:
+    def __init__(self, func: Callable[..., Any], inlined: bool) -> None:
         functools.update_wrapper(self, func)
+        self._inlined = inlined
 
     @functools.cached_property
     def _dispatcher(self) -> Any:
-        return numba.njit(nogil=True, **_OPTIONS)(self.__wrapped__)  # type: ignore[attr-defined]
+        options = {**_OPTIONS, "forceinline": self._inlined, "pipeline_class": _InsideOnly}
+        dispatcher = numba.njit(nogil=True, **options)(self.__wrapped__)  # type: ignore[attr-defined]
+        template = dispatcher.get_call_template
+        func_name = self.__wrapped__.__module__, self.__wrapped__.__name__
+
+        def for_any_value(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+            """Keep numba from compiling a kernel anew for each constant that a caller writes down."""
+            plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+            return template(tuple(map(types.unliteral, args)), plain)
+
+        def add_overload(result: Any) -> None:
+            result = result._replace(entry_point=(func_name, result.signature))
+            dispatcher.targetctx.insert_user_function(
+                result.entry_point, result.fndesc, [result.library]
+            )
+            dispatcher.overloads[tuple(result.signature.args)] = result
+
+        dispatcher.get_call_template = for_any_value
+        dispatcher.add_overload = add_overload
+        return dispatcher
 
     @property
     def _numba_type_(self) -> Any:
         return self._dispatcher._numba_type_
 
+    @functools.cached_property
+    def _callable(self) -> Any:
+        return numba.njit(nogil=True, **_OPTIONS)(self.__wrapped__)  # type: ignore[attr-defined]
+
     def __call__(self, *args: Any) -> Any:
-        return self._dispatcher(*args)
+        return self._callable(*args)
 
 
 def kernel(func: F) -> F:
-    """Make `func` a kernel: compiled on first use, inlined into its callers, without the GIL."""
-    return func if INTERPRETED else cast(F, _Kernel(func))
+    """Make `func` a kernel: compiled on first use, as a part of its callers, without the GIL."""
+    return func if INTERPRETED else cast(F, _Kernel(func, inlined=False))
+
+
+def inlined(func: F) -> F:
+    """Make `func` a kernel whose code stands in each of its callers: it is on the way of every task."""
+    return func if INTERPRETED else cast(F, _Kernel(func, inlined=True))
 
 
 def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:

@@ -54,14 +54,14 @@ from .fail_points import (
     FAIL_RECEIVED,
     fail_point,
 )
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .leaves import address_of, call_leaf
 from .slots import config_of, index_of
 
 STATE_MASK = 0xFFFFFFFF
 
 
-@kernel
+@inlined
 def copy_words(mem, to, start, count):
     """Copy `count` words inside the engine's memory."""
     for k in range(count):
@@ -106,7 +106,7 @@ def is_done(mem, w):
     return word & STATE_MASK == L.TASK_DONE
 
 
-@kernel
+@inlined
 def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
@@ -134,7 +134,7 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     copy_words(mem, box + L.MAIL_TENSORS + words, scalars, counts >> 32)
 
 
-@kernel
+@inlined
 def publish(mem, w, state_word, state):
     """Hand a mailbox to its worker, and wake the worker if it sleeps.
 

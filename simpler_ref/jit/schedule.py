@@ -26,7 +26,7 @@ from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import is_done, notify, offer_core, worker_at
-from .queues import pop_wiring, take_consumed
+from .queues import pop_wiring, ready_empty, take_consumed
 from .ring import reset_to_empty
 from .submit import reclaim
 from .tensormap import reset as reset_map
@@ -39,24 +39,30 @@ def scheduler_pass(mem):
 
     Returns  how much moved; 0 means that nothing can until an event comes
     """
-    moved = bury(mem)
+    moved = 0
+    if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
+        moved = bury(mem)
     slot = pop_wiring(mem)
     while slot != L.NONE:
         wire(mem, slot)
         moved += 1
         slot = pop_wiring(mem)
-    moved += dispatch(mem, L.NEXT_LEVEL)
-    moved += dispatch(mem, L.SUB)
-    set_idle(mem)
-    moved += collect(mem)
+    for kind in range(2):
+        if mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind):
+            moved += dispatch(mem, kind)
+    if mem[L.UNCOLLECTED] != 0:
+        set_idle(mem)
+    if mem[L.BUSY] != 0:
+        moved += collect(mem)
     return moved
 
 
 @kernel
 def two_passes(mem):
     """Run a pass, and a second one for what the first has completed."""
+    ended = mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
     moved = scheduler_pass(mem)
-    if moved != 0:
+    if mem[L.UNCOLLECTED] != 0 or mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] != ended:
         moved += scheduler_pass(mem)
     return moved
 

@@ -199,12 +199,13 @@ class Program:
         self.twin.one_pass(self.choices())
 
     def orch_pass(self):
-        """Run two passes, the second if the first has moved anything, and reclaim."""
+        """Run two passes, the second for what the first has seen to end, and reclaim."""
         self.driver.x.orch_pass(self.mem)
-        before = self.progress()
-        self.twin.one_pass(self.choices())
-        if self.progress() != before:
-            self.twin.one_pass(self.choices())
+        twin = self.twin
+        before = twin.completed + twin.failed
+        twin.one_pass(self.choices())
+        if twin.uncollected or twin.completed + twin.failed != before:
+            twin.one_pass(self.choices())
         self.twin.reclaim()
 
     def quiet(self):
