@@ -28,6 +28,7 @@ from numba import typeof
 from numba.core import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.compiler import Compiler
+from numba.core.types.misc import unliteral
 
 FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
 """True in tests that let processes die at numbered places; see `fail_points`."""
@@ -101,19 +102,46 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 
 
 class _InsideOnly(Compiler):  # type: ignore[misc]
-    """Compiles a kernel for its callers alone: they make machine code of it, as a part of theirs."""
+    """Compiles a kernel for its callers alone: they make machine code of it, as a part of theirs.
+
+    numba would optimise and translate every function, together with all that it calls, for itself.
+    Entries call some hundred kernels, many levels deep, so that takes several times as long.
+    """
 
     def define_pipelines(self) -> Any:
         state = self.state
         state.flags.no_compile = True
         state.flags.no_cpython_wrapper = True
         state.flags.no_cfunc_wrapper = True
-        state.library = state.targetctx.codegen().create_library(state.func_id.func_qualname)
-        state.library._optimize_final_module = lambda: None
-        state.library._finalize_final_module = functools.partial(
-            setattr, state.library, "_finalized", True
-        )
+        library = state.targetctx.codegen().create_library(state.func_id.func_qualname)
+        library._optimize_final_module = lambda: None
+        library._finalize_final_module = lambda: setattr(library, "_finalized", True)
+        state.library = library
         return super().define_pipelines()
+
+
+def _dispatcher(func: Callable[..., Any], inlined: bool) -> Any:
+    """Return what numba calls a dispatcher, for callers that are compiled and for no others."""
+    options = {**_OPTIONS, "forceinline": inlined, "pipeline_class": _InsideOnly}
+    dispatcher = numba.njit(nogil=True, **options)(func)
+    template = dispatcher.get_call_template
+
+    def for_any_value(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+        """Keep numba from compiling a kernel anew for each constant that a caller writes down."""
+        plain = {name: unliteral(kind) for name, kind in kws.items()}
+        return template(tuple(map(unliteral, args)), plain)
+
+    def add_overload(result: Any) -> None:
+        """Note a version under a name of its own, for want of an address."""
+        result = result._replace(entry_point=(func, result.signature))
+        dispatcher.targetctx.insert_user_function(
+            result.entry_point, result.fndesc, [result.library]
+        )
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    dispatcher.get_call_template = for_any_value
+    dispatcher.add_overload = add_overload
+    return dispatcher
 
 
 class _Kernel:
@@ -124,41 +152,23 @@ class _Kernel:
 
     def __init__(self, func: Callable[..., Any], inlined: bool) -> None:
         functools.update_wrapper(self, func)
+        self._func = func
         self._inlined = inlined
 
     @functools.cached_property
-    def _dispatcher(self) -> Any:
-        options = {**_OPTIONS, "forceinline": self._inlined, "pipeline_class": _InsideOnly}
-        dispatcher = numba.njit(nogil=True, **options)(self.__wrapped__)  # type: ignore[attr-defined]
-        template = dispatcher.get_call_template
-        func_name = self.__wrapped__.__module__, self.__wrapped__.__name__
+    def _inside(self) -> Any:
+        return _dispatcher(self._func, self._inlined)
 
-        def for_any_value(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-            """Keep numba from compiling a kernel anew for each constant that a caller writes down."""
-            plain = {name: types.unliteral(kind) for name, kind in kws.items()}
-            return template(tuple(map(types.unliteral, args)), plain)
-
-        def add_overload(result: Any) -> None:
-            result = result._replace(entry_point=(func_name, result.signature))
-            dispatcher.targetctx.insert_user_function(
-                result.entry_point, result.fndesc, [result.library]
-            )
-            dispatcher.overloads[tuple(result.signature.args)] = result
-
-        dispatcher.get_call_template = for_any_value
-        dispatcher.add_overload = add_overload
-        return dispatcher
+    @functools.cached_property
+    def _alone(self) -> Any:
+        return numba.njit(nogil=True, **_OPTIONS)(self._func)
 
     @property
     def _numba_type_(self) -> Any:
-        return self._dispatcher._numba_type_
-
-    @functools.cached_property
-    def _callable(self) -> Any:
-        return numba.njit(nogil=True, **_OPTIONS)(self.__wrapped__)  # type: ignore[attr-defined]
+        return self._inside._numba_type_
 
     def __call__(self, *args: Any) -> Any:
-        return self._callable(*args)
+        return self._alone(*args)
 
 
 def kernel(func: F) -> F:
