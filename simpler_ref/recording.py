@@ -161,18 +161,25 @@ class Recorder(Orchestrator):
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
         """Return the place and the offset that an address is the sum of; None: it is a constant."""
         if RECORDED_FIRST <= address < RECORDED_LAST:
-            at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
-            if at < 0 or address > self._buffers[at].end:
+            found = self._locate_buffer(address)
+            if found is None:
                 raise ValueError(
                     f"address {address:#x} is in no buffer of this recording: buffers and outputs are "
                     "those of one recording, and tiles of them must not leave them"
                 )
-            return self._buffers[at].place, address - self._buffers[at].start
+            return found
         spans = self._spans[child_memory]
         at = bisect_right(spans, address, key=lambda span: span.start) - 1
         if at < 0 or address >= spans[at].end:
             return None
         return spans[at].place, address - spans[at].start
+
+    def _locate_buffer(self, address: int) -> tuple[int, int] | None:
+        """Return the place and the offset of an address that stands for recorded memory, or None."""
+        at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
+        if at < 0 or address > self._buffers[at].end:
+            return None
+        return self._buffers[at].place, address - self._buffers[at].start
 
     def _provide(self, nbytes: int, place: int) -> int:
         """Return the address that stands for memory which a replay will provide."""
@@ -252,10 +259,7 @@ class Recorder(Orchestrator):
             if isinstance(raw, BoundWord):
                 patches.append((first + j, self._first_scalar + raw.position, 0))
             else:
-                value = _WORD.unpack(raw)[0]
-                found = (
-                    self._locate(value, False) if RECORDED_FIRST <= value < RECORDED_LAST else None
-                )
+                found = self._locate_buffer(_WORD.unpack(raw)[0])  # else it is just a number
                 if found is not None:
                     patches.append((first + j, *found))
         outputs = -1

@@ -281,6 +281,19 @@ def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
 
 
 @pytest.mark.spec("SPEED-REPLAY-4")
+def test_a_scalar_may_be_any_number_also_one_like_the_address_of_a_recorded_buffer(w):
+    (x,) = numbers(w, 0)
+    write = w.register(lambda args: args.tensor(0).numpy().fill(args.scalar(0)))
+
+    def orch_fn(orch, args, config):
+        orch.alloc((4,), np.int32)
+        orch.submit_sub(write, make_args((x, T.INOUT), scalars=[RECORDED_FIRST + 12345]))
+
+    w.record(orch_fn).run()
+    assert x[0] == RECORDED_FIRST + 12345
+
+
+@pytest.mark.spec("SPEED-REPLAY-4")
 def test_the_arguments_may_be_passed_on_as_a_whole(w):
     x, y = numbers(w, 0, 0)
     graph = w.record(
