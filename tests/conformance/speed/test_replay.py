@@ -22,6 +22,7 @@ from simpler_ref import (
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipCallable
+from simpler_ref.task_interface import RECORDED_FIRST
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import make_args
 from tests.unit.native_chip_kernels import add_core
