@@ -138,8 +138,9 @@ class Recorder(Orchestrator):
             self._note_arguments(args)
         self._buffers: list[_Span] = []
         regions = (RECORDED_LAST - RECORDED_FIRST) // _REGION
-        self._fresh = RECORDED_FIRST + next(_recordings) % regions * _REGION
-        self._end = self._fresh + _REGION
+        self._first = RECORDED_FIRST + next(_recordings) % regions * _REGION
+        self._fresh = self._first
+        self._end = self._first + _REGION
 
     # ------------------------------------------------------------ whose memory an address is in
     def _note_arguments(self, args: TaskArgs) -> None:
@@ -161,25 +162,18 @@ class Recorder(Orchestrator):
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
         """Return the place and the offset that an address is the sum of; None: it is a constant."""
         if RECORDED_FIRST <= address < RECORDED_LAST:
-            found = self._locate_buffer(address)
-            if found is None:
+            at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
+            if at < 0 or address > self._buffers[at].end:
                 raise ValueError(
                     f"address {address:#x} is in no buffer of this recording: buffers and outputs are "
                     "those of one recording, and tiles of them must not leave them"
                 )
-            return found
+            return self._buffers[at].place, address - self._buffers[at].start
         spans = self._spans[child_memory]
         at = bisect_right(spans, address, key=lambda span: span.start) - 1
         if at < 0 or address >= spans[at].end:
             return None
         return spans[at].place, address - spans[at].start
-
-    def _locate_buffer(self, address: int) -> tuple[int, int] | None:
-        """Return the place and the offset of an address that stands for recorded memory, or None."""
-        at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
-        if at < 0 or address > self._buffers[at].end:
-            return None
-        return self._buffers[at].place, address - self._buffers[at].start
 
     def _provide(self, nbytes: int, place: int) -> int:
         """Return the address that stands for memory which a replay will provide."""
@@ -259,7 +253,9 @@ class Recorder(Orchestrator):
             if isinstance(raw, BoundWord):
                 patches.append((first + j, self._first_scalar + raw.position, 0))
             else:
-                found = self._locate_buffer(_WORD.unpack(raw)[0])  # else it is just a number
+                value = _WORD.unpack(raw)[0]
+                mine = self._first <= value < self._fresh  # else it is just a number
+                found = self._locate(value, False) if mine else None
                 if found is not None:
                     patches.append((first + j, *found))
         outputs = -1

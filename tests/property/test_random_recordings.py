@@ -117,6 +117,7 @@ def play(ops, handle, constant):
                 buffer = orch.alloc(data, "uint8")
                 if buffer.data:
                     known.append(buffer)
+                if buffer.nbytes() > 3:
                     buffers.append(buffer)
             elif what == "begin" and depth < 6:
                 depth += 1
