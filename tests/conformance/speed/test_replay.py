@@ -22,7 +22,7 @@ from simpler_ref import (
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipCallable
-from simpler_ref.task_interface import RECORDED_FIRST
+from simpler_ref.task_interface import RECORDED_LAST
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import make_args
 from tests.unit.native_chip_kernels import add_core
@@ -288,10 +288,10 @@ def test_a_scalar_may_be_any_number_also_one_like_the_address_of_a_recorded_buff
 
     def orch_fn(orch, args, config):
         orch.alloc((4,), np.int32)
-        orch.submit_sub(write, make_args((x, T.INOUT), scalars=[RECORDED_FIRST + 12345]))
+        orch.submit_sub(write, make_args((x, T.INOUT), scalars=[RECORDED_LAST - 12345]))
 
     w.record(orch_fn).run()
-    assert x[0] == RECORDED_FIRST + 12345
+    assert x[0] == RECORDED_LAST - 12345
 
 
 @pytest.mark.spec("SPEED-REPLAY-4")
