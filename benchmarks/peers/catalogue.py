@@ -60,6 +60,15 @@ PEERS: dict[str, Peer] = {
         own=True,
         stays=True,
     ),
+    "own_again": Peer(
+        "simpler_ref, compiled, run again",
+        "processes",
+        INFERRED,
+        COMPILED,
+        ("again", "processes"),
+        own=True,
+        stays=True,
+    ),
     "own_compiled_threads": Peer(
         "simpler_ref, compiled, threads",
         "threads",

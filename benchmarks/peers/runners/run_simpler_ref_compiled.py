@@ -1,8 +1,8 @@
 """simpler_ref with compiled leaves, submitted by a compiled orchestration function or many in one call.
 
-The first argument says which: ``compiled`` or ``many``. The second one says whether workers are processes
-or threads. The graphs are those of `dags`; each value is a tensor of one number, which the leaf gets
-as an array.
+The first argument says which: ``compiled``, ``many``, or ``again`` for what ``compiled`` submits,
+recorded once and run again. The second one says whether workers are processes or threads. The graphs
+are those of `dags`; each value is a tensor of one number, which the leaf gets as an array.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class Compiled:
     @contextmanager
     def job(self, workload: str, parameters: dict[str, Any]):
         """Give a Job, its workers ready."""
-        if workload not in JOBS or (self._way == "many" and workload not in MANY):
+        if workload not in WORKLOADS[self._way]:
             raise UnsupportedError(f"not with {WORDS[self._way]}")
         workers = parameters.pop("workers", WORKERS)
         width = parameters.get("width")
@@ -316,14 +316,19 @@ class Compiled:
             yield job
 
     def _open(self, workers: int) -> Worker:
+        kind = Again if self._way == "again" else Worker
         mode = self._child_mode
-        return Worker(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
+        return kind(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
 
     def _make(self, worker: Worker, workload: str, parameters: dict[str, Any]) -> Job:
         make = JOBS[workload]
         wanted = inspect.signature(make).parameters
         known = {name: value for name, value in parameters.items() if name in wanted}
         return make(worker, self._way == "many", **known)
+
+
+class Again(Worker):
+    """A Worker that runs recorded graphs."""
 
 
 def cells_of(worker: Worker, count: int) -> np.ndarray:
@@ -334,7 +339,9 @@ def cells_of(worker: Worker, count: int) -> np.ndarray:
 
 
 def running(worker: Worker, function: Any, arguments: tuple[Any, ...]) -> Callable[[], None]:
-    """Return what is timed: a run of an orchestration function."""
+    """Return what is timed: a run of an orchestration function, or of the graph recorded from it."""
+    if isinstance(worker, Again):
+        return worker.record(function, arguments).run
 
     def run() -> None:
         worker.run(function, arguments)
@@ -486,9 +493,14 @@ JOBS: dict[str, Callable[..., Job]] = {
 }
 SMALL = {"n": 64, "steps": 4, "spins": 1, "leaves": 16, "mib": 1, "tasks": 64}
 """For the run that compiles."""
-MANY = ("independent", "chain", "stencil", "tree", "submit")
+WORKLOADS = {
+    "compiled": tuple(JOBS),
+    "many": ("independent", "chain", "stencil", "tree", "submit"),
+    "again": tuple(name for name in JOBS if name != "submit"),
+}
 WORDS = {
     "many": "many tasks of one kind in a call",
+    "again": "a recorded graph is not submitted task by task",
     "compiled": "compiled leaves: BLAS is called from Python",
 }
 
