@@ -500,7 +500,7 @@ WORKLOADS = {
 }
 WORDS = {
     "many": "many tasks of one kind in a call",
-    "again": "a recorded graph is not submitted task by task",
+    "again": "recorded graphs: no task is submitted by itself",
     "compiled": "compiled leaves: BLAS is called from Python",
 }
 
