@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import struct
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,6 +22,34 @@ from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, Tas
 from simpler_ref.task_interface import TensorArgType as T
 
 from .kernels import kernels
+
+
+class Struck(BaseException):
+    """What the handler of `struck_after` raises."""
+
+
+@contextmanager
+def struck_after(seconds: float) -> Iterator[None]:
+    """Have a signal handler raise `Struck` on this thread after some time.
+
+    The signal is sent to this thread. One for the whole process may reach another thread, that of a
+    test's time limit for instance, and interpreted kernels, which block signals, could then be cut.
+    """
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    before = signal.signal(signal.SIGALRM, strike)
+    to = threading.get_ident(), signal.SIGALRM
+    timer = threading.Timer(seconds, signal.pthread_kill, to)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGALRM, before)
+
 
 DEADLINE_S = 30.0
 """A guard against hangs: no test asserts how long anything takes."""

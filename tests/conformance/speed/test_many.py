@@ -1,7 +1,6 @@
 """SPEED-MANY: many tasks in one call."""
 
 import ctypes
-import signal
 import threading
 
 import numpy as np
@@ -21,7 +20,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import RUNNING, Driver, Gate, reads, wait_until
+from tests.support import RUNNING, Driver, Gate, Struck, reads, struck_after, wait_until
 
 KIB = 1024
 
@@ -396,33 +395,21 @@ def test_where_there_is_no_room_the_call_waits(limit, mode):
         assert table.tolist() == [[i + 1] * 2 for i in range(n)]
 
 
-class Struck(Exception):
-    pass
-
-
 @pytest.mark.spec("SPEED-MANY-7")
 @pytest.mark.parametrize(
     "window", [4, 1 << 9 if INTERPRETED else 1 << 16], ids=["waiting", "submitting"]
 )
 def test_signals_are_seen_during_the_call(window):
-    def strike(*_):
-        raise Struck
-
     with Worker(3, num_sub_workers=1, task_window=window) as w:
         handle = w.register(lambda args: None)
         w.run(lambda *_: None)
 
         def orch_fn(orch, args, config):
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            orch.submit_sub_many(handle, count=1 << 40)
+            with struck_after(0.2):
+                orch.submit_sub_many(handle, count=1 << 40)
 
-        before = signal.signal(signal.SIGALRM, strike)
-        try:
-            with pytest.raises(Struck):
-                w.run(orch_fn)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        with pytest.raises(Struck):
+            w.run(orch_fn)
         assert w.run(lambda orch, *_: orch.submit_sub_many(handle, count=3)).tasks == 3
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
-import signal
 import threading
 from collections import namedtuple
 
@@ -28,7 +26,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import load
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import key, make_args, wait_until
+from tests.support import Struck, key, make_args, struck_after, wait_until
 
 
 def ways(function):
@@ -1039,26 +1037,6 @@ def test_a_function_is_compiled_once_also_when_it_is_defined_again():
 
 
 # ---------------------------------------------------------------- signals
-class Struck(BaseException):
-    pass
-
-
-@contextlib.contextmanager
-def alarm(after_s):
-    """Have a signal handler raise `Struck` on this thread after some time."""
-
-    def strike(number, frame):
-        raise Struck
-
-    before = signal.signal(signal.SIGALRM, strike)
-    signal.setitimer(signal.ITIMER_REAL, after_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.spec("SPEED-ORCH-12")
 @pytest.mark.parametrize("what", ["waits", "submits", "submits and catches"])
 def test_what_a_signal_handler_raises_ends_the_run(what):
@@ -1085,6 +1063,6 @@ def test_what_a_signal_handler_raises_ends_the_run(what):
         function = {"waits": waits, "submits": submits}.get(what, submits_and_catches)
         for way in ways(function):
             w.run(way, 1)
-            with pytest.raises(Struck), alarm(0.3):
+            with pytest.raises(Struck), struck_after(0.3):
                 w.run(way, 1 << 60)
             assert w.run(lambda orch, *_: orch.submit_sub(handle)).tasks == 1

@@ -1,7 +1,6 @@
 """SPEED-REPLAY: recorded graphs."""
 
 import gc
-import signal
 import weakref
 
 import numpy as np
@@ -24,7 +23,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import RECORDED_LAST
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import make_args
+from tests.support import Struck, make_args, struck_after
 from tests.unit.native_chip_kernels import add_core
 
 KIB = 1024
@@ -616,15 +615,8 @@ def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
     assert x.tolist() == [12, 12, 12]
 
 
-class Struck(Exception):
-    pass
-
-
 @pytest.mark.spec("SPEED-REPLAY-9")
 def test_a_signal_ends_a_replay_that_waits():
-    def strike(*_):
-        raise Struck
-
     with Worker(3, num_sub_workers=1, heap_ring_size=8 * KIB, alloc_timeout_s=1000) as w:
 
         def orch_fn(orch, args, config):
@@ -633,14 +625,8 @@ def test_a_signal_ends_a_replay_that_waits():
 
         graph = w.record(orch_fn)
         w.start()
-        before = signal.signal(signal.SIGALRM, strike)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(Struck):
-                graph.run()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        with pytest.raises(Struck), struck_after(0.1):
+            graph.run()
         assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
 
 
