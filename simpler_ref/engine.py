@@ -7,9 +7,11 @@ from typing import NoReturn
 import numpy as np
 
 from .jit import layout as L
-from .jit.entries import entries
+from .jit.entries import Entries, entries
+from .jit.kernel import INTERPRETED
 from .placement import Placement
 from .shared_arrays import create_region, make_private
+from .signals import in_one_piece
 from .task_interface import CallConfig
 
 PARK_NS = 100_000_000
@@ -18,6 +20,17 @@ STUCK_NS = 5_000_000_000
 """A group that waits so long for its workers is worth a warning."""
 TIMER_NS = 500_000
 """Longest sleep of the Scheduler thread while a task is held back."""
+
+
+def _kernels() -> Entries:
+    """Return the entries: no signal handler cuts a compiled one in two, nor an interpreted one here."""
+    kernels = entries()
+    if not INTERPRETED:
+        return kernels
+    whole = Entries.__new__(Entries)
+    for name, function in vars(kernels).items():
+        setattr(whole, name, in_one_piece(function))
+    return whole
 
 
 class Engine:
@@ -46,7 +59,7 @@ class Engine:
         depth: int = 1,
         placement: Placement | None = None,
     ) -> None:
-        self.kernels = entries()
+        self.kernels = _kernels()
         words, geometry = L.plan(
             window=task_window, rings=ring_depth, next_level=next_level, sub=sub, depth=depth
         )

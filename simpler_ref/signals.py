@@ -4,12 +4,14 @@ from __future__ import annotations
 
 # the module `signal` makes an enum of every number, which costs more than the calls
 import _signal  # type: ignore[import-not-found]
+import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 FROM_OUTSIDE = signal.valid_signals() - {
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -46,6 +48,17 @@ def signals_blocked() -> Iterator[set[int]]:
                 signal.raise_signal(number)  # it is delivered when the mask is restored
     finally:
         _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
+    """Return a function that does the same, and during which no signal handler runs."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> T:
+        with signals_blocked():
+            return function(*args)
+
+    return call
 
 
 _aside: list[dict[int, Any]] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from . import claims, mailbox, program, ring, schedule, submit, tensormap
 from . import layout as L
 from .atomics import fence, store, thread_id, wire_words
-from .kernel import BYTES, INT, WORDS, bind, entry, in_one_piece, is_cached, without_scipy
+from .kernel import BYTES, INT, WORDS, bind, entry, is_cached, without_scipy
 
 Entry = Callable[..., int]
 
@@ -315,7 +315,7 @@ class Entries:
         }
         with without_scipy():
             for name, function in _with_progress(found):
-                setattr(self, name, in_one_piece(bind(function)))
+                setattr(self, name, bind(function))
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

@@ -17,7 +17,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -217,27 +216,6 @@ def address_of(func: Callable[..., Any]) -> int:
     result = func.overloads[func.entry_signature]  # type: ignore[attr-defined]
     address: int = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
     return address
-
-
-def in_one_piece(func: F) -> F:
-    """Keep signal handlers, which may raise, out of an interpreted entry as out of a compiled one.
-
-    Python runs them between any two lines of the main thread. Blocked signals wait until the entry
-    is over, unless the program has another thread that takes them.
-    """
-    if not INTERPRETED:
-        return func
-
-    @functools.wraps(func)
-    def call(*args: Any) -> Any:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            return func(*args)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return cast(F, call)
 
 
 def is_cached(func: Callable[..., Any]) -> bool:
