@@ -849,16 +849,8 @@ class Worker:
             `orch_fn` is not callable; `config` is not valid.
         """
         start = time.perf_counter_ns()
-        self._live()
-        if config is None:
-            config = CallConfig()
-        else:
-            require_supported(config)
-        if self.level == 2:
-            orch_fn = _run_on_the_chip(orch_fn, config)
-        if not callable(orch_fn):
-            raise TypeError(f"run expects an orchestration function, got {type(orch_fn).__name__}")
-        return self._alone(lambda runtime: self._run(runtime, orch_fn, args, config, start))
+        function, knobs = self._require_function("run", orch_fn, config)
+        return self._alone(lambda runtime: self._run(runtime, function, args, knobs, start))
 
     def record(
         self,
@@ -883,6 +875,19 @@ class Worker:
         Exception
             Whatever `orch_fn` raised.
         """
+        function, knobs = self._require_function("record", orch_fn, config)
+
+        def act(runtime: _Runtime) -> Graph:
+            graph = record(self, runtime.engine, runtime.why_invisible, function, args, knobs)
+            self._live()  # refuses a process that orch_fn forked
+            return graph
+
+        return self._alone(act)
+
+    def _require_function(
+        self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None
+    ) -> tuple[OrchFunction, CallConfig]:
+        """Return what `run` or `record` was given, once it is found to be right."""
         self._live()
         if config is None:
             config = CallConfig()
@@ -892,15 +897,9 @@ class Worker:
             orch_fn = _run_on_the_chip(orch_fn, config)
         if not callable(orch_fn):
             raise TypeError(
-                f"record expects an orchestration function, got {type(orch_fn).__name__}"
+                f"{what} expects an orchestration function, got {type(orch_fn).__name__}"
             )
-
-        def act(runtime: _Runtime) -> Graph:
-            graph = record(self, runtime.engine, runtime.why_invisible, orch_fn, args, config)
-            self._live()  # refuses a process that orch_fn forked
-            return graph
-
-        return self._alone(act)
+        return orch_fn, config
 
     def _alone(self, act: Callable[[_Runtime], T]) -> T:
         """Do something during which no run may begin."""

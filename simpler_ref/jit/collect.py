@@ -70,7 +70,7 @@ def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
     Effects  the worker has room; with its last task it is idle, and a thread that waits for its mailbox
-             gets it; a task that was held for want of progress may be held on
+             gets it
     """
     frame = int(mem[w + L.W_HEAD])
     mem[w + frame + L.W_SLOT] = L.NONE
