@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test lint bench bench-compare bench-peers docs clean
+.PHONY: demo test spec lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -20,6 +20,9 @@ demo: $(STAMP)
 test: $(STAMP) lint
 	$(BIN)/python -m pytest tests
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/conformance tests/unit
+
+spec: $(STAMP)
+	@$(BIN)/python -m tests.spec_table
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from simpler_ref.jit.kernel import INTERPRETED
 
-from . import spec_rules
+from . import spec_results, spec_rules
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -40,13 +40,22 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 # ---------------------------------------------------------------- rules and tests
+def pytest_configure(config):
+    """Keep the results of conformance tests for `make spec`."""
+    if not hasattr(config, "workerinput"):  # of processes that share a session, one hears of all
+        mode = "interpreted" if INTERPRETED else "compiled"
+        config.pluginmanager.register(spec_results.Recorder(mode))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Refuse to run tests that cite unknown rules, or a whole suite that leaves rules unproved."""
-    rules = spec_rules.read_rules()
-    complaints = spec_rules.unknown_rules(items, rules)
+    """Refuse to run tests that cite unknown rules; a whole suite, when anything does not fit."""
     if spec_rules.whole_conformance(config):
-        complaints += spec_rules.unproved_rules(items, rules)
+        complaints = spec_rules.complaints()
+    else:
+        files = {item.path for item in items}
+        tests = [test for path in sorted(files) for test in spec_rules.read_tests(path)]
+        complaints = spec_rules.unknown_rules(tests)
     if complaints:
         raise pytest.UsageError("\n".join(complaints))
 

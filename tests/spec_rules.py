@@ -1,56 +1,368 @@
-"""Rules and tests: reads the ids out of spec/ and compares them with what the tests cite."""
+"""The rules of spec/, the tests that cite them, the code that names them: read, and compared.
+
+Everything is read from the text of the files; nothing is imported and no test is collected. What does
+not fit together is returned as lines that say where and what; tests/conftest.py lets them fail the build.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
 CONFORMANCE = ROOT / "tests" / "conformance"
 
-RULE = re.compile(r"^\*\*((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+-\d+)\*\*", re.MULTILINE)
+RULE_ID = r"[A-Z]+-[A-Z]+-\d+"
+SCREEN = 55
+"""Lines of a group, from its heading on."""
+SENTENCES, WORDS = 2, 60
+"""Of a rule, without its origin."""
+
+_HEADING = re.compile(r"## ([A-Z]+-[A-Z]+) — (.+)")
+_RULE = re.compile(rf"\*\*({RULE_ID})\*\* (.*?)(?:\s\*\(([^*]+)\)\*)?", re.DOTALL)
+_NOT_BUILT = re.compile(r"> Not built: (.+)", re.DOTALL)
+_LISTED = re.compile(r"\| \[([A-Z]+-[A-Z]+)\]\(#")
+_MENTION = re.compile(r"(?<![\w-])([A-Z]+-[A-Z]+)(?:-(\d+)((?:,\s+-\d+|\s+to\s+-\d+)*))?(?![\w-])")
+_QUOTE = re.compile(rf"\*\*({RULE_ID})\*\*[ \n](.*?)(?=\n[^\w\n]*\n|\n*\Z)", re.DOTALL)
 
 
-def read_rules(folder: Path = SPEC) -> dict[str, Path]:
-    """Return the file of every rule: a paragraph that begins with its bold id."""
-    found = [
-        (rule, path)
-        for path in sorted(folder.glob("*.md"))
-        if path.name != "README.md"
-        for rule in RULE.findall(path.read_text())
-    ]
-    twice = [rule for rule, count in Counter(rule for rule, _ in found).items() if count > 1]
+class Rule(NamedTuple):
+    """One rule: a paragraph that begins with its bold id and ends with its origin."""
+
+    id: str
+    text: str
+    origin: str
+    line: int
+
+
+class Group(NamedTuple):
+    """The rules under one heading, which are built or not built as a whole."""
+
+    name: str
+    title: str
+    path: Path
+    line: int
+    lines: int
+    not_built: str
+    """The reason, empty for what is built."""
+    rules: list[Rule]
+
+    def test_file(self, root: Path) -> Path:
+        """Return the file of tests that mirrors this group."""
+        folder = self.path.stem.replace("-", "_")
+        return root / "tests/conformance" / folder / f"test_{self.name.split('-')[1].lower()}.py"
+
+
+class Citation(NamedTuple):
+    """A test and the ids that it cites."""
+
+    path: Path
+    line: int
+    name: str
+    rules: tuple[str, ...]
+
+    def node(self, root: Path = ROOT) -> str:
+        """Return pytest's name of the test, without parameters."""
+        return f"{self.path.relative_to(root).as_posix()}::{self.name}"
+
+
+class Place(NamedTuple):
+    """A function, class or file whose text names rules or whole groups."""
+
+    path: Path
+    line: int
+    name: str
+    names: frozenset[str]
+
+
+# ---------------------------------------------------------------- reading
+def rule_files(root: Path = ROOT) -> list[Path]:
+    """Return the files of rules."""
+    return [path for path in sorted((root / "spec").glob("*.md")) if path.name != "README.md"]
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each paragraph and the number of its first line."""
+    line = 1
+    for part in re.split(r"(\n{2,})", text):
+        if part.strip():
+            yield line + part[: len(part) - len(part.lstrip())].count("\n"), part.strip()
+        line += part.count("\n")
+
+
+def read_groups(root: Path = ROOT) -> dict[str, Group]:
+    """Return every group of rules by its name, in the order of the files."""
+    groups: dict[str, Group] = {}
+    for path in rule_files(root):
+        group = None
+        text = path.read_text()
+        for line, paragraph in _paragraphs(text):
+            if paragraph.startswith("## "):
+                heading = _HEADING.fullmatch(paragraph.splitlines()[0])
+                group = None
+                if heading:
+                    end = text.find("\n## ", sum(map(len, text.splitlines(True)[:line])) - 1)
+                    lines = text[: end if end >= 0 else None].count("\n") - line + 1
+                    group = Group(*heading.groups(), path, line, lines, "", [])
+                    if group.name in groups:
+                        raise ValueError(f"{path.name}:{line}: {group.name} is a group already")
+                    groups[group.name] = group
+            elif (rule := _RULE.fullmatch(paragraph)) and group:
+                text_of_rule, origin = (
+                    " ".join((part or "").split()) for part in rule.groups()[1:]
+                )
+                group.rules.append(Rule(rule[1], text_of_rule, origin, line))
+            elif (reason := _NOT_BUILT.fullmatch(paragraph)) and group:
+                why = " ".join(reason[1].replace("\n>", "\n").split())
+                group = groups[group.name] = group._replace(not_built=why)
+            elif rule:
+                raise ValueError(f"{path.name}:{line}: {rule[1]} stands under no group")
+    return groups
+
+
+def read_rules(root: Path = ROOT) -> dict[str, Rule]:
+    """Return every rule by its id."""
+    rules = [rule for group in read_groups(root).values() for rule in group.rules]
+    twice = [rule for rule, count in Counter(rule.id for rule in rules).items() if count > 1]
     if twice:
         raise ValueError(f"these ids stand before more than one rule: {', '.join(sorted(twice))}")
-    return dict(found)
+    return {rule.id: rule for rule in rules}
 
 
-def cited(item) -> list[str]:
-    """Return the ids that a test cites."""
-    return [rule for mark in item.iter_markers("spec") for rule in mark.args]
-
-
-def unknown_rules(items, rules) -> list[str]:
-    """Return a line for each test that cites a rule which does not exist."""
+def read_tests(path: Path) -> list[Citation]:
+    """Return the tests of a file, each with what its own ``@pytest.mark.spec`` cites."""
     return [
-        f"{item.nodeid} cites {rule}, which is no rule of spec/"
-        for item in items
-        for rule in cited(item)
+        Citation(path, node.lineno, node.name, tuple(_cited(node)))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def _cited(function: ast.FunctionDef) -> Iterator[str]:
+    for mark in function.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.spec":
+            yield from (ast.literal_eval(rule) for rule in mark.args)
+
+
+def all_tests(root: Path = ROOT) -> list[Citation]:
+    """Return every test there is."""
+    files = sorted((root / "tests").rglob("test_*.py"))
+    return [test for path in files for test in read_tests(path)]
+
+
+def mentioned(text: str, groups: Iterable[str]) -> set[str]:
+    """Return the ids in a text, and the groups that stand there without a number.
+
+    ``ORCH-RING-4, -6`` and ``ORCH-RING-4 to -6`` are two and three ids.
+    """
+    found = set()
+    for name, number, more in _MENTION.findall(text):
+        if not number:
+            found |= {name} & set(groups)
+            continue
+        found.add(f"{name}-{number}")
+        last = int(number)
+        for to, following in re.findall(r"(to)?\s+-(\d+)", more):
+            found |= {
+                f"{name}-{n}" for n in range(last + 1 if to else int(following), int(following) + 1)
+            }
+            last = int(following)
+    return found
+
+
+def read_code(root: Path = ROOT) -> list[Place]:
+    """Return the places of the package whose docstrings, or comments in C, name rules."""
+    groups = read_groups(root)
+    folder = root / "simpler_ref"
+    places = []
+    for path in sorted(folder.rglob("*.py")):
+        for name, node in _documented(ast.parse(path.read_text())):
+            places.append(
+                Place(
+                    path,
+                    getattr(node, "lineno", 1),
+                    name or path.relative_to(folder).as_posix(),
+                    frozenset(mentioned(ast.get_docstring(node) or "", groups)),
+                )
+            )
+    for path in sorted([*folder.rglob("*.c"), *folder.rglob("*.h")]):
+        for line, text in enumerate(path.read_text().splitlines(), 1):
+            places.append(Place(path, line, path.name, frozenset(mentioned(text, groups))))
+    return [place for place in places if place.names]
+
+
+def _documented(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Yield a module and all classes and functions in it, with their names."""
+    yield name, node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+            yield from _documented(child, f"{name}.{child.name}".lstrip("."))
+
+
+# ---------------------------------------------------------------- comparing
+def _where(path: Path, line: int, root: Path) -> str:
+    return f"{path.relative_to(root).as_posix()}:{line}"
+
+
+def unknown_rules(tests: Iterable[Citation], root: Path = ROOT) -> list[str]:
+    """Return a line for each test that cites a rule which does not exist."""
+    rules = read_rules(root)
+    return [
+        f"{test.node(root)} cites {rule}, which is no rule of spec/"
+        for test in tests
+        for rule in test.rules
         if rule not in rules
     ]
 
 
-def unproved_rules(items, rules) -> list[str]:
-    """Return a line for each rule that no conformance test cites."""
-    proved = {
-        rule for item in items if item.path.is_relative_to(CONFORMANCE) for rule in cited(item)
-    }
+def uneven_rules(root: Path = ROOT) -> list[str]:
+    """Return a line for each rule or group whose form is not that of spec/README.md."""
+    found = []
+    for group in read_groups(root).values():
+        here = _where(group.path, group.line, root)
+        if group.lines > SCREEN:
+            found.append(f"{here}: {group.name} has {group.lines} lines, more than {SCREEN}")
+        if not group.rules:
+            found.append(f"{here}: {group.name} has no rules")
+        for rule in group.rules:
+            here = f"{_where(group.path, rule.line, root)}: {rule.id}"
+            if rule.id.rpartition("-")[0] != group.name:
+                found.append(f"{here} stands under {group.name}")
+            if not rule.origin:
+                found.append(f"{here} does not say where it comes from")
+            plain = re.sub(r"`[^`]*`|\"[^\"]*\"|\([^)]*\)", "x", rule.text)
+            sentences = len(re.findall(r"[.!?](?=\s|$)", plain))
+            if sentences > SENTENCES or len(rule.text.split()) > WORDS:
+                words = f"{sentences} sentences, {len(rule.text.split())} words"
+                found.append(f"{here} has {words}: say it in {SENTENCES} and {WORDS}")
+    for path in rule_files(root):
+        listed = _LISTED.findall(path.read_text())
+        there = [group.name for group in read_groups(root).values() if group.path == path]
+        if listed != there:
+            wrong = ", ".join(sorted(set(listed) ^ set(there))) or "another order"
+            found.append(
+                f"{_where(path, 1, root)}: the table at the top has not the groups: {wrong}"
+            )
+        if len({group.split("-")[0] for group in there}) != 1:
+            found.append(f"{_where(path, 1, root)}: the groups of a file begin with one word")
+    readme = (root / "spec/README.md").read_text()
+    found += [
+        f"spec/README.md does not list {path.name}"
+        for path in rule_files(root)
+        if f"| [{path.name}]({path.name}) |" not in readme
+    ]
+    return found
+
+
+def unmirrored(root: Path = ROOT) -> list[str]:
+    """Return a line for each file that spec/ and tests/conformance/ do not have in common."""
+    conformance = root / "tests/conformance"
+    built = [group for group in read_groups(root).values() if not group.not_built]
+    wanted = {group.test_file(root): group for group in built}
+    there = set(conformance.rglob("test_*.py"))
+    found = [
+        f"{wanted[path].name} has no file {path.relative_to(root).as_posix()}"
+        for path in sorted(set(wanted) - there)
+    ]
+    found += [
+        f"{path.relative_to(root).as_posix()} is the file of no group that is built"
+        for path in sorted(there - set(wanted))
+    ]
+    folders = {path.name for path in conformance.iterdir() if any(path.glob("*.py"))}
+    stray = folders - {path.parent.name for path in wanted}
+    found += [
+        f"tests/conformance/{name} is the folder of no file of rules" for name in sorted(stray)
+    ]
+    return found
+
+
+def uncovered(root: Path = ROOT) -> list[str]:
+    """Return a line for each rule without a test in its group's file, and each test without a rule."""
+    cited: dict[Path, set[str]] = {}
+    found = []
+    groups = read_groups(root)
+    not_built = {rule.id for g in groups.values() if g.not_built for rule in g.rules}
+    for test in all_tests(root):
+        cited.setdefault(test.path, set()).update(test.rules)
+        if not test.rules and test.path.is_relative_to(root / "tests/conformance"):
+            found.append(f"{test.node(root)} cites no rule")
+        found += [
+            f"{test.node(root)} cites {rule}, which is not built"
+            for rule in test.rules
+            if rule in not_built
+        ]
+    for group in groups.values():
+        file = group.test_file(root)
+        found += [
+            f"{rule.id} ({_where(group.path, rule.line, root)}) has no test in "
+            + file.relative_to(root).as_posix()
+            for rule in group.rules
+            if not group.not_built and rule.id not in cited.get(file, set())
+        ]
+    return found
+
+
+def untraced(root: Path = ROOT) -> list[str]:
+    """Return a line for each rule that no code names, and each name in code that is no rule."""
+    groups, rules, places = read_groups(root), read_rules(root), read_code(root)
+    named = {name for place in places for name in place.names}
+    found = [
+        f"{_where(place.path, place.line, root)} names {name}, which is no rule of spec/"
+        for place in places
+        for name in sorted(place.names)
+        if name not in rules and name not in groups
+    ]
+    found += [
+        f"no docstring of simpler_ref/ names {rule.id} or {group.name}"
+        for group in groups.values()
+        for rule in group.rules
+        if not group.not_built and not {rule.id, group.name} & named
+    ]
+    return found
+
+
+def drifted_quotes(root: Path = ROOT) -> list[str]:
+    """Return a line for each quote of a rule that has not the rule's words.
+
+    A quote is a paragraph that begins like a rule, with the bold id, outside the files of rules.
+    """
+    rules = read_rules(root)
+    spec = set(rule_files(root))
+    folders = ("spec", "docs", "simpler_ref", "benchmarks", "examples")
+    files = [path for name in folders for path in sorted((root / name).rglob("*.*"))]
+    found = []
+    for path in [*root.glob("*.md"), *files]:
+        if path in spec or path.suffix not in (".md", ".py", ".c", ".h") or "_build" in path.parts:
+            continue
+        text = path.read_text()
+        for quote in _QUOTE.finditer(text):
+            line = text[: quote.start()].count("\n") + 1
+            words = " ".join(re.sub(r"\n[\s>#*]*", " ", quote[2]).replace('"""', " ").split())
+            rule = rules.get(quote[1])
+            if rule is None:
+                found.append(
+                    f"{_where(path, line, root)} quotes {quote[1]}, which is no rule of spec/"
+                )
+            elif re.sub(r" \*\([^*]+\)\*$", "", words) != rule.text:
+                found.append(
+                    f"{_where(path, line, root)} quotes {quote[1]} with other words than spec/"
+                )
+    return found
+
+
+def complaints(root: Path = ROOT) -> list[str]:
+    """Return everything that is wrong with rules, tests, code and quotes."""
     return [
-        f"{rule} (spec/{path.name}) has no test"
-        for rule, path in rules.items()
-        if rule not in proved
+        *unknown_rules(all_tests(root), root),
+        *uneven_rules(root),
+        *unmirrored(root),
+        *uncovered(root),
+        *drifted_quotes(root),
     ]
 
 

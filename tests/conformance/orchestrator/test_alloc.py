@@ -206,16 +206,3 @@ def test_the_owner_of_a_slab_is_pinned_beside_its_producer(driver):
     reader = driver.submit(reads(address))
     assert driver.producers(writer) == [buffer]
     assert sorted(driver.producers(reader)) == sorted([writer, buffer])
-
-
-@pytest.mark.spec("ORCH-MAP-9")
-def test_the_owner_of_a_slab_is_its_producer_again_when_the_last_one_is_gone(driver):
-    buffer = driver.alloc(4096)
-    address = driver.address(buffer)
-    driver.open_scope()
-    driver.submit(updates(address))
-    driver.finish_everything()
-    driver.close_scope()
-    assert driver.live() == 1
-    reader = driver.submit(reads(address))
-    assert driver.producers(reader) == [buffer]

@@ -213,3 +213,16 @@ def test_overlapping_tensors_with_different_base_addresses_do_not_depend(driver)
     assert driver.producers(inner) == []
     same_base = driver.submit(reads(4096, nbytes=1))
     assert driver.producers(same_base) == [whole]
+
+
+@pytest.mark.spec("ORCH-MAP-9")
+def test_the_owner_of_a_slab_is_its_producer_again_when_the_last_one_is_gone(driver):
+    buffer = driver.alloc(4096)
+    address = driver.address(buffer)
+    driver.open_scope()
+    driver.submit(updates(address))
+    driver.finish_everything()
+    driver.close_scope()
+    assert driver.live() == 1
+    reader = driver.submit(reads(address))
+    assert driver.producers(reader) == [buffer]

@@ -110,6 +110,7 @@ def test_the_affinity_mask_at_init_counts():
         assert fork.wait() == 0
 
 
+@pytest.mark.spec("SPEED-WAIT-10")
 def test_of_two_hyperthreads_of_a_core_one_comes_first(tmp_path, monkeypatch):
     for core, mates in enumerate(("0-1", "0-1", "2,3", "2,3")):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{core}/topology"
@@ -170,6 +171,7 @@ def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
         made.close()
 
 
+@pytest.mark.spec("SPEED-WAIT-11")
 @pytest.mark.parametrize(
     ("setting", "error", "words"),
     [
@@ -467,6 +469,7 @@ def test_workers_map_it_before_their_first_task(asked):
             assert (BIG <= resident(one, array) < 2 * BIG) if asked else resident(one, array) < BIG
 
 
+@pytest.mark.spec("SPEED-WAIT-12")
 def test_an_array_that_is_gone_is_not_populated_again():
     with Worker(3) as w:
         before = dict(shared_arrays._populated)
@@ -479,6 +482,7 @@ def test_an_array_that_is_gone_is_not_populated_again():
         assert shared_arrays._populated == before
 
 
+@pytest.mark.spec("SPEED-WAIT-12")
 def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch):
     with pytest.raises(MemoryError, match="populate"):
         shared_arrays.populate(shared_arrays.PAGE, 100)  # nothing is mapped there
@@ -508,6 +512,7 @@ def test_the_command_line_says_what_a_worker_would_find():
     assert "threads    17\n" in done.stdout
 
 
+@pytest.mark.spec("SPEED-WAIT-8")
 @pytest.mark.parametrize("words", [("many",), ("1", "2"), ("-1",)])
 def test_the_command_line_refuses_what_is_no_number_of_workers(words):
     done = ask(*words)

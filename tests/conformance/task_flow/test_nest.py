@@ -268,7 +268,7 @@ def children_of(w):
         w.close()
 
 
-@pytest.mark.spec("FLOW-NEST-6")
+@pytest.mark.spec("FLOW-NEST-6", "FLOW-NEST-8")
 def test_children_that_cannot_be_are_refused_and_change_nothing():
     child = Worker(3)
     for level in (2, 3):

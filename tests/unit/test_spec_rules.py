@@ -1,0 +1,368 @@
+"""The checks of rules, tests, code and quotes find each fault, made on purpose in a small project."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests import spec_results, spec_rules, spec_table
+
+README = (
+    "| [engine.md](engine.md) | it |\n\n> **ENG-RING-1** A ring is round. *(§5)*\n\nMore text.\n"
+)
+ENGINE = """# Engine
+
+| group | about |
+| --- | --- |
+| [ENG-RING](#eng-ring--rings) | rings |
+| [ENG-FAR](#eng-far--far-away) | far away |
+
+## ENG-RING — rings
+
+Words.
+
+**ENG-RING-1** A ring is round. *(§5)*
+
+> Decision: not square.
+
+**ENG-RING-2** A ring has
+one size. *(§5; FACTS
+1)*
+
+## ENG-FAR — far away
+
+> Not built: there is
+> no network.
+
+**ENG-FAR-1** Rings are sent by post. *(own)*
+
+## Words
+
+**ring**: round.
+"""
+TESTS = """import pytest
+
+@pytest.mark.spec("ENG-RING-1")
+@pytest.mark.parametrize("x", [1])
+def test_rings_are_round(x): ...
+
+@pytest.mark.spec("ENG-RING-2", "ENG-RING-1")
+def test_sizes(): ...
+
+def help_us(): ...
+"""
+CODE = '''"""Rings.
+
+**ENG-RING-2** A ring has
+one size.
+"""
+
+class Ring:
+    def size(self):
+        """Return the size.
+
+        Rule     ENG-RING-1, -2
+        """
+'''
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a function that writes a small project in which all fits, but for the texts it is given."""
+
+    def write(**texts: str):
+        files = {
+            "spec/README.md": texts.get("readme", README),
+            "spec/engine.md": texts.get("engine", ENGINE),
+            "tests/conformance/__init__.py": "",
+            "tests/conformance/engine/test_ring.py": texts.get("tests", TESTS),
+            "simpler_ref/ring.py": texts.get("code", CODE),
+            "docs/page.md": texts.get("page", "Rings as in ENG-RING-1.\n"),
+        }
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+def test_a_project_in_which_all_fits_is_not_complained_of(project):
+    assert spec_rules.complaints(project()) == []
+
+
+def test_rules_are_read_with_text_origin_place_and_reason(project):
+    ring, far = spec_rules.read_groups(project()).values()
+    assert [rule[:3] for rule in ring.rules] == [
+        ("ENG-RING-1", "A ring is round.", "§5"),
+        ("ENG-RING-2", "A ring has one size.", "§5; FACTS 1"),
+    ]
+    lines = ENGINE.splitlines()
+    assert [lines[rule.line - 1][:16] for rule in ring.rules] == [
+        "**ENG-RING-1** A",
+        "**ENG-RING-2** A",
+    ]
+    assert (ring.title, ring.not_built, ring.lines) == ("rings", "", 11)
+    assert (far.not_built, far.rules[0].id) == ("there is no network.", "ENG-FAR-1")
+
+
+def found(root, *words: str) -> bool:
+    """Say whether exactly one complaint is made, and has these words."""
+    lines = [*spec_rules.complaints(root), *spec_rules.untraced(root)]
+    assert len(lines) == 1, lines
+    return all(word in lines[0] for word in words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" *(§5)*", "", "engine.md:12: ENG-RING-1 does not say where it comes from"),
+        ("is round.", "is round. It rolls. It is red.", "ENG-RING-1 has 3 sentences"),
+        ("has\none size.", "has" + " one size" * 40 + ".", "ENG-RING-2 has 1 sentences, 83 words"),
+        ("Words.\n", "Words.\n" * 60, "ENG-RING has 70 lines, more than 55"),
+        ("| [ENG-FAR](#eng-far--far-away) | far away |\n", "", "has not the groups: ENG-FAR"),
+        ("[ENG-RING](#eng-ring--rings)", "ENG-RING", "has not the groups: ENG-RING"),
+    ],
+)
+def test_a_rule_that_has_not_the_form_of_rules_is_found(project, old, new, words):
+    assert ENGINE.count(old) == 1
+    readme = README.replace("> **ENG-RING-1** A ring is round. *(§5)*\n", "")
+    code = CODE.replace("**ENG-RING-2** A ring has\none size.\n", "")
+    root = project(engine=ENGINE.replace(old, new), readme=readme, code=code)
+    assert found(root, words)
+
+
+def test_a_rule_under_the_heading_of_another_group_is_found(project):
+    engine = ENGINE.replace("**ENG-FAR-1**", "**ENG-RING-3**")
+    assert found(project(engine=engine), "engine.md:25: ENG-RING-3 stands under ENG-FAR")
+
+
+def test_groups_that_begin_with_different_words_are_found_in_one_file(project):
+    engine = ENGINE.replace("ENG-FAR", "OTHER-FAR").replace("eng-far", "other-far")
+    assert found(project(engine=engine), "begin with one word")
+
+
+def test_an_empty_group_is_found(project):
+    engine = ENGINE.replace("**ENG-FAR-1** Rings are sent by post. *(own)*\n", "")
+    assert found(project(engine=engine), "ENG-FAR has no rules")
+
+
+def test_a_rule_file_that_the_table_of_files_does_not_have_is_found(project):
+    assert found(
+        project(readme=README.replace("[engine.md]", "[motor.md]")), "does not list engine.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (ENGINE.replace("-RING-2**", "-RING-1**"), "before more than one rule: ENG-RING-1"),
+        (ENGINE.replace("## ENG-FAR", "## ENG-RING"), "ENG-RING is a group already"),
+        (ENGINE.replace("## ENG-RING — rings", "## Rings"), "ENG-RING-1 stands under no group"),
+    ],
+)
+def test_ids_and_groups_that_cannot_be_read_are_refused(project, engine, words):
+    root = project(engine=engine)
+    with pytest.raises(ValueError, match=words):
+        spec_rules.complaints(root)
+
+
+def test_a_test_that_cites_an_unknown_rule_is_found_wherever_it_is(project):
+    root = project()
+    (root / "tests/unit").mkdir()
+    text = '@pytest.mark.spec("ENG-RING-7")\ndef test_it(): ...\n'
+    (root / "tests/unit/test_it.py").write_text(text)
+    assert found(root, "tests/unit/test_it.py::test_it cites ENG-RING-7, which is no rule")
+
+
+def test_a_rule_without_a_test_in_the_file_of_its_group_is_found(project):
+    root = project(tests=TESTS.replace('"ENG-RING-2", ', ""))
+    (root / "tests/unit").mkdir()
+    text = '@pytest.mark.spec("ENG-RING-2")\ndef test_it(): ...\n'
+    (root / "tests/unit/test_it.py").write_text(text)
+    assert found(root, "ENG-RING-2", "engine.md:16", "has no test in", "engine/test_ring.py")
+
+
+def test_a_conformance_test_that_cites_no_rule_is_found(project):
+    root = project(tests=TESTS + "\ndef test_more(): ...\n")
+    assert found(root, "engine/test_ring.py::test_more cites no rule")
+
+
+def test_a_test_of_what_is_not_built_is_found(project):
+    root = project(tests=TESTS.replace('"ENG-RING-2", ', '"ENG-RING-2", "ENG-FAR-1", '))
+    assert found(root, "test_sizes cites ENG-FAR-1, which is not built")
+
+
+def test_a_group_without_a_file_of_tests_is_found(project):
+    root = project(engine=ENGINE.replace("> Not built: there is\n> no network.\n\n", ""))
+    lines = spec_rules.unmirrored(root)
+    assert lines == ["ENG-FAR has no file tests/conformance/engine/test_far.py"]
+
+
+def test_files_and_folders_of_tests_without_rules_are_found(project):
+    root = project()
+    (root / "tests/conformance/engine/test_far.py").write_text("")
+    (root / "tests/conformance/motor").mkdir()
+    (root / "tests/conformance/motor/helpers.py").write_text("")
+    assert spec_rules.complaints(root) == [
+        "tests/conformance/engine/test_far.py is the file of no group that is built",
+        "tests/conformance/motor is the folder of no file of rules",
+    ]
+
+
+def test_a_rule_that_no_code_names_is_found(project):
+    root = project(code=CODE.replace("ENG-RING-1, -2", "ENG-RING-1"))
+    (root / "simpler_ref/ring.py").write_text('"""ENG-RING-1."""\n')
+    assert found(root, "no docstring of simpler_ref/ names ENG-RING-2")
+
+
+@pytest.mark.parametrize("name", ["ENG-RING-1 to -3", "ENG-RING-1, -2, -3", "ENG-RING-3"])
+def test_a_name_in_code_that_is_no_rule_is_found(project, name):
+    root = project(code=CODE.replace("ENG-RING-1, -2", f"{name}; ENG-RING"))
+    assert found(root, "simpler_ref/ring.py:8 names ENG-RING-3, which is no rule")
+
+
+def test_a_group_named_in_a_comment_in_c_stands_for_its_rules(project):
+    root = project(code="")
+    (root / "simpler_ref/ring.c").write_text("int x;\n/* ENG-RING */\n")
+    assert spec_rules.complaints(root) == []
+    (place,) = spec_rules.read_code(root)
+    assert (place.line, place.name, place.names) == (2, "ring.c", {"ENG-RING"})
+
+
+def test_code_is_named_by_class_and_function(project):
+    places = {place.name: place.names for place in spec_rules.read_code(project())}
+    assert places == {"ring.py": {"ENG-RING-2"}, "Ring.size": {"ENG-RING-1", "ENG-RING-2"}}
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (
+            {"readme": README.replace("round", "flat")},
+            "spec/README.md:3 quotes ENG-RING-1 with other",
+        ),
+        (
+            {"code": CODE.replace("one size.", "two sizes.")},
+            "simpler_ref/ring.py:3 quotes ENG-RING-2",
+        ),
+        ({"page": "> **ENG-RING-1** A ring is\n> flat.\n"}, "docs/page.md:1 quotes ENG-RING-1"),
+        (
+            {"page": "**ENG-RING-9** A ring.\n"},
+            "docs/page.md:1 quotes ENG-RING-9, which is no rule",
+        ),
+    ],
+)
+def test_a_quote_that_has_drifted_is_found(project, texts, words):
+    assert found(project(**texts), words)
+
+
+def test_a_quote_may_be_broken_into_lines_and_leave_the_origin_out(project):
+    page = "So it is:\n\n> **ENG-RING-1** A ring\n> is round.\n\n"
+    page += "**ENG-RING-2** A ring has one size. *(§5; FACTS 1)*\n"
+    assert spec_rules.complaints(project(page=page)) == []
+
+
+# ---------------------------------------------------------------- results
+class Report:
+    """What pytest tells of a phase of a test."""
+
+    def __init__(self, nodeid: str, outcome: str, when: str = "call") -> None:
+        self.nodeid, self.outcome, self.when = nodeid, outcome, when
+
+
+def recorded(root, *reports: Report) -> dict[str, str]:
+    """Return what is known after a session with these reports."""
+    recorder = spec_results.Recorder("compiled", root, root / "results")
+    for report in reports:
+        recorder.pytest_runtest_logreport(report)
+    recorder.pytest_sessionfinish()
+    return spec_results.read("compiled", spec_results.digest(root), root / "results")
+
+
+A, B = (
+    "tests/conformance/engine/test_ring.py::test_a",
+    "tests/conformance/engine/test_ring.py::test_b",
+)
+
+
+def test_results_are_kept_and_added_to(project):
+    root = project()
+    assert recorded(
+        root, Report(A, "passed"), Report("tests/unit/test_x.py::test_x", "passed")
+    ) == {A: "passed"}
+    assert recorded(root, Report(B, "failed")) == {A: "passed", B: "failed"}
+    assert recorded(root) == {A: "passed", B: "failed"}
+
+
+@pytest.mark.parametrize(
+    ("reports", "outcome"),
+    [
+        ([Report(f"{A}[1]", "failed"), Report(f"{A}[2]", "passed")], "failed"),
+        ([Report(f"{A}[1]", "passed"), Report(f"{A}[2]", "skipped", "setup")], "passed"),
+        (
+            [Report(A, "passed", "setup"), Report(A, "passed"), Report(A, "failed", "teardown")],
+            "failed",
+        ),
+        (
+            [Report(A, "passed", "setup"), Report(A, "skipped"), Report(A, "passed", "teardown")],
+            "skipped",
+        ),
+    ],
+)
+def test_the_result_of_a_test_is_the_worst_of_its_parts(project, reports, outcome):
+    assert recorded(project(), *reports) == {A: outcome}
+
+
+def test_results_of_other_sources_count_as_none(project):
+    root = project()
+    assert recorded(root, Report(A, "passed"))
+    (root / "simpler_ref/ring.py").write_text(CODE + "\n")
+    assert spec_results.read("compiled", spec_results.digest(root), root / "results") == {}
+    assert recorded(root, Report(B, "passed")) == {B: "passed"}
+
+
+def test_sources_that_change_while_tests_run_leave_no_results(project):
+    root = project()
+    recorder = spec_results.Recorder("compiled", root, root / "results")
+    recorder.pytest_runtest_logreport(Report(A, "passed"))
+    (root / "spec/engine.md").write_text(ENGINE + "\n")
+    recorder.pytest_sessionfinish()
+    assert not (root / "results").exists()
+
+
+def a_row(compiled: dict, interpreted: dict, tests: int = 1, not_built: str = "") -> spec_table.Row:
+    rule = spec_rules.Rule("ENG-RING-1", "A ring is round.", "§5", 1)
+    outcomes = {"compiled": Counter(compiled), "interpreted": Counter(interpreted)}
+    return spec_table.Row(rule, not_built, ["t"] * tests, outcomes)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (a_row({"passed": 2}, {"passed": 1, "skipped": 1}, 2), "proved"),
+        (a_row({"passed": 1}, {"skipped": 1}), "proved"),
+        (a_row({"passed": 1, "failed": 1}, {"passed": 2}, 2), "FAILED"),
+        (a_row({"passed": 2}, {"failed": 1, "unknown": 1}, 2), "FAILED"),
+        (a_row({"passed": 1}, {"unknown": 1}), "not run"),
+        (a_row({"skipped": 1}, {"passed": 1}), "ONLY SKIPPED"),
+        (a_row({}, {}, 0), "NO TEST"),
+        (a_row({}, {}, 0, "no network"), "not built"),
+    ],
+)
+def test_the_verdict_on_a_rule_follows_from_its_tests(row, verdict):
+    assert row.verdict == verdict
+    if verdict != "not built":
+        assert spec_table.report([row]).splitlines()[1].endswith(verdict)
+    assert spec_table.report([row]).endswith(f"1 rules: 1 {verdict}")
+
+
+def test_the_table_of_this_project_has_every_rule_and_its_tests():
+    rows = spec_table.table({"compiled": {}, "interpreted": {}})
+    assert [row.rule for row in rows] == list(spec_rules.read_rules().values())
+    one = next(row for row in rows if row.rule.id == "ORCH-RING-4")
+    assert one.tests
+    assert all(test.startswith("tests/conformance/") for test in one.tests)
+    assert one.outcomes["compiled"] == {"unknown": len(one.tests)}
