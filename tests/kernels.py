@@ -178,8 +178,8 @@ def config_of(mem, slot):
 
 # ---------------------------------------------------------------- states and references
 @entry(WORDS, INT, INT)
-def move(mem, slot, state):
-    return slots.move(mem, slot, state)
+def step(mem, slot, event):
+    return slots.step(mem, slot, event)
 
 
 @entry(WORDS, INT)
@@ -278,6 +278,16 @@ def wire(mem, slot):
 def poison(mem, slot):
     graph.poison(mem, slot)
     return L.OK
+
+
+@entry(WORDS, INT)
+def make_ready(mem, slot):
+    return graph.make_ready(mem, slot)
+
+
+@entry(WORDS, INT)
+def reclaim(mem, slot):
+    return submit.reclaim(mem, slot)
 
 
 @entry(WORDS, INT)

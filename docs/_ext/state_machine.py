@@ -1,136 +1,140 @@
-"""Draws the state machine of a task from `simpler_ref.jit.slots.TRANSITIONS`.
+"""Draws the state machine of a task from `simpler_ref.jit.slots.EVENTS`.
 
-The directive ``{state-machine}`` puts a drawing and a table on the page. States and steps come from
-the code; this file adds only where a state stands in the drawing and who takes a step, and refuses
-to draw when the code has a state or a step that is not listed here, or the other way round.
+The directive ``{state-machine}`` puts a drawing on the page, ``{state-table}`` the same as a table.
+States, events, owners and kernels come from the code. This file adds only that the states stand
+below each other in the order of a task's life, with FAILED beside them; every arrow finds its way
+from that, so a new event needs nothing here. The drawing is as narrow as a phone.
 """
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from simpler_ref.jit.slots import TRANSITIONS
+from simpler_ref.jit.slots import EVENTS
 from simpler_ref.task_interface import TaskState as S
 
-VIEW = "0 18 800 284"
-BOX = (96, 34)
-CENTRE = {
-    S.FREE: (56, 110),
-    S.PENDING: (226, 110),
-    S.READY: (396, 110),
-    S.RUNNING: (566, 110),
-    S.COMPLETED: (738, 110),
-    S.FAILED: (396, 220),
-    S.CONSUMED: (738, 220),
-}
-STEPS = {  # (from, to): who, when, words beside the arrow, where they stand
-    (S.FREE, S.PENDING): ("Orch thread", "submit", "submit", (141, 102)),
-    (S.FREE, S.COMPLETED): ("Orch thread", "alloc", "alloc", (396, 34)),
-    (S.PENDING, S.READY): (
-        "Scheduler",
-        "wired, and every producer is done",
-        "inputs done",
-        (311, 102),
-    ),
-    (S.PENDING, S.FAILED): ("Scheduler", "a producer failed", "poisoned", (268, 178)),
-    (S.READY, S.RUNNING): ("Scheduler", "given to a worker", "dispatched", (481, 102)),
-    (S.READY, S.FAILED): (
-        "Scheduler",
-        "the run is cancelled, or no worker is left",
-        "cancelled",
-        (430, 162),
-    ),
-    (S.RUNNING, S.COMPLETED): ("Scheduler", "the worker succeeded", "success", (652, 102)),
-    (S.RUNNING, S.FAILED): (
-        "Scheduler",
-        "the worker reported an error, or died",
-        "error, death",
-        (540, 178),
-    ),
-    (S.COMPLETED, S.CONSUMED): (
-        "whoever releases the last reference",
-        "no consumer and no scope needs it any more",
-        "released",
-        (708, 170),
-    ),
-    (S.FAILED, S.CONSUMED): (
-        "whoever releases the last reference",
-        "no consumer and no scope needs it any more",
-        "last reference released",
-        (567, 212),
-    ),
-    (S.CONSUMED, S.FREE): ("Orch thread", "reclaimed", "reclaimed", (396, 284)),
-}
-BENDS = {  # arrows that go around others: their corners
-    (S.FREE, S.COMPLETED): [(56, 93), (56, 42), (738, 42), (738, 93)],
-    (S.CONSUMED, S.FREE): [(738, 237), (738, 292), (56, 292), (56, 127)],
-}
+COLUMN = [S.FREE, S.PENDING, S.READY, S.RUNNING, S.COMPLETED, S.CONSUMED]
+ASIDE = S.FAILED
+WIDTH, HEIGHT = 102, 34  # of a box
+STEP = 72  # from one state to the next
+LANE = 24  # from one arrow to the next
+MIDDLE, RIGHT = 152, 304  # of the column, of what stands beside it
 
 
-def steps_of_the_code():
-    """Return the (from, to) pairs of the code, and complain if this file does not know them all."""
-    steps = [(S(a), S(b)) for a, after in TRANSITIONS.items() for b in after]
-    unknown = {f"{a.name} → {b.name}" for a, b in set(steps) ^ set(STEPS)}
-    if unknown or set(TRANSITIONS) != set(CENTRE):
-        raise ValueError(
-            f"{', '.join(sorted(unknown)) or 'a state'}: jit/slots.py and docs/_ext/state_machine.py "
-            "do not agree; give it a place in CENTRE, STEPS (and BENDS)"
-        )
-    return steps
+def centre(state):
+    """Return where the middle of a box stands."""
+    if state == ASIDE:
+        return RIGHT, 24 + STEP * 4
+    return MIDDLE, 24 + STEP * COLUMN.index(state)
 
 
-def straight(start, end):
-    """Return the line between two boxes, from border to border."""
-    (x1, y1), (x2, y2) = CENTRE[start], CENTRE[end]
-    if y1 == y2:
-        half = BOX[0] / 2 if x2 > x1 else -BOX[0] / 2
-        return [(x1 + half, y1), (x2 - half, y2)]
-    shift = max(-30, min(30, (x1 - x2) / 4))
-    return [(x1, y1 + BOX[1] / 2), (x2 + shift, y2 - BOX[1] / 2)]
+def arrows():
+    """Return (corners, words, where the words stand, their angle) of every arrow."""
+    steps = [(S(b), S(event.after), event.name) for event in EVENTS for b in event.before]
+    around = [step for step in steps if ASIDE not in step[:2] and not is_next(*step[:2])]
+    around.sort(key=lambda step: abs(COLUMN.index(step[0]) - COLUMN.index(step[1])))
+    aside = [step for step in steps if step[1] == ASIDE]
+    for before, after, words in steps:
+        (x1, y1), (x2, y2) = centre(before), centre(after)
+        if before == ASIDE:  # down, then to the left
+            corners = [(x1, y1 + HEIGHT / 2), (x1, y2), (x2 + WIDTH / 2, y2)]
+            yield corners, words, (x1 - 4, y2 + 16), 0
+        elif after == ASIDE:  # to the right, then down on a lane of its own
+            lane = x2 + LANE * (aside.index((before, after, words)) - (len(aside) - 1) / 2)
+            lane = x2 * 2 - lane  # the one that starts highest is the outermost
+            corners = [(x1 + WIDTH / 2, y1), (lane, y1), (lane, y2 - HEIGHT / 2)]
+            yield corners, words, (x1 + WIDTH / 2 + 32, y1 - 6), 0
+        elif is_next(before, after):
+            middle = (y1 + y2) / 2
+            yield [(x1, y1 + HEIGHT / 2), (x2, y2 - HEIGHT / 2)], words, (x1 + 40, middle + 4), 0
+        else:  # around the column, on a lane of its own
+            number = around.index((before, after, words))
+            lane, edge = MIDDLE - WIDTH / 2 - LANE * (number + 1), MIDDLE - WIDTH / 2
+            corners = [(edge, y1 + 6), (lane, y1 + 6), (lane, y2 - 6), (edge, y2 - 6)]
+            yield corners, words, (lane - 5, (y1 + y2) / 2), -90
+
+
+def is_next(before, after):
+    """Say whether a step leads to the state below."""
+    return ASIDE not in (before, after) and COLUMN.index(after) == COLUMN.index(before) + 1
 
 
 def draw():
     """Return the state machine as SVG; colours are those of the page around it."""
-    steps = steps_of_the_code()
-    words = "; ".join(f"{a.name} to {b.name}: {STEPS[a, b][1]}" for a, b in steps)
-    parts = [
-        f'<svg class="state-machine" viewBox="{VIEW}" role="img" '
-        f'aria-label="States of a task. {words}">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
-        'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8Z"/></marker></defs>',
-    ]
-    for step in steps:
-        points = BENDS.get(step) or straight(*step)
-        line = " ".join(f"{x:g},{y:g}" for x, y in points)
-        *_, label, (x, y) = STEPS[step]
-        parts.append(f'<polyline points="{line}" marker-end="url(#tip)"/>')
-        parts.append(f'<text class="step" x="{x}" y="{y}">{label}</text>')
-    width, height = BOX
-    for state, (x, y) in CENTRE.items():
-        parts.append(
-            f'<rect class="{state.name.lower()}" x="{x - width / 2}" y="{y - height / 2}" '
-            f'width="{width}" height="{height}" rx="6"/><text x="{x}" y="{y + 4}">{state.name}</text>'
+    words = "; ".join(
+        f"{event.name}: {names(event.before)} to {S(event.after).name}" for event in EVENTS
+    )
+    lines, texts = [], []
+    left = 0.0
+    for corners, label, (x, y), angle in arrows():
+        line = " ".join(f"{px:g},{py:g}" for px, py in corners)
+        lines.append(f'<polyline points="{line}" marker-end="url(#tip)"/>')
+        turn = f' transform="rotate({angle} {x:g} {y:g})"' if angle else ""
+        texts.append(f'<text class="step" x="{x:g}" y="{y:g}"{turn}>{label}</text>')
+        left = min(left, *(px - 18 for px, _ in corners))
+    view = f"{left:g} 0 {RIGHT + WIDTH / 2 + 4 - left:g} {48 + STEP * (len(COLUMN) - 1)}"
+    boxes = []
+    for state in S:
+        x, y = centre(state)
+        boxes.append(
+            f'<rect class="{state.name.lower()}" x="{x - WIDTH / 2}" y="{y - HEIGHT / 2}" '
+            f'width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
+            f'<text x="{x}" y="{y + 4}">{state.name}</text>'
         )
-    return "\n".join([*parts, "</svg>"])
+    return "\n".join(
+        [
+            f'<svg class="state-machine" viewBox="{view}" role="img" '
+            f'aria-label="States of a task. {words}">',
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8Z"/></marker></defs>',
+            *lines,
+            *texts,
+            *boxes,
+            "</svg>",
+        ]
+    )
+
+
+def names(states):
+    """Return some states in words."""
+    return ", ".join(S(state).name for state in states)
 
 
 def table():
-    """Return the same as a Markdown table."""
+    """Return every event as a Markdown table."""
+    head = ("event", "from", "to", "by", "in", "when", "in any other state")
     rows = [
-        f"| {a.name} | {b.name} | {' | '.join(STEPS[a, b][:2])} |" for a, b in steps_of_the_code()
+        (
+            event.name,
+            names(event.before),
+            S(event.after).name,
+            event.owner,
+            ", ".join(f"`{kernel}`" for kernel in event.kernels),
+            event.when,
+            event.otherwise,
+        )
+        for event in EVENTS
     ]
-    return "\n".join(["| from | to | by | when |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 class StateMachine(SphinxDirective):
     """``{state-machine}``."""
 
     def run(self):
-        """Return drawing and table."""
-        drawing = nodes.raw("", draw(), format="html")
-        return [drawing, *self.parse_text_to_nodes(table())]
+        """Return the drawing."""
+        return [nodes.raw("", draw(), format="html")]
+
+
+class StateTable(SphinxDirective):
+    """``{state-table}``."""
+
+    def run(self):
+        """Return the table."""
+        return self.parse_text_to_nodes(table())
 
 
 def setup(app):
     """Register with Sphinx."""
     app.add_directive("state-machine", StateMachine)
+    app.add_directive("state-table", StateTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -19,7 +19,7 @@ from .graph import fail, record_error
 from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, publish, worker_at
 from .queues import drop_first_ready, first_ready, pop_pinned, ready_empty
-from .slots import move
+from .slots import DISPATCH, step
 from .submit import members_at, scalars_at, tensors_at
 
 ANYBODY = -3
@@ -296,7 +296,7 @@ def pick_unreserved(mem, kind):
 def assign_group(mem, slot, kind):
     """Hand every member to the worker reserved for it: READY → RUNNING once, encode, signal."""
     members = int(mem[slot + L.S_MEMBERS])
-    move(mem, slot, L.RUNNING)
+    step(mem, slot, DISPATCH)
     mem[slot + L.S_LEFT] = members
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
@@ -325,7 +325,7 @@ def encode_member(mem, frame, slot, m):
 @inlined
 def assign(mem, slot, worker):
     """Hand a task to a worker that has room: READY → RUNNING, encode, signal."""
-    move(mem, slot, L.RUNNING)
+    step(mem, slot, DISPATCH)
     mem[slot + L.S_WORKER] = worker
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])

@@ -257,7 +257,6 @@ def ring_alloc(mem, nbytes, depth):
 @entry(WORDS, INT, nogil=False)
 def ring_release(mem, slot):
     """Release a slot of the ring."""
-    mem[slot + L.S_STATE] = L.FREE
     ring.release(mem, slot)
     return L.OK
 

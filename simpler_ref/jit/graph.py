@@ -10,7 +10,16 @@ from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
 from .queues import push_consumed, push_pinned, push_ready
-from .slots import affinity_of, kind_of, move, release_ref
+from .slots import (
+    COMPLETE,
+    FAIL,
+    INPUTS_DONE,
+    POISON,
+    affinity_of,
+    kind_of,
+    release_ref,
+    step,
+)
 from .submit import edges_at
 
 EDGE_WORDS = L.EDGE_WORDS
@@ -50,8 +59,7 @@ def poison(mem, slot):
 
     Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal
     """
-    if mem[slot + L.S_STATE] == L.PENDING:
-        move(mem, slot, L.FAILED)
+    if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
 
 
@@ -63,13 +71,17 @@ def release_fanin(mem, slot):
         if mem[slot + L.S_STATE] == L.FAILED:
             push_retiring(mem, slot)
         else:
-            move(mem, slot, L.READY)
-            make_placeable(mem, slot)
+            make_ready(mem, slot)
 
 
 @kernel
-def make_placeable(mem, slot):
-    """Queue a task that has just become READY: with its pool, or with the one worker it wants."""
+def make_ready(mem, slot):
+    """Every input is there: READY, and queued with its pool, or with the one worker it wants.
+
+    Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
+    """
+    if step(mem, slot, INPUTS_DONE) != L.OK:
+        return L.ILLEGAL
     kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
@@ -78,6 +90,7 @@ def make_placeable(mem, slot):
         push_ready(mem, kind, slot)
     else:
         push_pinned(mem, worker_at(mem, worker), kind, slot)
+    return L.OK
 
 
 # ---------------------------------------------------------------- completion
@@ -88,9 +101,8 @@ def complete(mem, slot):
     Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
     Returns  OK, or ILLEGAL with nothing changed
     """
-    if mem[slot + L.S_STATE] != L.RUNNING:
+    if step(mem, slot, COMPLETE) != L.OK:
         return L.ILLEGAL
-    move(mem, slot, L.COMPLETED)
     mem[L.COMPLETED_COUNT] += 1
     push_retiring(mem, slot)
     retire(mem)
@@ -103,10 +115,8 @@ def fail(mem, slot):
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
     """
-    state = int(mem[slot + L.S_STATE])
-    if state != L.READY and state != L.RUNNING:
+    if step(mem, slot, FAIL) != L.OK:
         return L.ILLEGAL
-    move(mem, slot, L.FAILED)
     mem[L.FAILED_COUNT] += 1
     push_retiring(mem, slot)
     retire(mem)

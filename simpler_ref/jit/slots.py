@@ -1,17 +1,8 @@
 """The state machine of a task, and the references that keep its slot alive.
 
-        alloc                       last live producer            worker took it
-    FREE ────► COMPLETED      PENDING ───────────► READY ──────────────► RUNNING
-      │                        ▲  │                  │                    │   │
-      └────────────────────────┘  │ poisoned         │ cancelled          │   │ success
-             submit               ▼                  ▼       error, death ▼   ▼
-                                FAILED ◄────────────┴────────────────── FAILED  COMPLETED
-                                  │                                               │
-                                  └──► CONSUMED ◄── last reference released ──────┘
-                                          │
-                                          └──► FREE   reclaimed by the Orch thread
-
-`NEXT_STATES` is that picture as data; `move` is the only function that writes a state.
+`EVENTS` is the state machine: all that can happen to a slot, and to a slot in which states. `step` is
+the only function that writes a state, and refuses what the table does not have. The tests drive every
+event at a slot in every state, and the documentation draws the table.
 
 References. `fanout_total` counts who needs the slot to stay: its scope (1) and each consumer that
 pinned it. `fanout_released` counts who has let go, plus one for the task itself when it is terminal.
@@ -23,37 +14,144 @@ handed out again while the consumer's entry still waits in the wiring queue.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from . import layout as L
 from .atomics import compare_exchange, fetch_add, load, store
-from .kernel import kernel
+from .kernel import inlined, kernel
 
-TRANSITIONS = {
-    L.FREE: (L.PENDING, L.COMPLETED),
-    L.PENDING: (L.READY, L.FAILED),
-    L.READY: (L.RUNNING, L.FAILED),
-    L.RUNNING: (L.COMPLETED, L.FAILED),
-    L.COMPLETED: (L.CONSUMED,),
-    L.CONSUMED: (L.FREE,),
-    L.FAILED: (L.CONSUMED,),
-}
-"""Every legal step of a task, by the state it starts from."""
-
-NEXT_STATES = tuple(sum(1 << after for after in TRANSITIONS[state]) for state in range(7))
-"""The same as a bit set per state."""
+(
+    SUBMIT,
+    ALLOC,
+    INPUTS_DONE,
+    POISON,
+    DISPATCH,
+    COMPLETE,
+    FAIL,
+    RELEASE,
+    RECLAIM,
+) = range(9)
 
 
-@kernel
-def move(mem, slot, state):
-    """Move a slot to `state`.
+class Event(NamedTuple):
+    """One thing that can happen to a slot."""
+
+    name: str
+    before: tuple[int, ...]
+    """The states it can happen in."""
+    after: int
+    owner: str
+    """Who does it."""
+    kernels: tuple[str, ...]
+    """The kernels that do it."""
+    when: str
+    otherwise: str
+    """What keeps it from a slot in any other state."""
+
+
+EVENTS = (
+    Event(
+        "submit",
+        before=(L.FREE,),
+        after=L.PENDING,
+        owner="Orch",
+        kernels=("submit.submit_task",),
+        when="a task takes the slot",
+        otherwise="the free list has no other",
+    ),
+    Event(
+        "alloc",
+        before=(L.FREE,),
+        after=L.COMPLETED,
+        owner="Orch",
+        kernels=("submit.alloc_buffer",),
+        when="a buffer takes the slot",
+        otherwise="the free list has no other",
+    ),
+    Event(
+        "inputs done",
+        before=(L.PENDING,),
+        after=L.READY,
+        owner="Scheduler",
+        kernels=("graph.make_ready",),
+        when="it is wired, and its last live producer is done",
+        otherwise="refused",
+    ),
+    Event(
+        "poison",
+        before=(L.PENDING,),
+        after=L.FAILED,
+        owner="Scheduler",
+        kernels=("graph.poison",),
+        when="a producer has failed",
+        otherwise="refused",
+    ),
+    Event(
+        "dispatch",
+        before=(L.READY,),
+        after=L.RUNNING,
+        owner="Scheduler",
+        kernels=("dispatch.assign", "dispatch.assign_group"),
+        when="it is given to a worker, or a group to its workers",
+        otherwise="the ready queues and chains have no other",
+    ),
+    Event(
+        "complete",
+        before=(L.RUNNING,),
+        after=L.COMPLETED,
+        owner="Scheduler",
+        kernels=("graph.complete",),
+        when="the worker, or each worker of a group, succeeded",
+        otherwise="refused",
+    ),
+    Event(
+        "fail",
+        before=(L.READY, L.RUNNING),
+        after=L.FAILED,
+        owner="Scheduler",
+        kernels=("graph.fail",),
+        when="the worker reports an error or dies; or, before it started, the run is cancelled or "
+        "the worker it needs is dead",
+        otherwise="refused",
+    ),
+    Event(
+        "release",
+        before=(L.COMPLETED, L.FAILED),
+        after=L.CONSUMED,
+        owner="Orch or Scheduler",
+        kernels=("slots.release_ref",),
+        when="the last reference is dropped",
+        otherwise="the task itself holds a reference until it is terminal",
+    ),
+    Event(
+        "reclaim",
+        before=(L.CONSUMED,),
+        after=L.FREE,
+        owner="Orch",
+        kernels=("submit.reclaim",),
+        when="keys, body, slab and slot are taken back",
+        otherwise="refused",
+    ),
+)
+"""Every legal step of a task; an event's number is its place here."""
+
+STARTS = tuple(sum(1 << state for state in event.before) for event in EVENTS)
+"""The states an event can happen in, as a bit set."""
+ENDS = tuple(event.after for event in EVENTS)
+
+
+@inlined
+def step(mem, slot, event):
+    """Let an event happen to a slot.
 
     Ordering release, for those who look from outside; between Orch and Scheduler the wiring queue
              and the pass lock order it
-    Returns  OK, or ILLEGAL with nothing changed if the table has no such step
+    Returns  OK, or ILLEGAL with nothing changed if the table does not have it in the slot's state
+    Rule     ORCH-STATE-1
     """
-    now = int(mem[slot + L.S_STATE])
-    if NEXT_STATES[now] >> state & 1 == 0:
+    if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
         return L.ILLEGAL
-    store(mem, slot + L.S_STATE, state)
+    store(mem, slot + L.S_STATE, ENDS[event])
     return L.OK
 
 
@@ -83,8 +181,7 @@ def release_ref(mem, slot):
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
     if (word >> 32) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:
         return False
-    move(mem, slot, L.CONSUMED)
-    return True
+    return step(mem, slot, RELEASE) == L.OK
 
 
 @kernel

@@ -16,7 +16,7 @@ from .atomics import load, store
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import affinity_of, move, pin, prepare, release_ref
+from .slots import ALLOC, RECLAIM, SUBMIT, affinity_of, pin, prepare, release_ref, step
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -242,7 +242,7 @@ def submit_task(mem, callable_word, counts, members, words):
     mem[slot + L.S_EDGES] = edges | most_edges << 32
     register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5
-    move(mem, slot, L.PENDING)
+    step(mem, slot, SUBMIT)
     push_wiring(mem, slot)  # step 6
     if slab_bytes > 0:
         return slot | L.AUTO_OUTPUT
@@ -417,7 +417,7 @@ def alloc_buffer(mem, words):
         mem[int(mem[slot + L.S_BODY])] = 1
         insert_slab(mem, slab, -1, slot)
     register_task(mem, slot)
-    move(mem, slot, L.COMPLETED)
+    step(mem, slot, ALLOC)
     return slot
 
 
@@ -471,8 +471,12 @@ def close_scope(mem):
 def reclaim(mem, slot):
     """Take a CONSUMED slot apart: its TensorMap entries, its body, its slab, itself.
 
-    Rule     an entry is erased only while it names this slot (D5); CONSUMED → FREE
+    Effects  CONSUMED → FREE
+    Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
+    Rule     an entry is erased only while it names this slot (D5)
     """
+    if step(mem, slot, RECLAIM) != L.OK:
+        return L.ILLEGAL
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
     for k in range(at - body):
@@ -485,10 +489,10 @@ def reclaim(mem, slot):
             mask >>= 1
             i += 1
     give_body_back(mem, slot)
-    move(mem, slot, L.FREE)
     release(mem, slot)
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
+    return L.OK
 
 
 @kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 import simpler_ref
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import slots
+from simpler_ref.jit.slots import EVENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -230,17 +233,37 @@ def drawing(monkeypatch):
     return importlib.import_module("state_machine")
 
 
-def test_the_drawing_has_an_arrow_for_every_step_of_the_state_machine(drawing):
-    steps = sum(len(after) for after in drawing.TRANSITIONS.values())
-    assert drawing.draw().count("<polyline") == steps
-    assert len(drawing.table().splitlines()) == 2 + steps
+def test_the_drawing_has_an_arrow_and_words_for_every_step_of_the_state_machine(drawing):
+    picture = drawing.draw()
+    steps = [(before, event) for event in EVENTS for before in event.before]
+    assert picture.count("<polyline") == len(steps)
+    assert picture.count('class="step"') == len(steps)
+    for event in EVENTS:
+        assert picture.count(f">{event.name}</text>") == len(event.before)
+    assert len(drawing.table().splitlines()) == 2 + len(EVENTS)
 
 
-def test_a_step_that_the_drawing_does_not_know_is_refused(drawing, monkeypatch):
-    more = drawing.TRANSITIONS | {L.FREE: (L.PENDING, L.COMPLETED, L.READY)}
-    monkeypatch.setattr(drawing, "TRANSITIONS", more)
-    with pytest.raises(ValueError, match="FREE → READY"):
-        drawing.draw()
+def test_no_two_arrows_of_the_drawing_share_a_way(drawing):
+    """Only at their end may two arrows meet."""
+    pieces = [
+        (number, *sorted(piece))
+        for number, (corners, *_) in enumerate(drawing.arrows())
+        for piece in itertools.pairwise(corners)
+    ]
+    for (one, (ax, ay), (bx, by)), (other, (cx, cy), (dx, dy)) in itertools.combinations(pieces, 2):
+        if one != other:
+            upright = ax == bx == cx == dx and max(ay, cy) < min(by, dy)
+            level = ay == by == cy == dy and max(ax, cx) < min(bx, dx)
+            assert not upright, (one, other)
+            assert not level, (one, other)
+
+
+def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):
+    more = slots.Event("jump", (L.PENDING,), L.RUNNING, "Orch", ("a.b",), "never", "refused")
+    monkeypatch.setattr(drawing, "EVENTS", (*EVENTS, more))
+    assert drawing.draw().count(">jump</text>") == 1
+    assert drawing.table().splitlines()[-1].startswith("| jump | PENDING | RUNNING | Orch |")
+    test_no_two_arrows_of_the_drawing_share_a_way(drawing)
 
 
 # ---------------------------------------------------------------- who may import whom

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from simpler_ref.jit import layout as L
@@ -12,65 +15,77 @@ from ..kernels import kernels as k
 from ..support import reads, writes
 
 LEGAL = {
-    (S.FREE, S.PENDING),
-    (S.FREE, S.COMPLETED),
-    (S.PENDING, S.READY),
-    (S.PENDING, S.FAILED),
-    (S.READY, S.RUNNING),
-    (S.READY, S.FAILED),
-    (S.RUNNING, S.COMPLETED),
-    (S.RUNNING, S.FAILED),
-    (S.COMPLETED, S.CONSUMED),
-    (S.FAILED, S.CONSUMED),
-    (S.CONSUMED, S.FREE),
+    slots.SUBMIT: {S.FREE: S.PENDING},
+    slots.ALLOC: {S.FREE: S.COMPLETED},
+    slots.INPUTS_DONE: {S.PENDING: S.READY},
+    slots.POISON: {S.PENDING: S.FAILED},
+    slots.DISPATCH: {S.READY: S.RUNNING},
+    slots.COMPLETE: {S.RUNNING: S.COMPLETED},
+    slots.FAIL: {S.READY: S.FAILED, S.RUNNING: S.FAILED},
+    slots.RELEASE: {S.COMPLETED: S.CONSUMED, S.FAILED: S.CONSUMED},
+    slots.RECLAIM: {S.CONSUMED: S.FREE},
 }
-EVERY = [(before, after) for before in S for after in S]
 
 
 def set_state(driver, slot, state):
     driver.mem[slot + L.S_STATE] = int(state)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), EVERY, ids=[f"{before.name}-{after.name}" for before, after in EVERY]
-)
-def test_a_state_changes_only_along_the_table(driver, before, after):
+@pytest.mark.parametrize("event", LEGAL, ids=[event.name for event in slots.EVENTS])
+def test_a_state_changes_only_along_the_table(driver, event):
     slot = driver.submit()
-    set_state(driver, slot, before)
-    words = driver.words()
-    answer = k.move(driver.mem, slot, int(after))
-    if (before, after) in LEGAL:
-        assert answer == L.OK
-        assert driver.state(slot) == after
-        assert driver.changed_since(words) == [slot + L.S_STATE]
-    else:
-        assert answer == L.ILLEGAL
-        assert driver.changed_since(words) == []
+    for before in S:
+        set_state(driver, slot, before)
+        words = driver.words()
+        answer = k.step(driver.mem, slot, event)
+        if before in LEGAL[event]:
+            assert answer == L.OK
+            assert driver.state(slot) == LEGAL[event][before]
+            assert driver.changed_since(words) == [slot + L.S_STATE]
+        else:
+            assert answer == L.ILLEGAL
+            assert driver.changed_since(words) == []
 
 
 def test_the_table_in_the_source_is_this_one():
-    assert {(S(a), S(b)) for a, after in slots.TRANSITIONS.items() for b in after} == LEGAL
+    assert len(slots.EVENTS) == len(LEGAL)
+    for number, steps in LEGAL.items():
+        event = slots.EVENTS[number]
+        assert {S(before): S(event.after) for before in event.before} == steps
 
 
-@pytest.mark.parametrize("state", list(S), ids=lambda state: state.name)
-@pytest.mark.parametrize("step", ["complete", "fail", "poison"])
-def test_a_step_asked_of_a_task_in_another_state_changes_nothing(driver, step, state):
-    slot = driver.submit()
-    driver.run_pass()  # wired and given to a worker
-    set_state(driver, slot, state)
-    words = driver.words()
-    answer = getattr(k, step)(driver.mem, slot)
-    allowed = {
-        "complete": {S.RUNNING},
-        "fail": {S.READY, S.RUNNING},
-        "poison": {S.PENDING},
-    }[step]
-    if state in allowed:
-        assert answer == L.OK
-        assert driver.state(slot) == (S.COMPLETED if step == "complete" else S.FAILED)
-    else:
-        assert answer == L.OK if step == "poison" else answer == L.ILLEGAL
-        assert driver.changed_since(words) == []
+def steps_in(function):
+    """Return the events that a kernel passes to `step`."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    names = [call.args[2].id for call in calls if getattr(call.func, "id", "") == "step"]
+    return [getattr(slots, name) for name in names]
+
+
+def test_each_event_is_taken_by_the_kernels_that_the_table_names_and_by_no_other():
+    taken = {}
+    for path in Path(slots.__file__).parent.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            for event in steps_in(function) if isinstance(function, ast.FunctionDef) else ():
+                taken.setdefault(event, set()).add(f"{path.stem}.{function.name}")
+    assert taken == {number: set(event.kernels) for number, event in enumerate(slots.EVENTS)}
+
+
+def test_step_alone_writes_a_state():
+    for path in Path(slots.__file__).parent.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef) or function.name == "step":
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign | ast.AugAssign):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in WRITERS:
+                    targets = node.args[1:2]
+                else:
+                    continue
+                assert "S_STATE" not in "".join(map(ast.unparse, targets)), function.name
+
+
+WRITERS = {"store", "exchange", "compare_exchange", "fetch_add"}
 
 
 # ---------------------------------------------------------------- references

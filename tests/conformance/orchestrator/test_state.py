@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.jit.slots import TRANSITIONS
+from simpler_ref.jit.slots import (
+    ALLOC,
+    COMPLETE,
+    DISPATCH,
+    EVENTS,
+    FAIL,
+    INPUTS_DONE,
+    POISON,
+    RECLAIM,
+    RELEASE,
+    SUBMIT,
+)
 from simpler_ref.task_interface import TaskState
 from tests import kernels
 from tests.spec_rules import SPEC
@@ -22,7 +33,6 @@ from tests.support import (
     FREE,
     PENDING,
     READY,
-    RUNNING,
     Driver,
     auto,
     reads,
@@ -30,55 +40,123 @@ from tests.support import (
 )
 
 
-def table():
-    """Return the rows of the table above ORCH-STATE-1 as (from, to)."""
+def rows():
+    """Return the rows of the table above ORCH-STATE-1: event, states before, state after, owner."""
     text = (SPEC / "orchestrator.md").read_text()
     section = text.split("## ORCH-STATE")[1].split("**ORCH-STATE-1**")[0]
-    rows = set()
-    for left, right in re.findall(r"^\| ([A-Z, ]+) \| ([A-Z]+) \|", section, re.MULTILINE):
-        rows |= {(TaskState[state.strip()], TaskState[right]) for state in left.split(",")}
-    return rows
+    row = re.compile(r"^\| ([a-z ]+) \| ([A-Z, ]+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
+    return {
+        event: ([TaskState[state] for state in before.split(", ")], TaskState[after], owner)
+        for event, before, after, owner in row.findall(section)
+    }
 
 
 @pytest.mark.spec("ORCH-STATE-1")
 def test_the_kernels_table_is_the_rules_table():
-    rows = table()
-    assert len(rows) == 11
-    assert {(TaskState(a), TaskState(b)) for a, after in TRANSITIONS.items() for b in after} == rows
+    assert {
+        event.name: (
+            [TaskState(state) for state in event.before],
+            TaskState(event.after),
+            event.owner,
+        )
+        for event in EVENTS
+    } == rows()
+
+
+# ---------------------------------------------------------------- every state × every event
+A, B, OTHER = 4096, 8192, 12288
+
+
+def in_state(driver, state):
+    """Return a task that has come to a state by the steps of the engine, with a consumer of its own.
+
+    The consumer has a second producer, which runs on until the task is to be CONSUMED.
+    """
+    driver.open_scope()
+    producer = driver.submit(writes(A))
+    slot = driver.submit(auto(64), reads(A), writes(B))
+    slow = driver.submit(writes(OTHER))
+    consumer = driver.submit(reads(B), reads(OTHER))
+    driver.settle()
+    if state != PENDING:
+        driver.post_done(driver.worker_of(producer))
+        driver.run_pass()
+    if state not in (PENDING, READY):
+        driver.settle()
+    if state in (COMPLETED, CONSUMED, FREE):
+        driver.finish(slot)
+    if state == FAILED:
+        driver.finish(slot, ValueError("no"))
+    if state in (CONSUMED, FREE):
+        driver.close_scope()
+        driver.finish(slow)
+        driver.finish(consumer)
+    if state == FREE:
+        driver.reclaim()
+    assert driver.state(slot) == state
+    return slot
+
+
+def take_free_slots(claim):
+    """Claim slots until there are no more, or none is given after a failure; return them."""
+    found = []
+    while (slot := claim()) >= 0:
+        found.append(slot)
+    return found
+
+
+def drop_others(driver, slot):
+    """Drop every reference on a task but its own."""
+    total, released = driver.refs(slot)
+    own = driver.state(slot) in (COMPLETED, FAILED)
+    for _ in range(total + own - released):
+        driver.x.release_ref(driver.mem, slot)
+
+
+HAPPEN = {
+    SUBMIT: lambda driver, slot: take_free_slots(driver.try_submit),
+    ALLOC: lambda driver, slot: take_free_slots(lambda: driver.try_alloc(0)),
+    INPUTS_DONE: lambda driver, slot: driver.x.make_ready(driver.mem, slot),
+    POISON: lambda driver, slot: driver.x.poison(driver.mem, slot),
+    DISPATCH: lambda driver, slot: driver.x.dispatch(driver.mem, L.SUB),
+    COMPLETE: lambda driver, slot: driver.x.complete(driver.mem, slot),
+    FAIL: lambda driver, slot: driver.x.fail(driver.mem, slot),
+    RELEASE: drop_others,
+    RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
+}
+"""Each event as the engine makes it happen. Two kernels are given no slot: they find their own."""
+
+ANSWERS = {INPUTS_DONE, COMPLETE, FAIL, RECLAIM}
+"""The events whose kernels say whether they happened."""
 
 
 @pytest.mark.spec("ORCH-STATE-1")
-@pytest.mark.parametrize("now", list(TaskState), ids=lambda state: state.name)
-@pytest.mark.parametrize("then", list(TaskState), ids=lambda state: state.name)
-def test_a_step_that_is_no_row_of_the_table_changes_nothing(driver, now, then):
-    slot = driver.submit(writes(4096))
-    driver.mem[slot + L.S_STATE] = now
-    before = driver.words()
-    answer = driver.x.move(driver.mem, slot, then)
-    if (now, then) in table():
-        assert answer == L.OK
-        assert driver.state(slot) == then
-        assert driver.changed_since(before) == [slot + L.S_STATE]
-    else:
-        assert answer == L.ILLEGAL
-        assert driver.changed_since(before) == []
-
-
-@pytest.mark.spec("ORCH-STATE-1")
+@pytest.mark.parametrize("event", HAPPEN, ids=[event.name for event in EVENTS])
 @pytest.mark.parametrize("state", list(TaskState), ids=lambda state: state.name)
-def test_completing_or_failing_a_task_in_the_wrong_state_changes_nothing(driver, state):
-    slot = driver.submit(writes(4096))
-    driver.submit(reads(4096))
-    driver.mem[slot + L.S_STATE] = state
-    before = driver.words()
-    if state != RUNNING:
-        assert driver.x.complete(driver.mem, slot) == L.ILLEGAL
-        if state != READY:
-            assert driver.x.fail(driver.mem, slot) == L.ILLEGAL
-        driver.mem[slot + L.S_STATE] = CONSUMED if state == PENDING else state
-        driver.x.poison(driver.mem, slot)
-        driver.mem[slot + L.S_STATE] = state
-        assert driver.changed_since(before) == []
+def test_an_event_happens_where_the_table_has_it_and_changes_nothing_elsewhere(state, event):
+    driver = Driver(window=8)
+    slot = in_state(driver, state)
+    task = slice(slot, slot + L.SLOT_WORDS)
+    words = driver.words()
+    answer = HAPPEN[event](driver, slot)
+    if state in EVENTS[event].before:
+        if event in ANSWERS:
+            assert answer == L.OK
+        if event in (SUBMIT, ALLOC):
+            assert slot in answer
+        assert driver.state(slot) == EVENTS[event].after
+    elif event in (SUBMIT, ALLOC):  # every slot that can be had is another one
+        assert slot not in answer
+        assert driver.mem[task].tolist() == words[task].tolist()
+    elif (
+        event == RELEASE
+    ):  # the count alone: the task's own reference is still there, or all are gone
+        assert set(driver.changed_since(words)) <= {slot + L.S_FANOUT}
+    else:
+        if event in ANSWERS:
+            assert answer == L.ILLEGAL
+        assert driver.changed_since(words) == []
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-STATE-2")
