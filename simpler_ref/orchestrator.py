@@ -944,8 +944,9 @@ class Ring:
         return (
             f"HeapRing exhausted: ring {ring} ({_mib(self.heap_size(ring))}) had no room"
             f"{' for ' + _mib(asked) if asked else ''} within {timeout_s} s: "
-            f"{_mib(self.heap_held(ring))} are held by {end - alive} tasks{oldest}. Increase "
-            "heap_ring_size on Worker, or end a scope earlier"
+            f"{_mib(self.heap_held(ring))} are held by {end - alive} "
+            f"task{'s' if end - alive > 1 else ''}{oldest}. Increase heap_ring_size on Worker, or end "
+            "a scope earlier"
         )
 
 

@@ -1,0 +1,397 @@
+"""Draws byte layouts from the code, and rings from what a `Ring` does.
+
+``{layout} name`` draws one of `FIGURES`: which byte of a record means what, eight to a row. Offsets, sizes
+and names come from `simpler_ref.jit.layout` and from the structures of the L2 ABI. ``{engine-areas}`` draws
+the areas of the engine, and ``{ring} size`` carries out the steps in its body (``alloc name bytes``,
+``release name``) and draws what stands where after each.
+"""
+
+import ctypes
+import html
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+from docutils import nodes
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
+
+from simpler_ref.jit import layout as L
+from simpler_ref.native_chip import abi
+
+WIDTH, LEFT = 420, 60
+BYTES = 8
+CELL = (WIDTH - LEFT) / BYTES
+ROW = 26
+LETTER = 6.2
+"""Width of a letter in a name, at most."""
+
+
+class Field(NamedTuple):
+    """Some bytes of a record; no name: nothing is in them."""
+
+    at: int
+    size: int
+    name: str = ""
+    kind: str = ""
+
+
+# ---------------------------------------------------------------- what is drawn
+def structure(kind):
+    """Return the fields of a ctypes structure."""
+    fields = []
+    for name, of in kind._fields_:
+        where = getattr(kind, name)
+        fields.append(Field(where.offset, where.size, name, c_type(of)))
+    return fill([one for one in fields if one.name != "padding"], ctypes.sizeof(kind))
+
+
+def c_type(of):
+    """Return what a field is, in short: ``u32[5]``."""
+    if issubclass(of, ctypes.Array) and issubclass(of._type_, ctypes.Structure):
+        return f"{of._length_} × {ctypes.sizeof(of._type_)} bytes"
+    if issubclass(of, ctypes.Array):
+        return f"{c_type(of._type_)}[{of._length_}]"
+    if of is ctypes.c_char:
+        return "char"
+    sign = "i" if of(-1).value < 0 else "u"
+    return f"{sign}{8 * ctypes.sizeof(of)}"
+
+
+def words(prefix, total, sizes, skip=()):
+    """Return the fields of a record of words: every constant of the layout with that prefix."""
+    found = {
+        name: at
+        for name, at in vars(L).items()
+        if name.startswith(prefix) and name not in skip and isinstance(at, int)
+    }
+    unknown = set(sizes) - set(found)
+    if unknown:
+        raise ExtensionError(f"{', '.join(sorted(unknown))}: not in jit/layout.py")
+    fields = [Field(at * L.WORD, sizes.get(name, 1) * L.WORD, name) for name, at in found.items()]
+    return fill(fields, total * L.WORD)
+
+
+def fill(fields, total):
+    """Return fields in order, with what lies between them; they must not overlap."""
+    result, end = [], 0
+    for one in [*sorted(fields), Field(total, 0)]:
+        if one.at < end:
+            raise ExtensionError(f"{one.name or 'the end'} at {one.at} overlaps what is before it")
+        if one.at > end:
+            result.append(Field(end, one.at - end))
+        if one.size:
+            result.append(one)
+        end = one.at + one.size
+    return result
+
+
+def mailbox():
+    """Return what stands in a mailbox for a task."""
+    fields = [
+        Field(L.MAILBOX_OFF_STATE, 4, "state", "i32"),
+        Field(L.MAILBOX_OFF_STATE + 4, 4, "error", "i32"),
+        Field(L.MAILBOX_OFF_COMMAND, 8, "0 for a task", "u64"),
+        Field(L.MAILBOX_OFF_CONFIG, L.CALL_CONFIG_SIZE, "CallConfig"),
+        Field(L.MAILBOX_OFF_DIGEST, L.CALLABLE_HASH_DIGEST_BYTES, "digest of the callable"),
+        Field(L.MAILBOX_OFF_ARGS, L.MAILBOX_ARGS_CAPACITY, "args blob"),
+        Field(L.MAILBOX_OFF_ERROR_MSG, L.MAILBOX_ERROR_MSG_SIZE, "error message"),
+    ]
+    return fill(fields, L.MAILBOX_SIZE)
+
+
+def request():
+    """Return what stands in a mailbox for a control request, up to the end of its digest."""
+    args = L.MAILBOX_OFF_CONTROL_ARGS
+    fields = [
+        Field(L.MAILBOX_OFF_STATE, 4, "state", "i32"),
+        Field(L.MAILBOX_OFF_STATE + 4, 4, "error", "i32"),
+        Field(L.MAILBOX_OFF_COMMAND, 8, "sub-command", "u64"),
+        *(Field(args + 8 * i, 8, f"arg{i}", "u64") for i in range(3)),
+        Field(L.MAILBOX_OFF_CONTROL_RESULT, 8, "result", "u64"),
+        Field(L.MAILBOX_OFF_CONTROL_NAME, L.CONTROL_NAME_SIZE, "name of the payload"),
+        Field(L.MAILBOX_OFF_CONTROL_DIGEST, L.CALLABLE_HASH_DIGEST_BYTES, "digest"),
+    ]
+    return fill(fields, L.MAILBOX_OFF_CONTROL_DIGEST + L.CALLABLE_HASH_DIGEST_BYTES)
+
+
+def blob():
+    """Return the arguments of a task with two tensors and three scalars."""
+    tensor = L.TENSOR_WORDS * L.WORD
+    return [
+        Field(0, 4, "T = 2", "i32"),
+        Field(4, 4, "S = 3", "i32"),
+        *(Field(8 + i * tensor, tensor, f"tensor {i}") for i in range(2)),
+        *(Field(8 + 2 * tensor + 8 * i, 8, f"scalar {i}", "u64") for i in range(3)),
+    ]
+
+
+FRAME = {
+    "W_CACHE": L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS,
+    "W_MAILBOX": L.MAILBOX_WORDS,
+    "W_TRACE": L.TRACE_WORDS,
+}
+FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows
+    "ContinuousTensor": lambda: (structure(abi.ContinuousTensorStorage), 0),
+    "CallConfig": lambda: (structure(abi.CallConfigStorage), 0),
+    "ChipStorageTaskArgs": lambda: (structure(abi.ChipStorageTaskArgs), 0),
+    "CoreArgs": lambda: (structure(abi.CoreArgsStorage), 0),
+    "blob": lambda: (blob(), 0),
+    "mailbox": lambda: (mailbox(), 0),
+    "request": lambda: (request(), 0),
+    "frame": lambda: (words("W_", L.WORKER_WORDS, FRAME), L.LINE * L.WORD),
+    "slot": lambda: (
+        words("S_", L.SLOT_WORDS, {"S_INLINE": L.INLINE_WORDS}),
+        L.LINE * L.WORD,
+    ),
+    "ring": lambda: (words("R_", L.LINE, {}), L.LINE * L.WORD),
+}
+
+
+# ---------------------------------------------------------------- how
+def rows_of(fields):
+    """Yield (offset, pieces) per row; a piece is (first byte, bytes, field or None, first piece).
+
+    What fills whole rows is one row, however long it is.
+    """
+    row, at, used = [], 0, 0
+    for one in fields:
+        left, first = one.size, True
+        while left:
+            if used == 0 and left > BYTES:
+                whole = left - left % BYTES
+                yield at, [(0, BYTES, one, first)], whole
+                at, left, first = at + whole, left - whole, False
+                continue
+            part = min(left, BYTES - used)
+            row.append((used, part, one, first))
+            used, left, first = used + part, left - part, False
+            if used == BYTES:
+                yield at, row, BYTES
+                row, at, used = [], at + BYTES, 0
+    if row:
+        yield at, row, BYTES
+
+
+def words_in(text, width, y):
+    """Return a name at the middle of a box, in two lines where one is too long."""
+    name, x, room = html.escape(text), width[0] + width[1] / 2, width[1] - 6
+    if len(text) * LETTER <= room or "_" not in text:
+        return f'<text x="{x:g}" y="{y + 4:g}">{name}</text>'
+    half = max((m.end() for m in re.finditer("_", text[:-1]) if m.end() <= len(text) * 0.7))
+    return (
+        f'<text class="small" x="{x:g}" y="{y - 2:g}">{text[:half]}</text>'
+        f'<text class="small" x="{x:g}" y="{y + 8:g}">{text[half:]}</text>'
+    )
+
+
+def draw(name):
+    """Return a record as SVG; colours are those of the page around it."""
+    if name not in FIGURES:
+        raise ExtensionError(f"no layout {name}; there are {', '.join(FIGURES)}")
+    fields, line = FIGURES[name]()
+    total = fields[-1].at + fields[-1].size
+    parts, y = [], 2.0
+    for at, row, length in rows_of(fields):
+        if line and at and at % line == 0:
+            parts.append(f'<line class="edge" x1="{LEFT - 8}" x2="{WIDTH}" y1="{y:g}" y2="{y:g}"/>')
+        parts.append(f'<text class="offset" x="{LEFT - 10}" y="{y + ROW / 2 + 4:g}">{at}</text>')
+        for first, count, one, begins in row:
+            x, width = LEFT + first * CELL, count * CELL
+            kind = "field" if one.name else "gap"
+            parts.append(
+                f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{ROW}"/>'
+            )
+            if one.name and begins:
+                label = describe(one, count if length == BYTES else one.size)
+                parts.append(words_in(label, (x, width), y + ROW / 2))
+            elif one.name or length > BYTES:
+                words = "…" if one.name else describe(one, one.size)
+                parts.append(
+                    f'<text class="gap" x="{x + width / 2:g}" y="{y + 17:g}">{words}</text>'
+                )
+        y += ROW
+    parts.append(f'<text class="offset" x="{LEFT - 10}" y="{y + 13:g}">{total}</text>')
+    words_for = "; ".join(f"{one.at}: {describe(one, one.size)}" for one in fields if one.name)
+    return svg("layout", y + 18, f"Layout of {name}. {words_for}", parts)
+
+
+def describe(one, count):
+    """Return what stands in a box."""
+    if not one.name:
+        return f"{one.size} unused" if one.size > BYTES else ""
+    if one.kind and count > 4:
+        return f"{one.name}: {one.kind}"
+    if one.size > BYTES and not one.kind:
+        return f"{one.name}: {one.size} bytes"
+    return one.name
+
+
+def svg(kind, height, label, parts):
+    """Return a drawing."""
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {height:g}" role="img" '
+        f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+# ---------------------------------------------------------------- the engine
+AREAS = {  # where it begins: what is in it
+    L.HEADER_WORDS: "header",
+    L.A_WORKERS: "workers and their mailboxes",
+    L.A_CALLABLES: "digests of callables",
+    L.A_WIRING: "wiring queue",
+    L.A_FIFO: "FIFOs of the rings",
+    L.A_READY: "ready queues",
+    L.A_MAP: "TensorMap, two areas",
+    L.A_SLOTS: "slots",
+    L.A_SPILL: "long bodies",
+    L.A_CONFIGS: "configurations",
+}
+
+
+def areas(sub):
+    """Return (first word, words, what) of each area of an engine with so many sub workers."""
+    total, geometry = L.plan(
+        window=L.DEFAULT_TASK_WINDOW, rings=L.MAX_RING_DEPTH, next_level=0, sub=sub
+    )
+    starts = sorted(
+        [(geometry[at], what) for at, what in AREAS.items() if at != L.HEADER_WORDS]
+        + [(0, AREAS[L.HEADER_WORDS])]
+    )
+    ends = [start for start, _ in starts[1:]] + [total]
+    return geometry[L.PRIVATE], [
+        (start, end - start, what) for (start, what), end in zip(starts, ends, strict=True)
+    ]
+
+
+def size_of(count):
+    """Return a size for people."""
+    nbytes = float(count * L.WORD)
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} GiB"
+
+
+def draw_areas():
+    """Return the areas of the engine as SVG, each as high as the others."""
+    private, found = areas(sub=2)
+    parts, y = [], 18.0
+    for start, count, what in found:
+        if start in (0, private):
+            owner = "private to the user's process" if start else "shared with the workers"
+            y += 14 if start else 0
+            parts.append(f'<text class="title" x="0" y="{y - 6:g}">{owner}</text>')
+        kind = "field" if start < private else "own"
+        parts.append(f'<rect class="{kind}" x="0" y="{y:g}" width="{WIDTH}" height="{ROW}"/>')
+        parts.append(f'<text class="left" x="10" y="{y + 17:g}">{what}</text>')
+        size = f'<text class="right" x="{WIDTH - 10}" y="{y + 17:g}">{size_of(count)}</text>'
+        parts.append(size)
+        y += ROW
+    label = "; ".join(f"{what}: {size_of(count)}" for _, count, what in found)
+    return svg("layout areas", y + 4, f"Areas of the engine. {label}", parts)
+
+
+# ---------------------------------------------------------------- a ring at work
+class Slab(NamedTuple):
+    """What a step of a ring's story handed out."""
+
+    name: str
+    task: int
+    start: int
+    end: int
+
+
+def tell(size, story):
+    """Carry a story out; return after each step (step, slabs held, names released)."""
+    from simpler_ref.orchestrator import Ring  # loads the kernels: only where a ring is drawn
+
+    ring = Ring(heap_bytes=size, ring_depth=1)
+    slabs, released, seen = [], set(), []
+    for step in story:
+        verb, name, *amount = step.split()
+        if verb == "alloc":
+            got = ring.alloc(int(amount[0]))
+            start = got.heap_ptr - ring.heap_base(0)
+            slabs.append(Slab(name, got.slot, start, got.heap_end_offset))
+        elif verb == "release":
+            [slab] = [one for one in slabs if one.name == name and one.name not in released]
+            ring.release(slab.task)
+            released.add(name)
+        else:
+            raise ExtensionError(f"a ring cannot {step}")
+        seen.append((step, held_of(slabs, ring.heap_held(0), size), set(released)))
+    return seen
+
+
+def held_of(slabs, held, size):
+    """Return the newest slabs, as many as the ring says it holds bytes, skipped ends included."""
+    kept = []
+    for before, slab in reversed(list(pairwise([None, *slabs]))):
+        skipped = 0 if before is None or slab.start >= before.end else size - before.end
+        if held <= 0:
+            break
+        kept.append(slab)
+        held -= slab.end - slab.start + skipped
+    return kept
+
+
+def draw_ring(size, story):
+    """Return a ring after each step of a story, as SVG."""
+    parts, y, left = [], 2.0, 132
+    scale = (WIDTH - left) / size
+    for step, held, released in tell(size, story):
+        parts.append(f'<text class="left" x="0" y="{y + 15:g}">{html.escape(step)}</text>')
+        frame = f'x="{left}" y="{y:g}" width="{WIDTH - left}" height="22"'
+        parts.append(f'<rect class="gap" {frame}/>')
+        for slab in held:
+            kind = "free" if slab.name in released else "field"
+            x, width = left + slab.start * scale, (slab.end - slab.start) * scale
+            parts.append(
+                f'<rect class="{kind}" x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="22"/>'
+                f'<text x="{x + width / 2:.1f}" y="{y + 15:g}">{slab.name}</text>'
+            )
+        y += 28
+    label = f"A ring of {size} bytes after each of these steps: {'; '.join(story)}"
+    return svg("layout ring", y, label, parts)
+
+
+# ---------------------------------------------------------------- directives
+class Layout(SphinxDirective):
+    """``{layout} name``."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Return the drawing."""
+        return [nodes.raw("", draw(self.arguments[0]), format="html")]
+
+
+class EngineAreas(SphinxDirective):
+    """``{engine-areas}``."""
+
+    def run(self):
+        """Return the drawing."""
+        return [nodes.raw("", draw_areas(), format="html")]
+
+
+class RingStory(SphinxDirective):
+    """``{ring} bytes``, with a step on each line of the body."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self):
+        """Return the drawing."""
+        drawn = draw_ring(int(self.arguments[0]), [line for line in self.content if line.strip()])
+        return [nodes.raw("", drawn, format="html")]
+
+
+def setup(app):
+    """Register with Sphinx."""
+    app.add_directive("layout", Layout)
+    app.add_directive("engine-areas", EngineAreas)
+    app.add_directive("ring", RingStory)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
