@@ -1,9 +1,9 @@
 """Draws byte layouts from the code, and rings from what a `Ring` does.
 
-``{layout} name`` draws one of `FIGURES`: which byte of a record means what, eight to a row. Offsets, sizes
-and names come from `simpler_ref.jit.layout` and from the structures of the L2 ABI. ``{engine-areas}`` draws
-the areas of the engine, and ``{ring} size`` carries out the steps in its body (``alloc name bytes``,
-``release name``) and draws what stands where after each.
+``{layout} name`` draws one of `FIGURES`: which byte of a record means what, eight to a row. Offsets,
+sizes and names come from `simpler_ref.jit.layout` and from the structures of the L2 ABI.
+``{engine-areas}`` draws the areas of the engine, and ``{ring} size`` carries out the steps in its body
+(``alloc name bytes``, ``release name``) and draws what stands where after each.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ WIDTH, LEFT = 420, 60
 BYTES = 8
 CELL = (WIDTH - LEFT) / BYTES
 ROW = 26
-LETTER = 6.2
+LETTER = 6.8
 """Width of a letter in a name, at most."""
 
 
@@ -178,7 +178,7 @@ def words_in(text, width, y):
     name, x, room = html.escape(text), width[0] + width[1] / 2, width[1] - 6
     if len(text) * LETTER <= room or "_" not in text:
         return f'<text x="{x:g}" y="{y + 4:g}">{name}</text>'
-    half = max((m.end() for m in re.finditer("_", text[:-1]) if m.end() <= len(text) * 0.7))
+    half = max(m.end() for m in re.finditer("_", text[:-1]) if m.end() <= len(text) * 0.7)
     return (
         f'<text class="small" x="{x:g}" y="{y - 2:g}">{text[:half]}</text>'
         f'<text class="small" x="{x:g}" y="{y + 8:g}">{text[half:]}</text>'

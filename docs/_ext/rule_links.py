@@ -1,6 +1,6 @@
-"""Makes every rule of spec/ a target, and every mention of its id on a page a link to it.
+"""Makes every rule and group of rules of spec/ a target, and every mention of its id a link to it.
 
-A mention of a rule that does not exist is a warning, and so an error in `make docs`.
+A mention of a rule or group that does not exist is a warning, and so an error in `make docs`.
 """
 
 import re
@@ -9,12 +9,13 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.transforms import SphinxTransform
 
-RULE = re.compile(r"((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+-\d+)")
+RULE = re.compile(r"((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+(?:-\d+)?)")
+GROUP = re.compile(RULE.pattern + " — ")
 NOT_LINKED = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.raw)
 
 
 class RuleLinks(SphinxTransform):
-    """Targets: paragraphs that begin with a bold id. Links: ids in running text."""
+    """Targets: paragraphs that begin with a bold id, headings of groups. Links: ids in running text."""
 
     default_priority = 400
 
@@ -27,6 +28,10 @@ class RuleLinks(SphinxTransform):
                 paragraph["classes"].append("rule")
                 self.document.note_explicit_target(paragraph)
                 first["classes"].append("rule-id")
+        for title in self.document.findall(nodes.title):
+            if group := GROUP.match(title.astext()):
+                title.parent["names"].append(group[1].lower())
+                self.document.note_explicit_target(title.parent)
         for text in list(self.document.findall(nodes.Text)):
             if RULE.search(text) and not self.is_apart(text):
                 parts = [self.link(part) for part in RULE.split(text) if part]
@@ -46,7 +51,7 @@ class RuleLinks(SphinxTransform):
             return nodes.Text(part)
         reference = pending_xref(
             "",
-            nodes.inline("", part),
+            nodes.inline("", part, classes=["rule-link"]),
             refdomain="std",
             reftype="ref",
             reftarget=part.lower(),
