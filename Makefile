@@ -19,7 +19,7 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest tests
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/conformance tests/unit
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/conformance tests/unit tests/vectors
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table

@@ -1,0 +1,272 @@
+"""spec/vectors: the package does what the files say, and the files say what the twin does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ..support import DEADLINE_S
+from . import author, package_bytes, package_traces, reader
+
+PACKAGE = {**vars(package_bytes), **vars(package_traces)}
+CASES = [(name, case) for name in reader.FILES for case in reader.read(name)["cases"]]
+
+
+def check(case):
+    """Ask the package what a case expects of it."""
+    PACKAGE[f"check_{case['kind']}"](case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{name}: {case['name']}", marks=pytest.mark.spec(*case["rules"]))
+        for name, case in CASES
+    ],
+)
+def test_the_package_agrees_with_every_case(case):
+    check(case)
+
+
+# ---------------------------------------------------------------- the files
+def test_every_file_is_read_and_has_cases_of_every_kind():
+    assert {path.stem for path in reader.FOLDER.glob("*.json")} == set(reader.FILES)
+    for name, kinds in reader.FILES.items():
+        assert {case["kind"] for file, case in CASES if file == name} == set(kinds)
+
+
+@pytest.mark.parametrize("name", reader.FILES)
+def test_the_files_are_what_the_author_writes(name):
+    """After a change of `programs.py` or of an author: python -m tests.vectors."""
+    assert (reader.FOLDER / f"{name}.json").read_text() == author.text(name)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0", b"\xff" * 7, bytes(40), bytes(range(200)), b"\0" * 9])
+def test_bytes_are_spelled_so_that_they_can_be_read_again(raw):
+    spelled = reader.spell(raw)
+    reader.require(spelled, reader.BYTES, "")
+    assert reader.to_bytes(spelled) == raw
+
+
+TINY = {
+    "format": 1,
+    "about": "",
+    "cases": [
+        {
+            "kind": "envelope",
+            "name": "n",
+            "why": "",
+            "rules": ["FLOW-PAYLOAD-1"],
+            "payload": "00",
+            "bytes": "00 ff*3",
+        }
+    ],
+}
+
+
+def test_a_file_as_described_is_read():
+    assert reader.parse("layouts", json.dumps(TINY)) == TINY
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "value", "words"),
+    [
+        ("file", "format", 2, "format 2"),
+        ("file", "more", 1, "unknown keys"),
+        ("file", "about", None, "is no str"),
+        ("case", "more", 1, "unknown keys"),
+        ("case", "kind", "no such", "none of"),
+        ("case", "payload", "0", "not bytes"),
+        ("case", "payload", "00*0", "not bytes"),
+        ("case", "payload", 1, "not bytes"),
+        ("case", "bytes", None, "not bytes"),
+        ("case", "rules", ["FLOW"], "not a rule"),
+        ("case", "rules", "FLOW-ID-1", "no list"),
+    ],
+)
+def test_a_file_that_is_not_as_described_is_refused(where, key, value, words):
+    whole = copy.deepcopy(TINY)
+    (whole if where == "file" else whole["cases"][0])[key] = value
+    with pytest.raises(reader.Malformed, match=words):
+        reader.parse("layouts", json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(TINY).replace('"payload": "00", ', ""), "missing keys"),
+        (json.dumps(TINY).replace('"payload"', '"bytes"'), "twice"),
+        (json.dumps(TINY | {"cases": TINY["cases"] * 2}), "the same name"),
+        ("[]", "no object"),
+    ],
+)
+def test_a_file_with_a_key_too_few_or_too_many_is_refused(text, words):
+    with pytest.raises(reader.Malformed, match=words):
+        reader.parse("layouts", text)
+
+
+# ---------------------------------------------------------------- changed expectations
+EXPECTED = {
+    "layouts": {"size", "fields", "bits", "bytes", "image"},
+    "enums": {"values", "type"},
+    "descriptors": {"descriptor", "hashid", "digest"},
+    "tag-walks": {"then"},
+    "rings": {"then"},
+    "scheduler": {"then"},
+}
+"""Under which keys of a file expectations stand."""
+REFUSAL = {"error", "names"}
+"""The same for cases of something that is refused."""
+NAMED = {"fields", "image", "values", "states", "refs", "running"}
+"""Keys of objects whose own keys are names, not words of the format."""
+SAMPLES = 3
+"""How many values of each kind are changed in turn."""
+
+
+class Leaf:
+    """A value somewhere in a case: a number, a string, null, or something empty."""
+
+    def __init__(self, name, case, path):
+        self.name, self.case, self.path = name, case, path
+
+    def __repr__(self):
+        return f"{self.name}: {self.case['name']}: {self.path}"
+
+    @property
+    def value(self):
+        found = self.case
+        for key in self.path:
+            found = found[key]
+        return found
+
+    @property
+    def kind(self):
+        """The way to it without names and numbers: leaves of one kind mean the same."""
+        words = [key for key in self.path if isinstance(key, str)]
+        named = {i + 1 for i, key in enumerate(words) if key in NAMED}
+        return self.case["kind"], *(key for i, key in enumerate(words) if i not in named)
+
+    @property
+    def is_expected(self):
+        refused = self.case["kind"].endswith("_refused")
+        words = REFUSAL if refused else EXPECTED[self.name]
+        return not words.isdisjoint(self.path)
+
+    def changed(self, others):
+        """Return its case with another value in its place."""
+        made = copy.deepcopy(self.case)
+        place = made
+        for key in self.path[:-1]:
+            place = place[key]
+        place[self.path[-1]] = other_than(self.value, others)
+        return made
+
+
+def other_than(value, others):
+    """Return a value of the same kind that is not the same: another one from the file, if it can."""
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, (list, dict)):
+        return {"more": 1} if isinstance(value, dict) else ["more"]
+    return next((one for one in others if one not in (value, "", None)), value + "0")
+
+
+def leaves(name, case, value, path=()):
+    """Return every leaf below a value of a case."""
+    if isinstance(value, (dict, list)) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [leaf for key, one in items for leaf in leaves(name, case, one, (*path, key))]
+    return [Leaf(name, case, path)]
+
+
+def expectations():
+    """Return the leaves that say what is expected, by kind."""
+    found = {}
+    for name, case in CASES:
+        for leaf in leaves(name, case, case):
+            if leaf.is_expected and not (leaf.value is None and leaf.path[-1] in OPEN):
+                found.setdefault(leaf.kind, []).append(leaf)
+    return found
+
+
+OPEN = package_traces.OPEN
+
+
+@pytest.mark.parametrize("file", reader.FILES)
+def test_a_changed_expectation_is_noticed(file):
+    kinds = {kind: found for kind, found in expectations().items() if found[0].name == file}
+    assert {leaf.case["kind"] for found in kinds.values() for leaf in found} >= {
+        kind
+        for kind in reader.FILES[file]
+        if kind != "scalar_refused"  # it expects a refusal
+    }
+    for found in kinds.values():
+        values = dict.fromkeys(json.dumps(leaf.value) for leaf in found)
+        others = [json.loads(value) for value in values]
+        for leaf in [found[0], found[len(found) // 2], found[-1]]:
+            case = leaf.changed(others)
+            print("changed:", leaf)
+            with pytest.raises((AssertionError, pytest.fail.Exception)):
+                check(case)
+
+
+@pytest.mark.parametrize("what", ["state", "task", "row"])
+def test_something_left_out_of_a_picture_is_noticed(what):
+    case = next(case for _, case in CASES if case["name"] == "a group starts as a whole")
+    case = copy.deepcopy(case)
+    then = next(step["then"] for step in case["steps"] if "g" in step["then"]["running"])
+    if what == "state":
+        del then["states"]["later"]
+    elif what == "task":
+        del then["running"]["g"]
+    else:
+        del then["running"]["g"][0]
+    with pytest.raises(AssertionError):
+        check(case)
+
+
+# ---------------------------------------------------------------- another reader
+SCRIPT = "check.py"
+BY_CHECK = ("layouts", "descriptors", "rings", "tag-walks")
+
+
+def run_check(folder):
+    """Run the small checker with nothing but the standard library."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(folder / SCRIPT)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_a_checker_without_the_package_agrees_with_the_files():
+    done = run_check(reader.FOLDER)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = {name: sum(file == name for file, _ in CASES) for name in reader.FILES}
+    assert sorted(done.stdout.splitlines()) == sorted(
+        f"{name}: {count} cases agree" for name, count in counts.items() if name in BY_CHECK
+    )
+
+
+@pytest.mark.parametrize("name", BY_CHECK)
+def test_that_checker_notices_a_changed_expectation(name, tmp_path):
+    for path in reader.FOLDER.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    whole = reader.read(name)
+    leaf = next(
+        leaf
+        for case in reversed(whole["cases"])
+        for leaf in reversed(leaves(name, case, case))
+        if leaf.is_expected and leaf.value is not None
+    )
+    case = whole["cases"].index(leaf.case)
+    whole["cases"][case] = leaf.changed([])
+    (tmp_path / f"{name}.json").write_text(json.dumps(whole))
+    assert run_check(tmp_path).returncode != 0
