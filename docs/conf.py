@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "layouts",
     "peers_page",
+    "rule_coverage",
     "rule_links",
     "state_machine",
 ]

@@ -134,6 +134,19 @@ def read_rules(root: Path = ROOT) -> dict[str, Rule]:
     return {rule.id: rule for rule in rules}
 
 
+def tables(name: str, root: Path = ROOT) -> list[list[list[str]]]:
+    """Return the tables of a group: for each, its rows, for each the cells without backticks."""
+    group = read_groups(root)[name]
+    lines = group.path.read_text().splitlines()[group.line - 1 : group.line - 1 + group.lines]
+    found: list[list[list[str]]] = []
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("|"):
+            if not before.startswith("|"):
+                found.append([])
+            found[-1].append([cell.strip(" `") for cell in line.strip("|").split("|")])
+    return [rows[2:] for rows in found]  # without the heading and the line below it
+
+
 def read_tests(path: Path) -> list[Citation]:
     """Return the tests of a file, each with what its own ``@pytest.mark.spec`` cites."""
     return [

@@ -1,6 +1,7 @@
 """Makes every rule and group of rules of spec/ a target, and every mention of its id a link to it.
 
-A mention of a rule or group that does not exist is a warning, and so an error in `make docs`.
+A rule also gets a link to its tests and code. A mention of a rule or group that does not exist is a
+warning, and so an error in `make docs`.
 """
 
 import re
@@ -9,18 +10,30 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.transforms import SphinxTransform
 
-RULE = re.compile(r"((?:ORCH|SCHED|WM|FLOW|SPEED)-[A-Z]+(?:-\d+)?)")
+from tests.spec_rules import read_groups, rule_files
+
+WORDS = "|".join(sorted({name.split("-")[0] for name in read_groups()}))
+RULE = re.compile(rf"((?:{WORDS})-[A-Z]+(?:-\d+)?)")
 GROUP = re.compile(RULE.pattern + " — ")
 NOT_LINKED = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.raw)
 
 
 class RuleLinks(SphinxTransform):
-    """Targets: paragraphs that begin with a bold id, headings of groups. Links: ids in running text."""
+    """Targets: paragraphs that begin with a bold id, and headings. Links: ids in running text."""
 
     default_priority = 400
 
     def apply(self, **_):
         """Mark the rules of this page and link its mentions of rules."""
+        if self.env.docname in {f"spec/{path.stem}" for path in rule_files()}:
+            self.mark_rules()
+        for text in list(self.document.findall(nodes.Text)):
+            if RULE.search(text) and not self.is_apart(text):
+                parts = [self.link(part) for part in RULE.split(text) if part]
+                text.parent.replace(text, parts)
+
+    def mark_rules(self):
+        """Make the rules and groups of a page targets, each rule with a link to what proves it."""
         for paragraph in list(self.document.findall(nodes.paragraph)):
             first = next((child for child in paragraph if child.astext()), None)
             if isinstance(first, nodes.strong) and RULE.fullmatch(first.astext()):
@@ -28,14 +41,12 @@ class RuleLinks(SphinxTransform):
                 paragraph["classes"].append("rule")
                 self.document.note_explicit_target(paragraph)
                 first["classes"].append("rule-id")
+                where = f'<a class="rule-where" href="coverage.html#cov-{first.astext().lower()}">'
+                paragraph += nodes.raw("", f" {where}tests, code</a>", format="html")
         for title in self.document.findall(nodes.title):
             if group := GROUP.match(title.astext()):
                 title.parent["names"].append(group[1].lower())
                 self.document.note_explicit_target(title.parent)
-        for text in list(self.document.findall(nodes.Text)):
-            if RULE.search(text) and not self.is_apart(text):
-                parts = [self.link(part) for part in RULE.split(text) if part]
-                text.parent.replace(text, parts)
 
     def is_apart(self, node):
         """Say whether some text is the id of its own rule, code, a heading, or a link already."""

@@ -16,8 +16,7 @@ from simpler_ref.native_chip import (
     core_kernel,
 )
 from simpler_ref.task_interface import CallConfig
-
-from .native_chip_kernels import D, host_args
+from tests.chip_kernels import D, host_args
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing can be compiled")
 

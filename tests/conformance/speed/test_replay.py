@@ -23,8 +23,8 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import RECORDED_LAST
 from simpler_ref.task_interface import TensorArgType as T
+from tests.chip_kernels import add_core
 from tests.support import Struck, make_args, struck_after
-from tests.unit.native_chip_kernels import add_core
 
 KIB = 1024
 

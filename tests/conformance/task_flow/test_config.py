@@ -4,9 +4,12 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
+from tests.spec_rules import tables
 from tests.support import make_args
 
 DIAGNOSTICS = (
@@ -41,7 +44,7 @@ def test_a_configuration_is_1052_bytes_in_the_order_of_its_fields():
     assert read.output_prefix == "/tmp/ü"
 
 
-@pytest.mark.spec("FLOW-CONFIG-1")
+@pytest.mark.spec("FLOW-CONFIG-5")
 def test_values_out_of_range_and_unknown_fields_are_refused():
     for field, value in [
         ("block_dim", -1),
@@ -132,3 +135,71 @@ def test_a_diagnostic_without_a_prefix_is_refused(field):
 @pytest.mark.parametrize("field", DIAGNOSTICS)
 def test_a_diagnostic_with_a_prefix_is_not_implemented_and_says_so(field):
     refused(CallConfig(**{field: 2}, output_prefix="x"), NotImplementedError, field)
+
+
+@pytest.mark.spec("FLOW-CONFIG-1")
+def test_fields_and_defaults_are_those_of_the_table():
+    rows = tables("FLOW-CONFIG")[0]
+    assert [(int(at), name) for at, name, *_ in rows] == [
+        *((4 * i, name) for i, name in enumerate(FIELDS)),
+        (28, "output_prefix"),
+    ]
+    defaults = {name: default.split(",")[0].replace("empty", "") for _, name, _, default, _ in rows}
+    assert {name: str(getattr(CallConfig(), name)) for name in defaults} == defaults
+
+
+@pytest.mark.spec("FLOW-CONFIG-3")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enable_l2_swimlane",
+        "enable_dump_tensor",
+        "enable_pmu",
+        "enable_dep_gen",
+        "enable_scope_stats",
+    ],
+)
+def test_a_diagnostic_needs_a_place_to_write_to(name):
+    config = CallConfig(**{name: 1})
+    with pytest.raises(ValueError, match="output_prefix"):
+        config.validate()
+    config.output_prefix = "/tmp/x"
+    config.validate()
+
+
+@pytest.mark.spec("FLOW-CONFIG-5")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"block_dim": -1},
+        {"block_dim": 2**31},
+        {"block_dim": "3"},
+        {"enable_l2_swimlane": 5, "output_prefix": "x"},
+        {"output_prefix": "x" * 1024},
+        {"output_prefix": "ü" * 512},
+    ],
+    ids=str,
+)
+def test_a_config_out_of_range_is_refused(fields):
+    with pytest.raises(ValueError, match=r"CallConfig\."):
+        CallConfig(**fields).to_bytes()
+
+
+@pytest.mark.spec("FLOW-CONFIG-5")
+def test_an_unknown_field_is_refused():
+    with pytest.raises(TypeError, match="no field 'blockdim'"):
+        CallConfig(blockdim=3)
+
+
+@pytest.mark.spec("FLOW-CONFIG-1")
+@given(
+    block_dim=st.integers(0, 2**31 - 1),
+    swimlane=st.integers(0, 4),
+    prefix=st.text(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=255
+    ),
+)
+def test_a_config_survives_its_wire_form(block_dim, swimlane, prefix):
+    config = CallConfig(block_dim=block_dim, enable_l2_swimlane=swimlane, output_prefix=prefix)
+    again = CallConfig.from_bytes(config.to_bytes())
+    assert repr(again) == repr(config)

@@ -9,8 +9,8 @@ from simpler_ref import ContinuousTensor, DataType, TaskArgs, TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.native_chip import ChipCallable, ChipStorageTaskArgs, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
+from tests.chip_kernels import add_core, orchestration
 from tests.support import make_args
-from tests.unit.native_chip_kernels import add_core, orchestration
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 

@@ -37,7 +37,7 @@ class Runs:
         pass
 
 
-@pytest.mark.spec("FLOW-HANDLE-2")
+@pytest.mark.spec("FLOW-HANDLE-2", "FLOW-HANDLE-5")
 @MODES
 def test_every_submit_checks_its_handle(mode):
     other = Worker(3, num_sub_workers=1)

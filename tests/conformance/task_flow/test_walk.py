@@ -8,7 +8,7 @@ import pytest
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.native_chip import ChipCallable
-from tests.unit.native_chip_kernels import add_core
+from tests.chip_kernels import add_core
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 

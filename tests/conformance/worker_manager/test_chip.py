@@ -7,8 +7,8 @@ from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, TaskEr
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError
 from simpler_ref.native_chip import ChipCallable
+from tests.chip_kernels import add_core, orchestration
 from tests.support import make_args
-from tests.unit.native_chip_kernels import add_core, orchestration
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 N = 100

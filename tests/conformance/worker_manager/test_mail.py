@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, Worker
+from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from tests.support import DEADLINE_S, Driver, make_args
 
@@ -192,7 +193,7 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round():
     driver.close()
 
 
-@pytest.mark.spec("WM-MAIL-3")
+@pytest.mark.spec("WM-MAIL-5")
 def test_the_sub_commands_have_their_numbers():
     names = (
         "MALLOC FREE COPY_TO COPY_FROM PREPARE REGISTER UNREGISTER ALLOC_DOMAIN RELEASE_DOMAIN "
@@ -267,3 +268,16 @@ def test_registrations_between_tasks_leave_callable_configuration_and_arguments_
         assert seen.tolist() == [[i, 3] for i in range(30)]
         w.run(lambda orch, *_: orch.submit_next_level(always, make_args(scalars=[1])))
         assert seen[1].tolist() == [1, 0]
+
+
+@pytest.mark.spec("WM-MAIL-6")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_sub_command_that_no_worker_carries_out_is_refused(mode):
+    w = Worker(4, child_mode=mode)
+    w.add_worker(Worker(3))
+    with w, Worker(3, device_ids=[0], child_mode=mode) as chips:
+        for command in (L.CTRL_PREPARE, *range(L.CTRL_ALLOC_DOMAIN, L.CTRL_COMM_INIT + 1), 12, 99):
+            for one in (w, chips):
+                with pytest.raises(ControlError, match="CALLABLE_KIND_UNSUPPORTED"):
+                    one._ask(command, 0, 8)
+        assert chips.malloc(64, 0) > 0, "it serves the next request"

@@ -1,5 +1,6 @@
-"""CoreCallable and ChipCallable: what they accept, and their blob, in Python and in C."""
+"""CHIP-BLOB: callables as bytes."""
 
+import ctypes
 import pickle
 
 import pytest
@@ -12,14 +13,14 @@ from simpler_ref.native_chip import (
     ChipStatus,
     ChipWorker,
     CoreCallable,
-    KernelCompileError,
-    compile_kernel,
 )
-from simpler_ref.task_interface import ArgDirection
-
-from .native_chip_kernels import D, add_core, orchestration
+from simpler_ref.task_interface import (
+    ArgDirection,
+)
+from tests.chip_kernels import D
 
 CORE = CoreCallable.build([D.IN, D.SCALAR], b"core")
+
 CHIP = ChipCallable.build([D.IN, D.OUT, D.SCALAR], "entry", b"chip", [(7, CORE), (0, CORE)], "cfg")
 
 
@@ -29,6 +30,7 @@ def chip():
         yield worker
 
 
+@pytest.mark.spec("CHIP-BLOB-4")
 def test_everything_given_can_be_read_back():
     assert (CHIP.sig_count, CHIP.sig(0), CHIP.sig(2)) == (3, D.IN, D.SCALAR)
     assert (CHIP.child_count, CHIP.child_func_id(0), CHIP.child(1)) == (2, 7, CORE)
@@ -36,12 +38,13 @@ def test_everything_given_can_be_read_back():
     assert (CORE.sig_count, CORE.sig(1), CORE.binary) == (2, D.SCALAR, b"core")
 
 
+@pytest.mark.spec("CHIP-BLOB-1")
 def test_the_buffer_is_the_blob():
-    import ctypes
 
     assert ctypes.string_at(CHIP.buffer_ptr(), CHIP.buffer_size()) == CHIP.to_bytes()
 
 
+@pytest.mark.spec("CHIP-BLOB-4")
 @pytest.mark.parametrize("what", [CORE, CHIP])
 def test_callables_travel_and_cannot_be_changed(what):
     assert pickle.loads(pickle.dumps(what)) == what
@@ -54,6 +57,7 @@ def test_callables_travel_and_cannot_be_changed(what):
         type(what)()
 
 
+@pytest.mark.spec("CHIP-BLOB-4")
 @pytest.mark.parametrize("i", [-1, 3])
 def test_an_index_out_of_range_says_how_many_there_are(i):
     for read in (CHIP.sig, CHIP.child, CHIP.child_func_id, CORE.sig):
@@ -62,9 +66,13 @@ def test_an_index_out_of_range_says_how_many_there_are(i):
 
 
 directions = st.sampled_from(ArgDirection)
+
 binaries = st.binary(min_size=1, max_size=40)
+
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+
 cores = st.builds(CoreCallable.build, st.lists(directions, max_size=16), binaries)
+
 chips = st.builds(
     ChipCallable.build,
     st.lists(directions, max_size=128),
@@ -75,6 +83,7 @@ chips = st.builds(
 )
 
 
+@pytest.mark.spec("CHIP-BLOB-1")
 @given(made=chips)
 def test_a_blob_reads_back_as_what_it_was_made_from(made):
     read = ChipCallable.from_bytes(made.to_bytes())
@@ -116,6 +125,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.spec("CHIP-BLOB-3")
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_is_refused_with_words(what):
     kind, words, build = REFUSED[what]
@@ -140,6 +150,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.spec("CHIP-BLOB-2")
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what):
     blob, words = MALFORMED[what]
@@ -152,6 +163,7 @@ def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what)
     assert str(there.value).endswith(str(here.value))
 
 
+@pytest.mark.spec("CHIP-BLOB-2")
 @pytest.mark.parametrize("size", range(1, CHIP.buffer_size()))
 def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip, size):
     blob = CHIP.to_bytes()[:size]
@@ -162,6 +174,7 @@ def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip, size):
     assert str(there.value).endswith(str(here.value))
 
 
+@pytest.mark.spec("CHIP-BLOB-2")
 @given(at=st.integers(0, CHIP.buffer_size() - 1), bits=st.integers(1, 255))
 def test_a_damaged_byte_is_accepted_by_both_or_by_none(chip, at, bits):
     blob = bytearray(CHIP.to_bytes())
@@ -174,37 +187,3 @@ def test_a_damaged_byte_is_accepted_by_both_or_by_none(chip, at, bits):
         assert there.value.code == ChipStatus.BLOB
     else:
         assert there.value.code == ChipStatus.LOAD
-
-
-@pytest.mark.parametrize("size", [63, 100, 1000, 5000, -1])
-def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
-    binary = add_core().binary[:size]
-    broken = ChipCallable.from_kernel(CoreCallable.build([], binary))
-    with pytest.raises(ChipError, match=r"func_id 0 .* cannot be loaded") as error:
-        chip.prepare(0, broken)
-    assert error.value.code == ChipStatus.LOAD
-
-
-def test_a_symbol_that_is_missing_is_named(chip):
-    no_name = ChipCallable.build([], "not_there", orchestration("x").binary, [])
-    for made, words in (
-        (no_name, "not_there"),
-        (
-            ChipCallable.from_kernel(CoreCallable.build([], orchestration("x").binary)),
-            "simpler_kernel",
-        ),
-    ):
-        with pytest.raises(ChipError, match=f"does not export {words}"):
-            chip.prepare(0, made)
-
-
-def test_the_compilers_complaint_is_passed_on(monkeypatch):
-    with pytest.raises(KernelCompileError, match="nonsense"):
-        compile_kernel("int nonsense nonsense;")
-    with pytest.raises(KernelCompileError, match=r"undefined reference to .*not_here"):
-        compile_kernel("int not_here(void); int here(void) { return not_here(); }")
-    with pytest.raises(TypeError, match="must be a str"):
-        compile_kernel(b"")
-    monkeypatch.setenv("CC", "no-such-compiler -O3")
-    with pytest.raises(KernelCompileError, match=r"'no-such-compiler' cannot be run .* CC"):
-        compile_kernel("")

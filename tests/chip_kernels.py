@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from simpler_ref.native_chip import ChipCallable, CoreCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection, ContinuousTensor, TaskArgs
 
 D = ArgDirection
+ADD = [D.IN, D.IN, D.OUT]
 
 KERNELS = """
 #include "simpler_kernel.h"
@@ -201,3 +204,8 @@ def host_args(*arrays, scalars=()):
     for scalar in scalars:
         args.add_scalar(scalar)
     return args
+
+
+def numbers(count):
+    """Return two arrays to add."""
+    return np.arange(count, dtype=np.float32), np.full(count, 0.5, np.float32)

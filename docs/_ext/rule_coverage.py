@@ -1,0 +1,146 @@
+"""Shows, for every rule, the tests that cite it, what became of them, and the code that names it.
+
+The directive ``{rule-coverage}`` makes the table. Tests and code are read from their files; results are
+those of the last runs, if they belong to the present sources. Every file that the table leads to becomes
+a page of its own, with a target for each line.
+"""
+
+from html import escape
+
+from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from sphinx.util.docutils import SphinxDirective
+
+from tests import spec_rules, spec_table
+
+PAGE = "spec/coverage"
+HEAD = "<tr><th>rule</th><th>tests</th><th>compiled</th><th>interpreted</th><th>code</th></tr>"
+
+
+def source_page(path):
+    """Return the page of a source file."""
+    return f"spec/source/{path.relative_to(spec_rules.ROOT).as_posix()}"
+
+
+def link(path, line, text):
+    """Return a link from the page of the table to a line of a file."""
+    page = source_page(path).removeprefix("spec/")
+    return f'<a href="{page}.html#line-{line}"><code>{escape(text)}</code></a>'
+
+
+def all_of(summary, links):
+    """Return links, folded away behind a few words."""
+    items = "".join(f"<li>{one}</li>" for one in links)
+    return f"<details><summary>{summary}</summary><ul>{items}</ul></details>"
+
+
+class Coverage:
+    """What is known of every rule."""
+
+    def __init__(self):
+        self.groups = spec_rules.read_groups()
+        self.results = spec_table.known_results()
+        self.rows = {row.rule.id: row for row in spec_table.table(self.results)}
+        self.tests = {}
+        for test in spec_rules.all_tests():
+            for rule in dict.fromkeys(test.rules):
+                self.tests.setdefault(rule, []).append(test)
+        self.code = {}
+        for place in spec_rules.read_code():
+            for name in place.names:
+                self.code.setdefault(name, []).append(place)
+
+    def code_of(self, rule, group):
+        """Return the places that name a rule; those that name its group if there are none."""
+        return self.code.get(rule.id) or self.code.get(group.name, [])
+
+    def files(self):
+        """Return every file that the table leads to."""
+        places = [*self.tests.values(), *self.code.values()]
+        return sorted({one.path for some in places for one in some})
+
+    def outcome(self, rule, mode):
+        """Return the words for the results of one mode, and a class for their colour."""
+        outcomes = self.rows[rule.id].outcomes[mode]
+        if outcomes["unknown"] or not outcomes:
+            return "<td>–</td>"
+        kind = "failed" if outcomes["failed"] else "passed" if outcomes["passed"] else "skipped"
+        return f'<td class="{kind}">{spec_table.in_words(outcomes)}</td>'
+
+    def row(self, rule, group):
+        """Return the table's row of a rule."""
+        page = group.path.with_suffix(".html").name
+        name = f'<a href="{page}#{rule.id.lower()}">{rule.id}</a>'
+        start = f'<tr id="cov-{rule.id.lower()}"><td>{name}</td>'
+        if group.not_built:
+            return f'{start}<td colspan="4">not built: {escape(group.not_built)}</td></tr>'
+        tests = self.tests.get(rule.id, [])
+        places = self.code_of(rule, group)
+        cells = [
+            all_of(len(tests), [link(one.path, one.line, one.name) for one in tests]),
+            all_of(len(places), [link(one.path, one.line, code_name(one)) for one in places]),
+        ]
+        outcomes = [self.outcome(rule, mode) for mode in self.results]
+        return f"{start}<td>{cells[0]}</td>{''.join(outcomes)}<td>{cells[1]}</td></tr>"
+
+
+def code_name(place):
+    """Return ``jit/ring.py alloc``."""
+    path = place.path.relative_to(spec_rules.ROOT / "simpler_ref").as_posix()
+    return path if place.name in (path, place.path.name) else f"{path} {place.name}"
+
+
+class RuleCoverage(SphinxDirective):
+    """``{rule-coverage}``."""
+
+    def run(self):
+        """Return a section for each file of rules, with a table for each group."""
+        coverage = Coverage()
+        for path in [*spec_rules.rule_files(), *coverage.files()]:
+            self.env.note_dependency(str(path))
+        sections = []
+        for path in spec_rules.rule_files():
+            title = path.read_text().splitlines()[0].removeprefix("# ")
+            section = nodes.section(ids=[f"cov-{path.stem}"])
+            section += nodes.title("", title)
+            for group in coverage.groups.values():
+                if group.path == path:
+                    rows = "".join(coverage.row(rule, group) for rule in group.rules)
+                    caption = f"<caption>{group.name} — {escape(group.title)}</caption>"
+                    table = f'<table class="coverage">{caption}{HEAD}{rows}</table>'
+                    section += nodes.raw("", table, format="html")
+            sections.append(section)
+        return [self.summary(coverage), *sections]
+
+    def summary(self, coverage):
+        """Return a paragraph with the sums, and where results come from."""
+        rows = coverage.rows.values()
+        built = [row for row in rows if not row.not_built]
+        words = f"{len(rows)} rules, {len(rows) - len(built)} of them not built. "
+        proved = sum(row.verdict == "proved" for row in built)
+        if all(row.verdict == "not run" for row in built):
+            words += "When this page was made, these sources had no results: make spec gets them."
+        else:
+            words += f"In the last runs of these sources {proved} of {len(built)} were proved."
+        return nodes.paragraph("", words)
+
+
+def source_pages(app):
+    """Yield a page for each file that the table leads to."""
+    formatter = HtmlFormatter(linespans="line", cssclass="highlight")
+    for path in Coverage().files():
+        name = path.relative_to(spec_rules.ROOT).as_posix()
+        text = highlight(path.read_text(), get_lexer_for_filename(path.name), formatter)
+        up = app.builder.get_relative_uri(source_page(path), PAGE)
+        back = f'<p><a href="{up}">Rules and tests</a></p>'
+        context = {"title": name, "body": f"<h1>{escape(name)}</h1>{back}{text}", "parents": []}
+        yield source_page(path), context, "page.html"
+
+
+def setup(app):
+    """Register with Sphinx."""
+    app.add_directive("rule-coverage", RuleCoverage)
+    app.connect("html-collect-pages", source_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

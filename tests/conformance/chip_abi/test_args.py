@@ -1,0 +1,121 @@
+"""CHIP-ARGS: what a run accepts."""
+
+import ctypes
+import struct
+
+import numpy as np
+import pytest
+
+from simpler_ref.native_chip import (
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+)
+from simpler_ref.task_interface import (
+    CallConfig,
+    ContinuousTensor,
+    DataType,
+)
+from tests.chip_kernels import host_args, numbers
+
+
+@pytest.mark.spec("CHIP-ARGS-1")
+@pytest.mark.parametrize(
+    ("counts", "capacity"),
+    [
+        *(((-1, 0), 100), ((0, -1), 100), ((1, 0), 47), ((129, 0), 9999), ((0, 129), 9999)),
+        *(((0, 0), 7), ((2**31 - 1, 2**31 - 1), 100), ((0, 0), -1), ((128, 128), 8 + 128 * 48 - 1)),
+    ],
+)
+def test_a_view_that_walks_out_of_its_bounds_is_refused_with_both_counts(adder, counts, capacity):
+    view = ctypes.create_string_buffer(struct.pack("<ii", *counts), 16384)
+    with pytest.raises(ChipError, match=rf" in {capacity} bytes") as error:
+        adder.run(0, ctypes.addressof(view), capacity, CallConfig().to_bytes())
+    assert error.value.code == ChipStatus.VIEW
+    if capacity >= 8:
+        assert f"{counts[0]} tensors and {counts[1]} scalars" in str(error.value)
+
+
+@pytest.mark.spec("CHIP-ARGS-1")
+def test_a_view_in_any_memory_is_run_by_address_or_as_a_buffer(adder):
+    x, y = numbers(10)
+    out = np.zeros(10, np.float32)
+    wires = [ContinuousTensor.make(a.ctypes.data, a.shape, a.dtype)._wire for a in (x, y, out)]
+    view = struct.pack("<ii", 3, 0) + b"".join(wires)
+    config = CallConfig().to_bytes()
+    adder.run(0, view, config=config)
+    assert np.array_equal(out, x + y)
+    held, held_config = ctypes.create_string_buffer(view), ctypes.create_string_buffer(config)
+    out[...] = 0
+    adder.run(0, ctypes.addressof(held), len(view), ctypes.addressof(held_config))
+    assert np.array_equal(out, x + y)
+    adder.run(0, bytearray(view), len(view), config)
+
+
+@pytest.mark.spec("CHIP-ARGS-2")
+def test_arguments_that_do_not_fit_the_signature_are_refused(adder):
+    x, y = numbers(4)
+    for args in (host_args(x, y), host_args(x, y, x, y), host_args(x, y, x, scalars=[1])):
+        with pytest.raises(ChipError, match="takes 3 tensors and 0 scalars by its signature") as e:
+            adder.run_args(0, args)
+        assert e.value.code == ChipStatus.ARGS
+
+
+@pytest.mark.spec("CHIP-ARGS-3")
+def test_tensors_that_make_no_sense_are_refused(adder):
+    good = ContinuousTensor.make(0x1000, (1,), DataType.FLOAT32)._wire
+    for at, value in ((28, 6), (32, 12), (32, 255)):
+        bad = good[:at] + bytes([value]) + good[at + 1 :]
+        with pytest.raises(ChipError, match="dimensions and element type") as error:
+            adder.run(0, struct.pack("<ii", 3, 0) + bad * 3, config=CallConfig().to_bytes())
+        assert error.value.code == ChipStatus.ARGS
+    big = struct.pack("<Q5IIBB6x", 0x1000, *[2**32 - 1] * 5, 5, 0, 0)
+    with pytest.raises(ChipError, match="does not fit an address space"):
+        adder.run(0, struct.pack("<ii", 3, 0) + big * 3, config=CallConfig().to_bytes())
+
+
+@pytest.mark.spec("CHIP-ARGS-4")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"block_dim": 25}, "block_dim is 25; this chip has 24 cores"),
+        ({"aicpu_thread_num": 0}, "aicpu_thread_num is 0; give 1 to 64"),
+        ({"aicpu_thread_num": 65}, "aicpu_thread_num is 65"),
+        ({"enable_pmu": 1, "output_prefix": "x"}, "no diagnostics"),
+    ],
+)
+def test_knobs_out_of_range_are_refused(adder, fields, words):
+    x, y = numbers(4)
+    with pytest.raises(ChipError, match=words) as error:
+        adder.run_args(0, host_args(x, y, x), CallConfig(**fields))
+    assert error.value.code == ChipStatus.CONFIG
+
+
+@pytest.mark.spec("CHIP-ARGS-4")
+def test_a_negative_block_dim_and_a_missing_config_are_refused(adder):
+    negative = struct.pack("<7i1024x", -1, 3, 0, 0, 0, 0, 0)
+    for config, words in ((negative, "block_dim is -1"), (0, "configuration is missing")):
+        with pytest.raises(ChipError, match=words):
+            adder.run(0, bytes(8), config=config)
+
+
+@pytest.mark.spec("CHIP-ARGS-5")
+def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
+    for kind, call in (
+        (ValueError, lambda: chip.malloc(0)),
+        (ValueError, lambda: chip.malloc(-1)),
+        (TypeError, lambda: chip.malloc(1.5)),
+        (ValueError, lambda: chip.free(-1)),
+        (ValueError, lambda: chip.copy_to(0, 1)),
+        (ValueError, lambda: chip.copy_to(0, b"abc", 4)),
+        (ValueError, lambda: chip.copy_from(b"abc", 0)),
+        (TypeError, lambda: chip.copy_to(0, "abc")),
+        (TypeError, lambda: chip.prepare("0", b"")),
+        (TypeError, lambda: chip.prepare(0, 3)),
+        (TypeError, lambda: chip.run(0, 1, None, 0)),
+        (ValueError, lambda: chip.run(0, bytes(8), 8, b"short")),
+        (ValueError, lambda: ChipWorker(-1)),
+        (TypeError, lambda: ChipWorker("0")),
+    ):
+        with pytest.raises(kind):
+            call()

@@ -1,0 +1,168 @@
+"""CHIP-FAULT: what fails on a chip."""
+
+import ctypes
+import os
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+)
+from simpler_ref.task_interface import (
+    CallConfig,
+)
+from tests import chip_kernels as K
+from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
+
+DEADLINE_S = 60.0
+"""A guard against hangs, not a measurement."""
+
+
+@pytest.fixture
+def bad(adder):
+    adder.prepare(1, ChipCallable.from_kernel(K.bad_core()))
+    yield adder
+    x, y = numbers(10)  # after each failure the chip works as before
+    adder.run_args(0, host_args(x, y, x))
+    assert np.array_equal(x, np.arange(10) + 0.5)
+
+
+@pytest.mark.spec("CHIP-FAULT-1", "CHIP-FAULT-4")
+@pytest.mark.parametrize("block_dim", [1, 8])
+@pytest.mark.parametrize(
+    ("what", "value", "words", "code"),
+    [
+        (K.RETURN_CODE, -5, "returned error -5", ChipStatus.KERNEL),
+        (K.READ_AT, 0, "read a bad address 0x0 .SIGSEGV", ChipStatus.FAULT),
+        (K.WRITE_AT, 0x18, "wrote to a bad address 0x18 .SIGSEGV", ChipStatus.FAULT),
+        (K.READ_AT, 0xDEAD << 48, "accessed a bad address", ChipStatus.FAULT),
+        (K.ILLEGAL, 0, "met an illegal instruction", ChipStatus.FAULT),
+        pytest.param(
+            *(K.DIVIDE, 0, "divided an integer by zero", ChipStatus.FAULT),
+            marks=pytest.mark.skipif(
+                platform.machine() != "x86_64", reason="it does not trap here"
+            ),
+        ),
+    ],
+)
+def test_a_kernel_that_fails_is_named_with_its_block(bad, block_dim, what, value, words, code):
+    block = rf"kernel func_id 0 \(block {block_dim - 1} of {block_dim}\) "
+    for _ in range(3):
+        with pytest.raises(ChipError, match=block + words) as error:
+            bad.run_args(1, host_args(scalars=[what, value]), CallConfig(block_dim=block_dim))
+        assert error.value.code == code
+
+
+@pytest.mark.spec("CHIP-FAULT-1")
+def test_a_stack_that_overflows_in_a_kernel_is_reported(bad):
+    for _ in range(3):
+        with pytest.raises(ChipError, match="bad address 0x"):
+            bad.run_args(1, host_args(scalars=[K.OVERFLOW, 0]), CallConfig(block_dim=8))
+
+
+@pytest.mark.spec("CHIP-FAULT-2")
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("returns_5", "orchestration function returns_5 returned error 5", "ORCHESTRATION"),
+        ("fails", "fails: no luck today", "ORCHESTRATION"),
+        ("crashes", "orchestration function crashes wrote to a bad address 0x10", "FAULT"),
+        ("allocates_too_much", "no room for 1125899906842624", "MEMORY"),
+    ],
+)
+def test_an_orchestration_function_that_fails_says_why(chip, name, words, code):
+    chip.prepare(0, orchestration(name))
+    for _ in range(2):
+        with pytest.raises(ChipError, match=words) as error:
+            chip.run_args(0, host_args())
+        assert error.value.code == ChipStatus[code]
+
+
+@pytest.mark.spec("CHIP-FAULT-3", "CHIP-FAULT-4")
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("launches_unknown", "func_id 99 and has no such child", "ARGS"),
+        ("launches_too_wide", "over 1048576 blocks; this chip has 24", "CONFIG"),
+        ("launches_with_less", "with 2 tensors and 0 scalars; by its signature it takes 3", "ARGS"),
+    ],
+)
+def test_a_launch_that_cannot_be_fails_the_run(chip, name, words, code):
+    chip.prepare(0, orchestration(name, ADD, [(0, K.add_core())]))
+    x, y = numbers(4)
+    with pytest.raises(ChipError, match=words) as error:
+        chip.run_args(0, host_args(x, y, x))
+    assert error.value.code == ChipStatus[code]
+    assert np.array_equal(x, numbers(4)[0])
+
+
+@pytest.mark.spec("CHIP-FAULT-3")
+def test_a_kernel_is_not_launched_on_host_memory(chip):
+    chip.prepare(0, orchestration("launches_on_host", [*ADD, D.SCALAR], [(0, K.add_core())]))
+    x, y = numbers(4)
+    with pytest.raises(ChipError, match="as tensor 1, which are not device memory"):
+        chip.run_args(0, host_args(x, y, x, scalars=[y.ctypes.data]))
+
+
+@pytest.mark.spec("CHIP-FAULT-5")
+def test_chips_closed_in_any_order_leave_the_handlers_as_they_were():
+    def handlers():
+        return [handler_of(number) for number in (signal.SIGSEGV, signal.SIGFPE)]
+
+    before = handlers()
+    one, other = ChipWorker(), ChipWorker()
+    one.init()
+    other.init()
+    other.finalize()
+    one.finalize()
+    assert handlers() == before
+
+
+def handler_of(number):
+    raw = ctypes.create_string_buffer(256)
+    assert ctypes.CDLL(None).sigaction(int(number), None, raw) == 0
+    return raw.raw[:8]  # the address; what is beside it is not all defined
+
+
+def program(text, expected=0):
+    """Run a program of its own; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=os.getcwd(),
+    )
+    assert done.returncode == expected, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.spec("CHIP-FAULT-5")
+def test_a_fault_that_is_not_a_kernels_kills_the_process_as_it_should():
+    for chips in (
+        "one.init()",
+        "one.init(); one.finalize()",
+        "one.init(); other.init(); one.finalize()",
+        "one.init(); other.init(); one.finalize(); other.finalize()",
+    ):
+        said = program(
+            f"""
+            import ctypes, faulthandler
+            from simpler_ref.native_chip import ChipWorker
+            faulthandler.enable()
+            one, other = ChipWorker(), ChipWorker()
+            {chips}
+            ctypes.string_at(16)
+            """,
+            -signal.SIGSEGV,
+        )
+        assert "Fatal Python error: Segmentation fault" in said

@@ -1,0 +1,98 @@
+"""CHIP-LIFE: opening and closing a chip."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+)
+from tests import chip_kernels as K
+from tests.chip_kernels import host_args, numbers
+
+DEADLINE_S = 60.0
+"""A guard against hangs, not a measurement."""
+
+
+@pytest.mark.spec("CHIP-LIFE-1")
+def test_a_closed_chip_says_so_and_can_be_opened_again():
+    worker = ChipWorker()
+    for _ in range(3):
+        for call in (
+            lambda: worker.run(0, bytes(8), 8, bytes(1052)),
+            lambda: worker.malloc(8),
+            lambda: worker.device_wall_ns,
+        ):
+            with pytest.raises(ChipError, match="not open: call init") as error:
+                call()
+            assert error.value.code == ChipStatus.CLOSED
+        worker.init()
+        with pytest.raises(RuntimeError, match="already initialized"):
+            worker.init()
+        assert worker.malloc(8)
+        worker.finalize()
+        worker.finalize()
+
+
+@pytest.mark.spec("CHIP-LIFE-2")
+def test_a_process_forked_before_has_a_chip_of_its_own_and_one_forked_after_is_told_so():
+    with ChipWorker() as chip:
+        chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
+        x, y = numbers(100)
+        chip.run_args(0, host_args(x, y, x))  # its threads exist
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with pytest.raises(ChipError, match="was forked from the one that opened the chip"):
+                    chip.run_args(0, host_args(x, y, x))
+                chip.finalize()
+                with ChipWorker() as own:
+                    own.prepare(0, ChipCallable.from_kernel(K.add_core()))
+                    x, y = numbers(100)
+                    own.run_args(0, host_args(x, y, x))
+                    assert np.array_equal(x, np.arange(100) + 0.5)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        chip.run_args(0, host_args(x, y, x))
+
+
+@pytest.mark.spec("CHIP-LIFE-3")
+def test_a_chip_that_is_forgotten_is_closed():
+    worker = ChipWorker()
+    worker.init()
+    worker.prepare(0, ChipCallable.from_kernel(K.mark_core()))
+    worker.run_args(0, host_args(np.zeros(24, np.int32)))
+    threads = len(os.listdir("/proc/self/task"))
+    del worker
+    assert len(os.listdir("/proc/self/task")) < threads or len(os.sched_getaffinity(0)) == 1
+
+
+@pytest.mark.spec("CHIP-LIFE-4")
+def test_chips_of_several_threads_run_at_the_same_time():
+    def work(results, k):
+        x, y = numbers(1000)
+        out = np.zeros(1000, np.float32)
+        with ChipWorker(k) as chip:
+            chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
+            chip.prepare(1, ChipCallable.from_kernel(K.bad_core()))
+            for _ in range(30):
+                chip.run_args(0, host_args(x, y, out))
+                with pytest.raises(ChipError, match="bad address 0x0"):
+                    chip.run_args(1, host_args(scalars=[K.READ_AT, 0]))
+        results[k] = np.array_equal(out, x + y)
+
+    results = {}
+    threads = [threading.Thread(target=work, args=(results, k)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert results == dict.fromkeys(range(4), True)

@@ -1,0 +1,122 @@
+"""CHIP-MEM: memory of the device."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.native_chip import (
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+)
+from simpler_ref.task_interface import (
+    ContinuousTensor,
+    DataType,
+    TaskArgs,
+)
+from tests.chip_kernels import host_args, numbers
+
+
+def child(address, count):
+    return ContinuousTensor.make(address, (count,), DataType.FLOAT32, child_memory=True)
+
+
+@pytest.mark.spec("CHIP-MEM-1")
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=30), data=st.data())
+def test_allocations_do_not_overlap_and_come_back(sizes, data):
+    with ChipWorker() as chip:
+        held = {}
+        for fill, size in enumerate(sizes):
+            at = chip.malloc(size)
+            assert at % 64 == 0
+            assert all(at + size <= a or a + s <= at for a, (s, _) in held.items())
+            chip.copy_to(at, bytes([fill]) * size)
+            held[at] = size, fill
+            if data.draw(st.booleans()):
+                gone = data.draw(st.sampled_from(sorted(held)))
+                chip.free(gone)
+                del held[gone]
+        for at, (size, fill) in held.items():
+            back = bytearray(size)
+            chip.copy_from(back, at)
+            assert back == bytes([fill]) * size
+
+
+@pytest.mark.spec("CHIP-MEM-2", "CHIP-MEM-3")
+def test_misuse_of_device_memory_is_refused(monkeypatch):
+    monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(4 << 20))
+    with ChipWorker() as chip:
+        at = chip.malloc(1000)
+        buffer = bytearray(2000)
+        host = np.frombuffer(buffer, np.uint8).ctypes.data
+        for code, words, call in (
+            (ChipStatus.ADDRESS, "no live allocation", lambda: chip.free(at + 64)),
+            (ChipStatus.ADDRESS, "no live allocation", lambda: chip.free(0)),
+            (ChipStatus.ADDRESS, "not inside one", lambda: chip.copy_to(at, host, 1001)),
+            (ChipStatus.ADDRESS, "not inside one", lambda: chip.copy_to(at - 1, host, 1)),
+            (ChipStatus.ADDRESS, "not inside one", lambda: chip.copy_from(host, at + 1000, 1)),
+            (ChipStatus.ADDRESS, "not inside one", lambda: chip.copy_from(host, at, 1 << 62)),
+            (ChipStatus.ADDRESS, "read a bad address 0x10", lambda: chip.copy_to(at, 16, 8)),
+            (ChipStatus.ADDRESS, "wrote to a bad address", lambda: chip.copy_from(16, at, 8)),
+            (ChipStatus.MEMORY, "no room for 8388608", lambda: chip.malloc(8 << 20)),
+            (ChipStatus.MEMORY, "no room", lambda: chip.malloc((1 << 63) - 1)),
+        ):
+            with pytest.raises(ChipError, match=words) as error:
+                call()
+            assert error.value.code == code
+        chip.free(at)
+        with pytest.raises(ChipError, match="freed already"):
+            chip.free(at)
+        assert chip.malloc(4 << 20)
+        with pytest.raises(ChipError, match="4194304 of 4194304 are allocated in 1"):
+            chip.malloc(1)
+
+
+@pytest.mark.spec("CHIP-MEM-4")
+def test_child_memory_stays_on_the_device_between_runs(adder):
+    x, _ = numbers(50)
+    at = adder.malloc(200)
+    adder.copy_to(at, np.zeros(50, np.float32))
+    args = host_args(x)
+    for k in (0, 0):
+        args.add_tensor(child(at, 50 - k))
+    for _ in range(3):
+        adder.run_args(0, args)
+    back = np.empty(50, np.float32)
+    adder.copy_from(back, at)
+    assert np.array_equal(back, 3 * x)
+    adder.free(at)
+
+
+@pytest.mark.spec("CHIP-MEM-4")
+def test_child_memory_must_be_in_one_live_allocation(adder):
+    x, y = numbers(50)
+    at = adder.malloc(200)
+    for address, count in ((at, 51), (at - 4, 50), (at + 4, 50), (0x1000, 1), (x.ctypes.data, 50)):
+        args = host_args(x, y)
+        args.add_tensor(child(address, count))
+        with pytest.raises(ChipError, match="not inside one live allocation") as error:
+            adder.run_args(0, args)
+        assert error.value.code == ChipStatus.ADDRESS
+    adder.free(at)
+    args = host_args(x, y)
+    args.add_tensor(child(at, 50))
+    with pytest.raises(ChipError, match="not inside one live allocation"):
+        adder.run_args(0, args)
+
+
+@pytest.mark.spec("CHIP-MEM-5")
+def test_the_host_finds_inputs_that_are_not_there(adder):
+    x, y = numbers(10)
+    args = TaskArgs()
+    args.add_tensor(ContinuousTensor.make(0x10, (10,), DataType.FLOAT32))
+    for array in (x, y):
+        args.add_tensor(ContinuousTensor.make(array.ctypes.data, (10,), DataType.FLOAT32))
+    with pytest.raises(ChipError, match=r"tensor 0: the host memory .* read a bad address 0x10"):
+        adder.run_args(0, args)
+    with pytest.raises(ChipError, match="no room"):
+        huge = TaskArgs()
+        for _ in range(3):
+            huge.add_tensor(ContinuousTensor.make(0x1000, (1 << 31,), DataType.FLOAT32))
+        adder.run_args(0, huge)

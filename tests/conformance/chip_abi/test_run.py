@@ -1,0 +1,123 @@
+"""CHIP-RUN: what a run does."""
+
+import os
+
+import numpy as np
+import pytest
+
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+)
+from simpler_ref.task_interface import (
+    CallConfig,
+)
+from tests import chip_kernels as K
+from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
+
+
+@pytest.mark.spec("CHIP-RUN-1", "CHIP-RUN-2")
+@pytest.mark.parametrize("block_dim", [0, 1, 7, 24])
+@pytest.mark.parametrize("count", [1, 3, 1001, 4096])
+def test_a_kernel_in_c_does_what_numpy_does(adder, block_dim, count):
+    x, y = numbers(count)
+    out = np.full(count, -1, np.float32)
+    adder.run_args(0, host_args(x, y, out), CallConfig(block_dim=block_dim))
+    assert np.array_equal(out, x + y)
+    assert adder.device_wall_ns > 0
+
+
+@pytest.mark.spec("CHIP-RUN-1")
+@pytest.mark.parametrize("feeders", [1, 3, 64])
+def test_many_more_blocks_and_threads_than_cores_come_to_their_end(monkeypatch, feeders):
+    monkeypatch.setenv("SIMPLER_SIM_CORES", "4000")
+    with ChipWorker() as chip:
+        chip.prepare(0, ChipCallable.from_kernel(K.mark_core()))
+        seen = np.zeros(4000, np.int32)
+        for _ in range(20):
+            chip.run_args(0, host_args(seen), CallConfig(aicpu_thread_num=feeders))
+    assert (seen == 20).all()
+
+
+@pytest.mark.spec("CHIP-RUN-7")
+def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
+    chip.prepare(0, ChipCallable.from_kernel(K.meet_core()))
+    blocks = min(len(os.sched_getaffinity(0)), 24)
+    for _ in range(50):
+        here = np.zeros(1, np.int32)
+        chip.run_args(0, host_args(here), CallConfig(block_dim=blocks))
+        assert here[0] == blocks
+
+
+@pytest.mark.spec("CHIP-RUN-5", "CHIP-RUN-6")
+def test_a_function_launches_waits_and_uses_memory_of_the_run(chip):
+    chip.prepare(3, orchestration("twice", ADD, [(0, K.add_core())]))
+    x, y = numbers(1000)
+    out = np.zeros(1000, np.float32)
+    chip.run_args(3, host_args(x, y, out))
+    assert np.array_equal(out, 2 * (x + y))
+
+
+@pytest.mark.spec("CHIP-RUN-5")
+def test_a_function_launches_as_often_as_it_likes(chip):
+    chip.prepare(0, orchestration("many", [D.INOUT], [(0, K.mark_core())]))
+    seen = np.zeros(24, np.int32)
+    chip.run_args(0, host_args(seen))
+    assert (seen == 200).all()
+
+
+@pytest.mark.spec("CHIP-RUN-1")
+def test_tensors_of_no_elements_go_through(adder):
+    empty = np.zeros((3, 0), np.float32)
+    adder.run_args(0, host_args(empty, empty, empty))
+
+
+@pytest.mark.spec("CHIP-RUN-4")
+def test_a_buffer_that_is_given_twice_has_one_copy_on_the_device(adder):
+    x, y = numbers(100)
+    wanted = x + y
+    adder.run_args(0, host_args(x, y, x), CallConfig(block_dim=1))
+    assert np.array_equal(x, wanted)
+
+
+@pytest.mark.spec("CHIP-RUN-4")
+def test_tensors_that_overlap_overlap_on_the_device_too(adder):
+    memory = np.arange(10, dtype=np.float32)
+    y = np.ones(9, np.float32)
+    adder.run_args(0, host_args(memory[:-1], y, memory[1:]), CallConfig(block_dim=1))
+    assert memory.tolist() == [float(k) for k in range(10)]  # each read what was written before it
+
+
+@pytest.mark.spec("CHIP-RUN-3")
+def test_what_is_only_read_is_not_written_back(adder):
+    x, y = numbers(100)
+    x.flags.writeable = y.flags.writeable = False
+    page = np.frombuffer(read_only_page(), np.float32, 100)
+    out = np.zeros(100, np.float32)
+    adder.run_args(0, host_args(page, y, out))
+    assert np.array_equal(out, y)
+    with pytest.raises(
+        ChipError, match=r"tensor 2: the host memory .* wrote to a bad address"
+    ) as e:
+        adder.run_args(0, host_args(x, y, page))
+    assert e.value.code == ChipStatus.ADDRESS
+
+
+def read_only_page():
+    import mmap
+
+    return mmap.mmap(-1, 4096, prot=mmap.PROT_READ)
+
+
+@pytest.mark.spec("CHIP-RUN-6")
+def test_memory_of_a_run_is_free_when_it_ends(monkeypatch):
+    monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(1 << 20))
+    with ChipWorker() as chip:
+        chip.prepare(0, orchestration("twice", ADD, [(0, K.add_core())]))
+        x, y = numbers(40_000)  # four of these fill most of the memory
+        out = np.zeros(40_000, np.float32)
+        for _ in range(5):
+            chip.run_args(0, host_args(x, y, out))
+            assert np.array_equal(out, 2 * (x + y))

@@ -1,0 +1,94 @@
+"""FAIL-LOUD: nothing fails in silence."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simpler_ref import TaskError, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TaskState
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import Driver, key, make_args, reads, updates
+
+
+@pytest.mark.spec("FAIL-LOUD-1")
+@settings(max_examples=30)
+@given(
+    tasks=st.lists(
+        st.tuples(st.sampled_from([reads, updates]), st.integers(1, 4), st.booleans()), max_size=12
+    )
+)
+def test_a_run_knows_of_a_failure_exactly_if_some_task_did_not_complete(tasks):
+    driver = Driver()
+    try:
+        slots, fails = [], set()
+        for use, address, bad in tasks:
+            slots.append(driver.submit(use(address * 4096)))
+            if bad:
+                fails.add(slots[-1])
+        driver.settle()
+        states = {}
+        while busy := [driver.given(w) for w in range(2) if driver.given(w) != L.NONE]:
+            error = ValueError("no") if busy[0] in fails else None
+            driver.post_done(driver.worker_of(busy[0]), error)
+            driver.settle()
+        states = {slot: driver.state(slot) for slot in slots}
+        completed = all(state == TaskState.COMPLETED for state in states.values())
+        assert set(states.values()) <= {TaskState.COMPLETED, TaskState.FAILED}
+        assert (driver.mem[L.RUN_ERROR] == 0) == completed
+        assert completed == (not fails)
+    finally:
+        driver.close()
+
+
+@pytest.mark.spec("FAIL-LOUD-1")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("bad", [None, 0, 5, 9])
+def test_run_returns_only_if_every_task_is_done(mode, bad):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        done = w.share(np.zeros(10, np.int64))
+
+        def leaf(args):
+            if args.scalar(0) == args.scalar(1):
+                raise ValueError("bad")
+            done[args.scalar(0)] = 1
+
+        handle = w.register(leaf)
+
+        def orch_fn(orch, args, config):
+            for i in range(10):
+                scalars = [i, 99 if bad is None else bad]
+                orch.submit_sub(
+                    handle, make_args((key(4096 * (i % 2 + 1)), T.INOUT), scalars=scalars)
+                )
+
+        if bad is None:
+            assert w.run(orch_fn).tasks == 10
+            assert done.all()
+        else:
+            with pytest.raises(TaskError, match="bad"):
+                w.run(orch_fn)
+            assert not done[bad]
+
+
+@pytest.mark.spec("FAIL-LOUD-2")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_several_failures_are_raised_once(mode):
+    def leaf(args):
+        raise ValueError(f"bad {args.scalar(0)}")
+
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        bad, good = w.register(leaf), w.register(lambda: None)
+
+        def orch_fn(orch, args, config):
+            for i in range(6):
+                orch.submit_sub(bad, make_args(scalars=[i]))
+
+        with pytest.raises(TaskError, match=r"bad \d") as caught:
+            w.run(orch_fn)
+        assert w.run(lambda orch, *_: orch.submit_sub(good)).tasks == 1
+        assert w.run(lambda *_: None).tasks == 0
+        with pytest.raises(TaskError) as again:
+            w.run(orch_fn)
+        assert again.value is not caught.value

@@ -1,0 +1,88 @@
+"""FAIL-OUTCOME: how a task ends."""
+
+import os
+import signal
+
+import pytest
+
+import simpler_ref
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TaskState
+from tests.spec_rules import tables
+from tests.support import member, reads, writes
+
+ROWS = {row[0]: row[1:] for row in tables("FAIL-OUTCOME")[0]}
+
+
+@pytest.mark.spec("FAIL-OUTCOME-1")
+def test_the_outcomes_have_their_numbers():
+    assert {name: int(row[0]) for name, row in ROWS.items()} == {
+        name: getattr(L, name)
+        for name in ("SUCCESS", "TASK_FAILURE", "ENDPOINT_FAILURE", "SKIPPED")
+    }
+
+
+@pytest.mark.spec("FAIL-OUTCOME-2")
+@pytest.mark.parametrize("outcome", ["SUCCESS", "TASK_FAILURE", "ENDPOINT_FAILURE"])
+def test_the_outcome_decides_the_state_and_is_kept_if_it_is_a_failure(driver, outcome):
+    task = driver.submit(writes(4096))
+    after = driver.submit(reads(4096))
+    driver.settle()
+    worker = driver.worker_of(task)
+    if outcome == "ENDPOINT_FAILURE":
+        driver.kill(worker)
+    else:
+        driver.post_done(worker, ValueError("no") if outcome == "TASK_FAILURE" else None)
+    driver.settle()
+    assert driver.state(task) == TaskState[ROWS[outcome][1]]
+    assert driver.mem[L.RUN_ERROR] == getattr(L, outcome)
+    assert driver.state(after) == (TaskState.RUNNING if outcome == "SUCCESS" else TaskState.FAILED)
+
+
+def struck():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.spec("FAIL-OUTCOME-2")
+@pytest.mark.parametrize(
+    ("outcome", "leaf"), [("TASK_FAILURE", lambda: 1 // 0), ("ENDPOINT_FAILURE", struck)]
+)
+def test_the_run_raises_the_exception_of_the_table(outcome, leaf):
+    wanted = getattr(simpler_ref, ROWS[outcome][2])
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(leaf)
+        with pytest.raises(TaskError) as caught:
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert type(caught.value) is wanted
+
+
+@pytest.mark.spec("FAIL-OUTCOME-3")
+def test_a_member_that_is_skipped_is_not_what_the_run_raises(driver):
+    group = driver.submit_group(member(), member())
+    driver.settle()
+    first, second = driver.members(group)
+    driver.post_done(second, outcome=L.SKIPPED)
+    driver.settle()
+    assert driver.mem[L.RUN_ERROR] == L.SUCCESS
+    assert driver.state(group) == TaskState.RUNNING
+    driver.post_done(first, ValueError("no"))
+    driver.settle()
+    assert driver.mem[L.RUN_ERROR] == L.TASK_FAILURE
+    assert driver.state(group) == TaskState.FAILED
+
+
+@pytest.mark.spec("FAIL-OUTCOME-3")
+def test_a_group_raises_what_its_failed_member_did():
+    def leaf(args):
+        raise ValueError("member 0") if args.scalar(0) == 0 else SystemError("never")
+
+    with Worker(3, num_sub_workers=2) as w:
+        handle = w.register(leaf)
+        lists = [TaskArgs(), TaskArgs()]
+        for i, args in enumerate(lists):
+            args.add_scalar(i)
+
+        with pytest.raises(TaskError, match=r"ValueError: member 0|SystemError: never") as caught:
+            w.run(lambda orch, *_: orch.submit_sub_group(handle, lists))
+        assert not isinstance(caught.value, WorkerLostError)

@@ -1,0 +1,68 @@
+"""FAIL-TYPE: exceptions."""
+
+import builtins
+import os
+import signal
+
+import pytest
+
+import simpler_ref
+from simpler_ref import RemoteTraceback, TaskError, Worker, WorkerLostError, errors
+from tests.spec_rules import tables
+
+KINDS = [(name, bases) for name, bases, _ in tables("FAIL-TYPE")[0]]
+
+
+@pytest.mark.spec("FAIL-TYPE-1")
+@pytest.mark.parametrize(("name", "bases"), KINDS)
+def test_an_exception_is_what_the_table_says(name, bases):
+    kind = getattr(simpler_ref, name)
+    wanted = [base.strip("` ") for base in bases.split(",")]
+    assert kind.__bases__ == tuple(
+        getattr(errors, base, None) or getattr(builtins, base) for base in wanted
+    )
+
+
+@pytest.mark.spec("FAIL-TYPE-1")
+def test_the_table_has_every_exception_of_the_package():
+    there = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert {name for name, _ in KINDS} == there - {"RemoteTraceback"} | {"ChipError"}
+
+
+@pytest.mark.spec("FAIL-TYPE-2")
+def test_a_task_error_says_which_task_where_and_why():
+    def breaks(args):
+        raise KeyError("the reason")
+
+    with Worker(3, num_sub_workers=1) as w:
+        good, bad = w.register(lambda: None), w.register(breaks)
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(good)
+            orch.submit_sub(bad)
+
+        with pytest.raises(TaskError) as caught:
+            w.run(orch_fn)
+        error = caught.value
+        assert (error.task, error.callable_name, error.worker) == (1, breaks.__qualname__, 0)
+        assert error.pid == w.worker_pids()[0]
+        assert error.remote_traceback.rstrip().endswith("KeyError: 'the reason'")
+        assert isinstance(error.__cause__, RemoteTraceback)
+        assert error.__cause__.text == error.remote_traceback
+
+
+@pytest.mark.spec("FAIL-TYPE-3")
+@pytest.mark.parametrize(
+    ("leaf", "status"),
+    [(lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL), (lambda: os._exit(3), 3)],
+)
+def test_a_lost_worker_has_the_status_it_ended_with(leaf, status):
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(leaf)
+        with pytest.raises(WorkerLostError) as caught:
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+        assert caught.value.status == status

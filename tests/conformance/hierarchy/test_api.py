@@ -1,0 +1,103 @@
+"""HIER-API: the names a program uses."""
+
+import ast
+import importlib
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker
+from simpler_ref.native_chip import ChipCallable
+from simpler_ref.orchestrator import Orchestrator
+from simpler_ref.task_interface import TensorArgType as T
+from tests.chip_kernels import add_core
+from tests.spec_rules import tables
+from tests.support import make_args
+
+NAMES = [
+    (module, name) for module, names in tables("HIER-API")[0] for name in re.findall(r"\w+", names)
+]
+CALLS = [
+    (kind, call)
+    for row in tables("HIER-API")[1]
+    for kind, call in zip((Worker, Orchestrator), row, strict=True)
+]
+
+
+@pytest.mark.spec("HIER-API-1")
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_a_module_has_the_names_of_the_table(module, name):
+    assert hasattr(importlib.import_module(f"simpler_ref.{module}"), name)
+
+
+@pytest.mark.spec("HIER-API-2")
+@pytest.mark.parametrize(("kind", "call"), CALLS, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_method_has_the_parameters_of_the_table(kind, call):
+    (wanted,) = ast.parse(f"def {call}: ...").body
+    names = [one.arg for one in wanted.args.args]
+    defaults = [ast.literal_eval(value) for value in wanted.args.defaults]
+    only_by_name = {
+        one.arg: ast.literal_eval(value)
+        for one, value in zip(wanted.args.kwonlyargs, wanted.args.kw_defaults, strict=True)
+    }
+    _, *there = inspect.signature(getattr(kind, wanted.name)).parameters.values()
+    by_position = [one for one in there if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert [one.name for one in by_position] == names
+    assert [one.default for one in by_position][len(names) - len(defaults) :] == defaults
+    assert {one.name: one.default for one in there if one.kind is one.KEYWORD_ONLY} == only_by_name
+
+
+class Runs:
+    def run(self, callable, view, config):
+        callable()
+
+
+@pytest.mark.spec("HIER-API-3")
+def test_every_submit_returns_none():
+    w = Worker(3, num_sub_workers=1)
+    w.add_next_level(Runs())
+    with w:
+        handle = w.register(lambda: None)
+        results = []
+
+        def orch_fn(orch, args, config):
+            one = TaskArgs()
+            results.append(orch.submit_sub(handle))
+            results.append(orch.submit_sub(handle, one))
+            results.append(orch.submit_sub_group(handle, [one]))
+            results.append(orch.submit_next_level(handle, one, config, worker=0))
+            results.append(orch.submit_next_level_group(handle, [one], config, workers=[0]))
+
+        assert w.run(orch_fn).tasks == 5
+        assert results == [None] * 5
+
+
+@pytest.mark.spec("HIER-API-4")
+def test_run_says_how_long_it_took_and_what_there_was():
+    with Worker(3, num_sub_workers=1) as w:
+        x = w.share(np.zeros(1, np.int64))
+        add = w.register(lambda args: np.add(x, 1, out=x))
+
+        def orch_fn(orch, args, config):
+            orch.alloc((5000,), np.uint8)
+            for _ in range(3):
+                orch.submit_sub(add, make_args((x, T.INOUT)))
+
+        timing = w.run(orch_fn)
+        assert timing.host_wall_ns > 0
+        assert timing.device_wall_ns == 0, "there is no chip"
+        assert (timing.tasks, timing.edges) == (4, 2)
+        assert timing.ring_peak_bytes == (5 * 1024, 0, 0, 0)
+
+
+@pytest.mark.spec("HIER-API-4")
+def test_the_time_on_chips_is_that_of_the_run():
+    with Worker(2, device_id=0) as w:
+        arrays = [w.share(np.ones(100, np.float32)) for _ in range(3)]
+        handle = w.register(ChipCallable.from_kernel(add_core()))
+        args = make_args(*((array, T.INOUT) for array in arrays))
+        first, second = w.run(handle, args), w.run(handle, args)
+        for timing in (first, second):
+            assert 0 < timing.device_wall_ns < timing.host_wall_ns

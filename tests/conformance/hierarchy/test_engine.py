@@ -1,0 +1,152 @@
+"""HIER-ENGINE: each Worker by itself."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, Worker
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import make_args
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+@pytest.fixture
+def tree():
+    """Return a function that makes (a Worker of level 4, the Worker below it)."""
+    made = []
+
+    def make(mode):
+        below = Worker(3, num_sub_workers=1)
+        above = Worker(4, num_sub_workers=1, child_mode=mode)
+        above.add_worker(below)
+        made.append(above)
+        return above, below
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+@pytest.mark.spec("HIER-ENGINE-1")
+@MODES
+def test_a_nested_run_starts_as_if_it_were_alone(tree, mode):
+    above, _ = tree(mode)
+    above.init()
+    seen = above.share(np.full((2, 5), -1, np.int64))
+
+    def nested(orch, args, config):
+        tops = [orch.ring.heap_top(ring) for ring in range(4)]
+        row = orch.ring.next_task_id(), orch.live_tasks(), sum(tops), orch.ring.heap_base(0)
+        with orch.scope():
+            offset = orch.alloc((100,), np.uint8).data - orch.ring.heap_base(1)
+        seen[args.scalar(0)] = *row, offset
+
+    handle = above.register(nested)
+
+    def orch_fn(orch, args, config):
+        bases.append(orch.ring.heap_base(0))
+        with orch.scope(), orch.scope():
+            orch.alloc((5000,), np.uint8)
+            for i in range(2):
+                orch.submit_next_level(handle, make_args(scalars=[i]))
+                orch.alloc((3000,), np.uint8)
+
+    bases = []
+    assert above.run(orch_fn).tasks == 5
+    assert seen[:, [0, 1, 2, 4]].tolist() == [[0, 0, 0, 0]] * 2
+    assert bases[0] not in seen[:, 3]
+
+
+@pytest.mark.spec("HIER-ENGINE-2")
+@MODES
+def test_a_nested_task_has_no_edge_to_a_task_above_and_finds_what_that_wrote(tree, mode):
+    above, below = tree(mode)
+    above.init()
+    x, edges = above.share(np.zeros(1, np.int64)), above.share(np.full(1, -1, np.int64))
+    write = above.register(lambda args: args.tensor(0).numpy().fill(7))
+    double = below.register(lambda args: np.multiply(x, 2, out=x))
+
+    def nested(orch, args, config):
+        orch.submit_sub(double, make_args((args.tensor(0), T.INOUT)))
+        edges[0] = orch._engine.mem[L.EDGE_COUNT]
+
+    handle = above.register(nested)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(write, make_args((x, T.INOUT)))
+        orch.submit_next_level(handle, make_args((x, T.INOUT)))
+
+    assert above.run(orch_fn).edges == 1
+    assert (x[0], edges[0]) == (14, 0)
+
+
+@pytest.mark.spec("HIER-ENGINE-3")
+@MODES
+def test_what_nested_tasks_have_written_is_there_for_consumers_above(tree, mode):
+    above, below = tree(mode)
+    above.init()
+    x, found = above.share(np.zeros(1000, np.int64)), above.share(np.zeros(1, np.int64))
+    fill = below.register(lambda args: args.tensor(0).numpy().fill(args.scalar(0)))
+    add_up = above.register(lambda args: found.fill(args.tensor(0).numpy().sum()))
+
+    def nested(orch, args, config):
+        for block in range(10):
+            part = x[block * 100 : block * 100 + 100]
+            orch.submit_sub(fill, make_args((part, T.OUTPUT_EXISTING), scalars=[block]))
+
+    handle = above.register(nested)
+
+    def orch_fn(orch, args, config):
+        orch.submit_next_level(handle, make_args((x, T.OUTPUT_EXISTING)))
+        orch.submit_sub(add_up, make_args((x, T.INPUT)))
+
+    above.run(orch_fn)
+    assert found[0] == 100 * sum(range(10))
+
+
+@pytest.mark.spec("HIER-ENGINE-4")
+@MODES
+def test_a_worker_runs_within_the_orch_function_of_another(mode):
+    with (
+        Worker(3, num_sub_workers=1, child_mode=mode) as one,
+        Worker(3, num_sub_workers=1, child_mode=mode) as other,
+    ):
+        x = one.share(np.zeros(2, np.int64))
+        y = other.share(np.zeros(2, np.int64))
+        ones = one.register(lambda args: np.add(x, 1, out=x))
+        others = other.register(lambda args: np.add(y, 1, out=y))
+        timings = []
+
+        def inner(orch, args, config):
+            orch.submit_sub(others, make_args((y, T.INOUT)))
+
+        def outer(orch, args, config):
+            for _ in range(3):
+                orch.submit_sub(ones, make_args((x, T.INOUT)))
+                timings.append(other.run(inner))
+
+        assert one.run(outer).tasks == 3
+        assert [timing.tasks for timing in timings] == [1, 1, 1]
+        assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
+
+
+@pytest.mark.spec("HIER-ENGINE-4")
+@MODES
+def test_the_failure_of_one_worker_is_not_that_of_another(mode):
+    with (
+        Worker(3, num_sub_workers=1, child_mode=mode) as one,
+        Worker(3, num_sub_workers=1, child_mode=mode) as other,
+    ):
+        x = one.share(np.zeros(1, np.int64))
+        adds = one.register(lambda args: np.add(x, 1, out=x))
+        fails = other.register(lambda: 1 // 0)
+
+        def outer(orch, args, config):
+            orch.submit_sub(adds, make_args((x, T.INOUT)))
+            with pytest.raises(TaskError, match="ZeroDivisionError"):
+                other.run(lambda inner, *_: inner.submit_sub(fails))
+            orch.submit_sub(adds, make_args((x, T.INOUT)))
+
+        assert one.run(outer).tasks == 2
+        assert x[0] == 2

@@ -1,0 +1,147 @@
+"""FLOW-BUILD: what the caller fills in."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import task_interface as ti
+from simpler_ref.shared_arrays import create_region
+from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
+from simpler_ref.task_interface import TensorArgType as T
+
+tensors = st.builds(
+    ContinuousTensor.make,
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 4000), max_size=5),
+    st.sampled_from(list(DataType)),
+    st.booleans(),
+)
+
+
+@pytest.mark.spec("FLOW-BUILD-1")
+@given(
+    given_tensors=st.lists(st.tuples(tensors, st.sampled_from(list(T))), max_size=6),
+    scalars=st.lists(st.integers(0, 2**64 - 1), max_size=6),
+)
+def test_arguments_are_what_was_added_in_order(given_tensors, scalars):
+    args = TaskArgs()
+    for tensor, tag in given_tensors:
+        args.add_tensor(tensor, tag)
+    for value in scalars:
+        args.add_scalar(value)
+    assert (args.tensor_count(), args.scalar_count()) == (len(given_tensors), len(scalars))
+    assert len(args) == len(given_tensors) + len(scalars)
+    for i, (tensor, tag) in enumerate(given_tensors):
+        assert (args.tensor(i), args.tag(i)) == (tensor, tag)
+    assert [args.scalar(i) for i in range(len(scalars))] == scalars
+    args.clear()
+    assert len(args) == 0
+    for look, what in ((args.tensor, "tensor"), (args.tag, "tag"), (args.scalar, "scalar")):
+        with pytest.raises(IndexError, match=what):
+            look(0)
+
+
+@pytest.mark.spec("FLOW-BUILD-2")
+def test_a_tag_can_be_set_and_changes_nothing_else():
+    tensor = ContinuousTensor.make(4096, (2, 3), DataType.INT16)
+    args = TaskArgs()
+    args.add_tensor(tensor)
+    assert args.tag(0) == T.INPUT
+    args.set_tag(0, T.INOUT)
+    assert (args.tag(0), args.tensor(0)) == (T.INOUT, tensor)
+    for bad in (5, -1, "INPUT", None):
+        with pytest.raises(ValueError, match="no TensorArgType"):
+            args.set_tag(0, bad)
+        with pytest.raises(ValueError, match="no TensorArgType"):
+            args.add_tensor(tensor, bad)
+    assert (len(args), args.tag(0)) == (1, T.INOUT)
+    for index in (1, -1):
+        with pytest.raises(IndexError, match="tag index"):
+            args.set_tag(index, T.INPUT)
+
+
+@pytest.mark.spec("ORCH-MISUSE-4")
+def test_tensors_come_before_scalars():
+    args = TaskArgs()
+    args.add_scalar(1)
+    with pytest.raises(RuntimeError, match="cannot add tensor after scalar"):
+        args.add_tensor(ContinuousTensor.make(4096, (1,), DataType.INT8))
+
+
+@pytest.mark.spec("FLOW-BUILD-3")
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        (0, 0),
+        (1, 1),
+        (True, 1),
+        (2**64 - 1, 2**64 - 1),
+        (-1, 2**64 - 1),
+        (-(2**63), 2**63),
+        (1.0, 0x3FF0000000000000),
+        (-0.0, 0x8000000000000000),
+        (float("inf"), 0x7FF0000000000000),
+        (np.float64(1.0), 0x3FF0000000000000),
+        (np.float32(1.0), 0x3F800000),
+        (ctypes.c_float(1.0), 0x3F800000),
+        (ctypes.c_double(1.0), 0x3FF0000000000000),
+        (ctypes.c_int32(-1), 2**64 - 1),
+        (np.int8(-1), 2**64 - 1),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), 1),
+    ],
+)
+def test_a_scalar_becomes_64_bits(value, bits):
+    assert ti.scalar_to_uint64(value) == bits
+    args = TaskArgs()
+    args.add_scalar(value)
+    assert args.scalar(0) == bits
+
+
+@pytest.mark.spec("FLOW-BUILD-3")
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1])
+def test_a_scalar_that_does_not_fit_64_bits_is_refused(value):
+    args = TaskArgs()
+    with pytest.raises(OverflowError, match="does not fit"):
+        args.add_scalar(value)
+    assert len(args) == 0
+
+
+@pytest.mark.spec("FLOW-BUILD-4")
+@given(value=st.floats(allow_nan=False))
+def test_a_float_comes_back_as_it_was(value):
+    args = TaskArgs()
+    args.add_scalar(value)
+    assert struct.pack("<d", args.scalar_float(0)) == struct.pack("<d", value)
+
+
+@pytest.mark.spec("FLOW-BUILD-5")
+def test_what_is_no_array_is_no_argument():
+    args = TaskArgs()
+    for thing in (None, 3, "text", [1, 2], memoryview(b"abc")):
+        with pytest.raises(TypeError, match="expected a ContinuousTensor or an array"):
+            args.add_tensor(thing)
+    assert len(args) == 0
+
+
+@pytest.mark.spec("FLOW-BUILD-5", "ORCH-MISUSE-2", "ORCH-MISUSE-3")
+def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
+    shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
+    tensor = ti.make_tensor(shared)
+    assert (tensor.data, tensor.shapes, tensor.dtype) == (
+        shared.ctypes.data,
+        (3, 4),
+        DataType.INT16,
+    )
+    with pytest.raises(ValueError, match="not contiguous"):
+        ti.make_tensor(shared[:, ::2])
+    with pytest.raises(ValueError, match="private to this process"):
+        ti.make_tensor(np.zeros(3, np.float32))
+    with pytest.raises(TypeError, match="cannot be passed"):
+        ti.make_tensor(shared.view(np.dtype(">i2")))

@@ -1,0 +1,168 @@
+"""FLOW-DATA: numbers and tensors."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import task_interface as ti
+from simpler_ref.callable_identity import CallableKind, TargetNamespace
+from simpler_ref.task_interface import ContinuousTensor, DataType
+from simpler_ref.task_interface import TensorArgType as T
+from tests.spec_rules import tables
+
+NUMPY = {
+    DataType.FLOAT32: np.float32,
+    DataType.FLOAT16: np.float16,
+    DataType.INT32: np.int32,
+    DataType.INT16: np.int16,
+    DataType.INT8: np.int8,
+    DataType.UINT8: np.uint8,
+    DataType.INT64: np.int64,
+    DataType.UINT64: np.uint64,
+    DataType.UINT16: np.uint16,
+    DataType.UINT32: np.uint32,
+    DataType.BOOL: np.bool_,
+}
+
+
+tensors = st.builds(
+    ContinuousTensor.make,
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 4000), max_size=5),
+    st.sampled_from(list(DataType)),
+    st.booleans(),
+)
+
+
+@pytest.mark.spec("FLOW-DATA-1")
+def test_element_types_have_the_numbers_and_sizes_of_the_table():
+    rows = [row[i : i + 3] for row in tables("FLOW-DATA")[0] for i in (0, 3)]
+    assert {name: (int(n), int(size)) for name, n, size in rows} == {
+        kind.name: (int(kind), ti.get_element_size(kind)) for kind in DataType
+    }
+
+
+@pytest.mark.spec("FLOW-DATA-2")
+def test_the_enumerations_have_the_values_of_the_table():
+    kinds = (
+        *(ti.TensorArgType, ti.ArgDirection, ti.WorkerType, ti.TaskState, ti.MailboxState),
+        *(CallableKind, TargetNamespace),
+    )
+    for kind, (name, values) in zip(kinds, tables("FLOW-DATA")[1], strict=True):
+        assert name == kind.__name__
+        first, *_ = names = values.split(", ")
+        start = int(first.split()[1]) if " " in first else 0
+        assert [one.name for one in kind] == [text.split()[0] for text in names]
+        assert list(map(int, kind)) == list(range(start, start + len(names)))
+
+
+@pytest.mark.spec("FLOW-DATA-3")
+@given(tensor=tensors)
+def test_a_tensor_survives_its_wire_form(tensor):
+    padded = [*tensor.shapes, 0, 0, 0, 0, 0][:5]
+    expected = struct.pack(
+        "<Q5IIBB6x", tensor.data, *padded, tensor.ndims, tensor.dtype, tensor.child_memory
+    )
+    assert tensor._wire == expected
+    assert ContinuousTensor._from_wire(expected) == tensor
+    assert hash(ContinuousTensor._from_wire(expected)) == hash(tensor)
+
+
+@pytest.mark.spec("FLOW-DATA-3")
+@given(tensor=tensors, tag=st.sampled_from(list(T)))
+def test_a_tag_rides_in_the_padding_and_nowhere_else(tensor, tag):
+    tagged = tensor._wires[tag]
+    assert len(tagged) == 40
+    assert tagged[34] == tag
+    assert tagged[:34] + bytes(6) == tensor._wire
+
+
+@pytest.mark.spec("FLOW-DATA-5")
+@given(tensor=tensors)
+def test_the_bytes_of_a_tensor_are_its_elements_times_their_size(tensor):
+    assert tensor.nbytes() == math.prod(tensor.shapes) * ti.get_element_size(tensor.dtype)
+
+
+@pytest.mark.spec("FLOW-DATA-5")
+def test_a_tensor_without_dimensions_has_one_element():
+    assert ContinuousTensor.make(4096, (), DataType.INT32).nbytes() == 4
+
+
+@pytest.mark.spec("FLOW-DATA-4")
+@pytest.mark.parametrize(
+    ("data", "shapes", "dtype", "word"),
+    [
+        (-1, (1,), DataType.INT8, "-1"),
+        (2**64, (1,), DataType.INT8, str(2**64)),
+        (0, (1, 1, 1, 1, 1, 1), DataType.INT8, "at most 5"),
+        (0, (-1,), DataType.INT8, "outside"),
+        (0, (2**32,), DataType.INT8, "outside"),
+        (0, (2**31, 2**31), DataType.INT8, "address space"),
+        (0, (1,), 12, "12"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
+    with pytest.raises(ValueError, match=word):
+        ContinuousTensor.make(data, shapes, dtype)
+
+
+@pytest.mark.spec("FLOW-DATA-5")
+def test_a_tensor_cannot_be_changed():
+    tensor = ContinuousTensor.make(4096, (2,), DataType.INT8)
+    for name in ("data", "shapes", "dtype", "child_memory"):
+        with pytest.raises(AttributeError, match="cannot be changed"):
+            setattr(tensor, name, getattr(tensor, name))
+
+
+@pytest.mark.spec("FLOW-DATA-6")
+@pytest.mark.parametrize("dtype", NUMPY, ids=lambda dtype: dtype.name)
+def test_a_view_is_the_memory_itself(dtype):
+    memory = np.zeros((3, 4), NUMPY[dtype])
+    tensor = ContinuousTensor.make(memory.ctypes.data, memory.shape, dtype)
+    view = tensor.numpy()
+    assert (view.shape, view.dtype) == (memory.shape, memory.dtype)
+    view[1, 2] = 1
+    assert memory[1, 2] == 1
+    assert memory.sum() == 1
+
+
+@pytest.mark.spec("FLOW-DATA-6")
+def test_a_tensor_without_memory_of_the_host_has_no_view():
+    with pytest.raises(ValueError, match="no memory yet"):
+        ContinuousTensor.make(0, (3,), DataType.INT8).numpy()
+    with pytest.raises(ValueError, match="next-level"):
+        ContinuousTensor.make(4096, (3,), DataType.INT8, True).numpy()
+    assert ContinuousTensor.make(0, (0, 3), DataType.INT8).numpy().shape == (0, 3)
+
+
+@pytest.mark.spec("FLOW-DATA-7")
+@pytest.mark.parametrize("dtype", DataType, ids=lambda dtype: dtype.name)
+def test_element_types_have_a_size_and_a_name(dtype):
+    if dtype in NUMPY:
+        assert ti.get_element_size(dtype) == np.dtype(NUMPY[dtype]).itemsize
+        assert ti.numpy_dtype(dtype) == np.dtype(NUMPY[dtype])
+        for same in (NUMPY[dtype], np.dtype(NUMPY[dtype]), np.dtype(NUMPY[dtype]).name, dtype):
+            assert ti.to_dtype(same) is dtype
+    assert ti.get_dtype_name(dtype) == dtype.name
+    assert ti.to_dtype(int(dtype)) is dtype
+
+
+@pytest.mark.spec("FLOW-DATA-7")
+def test_bfloat16_is_two_bytes_and_known_by_name():
+    assert ti.get_element_size(DataType.BFLOAT16) == 2
+    assert ti.to_dtype("torch.bfloat16") is DataType.BFLOAT16
+
+
+@pytest.mark.spec("FLOW-DATA-7")
+@pytest.mark.parametrize(
+    "bad", [np.float64, np.complex64, np.dtype(">i4"), "U3", "nonsense", object, None, []]
+)
+def test_a_type_that_no_tensor_can_have_is_refused(bad):
+    with pytest.raises(TypeError, match="cannot be passed to a task"):
+        ti.to_dtype(bad)

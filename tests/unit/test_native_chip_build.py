@@ -1,0 +1,45 @@
+"""The native part of the package: its build, its settings, and what the compiler says."""
+
+import subprocess
+
+import pytest
+
+from simpler_ref.native_chip import ChipError, ChipWorker, KernelCompileError, compile_kernel
+from simpler_ref.native_chip.abi import INCLUDE_DIR
+
+
+@pytest.mark.parametrize("name", ["SIMPLER_SIM_CORES", "SIMPLER_SIM_DEVICE_MEMORY"])
+@pytest.mark.parametrize("value", ["0", "-3", "many", "9" * 30])
+def test_settings_that_cannot_be_are_refused(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ChipError, match=f'{name} is "{value}"; give a number'):
+        ChipWorker().init()
+
+
+def test_a_missing_build_says_what_to_do(monkeypatch, tmp_path):
+    from simpler_ref.native_chip import chip_worker
+
+    monkeypatch.setattr(chip_worker, "_RUNTIME", tmp_path / "_runtime.so")
+    with pytest.raises(RuntimeError, match=r"native part not built: .* `pip install .`"):
+        ChipWorker()
+
+
+def test_the_compilers_complaint_is_passed_on(monkeypatch):
+    with pytest.raises(KernelCompileError, match="nonsense"):
+        compile_kernel("int nonsense nonsense;")
+    with pytest.raises(KernelCompileError, match=r"undefined reference to .*not_here"):
+        compile_kernel("int not_here(void); int here(void) { return not_here(); }")
+    with pytest.raises(TypeError, match="must be a str"):
+        compile_kernel(b"")
+    monkeypatch.setenv("CC", "no-such-compiler -O3")
+    with pytest.raises(KernelCompileError, match=r"'no-such-compiler' cannot be run .* CC"):
+        compile_kernel("")
+
+
+def test_the_sources_compile_without_a_warning():
+    sources = sorted(map(str, (INCLUDE_DIR.parent / "src").glob("*.c")))
+    strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    done = subprocess.run(
+        ["cc", *strict, f"-I{INCLUDE_DIR}", *sources], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
