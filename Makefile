@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test spec lint bench bench-compare bench-peers docs clean
+.PHONY: demo test spec mutants lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -23,6 +23,9 @@ test: $(STAMP) lint
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
+
+mutants: $(STAMP)
+	@$(BIN)/python -m tests.mutation
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "layouts",
+    "mutants",
     "peers_page",
     "rule_coverage",
     "rule_links",

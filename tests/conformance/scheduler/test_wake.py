@@ -365,6 +365,41 @@ def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns,
 
 
 # ---------------------------------------------------------------- no poll saves a wake
+def times_asleep(thread):
+    """Return how often a thread has gone to sleep so far."""
+    with open(f"/proc/self/task/{thread.native_id}/status") as status:
+        (line,) = [line for line in status if line.startswith("voluntary_ctxt_switches")]
+    return int(line.split()[1])
+
+
+def assert_that_it_sleeps_on(thread):
+    wait_until(lambda: asleep(thread))
+    before = times_asleep(thread)
+    threading.Event().wait(0.1)
+    assert times_asleep(thread) - before <= 1, "it looks again and again"
+
+
+@pytest.mark.spec("SCHED-WAKE-3")
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(timer_ns):
+    with Parked(timer_ns) as parked:
+        parked.park()
+        assert_that_it_sleeps_on(parked.thread)
+
+
+@pytest.mark.spec("SCHED-WAKE-3")
+def test_a_parked_worker_sleeps_until_it_is_woken(driver):
+    driver.mem[L.SPIN_NS] = 0
+    worker = threading.Thread(target=driver.x.park_and_receive, args=(driver.mem, 0))
+    worker.start()
+    try:
+        wait_until(lambda: driver.word(0, L.W_PARKED) == 1)
+        assert_that_it_sleeps_on(worker)
+    finally:
+        driver.k.request_stop(driver.mem, 0)
+        worker.join(DEADLINE_S)
+
+
 @pytest.fixture
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""

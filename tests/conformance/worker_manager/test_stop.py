@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskArgs, Worker, WorkerStartError
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import DEADLINE_S, Driver, wait_until
@@ -42,6 +42,28 @@ def test_close_leaves_no_process_and_no_thread(outer, inner, used):
     assert psutil.Process().children(recursive=True) == []
     assert set(threading.enumerate()) <= before
     w.close()
+
+
+@pytest.mark.spec("WM-STOP-1")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("of", ["a task", "the orch function"])
+def test_close_after_a_failure_leaves_no_process_and_no_thread(mode, of):
+    before = set(threading.enumerate())
+    w = Worker(3, num_sub_workers=2, child_mode=mode)
+    w.init()
+    handle = w.register(lambda: 1 / 0)
+
+    def orch_fn(orch, *_):
+        orch.submit_sub(handle)
+        if of == "the orch function":
+            raise LookupError
+
+    with pytest.raises((TaskError, LookupError)):
+        w.run(orch_fn)
+    w.close()
+    assert psutil.Process().children(recursive=True) == []
+    assert set(threading.enumerate()) <= before
+    w.close()  # not forgotten, and yet nothing of it is left
 
 
 @pytest.mark.spec("WM-STOP-1", "WM-LOOP-4")

@@ -1,0 +1,370 @@
+"""The faults that implementations of this design have really had, each as a small change of the source.
+
+Every fault names tests that fail with it. The texts must stand in their files exactly once, so a change
+of the source that a fault was made for is noticed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Patch(NamedTuple):
+    """Text of a file of the package, and what stands there instead."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Fault(NamedTuple):
+    """A fault, and the tests that catch it: each of them fails, or hangs if `hangs` says so."""
+
+    name: str
+    what: str
+    patches: tuple[Patch, ...]
+    caught_by: tuple[str, ...]
+    hangs: bool = False
+
+
+ORCH = "tests/conformance/orchestrator"
+SCHED = "tests/conformance/scheduler"
+WM = "tests/conformance/worker_manager"
+
+FAULTS = (
+    Fault(
+        "early-ready",
+        "A producer that is done before it is wired counts as one of the live ones: its consumer is "
+        "READY while others still run.",
+        (
+            Patch(
+                "jit/graph.py",
+                "            mem[slot + L.S_FANIN] += 1\n",
+                "            mem[slot + L.S_FANIN] += 1\n"
+                "        elif waits:\n"
+                "            release_fanin(mem, slot)\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_ready.py::"
+            "test_whenever_its_producers_complete_a_task_becomes_ready_once_and_with_the_last",
+        ),
+    ),
+    Fault(
+        "released-twice",
+        "A producer that completes releases each of its consumers twice.",
+        (
+            Patch(
+                "jit/graph.py",
+                "            release_fanin(mem, consumer)\n",
+                "            release_fanin(mem, consumer)\n"
+                "            release_fanin(mem, consumer)\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_ready.py::"
+            "test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready",
+        ),
+    ),
+    Fault(
+        "lost-wake",
+        "A draining thread announces that it parks and does not look again; the limit of its sleep "
+        "hides that.",
+        (
+            Patch(
+                "jit/schedule.py",
+                "        if not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE:\n",
+                "        if True:\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_wake.py::"
+            "test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked",
+        ),
+        hangs=True,
+    ),
+    Fault(
+        "polling",
+        "The Scheduler thread parks without a look at the work, and a poll every millisecond hides that.",
+        (
+            Patch("jit/schedule.py", "not has_work(mem) and held(mem)", "held(mem)"),
+            Patch(
+                "jit/schedule.py",
+                "        timeout = -1\n        since",
+                "        timeout = 1_000_000\n        since",
+            ),
+        ),
+        (f"{SCHED}/test_wake.py::test_a_parked_scheduler_thread_sleeps_until_it_is_woken",),
+    ),
+    Fault(
+        "parked-ring",
+        "A ring that holds nothing stays where its cursor stands, and refuses what would fit it.",
+        (
+            Patch("jit/ring.py", " or (top == tail and cursor > 0)", ""),
+            Patch("jit/ring.py", "        if top == tail:  #", "        if False:  #"),
+            Patch("jit/ring.py", "        if alive == end:\n", "        if False:\n"),
+        ),
+        (f"{ORCH}/test_ring.py::test_a_live_task_without_bytes_does_not_park_the_ring",),
+    ),
+    Fault(
+        "group-overtaken",
+        "A group that cannot be placed goes to the end of its queue, behind single tasks.",
+        (
+            Patch(
+                "jit/dispatch.py",
+                " pop_pinned, ready_empty",
+                " pop_pinned, push_ready, ready_empty",
+            ),
+            Patch(
+                "jit/dispatch.py",
+                "                    mem[L.STUCK_SINCE + kind] = now_ns()\n                break\n",
+                "                    mem[L.STUCK_SINCE + kind] = now_ns()\n"
+                "                drop_first_ready(mem, kind)\n"
+                "                push_ready(mem, kind, slot)\n"
+                "                if mem[first_ready(mem, kind) + L.S_MEMBERS] != 0:\n"
+                "                    break\n",
+            ),
+        ),
+        (f"{WM}/test_place.py::test_later_single_tasks_do_not_overtake_a_group_that_waits",),
+    ),
+    Fault(
+        "erased-shutdown",
+        "A worker that writes its answer erases a request to stop.",
+        (
+            Patch(
+                "jit/mailbox.py",
+                "    exchange(mem, served(mem, w), state | error << 32)\n",
+                "    exchange(mem, served(mem, w), state | error << 32)\n"
+                "    store(mem, w + L.W_SHUTDOWN, 0)\n",
+            ),
+        ),
+        (f"{SCHED}/test_mail.py::test_a_worker_stops_after_its_task_whose_answer_counts",),
+    ),
+    Fault(
+        "blob-too-large",
+        "Arguments larger than a mailbox are written over what stands behind it.",
+        (
+            Patch(
+                "jit/submit.py",
+                "    if not fits_mailbox(words, counts, members):\n",
+                "    if False:\n",
+            ),
+        ),
+        (
+            f"{ORCH}/test_misuse.py::test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused",
+        ),
+    ),
+    Fault(
+        "orphans",
+        "The processes of a program that died live on, one of them at full CPU.",
+        (
+            Patch("fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
+            Patch(
+                "fork_server.py",
+                "                if fd == self.parent_fd:\n                    self.end_all()\n"
+                "                elif",
+                "                if fd == self.parent_fd:\n                    continue\n"
+                "                elif",
+            ),
+            Patch(
+                "fork_server.py",
+                "        if len(raw) < REQUEST.size:\n            self.end_all()\n",
+                "        if len(raw) < REQUEST.size:\n            return\n",
+            ),
+        ),
+        (f"{SCHED}/test_death.py::test_when_the_parent_dies_every_process_it_started_ends",),
+        hangs=True,
+    ),
+    Fault(
+        "leaking-close",
+        "close() after a failed run leaves the worker processes behind.",
+        (
+            Patch(
+                "worker.py",
+                "            _take_down(self._runtime)  #",
+                "            if not self._runtime.engine.mem[L.RUN_ERROR]:\n"
+                "                _take_down(self._runtime)  #",
+            ),
+        ),
+        (f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",),
+    ),
+    Fault(
+        "silent-success",
+        "A task that failed counts as done.",
+        (
+            Patch(
+                "jit/collect.py",
+                "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32\n",
+                "        outcome = L.SUCCESS\n",
+            ),
+        ),
+        (f"{SCHED}/test_complete.py::test_of_a_chain_of_failures_run_raises_the_first",),
+    ),
+    Fault(
+        "freed-under-a-reader",
+        "A producer is pinned when its consumer is wired and not when it is submitted: its slot and "
+        "its memory may be gone by then.",
+        (
+            Patch(
+                "jit/submit.py",
+                "    if not pin(mem, producer):\n",
+                "    if mem[producer + L.S_STATE] == L.CONSUMED:\n",
+            ),
+            Patch(
+                "jit/graph.py",
+                "    kind_of,\n    release_ref,\n",
+                "    kind_of,\n    pin,\n    release_ref,\n",
+            ),
+            Patch(
+                "jit/graph.py",
+                "        producer = int(mem[edge + L.EDGE_PRODUCER])\n        state",
+                "        producer = int(mem[edge + L.EDGE_PRODUCER])\n"
+                "        pin(mem, producer)\n        state",
+            ),
+        ),
+        (
+            f"{ORCH}/test_pin.py::"
+            "test_a_producer_done_and_out_of_scope_before_wiring_waits_for_its_consumer",
+        ),
+    ),
+    Fault(
+        "invisible-buffers",
+        "Memory that was allocated after the fork is taken, though no worker can see it.",
+        (
+            Patch(
+                "worker.py",
+                "        if self.scheduler is not None and covers(",
+                "        if False and covers(",
+            ),
+        ),
+        (
+            f"{ORCH}/test_misuse.py::"
+            "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
+        ),
+    ),
+    Fault(
+        "spinning-for-ever",
+        "A worker that waits neither offers its core nor parks: with more of them than cores, who is "
+        "waited for does not get to run.",
+        (
+            Patch(
+                "jit/mailbox.py",
+                "        elif now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
+                "",
+            ),
+            Patch(
+                "jit/mailbox.py",
+                "            offer_core(mem, w + L.W_PATIENCE)\n",
+                "            pause()\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_mail.py::"
+            "test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park",
+        ),
+        hangs=True,
+    ),
+    Fault(
+        "erased-newer-key",
+        "A task that is reclaimed erases the key of a newer producer.",
+        (
+            Patch(
+                "jit/tensormap.py",
+                "    if mem[entry + L.E_SLOT] != slot:\n        return False\n",
+                "",
+            ),
+        ),
+        (f"{ORCH}/test_map.py::test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone",),
+    ),
+    Fault(
+        "no-sub-workers",
+        "A sub task of a Worker without sub workers waits for ever.",
+        (
+            Patch(
+                "worker.py",
+                "        if self._subs:\n            subs =",
+                "        if True:\n            subs =",
+            ),
+            Patch(
+                "jit/dispatch.py",
+                "                if any_usable(mem, kind, 1):\n",
+                "                if True:\n",
+            ),
+        ),
+        (
+            f"{ORCH}/test_misuse.py::test_a_submit_without_sub_workers_is_refused_instead_of_waiting",
+        ),
+    ),
+    Fault(
+        "group-larger-than-pool",
+        "A group with more members than its pool has workers waits for ever.",
+        (
+            Patch(
+                "orchestrator.py",
+                "        if len(members) > self._room[pool]:\n",
+                "        if False:\n",
+            ),
+            Patch(
+                "jit/dispatch.py", "    if not any_usable(mem, kind, members):\n", "    if False:\n"
+            ),
+        ),
+        (f"{WM}/test_group.py::test_groups_that_cannot_be_are_refused_and_change_nothing",),
+    ),
+    Fault(
+        "worker-minus-two",
+        "A task for worker −2 is accepted.",
+        (Patch("orchestrator.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),),
+        (f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",),
+        hangs=True,
+    ),
+    Fault(
+        "run-inside-run",
+        "A run inside an orchestration function is accepted.",
+        (
+            Patch(
+                "worker.py",
+                "                if self._running:\n                    raise",
+                "                if False:\n                    raise",
+            ),
+        ),
+        (f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",),
+    ),
+    Fault(
+        "scope-left-open",
+        "A run that fails leaves a scope open, and the next run begins inside it.",
+        (
+            Patch(
+                "jit/entries.py",
+                "    while submit.close_scope(mem) == L.OK:\n        pass\n    return L.OK\n",
+                "    while submit.close_scope(mem) == L.OK:\n        pass\n"
+                "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
+            ),
+            Patch(
+                "worker.py",
+                "        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
+                "        if mem[L.NEXT_TASK_ID]:\n",
+            ),
+        ),
+        (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),
+    ),
+    Fault(
+        "stale-orchestrator",
+        "An Orchestrator that somebody has kept accepts tasks after its run.",
+        (
+            Patch(
+                "orchestrator.py",
+                "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n",
+                "        pass\n",
+            ),
+            Patch("jit/entries.py", "    mem[L.ORCH_THREAD] = 0\n", ""),
+        ),
+        (f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",),
+    ),
+    Fault(
+        "idle-burn",
+        "A worker without a task looks at its mailbox for ever instead of sleeping.",
+        (Patch("jit/mailbox.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),),
+        (f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",),
+        hangs=True,
+    ),
+)

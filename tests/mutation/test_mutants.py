@@ -1,0 +1,63 @@
+"""The tests catch the faults that such programs have really had: each is put in, and must be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import mutants
+from .faults import FAULTS, Fault, Patch
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """Give a copy of package and tests, for faults to be put into."""
+    return mutants.copy_sources(tmp_path_factory.mktemp("mutants") / "copy")
+
+
+def test_without_a_fault_all_the_tests_named_here_pass(copy):
+    named = sorted({test for fault in FAULTS for test in fault.caught_by})
+    outcome = mutants.run_tests(copy, named, mutants.DEADLINE_S)
+    assert (outcome.failed, outcome.hung) == ([], "")
+    assert set(named) <= outcome.passed, outcome.output
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_caught_by_each_test_named_for_it(fault, copy):
+    outcome = mutants.run_with(fault, copy)
+    assert outcome.missed_by(fault) == [], outcome.output
+
+
+# ---------------------------------------------------------------- the checker itself
+NO_FAULT = Fault(
+    "none",
+    "Words that nobody reads are other words.",
+    (Patch("jit/lock.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
+    ("tests/unit/test_slots.py::test_the_table_in_the_source_is_this_one",),
+)
+
+
+def test_a_fault_that_is_none_is_caught_by_nobody(copy):
+    outcome = mutants.run_with(NO_FAULT, copy)
+    assert outcome.missed_by(NO_FAULT) == list(NO_FAULT.caught_by)
+    assert outcome.passed == set(NO_FAULT.caught_by)
+
+
+def test_a_fault_is_taken_out_again(copy):
+    path = copy / "simpler_ref/jit/lock.py"
+    before = path.read_text()
+    with mutants.put_in(NO_FAULT, copy):
+        assert path.read_text() != before
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("old", ["not in that file", "mem"], ids=["gone", "twice"])
+def test_a_patch_whose_text_is_not_there_once_is_refused(copy, old):
+    stale = NO_FAULT._replace(patches=(Patch("jit/lock.py", old, ""),))
+    with pytest.raises(ValueError, match="not once"), mutants.put_in(stale, copy):
+        pytest.fail("it was put in")
+
+
+def test_a_patch_that_leaves_no_program_is_refused(copy):
+    broken = NO_FAULT._replace(patches=(Patch("jit/lock.py", "def unlock(mem)", "def unlock(mem"),))
+    with pytest.raises(ValueError, match="no program"):
+        mutants.run_with(broken, copy)
