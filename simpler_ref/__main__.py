@@ -9,7 +9,10 @@ from .version import __version__
 
 
 def main(arguments: list[str]) -> int:
-    """Print the version and the placement; return the exit code."""
+    """Print the version and the placement; return the exit code.
+
+    Rule     SPEED-WAIT-8
+    """
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
         print("usage: python -m simpler_ref [number of workers]", file=sys.stderr)
         return 2

@@ -36,7 +36,10 @@ _HASHID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class CallableKind(enum.IntEnum):
-    """What a callable is made from."""
+    """What a callable is made from.
+
+    Rule     FLOW-DATA-2
+    """
 
     CHIP_CALLABLE = 1
     PYTHON_SERIALIZED = 2
@@ -44,7 +47,10 @@ class CallableKind(enum.IntEnum):
 
 
 class TargetNamespace(enum.IntEnum):
-    """Where a digest is looked up."""
+    """Where a digest is looked up.
+
+    Rule     FLOW-DATA-2
+    """
 
     LOCAL_CHIP = 1
     LOCAL_PYTHON = 2
@@ -61,7 +67,10 @@ def _text(value: str | bytes) -> bytes:
 
 
 def build_python_serialized_descriptor(payload: bytes) -> bytes:
-    """Describe a Python callable by its serialised form (cloudpickle's output)."""
+    """Describe a Python callable by its serialised form (cloudpickle's output).
+
+    Rule     FLOW-ID-1
+    """
     return _u32(_SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE) + _text(
         hashlib.sha256(payload).digest()
     )
@@ -79,7 +88,10 @@ class ChipTarget(Protocol):
 
 
 def build_signature_schema(directions: Sequence[int]) -> bytes:
-    """Describe the directions of a chip callable's arguments."""
+    """Describe the directions of a chip callable's arguments.
+
+    Rule     FLOW-ID-1
+    """
     return _u32(_SCHEMA, len(directions), *(int(direction) for direction in directions))
 
 
@@ -89,6 +101,8 @@ def build_chip_callable_descriptor(
     """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
 
     `target_arch` is that of this machine if it is not given.
+
+    Rule     FLOW-ID-1
     """
     arch = _platform.machine() if target_arch is None else target_arch
     signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
@@ -105,6 +119,8 @@ def build_chip_callable_descriptor(
 def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     """Describe a Python callable by where it can be imported from.
 
+    Rule     FLOW-ID-1, -3
+
     Raises
     ------
     CallableError
@@ -120,12 +136,17 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
 
 
 def compute_callable_hashid(descriptor: bytes) -> str:
-    """Return ``sha256:`` and the 64 hex digits of a descriptor's SHA-256."""
+    """Return ``sha256:`` and the 64 hex digits of a descriptor's SHA-256.
+
+    Rule     FLOW-ID-2, -4
+    """
     return "sha256:" + hashlib.sha256(descriptor).hexdigest()
 
 
 def validate_hashid(hashid: str) -> str:
     """Return `hashid` if it is one.
+
+    Rule     FLOW-ID-2
 
     Raises
     ------
@@ -141,7 +162,10 @@ def validate_hashid(hashid: str) -> str:
 
 
 def hashid_to_digest(hashid: str) -> bytes:
-    """Return the 32 bytes a hashid stands for."""
+    """Return the 32 bytes a hashid stands for.
+
+    Rule     FLOW-ID-2
+    """
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))
 
 
@@ -193,7 +217,10 @@ def serialize(target: Callable[..., Any]) -> bytes:
 
 
 def why_not_serialisable(target: Callable[..., Any]) -> str:
-    """Return what cloudpickle says of a callable that it cannot take."""
+    """Return what cloudpickle says of a callable that it cannot take.
+
+    Rule     FLOW-UNDO-3
+    """
     try:
         _Serializer(io.BytesIO()).dump(target)
     except Exception as error:
@@ -208,13 +235,18 @@ _ENVELOPE_VERSION = 1
 
 
 def pack_payload(payload: bytes) -> bytes:
-    """Put serialised Python into its envelope."""
+    """Put serialised Python into its envelope.
+
+    Rule     FLOW-PAYLOAD-1
+    """
     head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
     return head + payload
 
 
 def unpack_payload(raw: bytes) -> bytes:
     """Return the serialised Python in an envelope, once the envelope is found to be right.
+
+    Rule     FLOW-PAYLOAD-2
 
     Raises
     ------
@@ -248,6 +280,8 @@ def staged(payload: bytes) -> Iterator[str]:
 
     The memory has no name in the file system that a killed process could leave behind: it is
     reached through this process.
+
+    Rule     FLOW-PAYLOAD-3
     """
     fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
     try:
@@ -260,7 +294,10 @@ def staged(payload: bytes) -> Iterator[str]:
 
 @contextmanager
 def staged_object(target: Any) -> Iterator[str]:
-    """Let the workers that are threads of this process take an object as it is."""
+    """Let the workers that are threads of this process take an object as it is.
+
+    Rule     WM-THREAD-3
+    """
     number = next(_object_numbers)
     _objects[number] = target
     try:
@@ -271,6 +308,8 @@ def staged_object(target: Any) -> Iterator[str]:
 
 def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     """Return the callable that was staged under a name, after checking it against its digest.
+
+    Rule     FLOW-PAYLOAD-2
 
     Raises
     ------
@@ -301,7 +340,10 @@ _handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDi
 
 
 def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) -> CallableHandle:
-    """Return the handle that was serialised: the very same one where it is known."""
+    """Return the handle that was serialised: the very same one where it is known.
+
+    Rule     FLOW-HANDLE-4
+    """
     handle = _handles.get(token)
     if handle is None:
         handle = CallableHandle(hashid, CallableKind(kind), TargetNamespace(namespace), name)
@@ -311,6 +353,8 @@ def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) 
 
 class CallableHandle:
     """What `Worker.register` returns and submit takes; cannot be changed.
+
+    Rule     FLOW-HANDLE-1
 
     Attributes
     ----------

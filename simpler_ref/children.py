@@ -47,6 +47,8 @@ class ReceivedArgs(TaskArgs):
     """The arguments of the running task, read where the mailbox has them.
 
     They are valid during the call: what a callable wants to keep, it copies.
+
+    Rule     FLOW-VIEW-1 to -3; SCHED-MAIL-5, -6
     """
 
     __slots__ = ("_box",)
@@ -178,6 +180,8 @@ class WorkerKind:
     Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`.
     In a process or in a thread, `start`, `install`, `run` and the rest are all called there, one at a
     time. Several workers may share one object only if it is ready for that.
+
+    Rule     WM-KIND-4; WM-FORK-2
     """
 
     label = "worker"
@@ -220,7 +224,10 @@ class WorkerKind:
         return 0
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Carry out a control request about memory and return its result."""
+        """Carry out a control request about memory and return its result.
+
+        Rule     WM-CTRL-6; WM-MAIL-6
+        """
         raise CallableError(
             "CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no memory of its own to manage"
         )
@@ -257,7 +264,10 @@ class SubWorker(WorkerKind):
 
 
 class CustomWorker(WorkerKind):
-    """Somebody's own object with ``run(callable, view, config)``."""
+    """Somebody's own object with ``run(callable, view, config)``.
+
+    Rule     WM-KIND-1, -2
+    """
 
     def __init__(self, target: Any, label: str) -> None:
         if not callable(getattr(target, "run", None)):
@@ -278,7 +288,10 @@ class CustomWorker(WorkerKind):
 
 
 class NestedWorker(WorkerKind):
-    """Runs orchestration functions on a Worker of its own, one level down."""
+    """Runs orchestration functions on a Worker of its own, one level down.
+
+    Rule     FLOW-NEST-1, -2, -5; HIER-ENGINE-2, -3; WM-MODE-3
+    """
 
     label = "child_worker"
 
@@ -305,13 +318,19 @@ class NestedWorker(WorkerKind):
         self.inner._stop_as_child()
 
     def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
-        """Run an orchestration function, with an Orchestrator of the inner Worker."""
+        """Run an orchestration function, with an Orchestrator of the inner Worker.
+
+        Rule     FLOW-NEST-1; FLOW-FAIL-3; FLOW-WALK-1
+        """
         timing = self.inner.run(callable, view, config)
         self._desk.add_device_time(timing.device_wall_ns)
 
 
 class ChipChild(WorkerKind):
-    """Runs chip callables on one chip."""
+    """Runs chip callables on one chip.
+
+    Rule     WM-CHIP-1, -5; FLOW-EDGE-4; FLOW-WALK-2
+    """
 
     label = "chip_worker"
     target_namespace = TargetNamespace.LOCAL_CHIP
@@ -366,7 +385,10 @@ class ChipChild(WorkerKind):
         return leaf
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Manage the memory of the device."""
+        """Manage the memory of the device.
+
+        Rule     WM-CHIP-3
+        """
         if command == L.CTRL_MALLOC:
             return int(self._chip.malloc(arg0))
         if command == L.CTRL_FREE:
@@ -381,7 +403,10 @@ class ChipChild(WorkerKind):
 
 
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
-    """Return `target` in the form the loop calls: one with no parameters is called without any."""
+    """Return `target` in the form the loop calls: one with no parameters is called without any.
+
+    Rule     ORCH-API-2
+    """
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
@@ -393,7 +418,10 @@ def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
 
 # ---------------------------------------------------------------- a worker's own table
 class LocalCallables:
-    """A worker's own table: digest → private slot → callable."""
+    """A worker's own table: digest → private slot → callable.
+
+    Rule     SCHED-MAIL-4; FLOW-ID-5
+    """
 
     def __init__(self, kind: WorkerKind, snapshot: Mapping[bytes, Any]) -> None:
         self.kind = kind
@@ -440,7 +468,10 @@ def _removed(_args: ReceivedArgs) -> None:
 
 # ---------------------------------------------------------------- the loop
 def become_worker(inherited: Sequence[int]) -> None:
-    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others."""
+    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others.
+
+    Rule     ORCH-RUN-8; WM-FORK-1
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for fd in inherited:
@@ -457,6 +488,8 @@ def serve_mailbox(
     """Be a worker until told to stop: get ready, say so, then task after task.
 
     What fails before the worker is ready is written into the mailbox, for whoever waits for it.
+
+    Rule     WM-LOOP-1, -4
     """
     desk = Desk(engine, worker)
     arm(engine.mem, desk.start, worker)
@@ -477,7 +510,10 @@ def serve_mailbox(
 
 
 def _loop(desk: Desk, callables: LocalCallables, in_thread: bool) -> None:
-    """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer."""
+    """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer.
+
+    Rule     WM-LOOP-2, -3; WM-THREAD-4; SCHED-MAIL-10
+    """
     mem, kernels, worker, start = desk.engine.mem, desk.engine.kernels, desk.worker, desk.start
     boxes = [desk.box(frame) for frame in range(desk.depth)]
     traces = [desk.trace(frame) for frame in range(desk.depth)]
@@ -559,7 +595,10 @@ def _digest(box: memoryview, offset: int = L.MAILBOX_OFF_DIGEST) -> bytes:
 
 # ---------------------------------------------------------------- control requests
 def obey(desk: Desk, callables: LocalCallables) -> int:
-    """Carry out the control request in the mailbox; return the error code for the answer."""
+    """Carry out the control request in the mailbox; return the error code for the answer.
+
+    Rule     WM-CTRL-1; FLOW-REG-2
+    """
     die_here(desk.engine.mem, desk.start, FAIL_CONTROL)
     frame = desk.awaited
     box = desk.box(frame)
@@ -598,7 +637,10 @@ def cut_utf8(text: str, limit: int) -> bytes:
 
 
 def describe_exception(exception: BaseException) -> str:
-    """Return an exception's type and text; what came up from a worker below has its type inside."""
+    """Return an exception's type and text; what came up from a worker below has its type inside.
+
+    Rule     FLOW-FAIL-1
+    """
     try:
         words = str(exception)
     except BaseException as broken:  # a __str__ that raises
@@ -613,6 +655,8 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
 
     The text of a failure further down, with its chain of names, also stands whole before the
     traceback if the mailbox is too small for it.
+
+    Rule     SCHED-MAIL-7; ORCH-FAIL-5; FLOW-FAIL-2
     """
     words = describe_exception(exception)
     message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)

@@ -56,6 +56,8 @@ class _Tensors(NamedTuple):
 class Batch:
     """Many tasks with the same number of tensors and of scalars, checked; nothing is submitted yet.
 
+    Rule     SPEED-MANY-5
+
     Parameters
     ----------
     tensors, tags, scalars, count
@@ -120,6 +122,8 @@ class Batch:
 
         The first places of a row are the addresses of the task's tensors.
 
+        Rule     SPEED-MANY-1, -4
+
         Parameters
         ----------
         word
@@ -173,7 +177,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors: an array with a row for each task, a list, or one tensor for all."""
+    """Read a column of tensors: an array with a row for each task, a list, or one tensor for all.
+
+    Rule     SPEED-MANY-2
+    """
     if isinstance(column, ContinuousTensor):
         words = np.frombuffer(column._wire, np.int64)
         return _Tensors(words[0], words[1:].copy())
@@ -240,7 +247,10 @@ def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
 
 
 def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[Any]:
-    """Read the scalars: an array (tasks, scalars), or a list of columns."""
+    """Read the scalars: an array (tasks, scalars), or a list of columns.
+
+    Rule     SPEED-MANY-3
+    """
     if scalars is None:
         return []
     if isinstance(scalars, np.ndarray):

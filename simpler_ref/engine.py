@@ -36,6 +36,8 @@ def _kernels() -> Entries:
 class Engine:
     """One engine's memory and its kernels.
 
+    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1, -2; ORCH-INV-3; HIER-ENGINE-1, -2
+
     Attributes
     ----------
     mem : numpy.ndarray

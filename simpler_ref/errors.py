@@ -2,6 +2,8 @@
 
 Wherever programs match on a built-in type (`RuntimeError` for a failed task, `KeyError` for a foreign
 handle, …), the class here derives from it.
+
+Rule     FAIL-TYPE-1
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class RemoteTraceback(Exception):
 
 class TaskError(RuntimeError):
     """A task of the run failed; raised by `Worker.run`, or by the next submit.
+
+    Rule     FAIL-TYPE-2
 
     Attributes
     ----------
@@ -59,6 +63,8 @@ class TaskError(RuntimeError):
 
 class WorkerLostError(TaskError):
     """The process that ran a task died before it had done it.
+
+    Rule     FAIL-TYPE-3
 
     Attributes
     ----------
@@ -102,6 +108,8 @@ class WorkerStartError(RuntimeError):
 class CallableError(ValueError):
     """A callable, descriptor or hashid is not acceptable.
 
+    Rule     FAIL-CODE-1
+
     Attributes
     ----------
     code : str
@@ -137,7 +145,10 @@ class OrchestrationError(TypeError):
 
 
 class LocalSlotExhaustedError(RuntimeError):
-    """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``)."""
+    """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``).
+
+    Rule     FAIL-CODE-1
+    """
 
     code = "LOCAL_SLOT_EXHAUSTED"
 

@@ -63,6 +63,8 @@ def serve(
     handlers of the user's process here. If the parent's main thread has forked this process, the
     kernel kills it when the parent ends, which reaches it even while it is stopped; of any other
     thread the kernel would take the end for the parent's.
+
+    Rule     ORCH-FORK-5; WM-FORK-3; SCHED-DEATH-4
     """
     try:
         if by_main_thread:
@@ -139,6 +141,10 @@ class _Server:
                 self.bury(fd)
 
     def fork(self, worker: int) -> None:
+        """Fork a worker and report its birth.
+
+        Rule     WM-FORK-1, -2; FLOW-REG-4
+        """
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -171,6 +177,10 @@ class _Server:
             self.sock.send(REPORT.pack(what, worker, pid, code))
 
     def bury(self, pidfd: int) -> None:
+        """Reap a worker that has ended and report how.
+
+        Rule     SCHED-DEATH-3
+        """
         worker, pid = self.workers.pop(pidfd)
         self.poll.unregister(pidfd)
         os.close(pidfd)
@@ -179,6 +189,10 @@ class _Server:
         self.report(b"D", worker, pid, code)
 
     def end_all(self) -> NoReturn:
+        """Kill every worker that is left, and end.
+
+        Rule     SCHED-DEATH-4
+        """
         for _, pid in self.workers.values():
             os.kill(pid, signal.SIGKILL)
         for _, pid in self.workers.values():

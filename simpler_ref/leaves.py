@@ -62,6 +62,8 @@ class Leaf:
 
     Called like the function it is made from, it runs here, compiled as well.
 
+    Rule     SPEED-LEAF-1, -9
+
     Attributes
     ----------
     py_func : Callable
@@ -112,7 +114,10 @@ class Leaf:
 
     # ------------------------------------------------------------ types
     def _settle(self, found: Sequence[Kind]) -> None:
-        """Check the types of arguments; the first ones also settle what is still open."""
+        """Check the types of arguments; the first ones also settle what is still open.
+
+        Rule     SPEED-LEAF-2 to -4
+        """
         if len(found) != len(self._names):
             raise TypeError(f"{self._name} takes {len(self._names)} arguments, got {len(found)}")
         with self._settling:
@@ -134,6 +139,8 @@ class Leaf:
 
     def compile(self) -> None:
         """Compile, if the types are settled and that is not done yet.
+
+        Rule     SPEED-LEAF-7
 
         Raises
         ------
@@ -160,6 +167,8 @@ class Leaf:
     # ------------------------------------------------------------ in a worker
     def run_task(self, args: ReceivedArgs) -> None:
         """Run a task from Python: its types are new, wrong, or nothing is compiled here.
+
+        Rule     SPEED-LEAF-2 to -4
 
         Raises
         ------
@@ -196,6 +205,8 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     ``int``, ``bool``, or a numpy or numba type. What is not annotated is settled by the first arguments
     the leaf meets: in a call from Python, or by each worker for itself in its first task, which takes a
     moment there; a scalar without annotation is an integer then, as `TaskArgs.scalar` gives it.
+
+    Rule     SPEED-LEAF-8
 
     Parameters
     ----------
@@ -352,6 +363,8 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     """Return a compiled function of the address of an args blob that runs a leaf on what stands there.
 
     It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes.
+
+    Rule     SPEED-LEAF-5
     """
     arrays = [kind for kind in kinds if isinstance(kind, types.Array)]
     numbers = list(kinds[len(arrays) :])

@@ -87,6 +87,8 @@ _DIAGNOSTICS = (
 def require_supported(config: CallConfig) -> None:
     """Refuse a configuration that is not valid, or asks for what nothing here implements.
 
+    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
+
     Raises
     ------
     ValueError
@@ -115,6 +117,8 @@ class Orchestrator:
     """Builds the graph of one run; valid while the orchestration function runs, on its thread.
 
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
+
+    Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
     """
 
     _records = False
@@ -150,6 +154,8 @@ class Orchestrator:
         INPUT and INOUT tensors, and becomes the producer of its OUTPUT, INOUT and OUTPUT_EXISTING
         ones. An OUTPUT without address gets memory from the ring of the open scope;
         ``args.tensor(i)`` then has it.
+
+        Rule     ORCH-API-2; HIER-API-3
 
         Raises
         ------
@@ -202,6 +208,8 @@ class Orchestrator:
         the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
         `child_memory` are in the memory of that worker.
 
+        Rule     WM-AFF-1, -2; HIER-API-3
+
         Raises
         ------
         ValueError
@@ -240,6 +248,8 @@ class Orchestrator:
         is. Its tensors are those of all members: it depends, and is depended on, as a whole. `workers`
         names the worker of each member, −1 for any.
 
+        Rule     WM-GROUP-1; HIER-API-3
+
         Raises
         ------
         ValueError
@@ -259,7 +269,10 @@ class Orchestrator:
         self._submit_group(base | self._config_word(config), members, places)
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
-        """Submit one task that runs on several sub workers at once; see `submit_next_level_group`."""
+        """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
+
+        Rule     WM-GROUP-1; HIER-API-3
+        """
         members = self._members(args_list, L.SUB)
         base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
         self._submit_group(base, members, None)
@@ -282,7 +295,10 @@ class Orchestrator:
 
     @staticmethod
     def _require_distinct(workers: Sequence[int], members: int) -> None:
-        """Refuse workers that are not one for each member, each another one."""
+        """Refuse workers that are not one for each member, each another one.
+
+        Rule     WM-GROUP-8
+        """
         if len(workers) != members:
             raise ValueError(f"workers has {len(workers)} entries for {members} members")
         named = [one for one in workers if one != -1]
@@ -290,6 +306,10 @@ class Orchestrator:
             raise ValueError(f"workers={list(workers)} names a worker twice")
 
     def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+        """Submit a group whose arguments and workers are found to be right.
+
+        Rule     WM-GROUP-1
+        """
         tensors: list[bytes] = []
         scalars: list[bytes] = []
         table: list[bytes] = []
@@ -322,6 +342,8 @@ class Orchestrator:
 
         The tasks get the ids, dependencies, memory and errors that they would get one by one, in the
         order of their rows. What is wrong with the arguments is found before any is submitted.
+
+        Rule     SPEED-MANY-1
 
         Parameters
         ----------
@@ -407,7 +429,10 @@ class Orchestrator:
         return addresses
 
     def _play(self, program: Array, places: Array) -> None:
-        """Carry out a program, wait where there is no room, and let Python see its signals."""
+        """Carry out a program, wait where there is no room, and let Python see its signals.
+
+        Rule     SPEED-MANY-6, -7; SPEED-REPLAY-9
+        """
         attempt = partial(self._engine.kernels.run_program, self._mem, program, places)
         code = L.MORE
         while code == L.MORE:
@@ -419,7 +444,10 @@ class Orchestrator:
     def _require_handle(
         self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
     ) -> int:
-        """Return a handle's callable word, once handle and arguments are found to be right."""
+        """Return a handle's callable word, once handle and arguments are found to be right.
+
+        Rule     ORCH-MISUSE-6, -10; FLOW-HANDLE-2
+        """
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
         if word is None:
             raise self._refusal(what, handle, None, live, pool)
@@ -440,7 +468,10 @@ class Orchestrator:
         return b"".join(tensors + [wire for one in given for wire in one._scalars])
 
     def _place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
-        """Return the worker a task is for, plus one; 0 for any."""
+        """Return the worker a task is for, plus one; 0 for any.
+
+        Rule     WM-AFF-6
+        """
         room = self._room[L.NEXT_LEVEL]
         if not hasattr(worker, "__index__") or not -1 <= worker < room:
             raise ValueError(
@@ -458,7 +489,10 @@ class Orchestrator:
         return self._worker._config_index(config) << L.WORD_CONFIG
 
     def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
-        """Write the addresses the runtime chose back into the arguments."""
+        """Write the addresses the runtime chose back into the arguments.
+
+        Rule     ORCH-AUTO-4; WM-GROUP-5
+        """
         tensors = sum(len(one._tensors) for one in members)
         at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
         for args in members:
@@ -468,7 +502,10 @@ class Orchestrator:
                 at += L.TENSOR_WORDS
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
-        """Say why a submit was refused; nothing has changed."""
+        """Say why a submit was refused; nothing has changed.
+
+        Rule     ORCH-MISUSE-1
+        """
         if not isinstance(handle, CallableHandle):
             return TypeError(
                 f"{what} expects a CallableHandle returned by Worker.register, got "
@@ -484,7 +521,10 @@ class Orchestrator:
 
     # ------------------------------------------------------------ memory of next-level workers
     def malloc(self, worker_id: int, size: int) -> int:
-        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`."""
+        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`.
+
+        Rule     WM-CHIP-3
+        """
         self._require_mine()
         return self._worker.malloc(size, worker_id)
 
@@ -532,6 +572,8 @@ class Orchestrator:
         done. A task that writes it must tag it INOUT: OUTPUT would be a mere overwrite, without a
         hold on the memory.
 
+        Rule     ORCH-ALLOC-1
+
         Raises
         ------
         RuntimeError, RingFullError, TaskError
@@ -551,11 +593,16 @@ class Orchestrator:
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:
-        """Return a context manager: a scope one deeper, whose tasks use the next ring."""
+        """Return a context manager: a scope one deeper, whose tasks use the next ring.
+
+        Rule     ORCH-SCOPE-2
+        """
         return ScopeGuard(self)
 
     def scope_begin(self) -> None:
         """Open a scope.
+
+        Rule     ORCH-SCOPE-2, -3
 
         Raises
         ------
@@ -570,6 +617,8 @@ class Orchestrator:
 
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
+
+        Rule     ORCH-SCOPE-4
 
         Raises
         ------
@@ -592,7 +641,10 @@ class Orchestrator:
         self._engine.kernels.close_scope(self._mem)
 
     def live_tasks(self) -> int:
-        """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""
+        """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
+
+        Rule     ORCH-API-5
+        """
         return int(self._mem[L.LIVE])
 
     # ------------------------------------------------------------ waiting for room
@@ -600,6 +652,8 @@ class Orchestrator:
         """Turn a refusal into an exception, or help the Scheduler until there is room.
 
         `wire` returns the arguments of what was refused last.
+
+        Rule     ORCH-BACK-1, -2, -4; ORCH-FAIL-2
         """
         mem, kernels = self._mem, self._engine.kernels
         timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
@@ -620,7 +674,10 @@ class Orchestrator:
         raise self._refused(code, wire())
 
     def _refused(self, code: int, wire: bytes) -> Exception:
-        """Return the exception for what a kernel has refused for good."""
+        """Return the exception for what a kernel has refused for good.
+
+        Rule     ORCH-RING-11
+        """
         if code == L.RUN_FAILED:
             return self._task_error()
         if code == L.WRONG_THREAD:
@@ -639,7 +696,10 @@ class Orchestrator:
         )
 
     def _progress(self) -> tuple[int, int]:
-        """Return what changes whenever a task finishes or is reclaimed."""
+        """Return what changes whenever a task finishes or is reclaimed.
+
+        Rule     ORCH-BACK-5
+        """
         mem = self._mem
         return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
             mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
@@ -663,7 +723,10 @@ class Orchestrator:
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:
-        """Return one that is not open yet. What somebody keeps of this one stays closed for ever."""
+        """Return one that is not open yet. What somebody keeps of this one stays closed for ever.
+
+        Rule     ORCH-MISUSE-7
+        """
         fresh = Orchestrator.__new__(Orchestrator)
         fresh.__dict__.update(self.__dict__)
         return fresh
@@ -674,7 +737,10 @@ class Orchestrator:
         self._subs = {}
 
     def _task_error(self) -> TaskError:
-        """Return the run's first failure as an exception, the same one each time."""
+        """Return the run's first failure as an exception, the same one each time.
+
+        Rule     ORCH-FAIL-1, -3; FAIL-LOUD-2
+        """
         if self._error is None:
             self._error = self._worker._read_error()
         return self._error
@@ -708,7 +774,10 @@ def _wire_of_op(program: Array) -> bytes:
 
 
 class ScopeGuard:
-    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it."""
+    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it.
+
+    Rule     ORCH-SCOPE-2
+    """
 
     __slots__ = ("_depth", "_orch")
 
@@ -767,6 +836,8 @@ class SlotView(NamedTuple):
 class Ring:
     """Task ids and heap rings: `alloc` claims an id and a slab, `release` gives them back.
 
+    Rule     ORCH-API-4, -5
+
     Parameters
     ----------
     heap_bytes : int
@@ -805,6 +876,8 @@ class Ring:
 
     def alloc(self, nbytes: int = 0, scope_depth: int = 0) -> AllocResult:
         """Claim a task id and `nbytes` from the ring of a 0-based scope depth.
+
+        Rule     ORCH-RING-12
 
         Raises
         ------
@@ -871,7 +944,10 @@ class Ring:
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """Refuse every further alloc, also those that wait."""
+        """Refuse every further alloc, also those that wait.
+
+        Rule     ORCH-RING-15
+        """
         with self._changed:
             self._shut_down = True
             self._changed.notify_all()
@@ -914,7 +990,10 @@ class Ring:
         return int(self._engine.mem[L.NEXT_TASK_ID])
 
     def _full_message(self, timeout_s: float, wire: bytes) -> str:
-        """Say which ring is full of what, and what to do about it."""
+        """Say which ring is full of what, and what to do about it.
+
+        Rule     ORCH-BACK-4; ORCH-WINDOW-4
+        """
         mem = self._engine.mem
         depth = max(0, int(mem[L.SCOPE_DEPTH]) - 1)
         ring = min(depth, self.ring_count() - 1)
@@ -966,7 +1045,10 @@ def view_slot(engine: Engine, slot: int) -> SlotView:
 
 
 class TensorMap:
-    """Which task currently produces the buffer at an address."""
+    """Which task currently produces the buffer at an address.
+
+    Rule     ORCH-API-4; ORCH-MAP-1, -7
+    """
 
     def __init__(self) -> None:
         self._engine = Engine(heap_ring_size=L.HEAP_ALIGN, ring_depth=1, task_window=1 << 16)
@@ -991,7 +1073,10 @@ class TensorMap:
 
 
 class Scope:
-    """The stack of open scopes: each holds a reference on the tasks registered in it."""
+    """The stack of open scopes: each holds a reference on the tasks registered in it.
+
+    Rule     ORCH-API-4; ORCH-SCOPE-1
+    """
 
     def __init__(self) -> None:
         self._frames: list[list[int]] = []

@@ -41,13 +41,19 @@ class Cores(NamedTuple):
 
 
 def find_cores(root: Path = Path("/")) -> Cores:
-    """Return what the calling thread's affinity mask and its control groups leave it."""
+    """Return what the calling thread's affinity mask and its control groups leave it.
+
+    Rule     SPEED-WAIT-1
+    """
     mask = os.sched_getaffinity(0)
     return Cores(_spread(mask, root), cpu_quota(root))
 
 
 def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
-    """Sort cores so that those which share a physical one stand far from each other."""
+    """Sort cores so that those which share a physical one stand far from each other.
+
+    Rule     SPEED-WAIT-10
+    """
 
     def rank(core: int) -> tuple[int, int]:
         siblings = root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
@@ -74,7 +80,10 @@ def _read(path: Path) -> str:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest quota on the way from this process's control group up, in cores."""
+    """Return the smallest quota on the way from this process's control group up, in cores.
+
+    Rule     SPEED-WAIT-1
+    """
     return min(_quotas(root), default=None)
 
 
@@ -128,6 +137,8 @@ def choose_waits(available: int, threads: int, spin_us: float | None = None) -> 
     """Choose how long `threads` threads, which want `available` cores, spin.
 
     `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
+
+    Rule     SPEED-WAIT-2
     """
     spin_ns = SPARE_SPIN_NS if threads < available else SPIN_NS
     if spin_us is not None:
@@ -149,6 +160,8 @@ class Seat(NamedTuple):
 @dataclass(frozen=True)
 class Placement:
     """Which cores a tree of Workers has, how its threads wait, and where they stand.
+
+    Rule     SPEED-WAIT-8
 
     Attributes
     ----------
@@ -187,6 +200,8 @@ class Placement:
         """Return the core that a worker is pinned to, None if it is not.
 
         The first core is the last to be given away: the outermost Orch thread has it meanwhile.
+
+        Rule     SPEED-WAIT-4
         """
         if not self.pin:
             return None
@@ -196,6 +211,8 @@ class Placement:
 
     def take_seat(self, worker: int) -> None:
         """Pin the calling thread, which is a worker, or let it run on every core.
+
+        Rule     SPEED-WAIT-4, -6, -7
 
         Raises
         ------

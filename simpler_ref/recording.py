@@ -55,7 +55,10 @@ _recordings = itertools.count()
 
 # ---------------------------------------------------------------- the arguments of the whole graph
 class RecordedArgs(TaskArgs):
-    """The arguments that an orchestration function is recorded with; its scalars know their place."""
+    """The arguments that an orchestration function is recorded with; its scalars know their place.
+
+    Rule     SPEED-REPLAY-4
+    """
 
     __slots__ = ()
 
@@ -109,7 +112,10 @@ class _Numbers(dict[CallableHandle, int]):
 
 # ---------------------------------------------------------------- recording
 class Recorder(Orchestrator):
-    """The Orchestrator of a recording: it has the methods of any other, and writes a program."""
+    """The Orchestrator of a recording: it has the methods of any other, and writes a program.
+
+    Rule     SPEED-REPLAY-1
+    """
 
     _records = True
 
@@ -160,7 +166,10 @@ class Recorder(Orchestrator):
                     )
 
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
-        """Return the place and the offset that an address is the sum of; None: it is a constant."""
+        """Return the place and the offset that an address is the sum of; None: it is a constant.
+
+        Rule     SPEED-REPLAY-3
+        """
         if RECORDED_FIRST <= address < RECORDED_LAST:
             at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
             if at < 0 or address > self._buffers[at].end:
@@ -176,7 +185,10 @@ class Recorder(Orchestrator):
         return spans[at].place, address - spans[at].start
 
     def _provide(self, nbytes: int, place: int) -> int:
-        """Return the address that stands for memory which a replay will provide."""
+        """Return the address that stands for memory which a replay will provide.
+
+        Rule     SPEED-REPLAY-6
+        """
         if nbytes == 0:
             return 0
         address = self._fresh
@@ -277,7 +289,10 @@ class Recorder(Orchestrator):
         return provided
 
     def _require_possible(self, arguments: bytes, tensors: int, members: Sequence[bytes]) -> None:
-        """Refuse at once what no replay could submit."""
+        """Refuse at once what no replay could submit.
+
+        Rule     SPEED-REPLAY-7
+        """
         sizes = [_MEMBER.unpack(one)[0] for one in members] or [len(arguments)]
         for size in sizes:
             used = (size & 0xFFFFFFFF) * 40 + (size >> 32) * 8 if members else size
@@ -322,6 +337,10 @@ class Recorder(Orchestrator):
 
     # ------------------------------------------------------------ what has no meaning here
     def _not_now(self, what: str) -> RuntimeError:
+        """Return the exception for what means nothing while a graph is recorded.
+
+        Rule     SPEED-REPLAY-7
+        """
         return RuntimeError(
             f"{what} cannot be recorded: nothing is executed while a graph is recorded; do it before "
             "Worker.record, or between two runs of the graph"
@@ -370,6 +389,8 @@ _NO_CONFIG = CallConfig()
 class Graph:
     """What `Worker.record` returns: tasks that can be run again and again.
 
+    Rule     SPEED-REPLAY-11
+
     Attributes
     ----------
     tasks : int
@@ -397,6 +418,8 @@ class Graph:
     def run(self, args: TaskArgs | None = None) -> RunTiming:
         """Run the recorded tasks, and return when all of them are done; see `Worker.run`.
 
+        Rule     SPEED-REPLAY-2, -9, -10
+
         Parameters
         ----------
         args : TaskArgs, optional
@@ -419,6 +442,10 @@ class Graph:
         )
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
+        """Refuse arguments that are not like those of the recording.
+
+        Rule     SPEED-REPLAY-5
+        """
         mine = self._args
         if not isinstance(args, TaskArgs) or not hasattr(args, "_tensors"):
             raise TypeError(f"args must be TaskArgs of your own, not {type(args).__name__}")
@@ -449,7 +476,10 @@ class Graph:
         orch._play(self._program, self._places)
 
     def _resolve(self, orch: Orchestrator) -> None:
-        """Put what stands behind the handles and configurations now into the callable words."""
+        """Put what stands behind the handles and configurations now into the callable words.
+
+        Rule     SPEED-REPLAY-8
+        """
         now = []
         for handle, pool in self._handles:
             live = orch._subs if pool == L.SUB else orch._next_level
@@ -481,7 +511,10 @@ def record(
     args: Any,
     config: CallConfig,
 ) -> Graph:
-    """Let an orchestration function write its graph down; see `Worker.record`."""
+    """Let an orchestration function write its graph down; see `Worker.record`.
+
+    Rule     SPEED-REPLAY-1, -10
+    """
     bindable = isinstance(args, TaskArgs)
     if bindable and not hasattr(args, "_tensors"):
         raise TypeError("args belongs to a running task; build new TaskArgs")

@@ -73,6 +73,8 @@ class Registered:
 class Registry:
     """Digest → installation, handle → index, for one Worker.
 
+    Rule     FLOW-HANDLE-3
+
     Attributes
     ----------
     lock : threading.RLock
@@ -107,14 +109,20 @@ class Registry:
         return self._used[index].name if index in self._used else "?"
 
     def snapshot(self) -> Snapshot:
-        """Return what workers that are made now shall know."""
+        """Return what workers that are made now shall know.
+
+        Rule     FLOW-REG-1, -4
+        """
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
             tables[one.namespace][digest] = one.target
         return tables
 
     def explain(self, handle: CallableHandle) -> Exception:
-        """Say why a handle is refused."""
+        """Say why a handle is refused.
+
+        Rule     ORCH-MISUSE-6; FLOW-HANDLE-2, -5; WM-CHIP-2
+        """
         if handle in _retired:
             return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
         return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
@@ -149,6 +157,8 @@ class Registry:
         manager: WorkerManager | None,
     ) -> None:
         """Install a callable wherever it belongs and make its handle live.
+
+        Rule     FLOW-REG-2, -3; FLOW-HANDLE-3
 
         Raises
         ------
@@ -189,7 +199,10 @@ class Registry:
                 self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND
 
     def _come_back(self, digest: bytes) -> Registered | None:
-        """Return an installation whose removal waits for the end of the run: it stays after all."""
+        """Return an installation whose removal waits for the end of the run: it stays after all.
+
+        Rule     FLOW-UNREG-2
+        """
         for one in self.leaving:
             if one.digest == digest:
                 self.leaving.remove(one)
@@ -198,6 +211,10 @@ class Registry:
         return None
 
     def _free_index(self) -> int:
+        """Return the lowest index that no callable has.
+
+        Rule     FLOW-REG-6
+        """
         index = next(i for i in range(len(self._used) + 1) if i not in self._used)
         if index >= L.MAX_REGISTERED_CALLABLE_IDS:
             raise LocalSlotExhaustedError(
@@ -218,6 +235,10 @@ class Registry:
 
     # ------------------------------------------------------------ through the mailboxes
     def _install_everywhere(self, one: Registered, manager: WorkerManager) -> None:
+        """Have every live worker that takes such callables install one.
+
+        Rule     FLOW-REG-2; FLOW-UNDO-1
+        """
         done: list[int] = []
         for worker in manager.targets(one.namespace):
             try:
@@ -252,6 +273,10 @@ class Registry:
     def _roll_back(
         self, one: Registered, manager: WorkerManager, done: list[int], why: BaseException
     ) -> None:
+        """Have the workers that installed a callable forget it.
+
+        Rule     FLOW-UNDO-1, -2
+        """
         error = self._remove(one, manager, done)
         if error is not None:
             self._uncertain.add(one.digest)
@@ -263,7 +288,10 @@ class Registry:
     def _remove(
         self, one: Registered, manager: WorkerManager, workers: Iterable[int]
     ) -> ControlError | None:
-        """Have workers forget a callable, every one of them; return the first refusal."""
+        """Have workers forget a callable, every one of them; return the first refusal.
+
+        Rule     FLOW-UNREG-3, -4
+        """
         _, command = one.commands
         first = None
         for worker in workers:
@@ -275,7 +303,10 @@ class Registry:
         return first
 
     def catch_up(self, manager: WorkerManager, worker: int, known: Snapshot) -> None:
-        """Have a worker that was made from an old snapshot install what was registered since."""
+        """Have a worker that was made from an old snapshot install what was registered since.
+
+        Rule     FLOW-REG-4
+        """
         with self.lock:
             namespace = manager.kinds[worker].target_namespace
             for digest, one in self._installed.items():
@@ -285,6 +316,8 @@ class Registry:
     # ------------------------------------------------------------ unregistering
     def discard(self, handle: CallableHandle, manager: WorkerManager | None, running: bool) -> None:
         """Take a handle back; with its last handle a callable is removed, after the run if one is on.
+
+        Rule     FLOW-UNREG-1, -2
 
         Raises
         ------
@@ -315,7 +348,10 @@ class Registry:
                     self.remove_leaving(manager)
 
     def remove_leaving(self, manager: WorkerManager | None) -> None:
-        """Remove what was unregistered while tasks might still have needed it."""
+        """Remove what was unregistered while tasks might still have needed it.
+
+        Rule     FLOW-UNREG-2
+        """
         if not self.leaving:
             return
         with self.lock:

@@ -24,6 +24,8 @@ class Scheduler:
 
     The pass itself, and how the two threads share it, is `jit/schedule.py`. The kernel comes back to
     Python only to have a group that waits too long put into words.
+
+    Rule     SCHED-PASS-2; WM-PLACE-4
     """
 
     def __init__(self, engine: Engine, host: Describes) -> None:

@@ -40,6 +40,8 @@ def create_region(nbytes: int, *, huge: bool = False) -> Array:
     Pages take memory only once they are touched. With `huge` they are huge pages where the system
     allows that for shared memory: the first touch then costs a third, and workers find them mapped.
 
+    Rule     ORCH-FORK-4
+
     Raises
     ------
     MemoryError
@@ -66,6 +68,8 @@ def make_private(region: Array, start: int) -> None:
     They keep their place, so one array spans both parts. A forked child finds zeros there: it can
     neither read nor change what the parent keeps in them. Private memory may use huge pages, which
     shared memory on most systems may not: a fresh 4 KiB page costs more than several tasks.
+
+    Rule     ORCH-INV-3
     """
     address = region.ctypes.data + start
     length = region.nbytes - start
@@ -98,6 +102,8 @@ def populate(address: int, nbytes: int) -> None:
 
     A kernel older than 5.14 cannot: they are made when they are touched, as ever.
 
+    Rule     SPEED-WAIT-9, -12
+
     Raises
     ------
     MemoryError
@@ -120,6 +126,8 @@ def populate_again() -> None:
 
     A page table does not come along with shared memory. Without this the first write of a worker
     would cost a fault for each page, three times as much as the write itself.
+
+    Rule     SPEED-WAIT-9, -12
     """
     for address, nbytes in list(_populated.items()):
         with suppress(MemoryError):  # they are entered one by one, then
@@ -128,6 +136,8 @@ def populate_again() -> None:
 
 class Arena:
     """Memory for users' tensors: first fit over free spans, given back with the last reference.
+
+    Rule     FLOW-NEST-4; FLOW-ARGS-3
 
     Parameters
     ----------

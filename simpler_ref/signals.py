@@ -31,6 +31,8 @@ def signals_blocked() -> Iterator[set[int]]:
     The mask alone does not do that: another thread of the process, say one that a numeric library
     made, may take the signal, and Python still runs the handler on the main thread. So handlers are
     also set aside, and what came meanwhile is raised again at the end.
+
+    Rule     ORCH-RUN-8
     """
     mask: set[int] = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:

@@ -3,6 +3,8 @@
 `ContinuousTensor` describes memory, it does not own it: address, shape, element type. `TaskArgs`
 collects tensors, each with the tag that says how the task uses it, and then scalars. Tags are read
 once, by submit; what reaches the worker has none.
+
+Rule     HIER-API-1
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
 
 class DataType(enum.IntEnum):
-    """Element type of a tensor."""
+    """Element type of a tensor.
+
+    Rule     FLOW-DATA-1
+    """
 
     FLOAT32 = 0
     FLOAT16 = 1
@@ -44,7 +49,10 @@ class DataType(enum.IntEnum):
 
 
 class TensorArgType(enum.IntEnum):
-    """How a task uses a tensor, from which its dependencies follow."""
+    """How a task uses a tensor, from which its dependencies follow.
+
+    Rule     FLOW-DATA-2
+    """
 
     INPUT = L.INPUT
     OUTPUT = L.OUTPUT
@@ -58,7 +66,10 @@ for _tag in TensorArgType:  # Python 3.11 looks members up through a slow descri
 
 
 class ArgDirection(enum.IntEnum):
-    """Direction of one argument of a chip callable."""
+    """Direction of one argument of a chip callable.
+
+    Rule     FLOW-DATA-2
+    """
 
     SCALAR = 0
     IN = 1
@@ -67,14 +78,20 @@ class ArgDirection(enum.IntEnum):
 
 
 class WorkerType(enum.IntEnum):
-    """The pool a task goes to."""
+    """The pool a task goes to.
+
+    Rule     FLOW-DATA-2
+    """
 
     NEXT_LEVEL = L.NEXT_LEVEL
     SUB = L.SUB
 
 
 class TaskState(enum.IntEnum):
-    """Where a task is in its life; `jit/slots.py` has the transitions."""
+    """Where a task is in its life; `jit/slots.py` has the transitions.
+
+    Rule     FLOW-DATA-2
+    """
 
     FREE = L.FREE
     PENDING = L.PENDING
@@ -86,7 +103,10 @@ class TaskState(enum.IntEnum):
 
 
 class MailboxState(enum.IntEnum):
-    """Who has to act on a mailbox."""
+    """Who has to act on a mailbox.
+
+    Rule     FLOW-DATA-2
+    """
 
     IDLE = L.IDLE
     TASK_READY = L.TASK_READY
@@ -129,7 +149,10 @@ numbers they are unlikely as scalars (they are not-a-numbers)."""
 
 
 def get_element_size(dtype: DataType) -> int:
-    """Return the bytes of one element."""
+    """Return the bytes of one element.
+
+    Rule     FLOW-DATA-1
+    """
     return L.DTYPE_SIZES[DataType(dtype)]
 
 
@@ -143,6 +166,8 @@ def scalar_to_uint64(value: Any) -> int:
 
     Integers (also negative ones, in two's complement) and bools as they are; a Python or 64-bit
     numpy float, and a `ctypes` or 32-bit numpy float, as the bits of their IEEE 754 form.
+
+    Rule     FLOW-BUILD-3
     """
     if isinstance(value, (float, np.float64)):
         return int.from_bytes(struct.pack("<d", value), "little")
@@ -197,7 +222,10 @@ _DTYPES_SEEN: dict[Any, DataType] = {}
 
 
 def to_dtype(dtype: Any) -> DataType:
-    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype."""
+    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype.
+
+    Rule     FLOW-DATA-7
+    """
     if isinstance(dtype, DataType):
         return dtype
     if isinstance(dtype, int) and not isinstance(dtype, bool):
@@ -237,6 +265,8 @@ def numpy_dtype(kind: DataType) -> np.dtype[Any]:
 
 class ContinuousTensor:
     """A contiguous, row-major tensor at an address, at most five dimensions; owns no memory.
+
+    Rule     FLOW-DATA-3, -5
 
     Attributes
     ----------
@@ -317,7 +347,10 @@ class ContinuousTensor:
     def make(
         cls, data: int, shapes: Sequence[int], dtype: DataType, child_memory: bool = False
     ) -> ContinuousTensor:
-        """Describe memory by hand. The address is taken at its word."""
+        """Describe memory by hand. The address is taken at its word.
+
+        Rule     FLOW-DATA-4
+        """
         return cls(data, shapes, dtype, child_memory)
 
     @property
@@ -331,6 +364,8 @@ class ContinuousTensor:
 
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, without a copy.
+
+        Rule     FLOW-DATA-6
 
         Raises
         ------
@@ -455,6 +490,8 @@ def is_shared(address: int, nbytes: int) -> bool:
 def make_tensor(array: Any) -> ContinuousTensor:
     """Describe an array (numpy, or a torch CPU tensor) that lives in shared memory.
 
+    Rule     FLOW-BUILD-5; ORCH-MISUSE-2, -3
+
     Raises
     ------
     TypeError
@@ -541,7 +578,10 @@ def invisible(
     why: str,
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> ValueError:
-    """Return the exception for memory that a worker process could not see."""
+    """Return the exception for memory that a worker process could not see.
+
+    Rule     ORCH-MISUSE-2
+    """
     return ValueError(
         f"a worker process cannot see the {nbytes} bytes at {address:#x}: {why}; {remedy}"
     )
@@ -566,6 +606,8 @@ class TaskArgs:
     """The arguments of one task: tensors with tags, then scalars.
 
     In the orchestration function it is built; in a worker it is read, for the time of the call.
+
+    Rule     FLOW-BUILD-1
     """
 
     __slots__ = ("_doubts", "_scalars", "_tensors")
@@ -583,6 +625,8 @@ class TaskArgs:
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory.
+
+        Rule     ORCH-TAG-8; ORCH-MISUSE-4
 
         Raises
         ------
@@ -636,7 +680,10 @@ class TaskArgs:
         return int.from_bytes(self._scalars[_check_index(i, self._scalars, "scalar")], "little")
 
     def scalar_float(self, i: int) -> float:
-        """Return scalar `i`, which was added as a Python float."""
+        """Return scalar `i`, which was added as a Python float.
+
+        Rule     FLOW-BUILD-4
+        """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
         return float(struct.unpack("<d", raw)[0])
 
@@ -645,7 +692,10 @@ class TaskArgs:
         return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][34])
 
     def set_tag(self, i: int, tag: TensorArgType) -> None:
-        """Change the tag of tensor `i`."""
+        """Change the tag of tensor `i`.
+
+        Rule     FLOW-BUILD-2
+        """
         wire = self._tensors[_check_index(i, self._tensors, "tag")]
         self._tensors[i] = wire[:34] + bytes((check_tag(tag), 0, 0, 0, 0, 0))
 
@@ -688,6 +738,8 @@ def check_tag(tag: Any) -> int:
 
 class CallConfig:
     """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
+
+    Rule     FLOW-CONFIG-1, -2
 
     Attributes
     ----------
@@ -737,6 +789,8 @@ class CallConfig:
 
     def validate(self) -> None:
         """Check every field.
+
+        Rule     FLOW-CONFIG-3, -5
 
         Raises
         ------

@@ -58,7 +58,10 @@ OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 
 
 class RunTiming(NamedTuple):
-    """What `Worker.run` returns."""
+    """What `Worker.run` returns.
+
+    Rule     HIER-API-4
+    """
 
     host_wall_ns: int
     """Time from the call to the end of the drain, ns."""
@@ -167,6 +170,9 @@ class _Runtime:
 class Worker:
     """A task engine with a pool of workers below it.
 
+    Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
+             SPEED-WAIT-11; SPEED-DEPTH-12
+
     Parameters
     ----------
     level : int
@@ -274,6 +280,10 @@ class Worker:
         _workers.add(self)
 
     def _chips(self, device_id: int | None, device_ids: Sequence[int]) -> list[WorkerKind]:
+        """Return the chip workers that the devices given ask for.
+
+        Rule     WM-CHIP-1, -6
+        """
         if self.level == 2:
             if self.num_sub_workers or device_ids:
                 raise ValueError(
@@ -303,6 +313,8 @@ class Worker:
         """Make a Worker a next-level child of this one; it starts and ends with it.
 
         It is started inside its own process (or thread), from what is registered with it by then.
+
+        Rule     FLOW-NEST-6; SPEED-WAIT-5
 
         Raises
         ------
@@ -345,6 +357,8 @@ class Worker:
         have ``start()`` and ``stop()``, all called in the process or thread that serves its tasks;
         or it is a `WorkerKind`.
 
+        Rule     WM-POOL-1; WM-KIND-3
+
         Raises
         ------
         TypeError
@@ -372,6 +386,10 @@ class Worker:
 
     @staticmethod
     def _add(pool: list[WorkerKind], kind: WorkerKind) -> None:
+        """Add a worker to a pool whose workers are of its kind.
+
+        Rule     WM-POOL-5
+        """
         if pool and pool[0].target_namespace != kind.target_namespace:
             raise ValueError(
                 f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
@@ -382,13 +400,20 @@ class Worker:
         pool.append(kind)
 
     def _require_before_init(self, what: str) -> None:
+        """Refuse what must come before `init`.
+
+        Rule     WM-POOL-2
+        """
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
         if self._runtime is not None:
             raise RuntimeError(f"{what} must come before init")
 
     def _start_as_child(self) -> None:
-        """Start inside the parent's worker that runs this Worker; again after `close`, if need be."""
+        """Start inside the parent's worker that runs this Worker; again after `close`, if need be.
+
+        Rule     FLOW-NEST-2
+        """
         if self._runtime is None:
             self._closed = False
             self._initialise()
@@ -402,6 +427,10 @@ class Worker:
                 kind.inner._send_away()
 
     def _require_here(self, what: str) -> None:
+        """Refuse what would not reach the process that runs this Worker.
+
+        Rule     FLOW-REG-7
+        """
         if self._away_from == os.getpid():
             raise RuntimeError(
                 f"{what}: this Worker runs as a child, in a process of its own; register with it "
@@ -419,6 +448,8 @@ class Worker:
     def init(self) -> None:
         """Map the memory. No process is forked yet: what is registered until the first run, or
         until `start`, is known to the workers from their birth.
+
+        Rule     ORCH-RUN-1; ORCH-MISUSE-9; FLOW-NEST-8
 
         Raises
         ------
@@ -486,6 +517,8 @@ class Worker:
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
 
+        Rule     ORCH-RUN-1
+
         Raises
         ------
         WorkerStartError
@@ -504,6 +537,8 @@ class Worker:
         """Stop the workers and give the memory back. Again and again is fine.
 
         Arrays from `empty` and `share` stay valid for as long as they are referred to.
+
+        Rule     ORCH-RUN-9; WM-STOP-1
 
         Raises
         ------
@@ -598,6 +633,8 @@ class Worker:
     ) -> Array:
         """Return an uninitialised numpy array that all workers share, also after the start.
 
+        Rule     SPEED-WAIT-9, -12
+
         Parameters
         ----------
         shape : int | Sequence[int]
@@ -616,7 +653,10 @@ class Worker:
         return self._live().arena.empty(shape, dtype, populate)
 
     def share(self, array: Any) -> Array:
-        """Return a contiguous copy of an array in memory that all workers share."""
+        """Return a contiguous copy of an array in memory that all workers share.
+
+        Rule     FLOW-NEST-4
+        """
         source = np.asarray(array)
         shared = self.empty(source.shape, source.dtype)
         shared[...] = source
@@ -634,6 +674,8 @@ class Worker:
         also during a run and from any thread, every live worker that takes such callables installs a
         copy before this returns, between two tasks; if one cannot, all forget it. Registering the same
         callable twice gives two handles over one installation.
+
+        Rule     FLOW-REG-1 to -3
 
         Raises
         ------
@@ -676,7 +718,10 @@ class Worker:
         return handle
 
     def _require_target(self, chip: bool) -> None:
-        """Refuse callables that no worker could ever take."""
+        """Refuse callables that no worker could ever take.
+
+        Rule     FLOW-REG-5
+        """
         if chip and not any(
             kind.target_namespace == TargetNamespace.LOCAL_CHIP for kind in self._next_level
         ):
@@ -693,6 +738,8 @@ class Worker:
 
     def unregister(self, handle: CallableHandle) -> None:
         """Give a handle back; its callable goes with its last handle, after the run if one is on.
+
+        Rule     FLOW-UNREG-1
 
         Raises
         ------
@@ -767,6 +814,8 @@ class Worker:
 
         Pass it to tasks as ``ContinuousTensor.make(address, shape, dtype, child_memory=True)``.
 
+        Rule     WM-CHIP-3
+
         Raises
         ------
         IndexError
@@ -806,7 +855,10 @@ class Worker:
             raise task_interface.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request of a next-level worker."""
+        """Make a control request of a next-level worker.
+
+        Rule     WM-CTRL-6
+        """
         if not hasattr(worker_id, "__index__") or not 0 <= worker_id < len(self._next_level):
             raise IndexError(
                 f"worker_id {worker_id!r} is out of range: there are {len(self._next_level)} "
@@ -835,6 +887,8 @@ class Worker:
 
         `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
         handle of a ChipCallable instead, and the chip runs it on `args`.
+
+        Rule     ORCH-API-1; ORCH-RUN-3; FAIL-LOUD-1
 
         Raises
         ------
@@ -902,7 +956,10 @@ class Worker:
         return orch_fn, config
 
     def _alone(self, act: Callable[[_Runtime], T]) -> T:
-        """Do something during which no run may begin."""
+        """Do something during which no run may begin.
+
+        Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
+        """
         mine = False
         try:
             with self._lock:
@@ -921,6 +978,10 @@ class Worker:
     def _run(
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
     ) -> RunTiming:
+        """Run from start to reset: the first exception cancels, and is raised at the end.
+
+        Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
+        """
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
         self._recover(runtime)
         self._start(runtime)
@@ -974,7 +1035,10 @@ class Worker:
     def _call(
         self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig
     ) -> None:
-        """Let the orchestration function submit its tasks."""
+        """Let the orchestration function submit its tasks.
+
+        Rule     ORCH-RUN-7; ORCH-API-1
+        """
         orch = runtime.orch
         outer = task_interface.set_current(runtime.why_invisible)
         try:
@@ -995,7 +1059,10 @@ class Worker:
 
     @staticmethod
     def _drain(runtime: _Runtime, cancel: bool) -> None:
-        """End every scope and wait until every task is reclaimed."""
+        """End every scope and wait until every task is reclaimed.
+
+        Rule     ORCH-RUN-3, -4
+        """
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
         kernels.finish_run(mem, cancel)
         while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
@@ -1013,7 +1080,10 @@ class Worker:
         return tuple(block[L.R_PEAK :: L.LINE])
 
     def _read_error(self) -> TaskError:
-        """Make an exception of the first failure that the Scheduler has noted."""
+        """Make an exception of the first failure that the Scheduler has noted.
+
+        Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
+        """
         runtime = self._live()
         manager = runtime.manager
         mem = runtime.engine.mem
@@ -1057,7 +1127,10 @@ class Worker:
         return runtime.arena.memory, runtime.engine.heap
 
     def _describe_stuck(self) -> str:
-        """Say which group waits for which workers."""
+        """Say which group waits for which workers.
+
+        Rule     WM-PLACE-4
+        """
         runtime = self._live()
         mem, manager = runtime.engine.mem, runtime.manager
         assert manager is not None
@@ -1099,6 +1172,8 @@ class Worker:
 
         Print it, or look at its attributes. Workers stand in it from the start on.
 
+        Rule     SPEED-WAIT-8
+
         Raises
         ------
         RuntimeError
@@ -1120,7 +1195,10 @@ def _address(name: str, value: int) -> int:
 
 
 def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
-    """Return the orchestration function of a level 2 Worker: one task, for its chip."""
+    """Return the orchestration function of a level 2 Worker: one task, for its chip.
+
+    Rule     WM-CHIP-7
+    """
     if not isinstance(handle, CallableHandle):
         raise TypeError(
             "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
@@ -1156,6 +1234,8 @@ def fork_hygiene_once() -> None:
     across a fork where a child could wait for it. A thread that takes more than one goes from coarse
     to fine: the registry of callables (`Worker`), the manager, a worker, the scheduler's pass, an
     allocator (the arena), the tensor map.
+
+    Rule     ORCH-FORK-1 to -3
     """
     global _hygiene_done
     if _hygiene_done:

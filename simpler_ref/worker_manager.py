@@ -53,6 +53,8 @@ def close_inherited() -> None:
 class WorkerManager:
     """The workers of one Worker, in either mode.
 
+    Rule     SPEED-DEPTH-11
+
     Attributes
     ----------
     kinds : Sequence[WorkerKind]
@@ -82,7 +84,10 @@ class WorkerManager:
         self.lost = False
 
     def name(self, worker: int) -> str:
-        """Return what messages call a worker: its kind, its place in its pool, its process."""
+        """Return what messages call a worker: its kind, its place in its pool, its process.
+
+        Rule     ORCH-FAIL-4
+        """
         kind = self.kinds[worker]
         mates = [i for i, other in enumerate(self.kinds) if other.label == kind.label]
         pid = f" (pid {self.pids[worker]})" if worker in self.pids else ""
@@ -93,6 +98,8 @@ class WorkerManager:
         """Make all workers from the present state of this process.
 
         After an exception, `stop` cleans up whatever was done.
+
+        Rule     WM-FORK-1; WM-LOOP-4
 
         Raises
         ------
@@ -107,6 +114,8 @@ class WorkerManager:
 
         They know what was registered when this manager started, and are given no task before
         `admit`.
+
+        Rule     SCHED-DEATH-3
         """
         with self._known:
             dead = sorted(self.dead)
@@ -119,6 +128,10 @@ class WorkerManager:
             self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
     def _bring_up(self, workers: Iterable[int]) -> None:
+        """Make workers and wait until they are ready.
+
+        Rule     WM-LOOP-4; SPEED-WAIT-7
+        """
         with ExitStack() as requests:  # nobody claims a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
@@ -193,6 +206,8 @@ class WorkerManager:
         timeout_s: float,
     ) -> int:
         """Have a worker carry out a control request between two tasks, and return its result.
+
+        Rule     WM-CTRL-1, -2, -5
 
         Raises
         ------
@@ -269,6 +284,8 @@ class WorkerManager:
         """End a worker that does not answer; one that cannot be ended keeps its mailbox.
 
         Says whether it could be ended.
+
+        Rule     WM-CTRL-3, -4
         """
         if self._strike_and_wait(worker):
             return True
@@ -277,7 +294,10 @@ class WorkerManager:
         return False
 
     def welcome_back(self) -> None:
-        """Admit workers again that have answered after all."""
+        """Admit workers again that have answered after all.
+
+        Rule     WM-CTRL-4
+        """
         for worker in sorted(self.silent):
             with self._control[worker]:
                 self._heard_again(worker)
@@ -325,7 +345,10 @@ class WorkerManager:
         )
 
     def _late(self, worker: int, timeout_s: float, asked: bool) -> ControlTimeoutError:
-        """Say what became of a request whose time is up."""
+        """Say what became of a request whose time is up.
+
+        Rule     WM-CTRL-2, -3
+        """
         if not asked:
             return ControlTimeoutError(
                 f"{self.name(worker)} was busy with a task for {timeout_s} s: the request was not "
@@ -368,7 +391,10 @@ class WorkerManager:
 
     # ------------------------------------------------------------ the end
     def kill_busy(self) -> None:
-        """Kill every worker that holds a task; the Scheduler will fail those tasks."""
+        """Kill every worker that holds a task; the Scheduler will fail those tasks.
+
+        Rule     ORCH-RUN-8
+        """
         for worker in range(len(self.kinds)):
             if self._engine.mem[Desk(self._engine, worker).start + L.W_GIVEN]:
                 self._strike(worker)
@@ -386,6 +412,8 @@ class WorkerManager:
         """Stop the workers; those that do not stop in time are killed, if they can be.
 
         Control requests that are under way come to their end first, and no more are made.
+
+        Rule     WM-STOP-1
         """
         self._refusing = True
         try:
@@ -432,6 +460,8 @@ class ProcessManager(WorkerManager):
 
     The monitor thread sleeps until the fork server reports that a worker ended, or is gone itself;
     it then marks the worker dead and wakes the Scheduler, which fails the worker's task.
+
+    Rule     WM-MODE-1; WM-FORK-1 to -3
     """
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
@@ -552,6 +582,8 @@ class ThreadManager(WorkerManager):
 
     A thread cannot be killed. What is asked to end in the middle of a task gets a SystemExit at its
     next line of Python.
+
+    Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
     """
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:

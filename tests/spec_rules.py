@@ -375,6 +375,7 @@ def complaints(root: Path = ROOT) -> list[str]:
         *uneven_rules(root),
         *unmirrored(root),
         *uncovered(root),
+        *untraced(root),
         *drifted_quotes(root),
     ]
 

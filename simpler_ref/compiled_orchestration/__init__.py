@@ -44,6 +44,8 @@ def orchestration(function: OrchFunction) -> Orchestration:
     are numbers, arrays, handles, tensors, `TaskArgs`, `CallConfig` and tuples of them, read anew at
     each run; lists become tuples. Integers have 64 bits.
 
+    Rule     SPEED-ORCH-1, -9
+
     Raises
     ------
     TypeError
@@ -54,6 +56,8 @@ def orchestration(function: OrchFunction) -> Orchestration:
 
 class Orchestration:
     """An orchestration function that is compiled when it runs; see `orchestration`.
+
+    Rule     SPEED-ORCH-6, -11
 
     Attributes
     ----------
@@ -127,7 +131,10 @@ class Orchestration:
             call.give_back()
 
     def _version(self) -> tuple[Any, list[Any]]:
-        """Return the dispatcher for what the function takes from around it now, and its values."""
+        """Return the dispatcher for what the function takes from around it now, and its values.
+
+        Rule     SPEED-ORCH-7, -11
+        """
         from . import native
         from .source import Source
 
@@ -152,7 +159,10 @@ class Orchestration:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> OrchestrationError:
-        """Put what numba says on a page into the line and the reason."""
+        """Put what numba says on a page into the line and the reason.
+
+        Rule     SPEED-ORCH-10
+        """
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
         filename, function = self.py_func.__code__.co_filename, self.py_func
         lines = [int(n) for n in re.findall(rf'File "{re.escape(filename)}", line (\d+)', text)]

@@ -139,7 +139,10 @@ class Call:
         return N.Native(N.ReceivedType(kinds, len(scalars)), block.ctypes.data)
 
     def give_back(self) -> None:
-        """Let the TaskArgs that entered have what compiled code made of them."""
+        """Let the TaskArgs that entered have what compiled code made of them.
+
+        Rule     SPEED-ORCH-8
+        """
         for args, block in self._given:
             tensors, scalars = int(block[0]) & 0xFFFFFFFF, int(block[0]) >> 32
             words = block[1 : 1 + tensors * L.TENSOR_WORDS].reshape(tensors, L.TENSOR_WORDS)
@@ -156,7 +159,10 @@ class Call:
 
     # ------------------------------------------------------------ what compiled code asks for
     def answer(self, what: int, a: int, b: int, address: int, count: int) -> int:
-        """Do what the compiled code cannot: wait, or raise."""
+        """Do what the compiled code cannot: wait, or raise.
+
+        Rule     SPEED-ORCH-3, -5
+        """
         orch, code, members = self.orch, -(what >> 8 & 0xFF), what >> 16
         what &= 0xFF
         wire = ctypes.string_at(address, 8 * count) if count else b""

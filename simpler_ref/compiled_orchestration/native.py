@@ -333,7 +333,10 @@ def tag_at(block, t):
 
 @helper()
 def require_visible(state, address, nbytes):
-    """Refuse memory that a worker process could not see."""
+    """Refuse memory that a worker process could not see.
+
+    Rule     SPEED-ORCH-3
+    """
     spans = peek(state + 8 * S_SPANS)
     span = state + 8 * S_FIRST_SPAN
     for _ in range(spans):
@@ -368,7 +371,10 @@ def check_arrays(state, block):
 
 @helper()
 def look_for_signals(state):
-    """Let Python run its signal handlers, if that is due."""
+    """Let Python run its signal handlers, if that is due.
+
+    Rule     SPEED-ORCH-12
+    """
     now = now_ns()
     if now - peek(state + 8 * S_LOOKED) > LOOK_NS:
         poke(state + 8 * S_LOOKED, now)
@@ -389,7 +395,10 @@ def fill_outputs(state, slot, block, first, tensors):
 
 @helper()
 def submit_one(state, word, block):
-    """Submit a task; `block` is the address of its arguments, 0 for none."""
+    """Submit a task; `block` is the address of its arguments, 0 for none.
+
+    Rule     SPEED-ORCH-4, -5
+    """
     counts = 0
     if block != 0:
         check_arrays(state, block)

@@ -81,6 +81,8 @@ class Captured(NamedTuple):
 class Source:
     """The source of one orchestration function.
 
+    Rule     SPEED-ORCH-10
+
     Raises
     ------
     OrchestrationError
@@ -264,7 +266,10 @@ def _chain_of(node: ast.AST) -> Chain | None:
 
 # ---------------------------------------------------------------- the rewriting
 class _Rewriter(ast.NodeTransformer):
-    """Carries out the changes on a copy of the function's tree."""
+    """Carries out the changes on a copy of the function's tree.
+
+    Rule     SPEED-ORCH-2
+    """
 
     def __init__(self, source: Source, names: dict[tuple[Any, ...], tuple[str, int]]) -> None:
         self._source = source

@@ -28,6 +28,8 @@ def set_usable(mem, worker, usable):
     """Admit a worker that said INIT_DONE to its pool, or clear a dead one's words for its successor.
 
     Between runs, as the Scheduler: the lock is free but for the moment of an empty pass.
+
+    Rule     WM-LOOP-1; SCHED-DEATH-3
     """
     become_scheduler(mem)
     w = worker_at(mem, worker)
@@ -40,7 +42,10 @@ def set_usable(mem, worker, usable):
 
 @kernel
 def forget_configs(mem):
-    """Between runs: no mailbox holds a configuration that could be told by its index any more."""
+    """Between runs: no mailbox holds a configuration that could be told by its index any more.
+
+    Rule     WM-MAIL-2
+    """
     become_scheduler(mem)
     for worker in range(mem[L.WORKERS]):
         frame = worker_at(mem, worker)
@@ -53,7 +58,10 @@ def forget_configs(mem):
 # ---------------------------------------------------------------- what need not start
 @kernel
 def cancel(mem):
-    """What has not started shall not start (D11): neither what is ready, nor what waits in a mailbox."""
+    """What has not started shall not start (D11): neither what is ready, nor what waits in a mailbox.
+
+    Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-9
+    """
     request_cancel(mem)
     if mem[L.DEPTH] > 1:
         become_scheduler(mem)
@@ -69,6 +77,7 @@ def claim_mailbox(mem, worker, timeout_ns):
     One thread at a time claims a worker. Nothing is dispatched to it from the call on.
 
     Returns  OK; ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal: without a claim then
+    Rule     WM-CLAIM-1, -2, -4
     """
     w = worker_at(mem, worker)
     until = now_ns() + timeout_ns
@@ -104,6 +113,8 @@ def release_mailbox(mem, worker):
     """Give a claim back: the worker can have tasks again.
 
     What the mailbox held of a task is overwritten, so the next frame brings all of it again.
+
+    Rule     WM-CLAIM-2, -3; WM-MAIL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)
@@ -127,6 +138,7 @@ def abandon_mailbox(mem, worker):
     """Take a worker that does not answer a request out of its pool, with the request in its mailbox.
 
     Effects  what needs this worker fails instead of waiting for it
+    Rule     WM-CTRL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)

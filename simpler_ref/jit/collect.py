@@ -15,6 +15,7 @@ def collect(mem):
     """Take the completions that stand in the mailboxes, each worker's in the order of its tasks.
 
     Returns  how many were taken
+    Rule     SPEED-DEPTH-2, -7
     """
     waiting = int(mem[L.BUSY])
     moved = 0
@@ -36,6 +37,7 @@ def collect_from(mem, worker, w):
     finds it.
 
     Returns  how many were taken
+    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -71,6 +73,7 @@ def vacate(mem, w):
 
     Effects  the worker has room; with its last task it is idle, and a thread that waits for its mailbox
              gets it
+    Rule     WM-CLAIM-1; SPEED-DEPTH-5
     """
     frame = int(mem[w + L.W_HEAD])
     mem[w + frame + L.W_SLOT] = L.NONE
@@ -105,6 +108,7 @@ def finish_member(mem, slot, kind, failed):
 
     Effects  S_LEFT; W_SKIP of the workers whose members may not have started; at the end COMPLETED
              or FAILED
+    Rule     WM-DONE-1, -2
     """
     left = int(mem[slot + L.S_LEFT]) - 1
     if failed and left >> 32 == 0:
@@ -120,7 +124,10 @@ def finish_member(mem, slot, kind, failed):
 
 @kernel
 def skip_rest(mem, slot, kind):
-    """Tell the workers of a group that what has not started need not start."""
+    """Tell the workers of a group that what has not started need not start.
+
+    Rule     WM-DONE-3, -5
+    """
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         frame = w + int(mem[w + L.W_HEAD])
@@ -130,7 +137,10 @@ def skip_rest(mem, slot, kind):
 
 @kernel
 def skip_waiting(mem):
-    """Tell every worker that what stands behind the task it is at need not start (D11)."""
+    """Tell every worker that what stands behind the task it is at need not start (D11).
+
+    Rule     SPEED-DEPTH-9
+    """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         frame = int(mem[w + L.W_HEAD])
@@ -147,6 +157,7 @@ def bury(mem):
     A worker that had posted TASK_DONE before it died has done its task.
 
     Returns  1 if anybody died since the last look
+    Rule     SCHED-DEATH-1, -2; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:

@@ -40,6 +40,7 @@ def dispatch(mem, kind):
 
     Effects  READY → RUNNING, mailboxes; or READY → FAILED
     Returns  how many tasks left the queues
+    Rule     SCHED-CANCEL-1; SCHED-DISPATCH-3
     """
     moved = dispatch_pinned(mem, kind)
     moved += dispatch_ready(mem, kind)
@@ -74,13 +75,19 @@ def is_idle(mem, w):
 
 @kernel
 def has_room(mem, w):
-    """Say whether a worker can be given one more task: alive, not claimed, a frame left."""
+    """Say whether a worker can be given one more task: alive, not claimed, a frame left.
+
+    Rule     SPEED-DEPTH-1
+    """
     return mem[w + L.W_GIVEN] < mem[L.DEPTH] and mem[w + L.W_USABLE] == L.ALIVE
 
 
 @kernel
 def any_usable(mem, kind, members):
-    """Say whether a pool has so many live workers."""
+    """Say whether a pool has so many live workers.
+
+    Rule     SCHED-DEATH-2
+    """
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         members -= mem[worker_at(mem, worker) + L.W_USABLE] != 0
     return members <= 0
@@ -93,6 +100,7 @@ def pick_worker(mem, kind):
     Returns  an idle worker that is awake; else the one at work with the fewest tasks, if it may have
              another; else one that sleeps if no task runs or the head has been held long enough; else
              NOBODY or HOLD
+    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3
     """
     asleep, busy = NOBODY, NOBODY
     fewest = int(mem[L.DEPTH])
@@ -128,6 +136,7 @@ def dispatch_ready(mem, kind):
     The first that cannot be placed stops it: a group that waits for its workers keeps its place.
 
     Returns  how many tasks left the queue
+    Rule     SCHED-DISPATCH-4; SCHED-READY-3; WM-PLACE-1, -3
     """
     moved = 0
     while not ready_empty(mem, kind):
@@ -177,7 +186,10 @@ def dispatch_ready(mem, kind):
 
 @kernel
 def lose(mem, slot, worker):
-    """Fail a ready task because the worker it needs, or ANYBODY it could use, has died."""
+    """Fail a ready task because the worker it needs, or ANYBODY it could use, has died.
+
+    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5
+    """
     detail = 0
     if worker >= 0:
         detail = int(load(mem, worker_at(mem, worker) + L.W_DEATH))
@@ -191,6 +203,8 @@ def may_start_pinned(mem, w, kind):
     """Say whether the first task of a worker's own chain can leave it.
 
     What any worker may run and became ready earlier goes first, a waiting group above all (D19).
+
+    Rule     WM-AFF-4
     """
     slot = int(mem[w + L.W_PINNED_HEAD])
     if slot == L.NONE:
@@ -207,6 +221,7 @@ def dispatch_pinned(mem, kind):
     """Give idle workers the tasks that want them and no other.
 
     Returns  how many tasks left the chains
+    Rule     WM-AFF-1, -3
     """
     moved = 0
     if mem[L.PINNED + kind] == 0:
@@ -230,6 +245,8 @@ def dispatch_pinned(mem, kind):
 def lost_member(mem, slot, kind):
     """Return a worker without which a group cannot run and that has died; ANYBODY if the pool has
     too few left; else NOBODY.
+
+    Rule     WM-PLACE-5
     """
     members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
@@ -245,7 +262,10 @@ def lost_member(mem, slot, kind):
 
 @kernel
 def group_fits(mem, slot, kind):
-    """Say whether each member of a group can have a worker of its own now. Changes nothing."""
+    """Say whether each member of a group can have a worker of its own now. Changes nothing.
+
+    Rule     WM-PLACE-1
+    """
     members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):  # those that want one worker and no other
@@ -260,7 +280,10 @@ def group_fits(mem, slot, kind):
 
 @kernel
 def reserve(mem, slot, kind):
-    """Choose a worker of its own for each member of a group that fits: W_MEMBER names the member."""
+    """Choose a worker of its own for each member of a group that fits: W_MEMBER names the member.
+
+    Rule     WM-PLACE-2; SPEED-DEPTH-4
+    """
     first = members_at(mem, slot)
     for m in range(mem[slot + L.S_MEMBERS]):
         worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
@@ -294,7 +317,10 @@ def pick_unreserved(mem, kind):
 
 @kernel
 def assign_group(mem, slot, kind):
-    """Hand every member to the worker reserved for it: READY → RUNNING once, encode, signal."""
+    """Hand every member to the worker reserved for it: READY → RUNNING once, encode, signal.
+
+    Rule     WM-PLACE-1
+    """
     members = int(mem[slot + L.S_MEMBERS])
     step(mem, slot, DISPATCH)
     mem[slot + L.S_LEFT] = members
@@ -309,7 +335,10 @@ def assign_group(mem, slot, kind):
 
 @kernel
 def encode_member(mem, frame, slot, m):
-    """Write the frame of one member of a group."""
+    """Write the frame of one member of a group.
+
+    Rule     WM-GROUP-2
+    """
     tensors = tensors_at(mem, slot)
     scalars = scalars_at(mem, slot)
     member = members_at(mem, slot)
@@ -324,7 +353,10 @@ def encode_member(mem, frame, slot, m):
 # ---------------------------------------------------------------- to the worker
 @inlined
 def assign(mem, slot, worker):
-    """Hand a task to a worker that has room: READY → RUNNING, encode, signal."""
+    """Hand a task to a worker that has room: READY → RUNNING, encode, signal.
+
+    Rule     SCHED-DISPATCH-1, -2
+    """
     step(mem, slot, DISPATCH)
     mem[slot + L.S_WORKER] = worker
     w = worker_at(mem, worker)

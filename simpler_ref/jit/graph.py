@@ -35,6 +35,7 @@ def wire(mem, slot):
 
     Reads    each producer's state (pinned by submit, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
+    Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
     edge = edges_at(mem, slot)
@@ -58,6 +59,7 @@ def poison(mem, slot):
     """A producer failed: this task will never run.
 
     Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal
+    Rule     SCHED-POISON-1
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
@@ -65,7 +67,10 @@ def poison(mem, slot):
 
 @kernel
 def release_fanin(mem, slot):
-    """One producer is done, or wiring is: the last release makes the task READY, or retires it."""
+    """One producer is done, or wiring is: the last release makes the task READY, or retires it.
+
+    Rule     SCHED-READY-2; SCHED-POISON-3
+    """
     mem[slot + L.S_FANIN] -= 1
     if mem[slot + L.S_FANIN] == 0:
         if mem[slot + L.S_STATE] == L.FAILED:
@@ -79,6 +84,7 @@ def make_ready(mem, slot):
     """Every input is there: READY, and queued with its pool, or with the one worker it wants.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
+    Rule     ORCH-STATE-2; SCHED-READY-2, -3
     """
     if step(mem, slot, INPUTS_DONE) != L.OK:
         return L.ILLEGAL
@@ -100,6 +106,7 @@ def complete(mem, slot):
 
     Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
     Returns  OK, or ILLEGAL with nothing changed
+    Rule     SCHED-COMPLETE-1
     """
     if step(mem, slot, COMPLETE) != L.OK:
         return L.ILLEGAL
@@ -114,6 +121,7 @@ def fail(mem, slot):
     """A task has failed while it ran, or shall not run: FAILED, consumers poisoned.
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
+    Rule     SCHED-COMPLETE-1
     """
     if step(mem, slot, FAIL) != L.OK:
         return L.ILLEGAL
@@ -138,6 +146,7 @@ def retire(mem):
     everything downstream without recursion.
 
     Effects  each consumer's fan-in; one reference less on each producer and on the task itself
+    Rule     SCHED-COMPLETE-2, -3; SCHED-POISON-1, -2
     """
     while mem[L.RETIRING] != L.NONE:
         slot = int(mem[L.RETIRING])
@@ -157,7 +166,10 @@ def retire(mem):
 
 @kernel
 def release_producers(mem, slot):
-    """Drop the task's reference on each of its producers, then its own."""
+    """Drop the task's reference on each of its producers, then its own.
+
+    Rule     SCHED-COMPLETE-3
+    """
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
@@ -167,7 +179,10 @@ def release_producers(mem, slot):
 
 @kernel
 def drop_reference(mem, slot):
-    """Release one reference; a slot consumed by it is left for the Orch thread."""
+    """Release one reference; a slot consumed by it is left for the Orch thread.
+
+    Rule     SCHED-CONSUME-1
+    """
     if release_ref(mem, slot):
         push_consumed(mem, slot)
 
@@ -179,6 +194,7 @@ def record_error(mem, outcome, slot, worker, detail):
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
              because its mailbox is used again before Python comes to read them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
+    Rule     SCHED-COMPLETE-6; SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
     """
     if mem[L.RUN_ERROR] != 0:
         return

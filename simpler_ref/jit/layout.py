@@ -4,6 +4,8 @@ The engine is one array of 64-bit little-endian words, `mem`, in shared memory. 
 words. Words that different threads or processes write often stand on different cache lines (8
 words); who writes and who reads each of them is the ownership table of the documentation, and the
 headings below name the writer.
+
+Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FLOW-DATA-3; FAIL-OUTCOME-1
 """
 
 from __future__ import annotations

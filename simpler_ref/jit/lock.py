@@ -13,6 +13,7 @@ def try_lock(mem):
     """Become the Scheduler if nobody else is; never waits.
 
     Ordering the exchange pairs with the release in `unlock`: the holder sees all the last one wrote
+    Rule     SCHED-PASS-2
     """
     return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)
 

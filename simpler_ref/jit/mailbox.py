@@ -112,6 +112,7 @@ def encode(mem, frame, slot, counts, tensors, scalars):
 
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox but for its state; configuration and digest only if others stand there
+    Rule     SCHED-MAIL-1; SCHED-PASS-4; FLOW-ARGS-1, -2; FLOW-ID-5; WM-MAIL-1, -2; ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
@@ -140,6 +141,7 @@ def publish(mem, w, state_word, state):
 
     Ordering the exchange pairs with the load of the state in `receive`; it also stands between this
              store and the load of W_PARKED, see the module text
+    Rule     SCHED-DISPATCH-1; SCHED-MAIL-2, -3
     """
     exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
@@ -148,7 +150,10 @@ def publish(mem, w, state_word, state):
 
 @kernel
 def notify(mem, park_word):
-    """Wake the thread that sleeps on a park word, if one does."""
+    """Wake the thread that sleeps on a park word, if one does.
+
+    Rule     SCHED-WAKE-4
+    """
     if load(mem, park_word) != 0:
         store(mem, park_word, 0)
         futex_wake(mem, park_word)
@@ -159,6 +164,8 @@ def announce_done(mem):
     """Tell whoever runs the passes that a completion stands in a mailbox.
 
     A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
+
+    Rule     SCHED-WAKE-1
     """
     if load_sc(mem, L.PARK_ORCH) != 0:
         notify(mem, L.PARK_ORCH)
@@ -180,13 +187,17 @@ def post(mem, w, state, error):
     """Write the worker's answer: state and error code in one store (worker side).
 
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
+    Rule     SCHED-MAIL-3; SCHED-COMPLETE-5
     """
     exchange(mem, served(mem, w), state | error << 32)
 
 
 @kernel
 def post_done(mem, w, outcome):
-    """Answer the task in the frame that is served, and go on to the next frame (worker side)."""
+    """Answer the task in the frame that is served, and go on to the next frame (worker side).
+
+    Rule     SCHED-MAIL-2; SPEED-DEPTH-2
+    """
     post(mem, w, L.TASK_DONE, outcome)
     if mem[L.DEPTH] != 1:
         mem[w + L.W_AT] = frame_after(mem, int(mem[w + L.W_AT]))
@@ -204,6 +215,8 @@ def resolve(mem, w):
     """Say who runs the task in the mailbox: a local slot, COMPILED with W_LEAF set, or RESOLVE.
 
     What Python has to call comes with the number of its frame in the upper half.
+
+    Rule     SCHED-MAIL-4
     """
     at = int(mem[w + L.W_AT])
     digest = w + at + L.W_MAILBOX + L.MAIL_DIGEST
@@ -246,6 +259,7 @@ def offer_core(mem, patience):
     work. Each offer that nobody takes gives some of the patience back, up to YIELD_NS.
 
     Effects  the word `patience`, which the calling thread owns
+    Rule     SPEED-WAIT-3
     """
     before = now_ns()
     yield_core()
@@ -265,6 +279,7 @@ def receive(mem, worker):
     What need not start any more is answered here.
 
     Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
+    Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-10
     """
     w = worker_at(mem, worker)
     start = 0
@@ -318,6 +333,7 @@ def run_leaves(mem, worker):
 
     Returns  what `receive` says, once that is something else than COMPILED; or MISMATCH, with the task
              not answered
+    Rule     SPEED-LEAF-6; WM-DONE-3
     """
     w = worker_at(mem, worker)
     local = L.COMPILED
@@ -346,7 +362,10 @@ def finish_control_and_receive(mem, worker, error):
 
 @kernel
 def park_and_receive(mem, worker):
-    """Sleep until a task or a request to stop is there (worker side); see `receive`."""
+    """Sleep until a task or a request to stop is there (worker side); see `receive`.
+
+    Rule     SCHED-MAIL-8; SCHED-WAKE-5
+    """
     w = worker_at(mem, worker)
     answer = L.PARK
     while answer == L.PARK:
@@ -371,7 +390,10 @@ def park_and_receive(mem, worker):
 
 @kernel
 def report_ready(mem, worker):
-    """Say INIT_DONE (worker side)."""
+    """Say INIT_DONE (worker side).
+
+    Rule     WM-LOOP-1
+    """
     w = worker_at(mem, worker)
     fail_point(mem, w, FAIL_BEFORE_READY)
     post(mem, w, L.INIT_DONE, 0)
@@ -406,6 +428,8 @@ def mark_dead(mem, worker, code):
     A mailbox that says IDLE or CONTROL_REQUEST is changed to SHUTDOWN, so that whoever is about to
     sleep in `wait_ready` or `request_control` does not; any other state still tells what the worker
     had done.
+
+    Rule     SCHED-DEATH-1
     """
     w = worker_at(mem, worker)
     store(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
@@ -425,6 +449,8 @@ def request_stop(mem, worker):
     A worker that has looked at that word and is about to sleep on its mailbox state must not: the
     state is changed to SHUTDOWN under it. One that has a task or a control request looks again when
     that is done.
+
+    Rule     SCHED-MAIL-9; WM-STOP-2, -3
     """
     w = worker_at(mem, worker)
     state_word = awaited(mem, w)
@@ -456,6 +482,8 @@ def make_idle(mem, w):
     """Bring a mailbox that neither a task nor a request uses to IDLE, unless its worker shall stop.
 
     One that is about to sleep must not find the IDLE that it saw before SHUTDOWN came.
+
+    Rule     WM-STOP-3
     """
     word = load(mem, awaited(mem, w))
     if word & STATE_MASK != L.SHUTDOWN:
@@ -467,6 +495,7 @@ def grant_claim(mem, w):
     """Give a claimed worker's mailbox, which no task uses, to the thread that asked for it.
 
     Effects  the mailbox is IDLE; that thread is woken (the caller holds the pass lock)
+    Rule     WM-CLAIM-1
     """
     make_idle(mem, w)
     store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
@@ -479,6 +508,7 @@ def request_control(mem, worker, timeout_ns):
 
     Returns  the worker's error code; ILLEGAL when it died, TIMED_OUT, or INTERRUPTED by a signal
              (call `await_control` then)
+    Rule     WM-MAIL-3
     """
     w = worker_at(mem, worker)
     publish(mem, w, awaited(mem, w), L.CONTROL_REQUEST)

@@ -38,6 +38,7 @@ def run_program(mem, program, places):
 
     Effects  those of the ops; PROGRAM_AT: the op that comes next, or that was refused
     Returns  OK at the end, MORE after a slice; or what an op was refused with
+    Rule     SPEED-MANY-1; SPEED-REPLAY-2
     """
     left = L.PROGRAM_SLICE
     code = L.OK
@@ -116,6 +117,7 @@ def run_submit(mem, program, places, at, shift):
     Its places stand `shift` further than it says.
 
     Returns  OK, or what it was refused with
+    Rule     SPEED-MANY-6
     """
     patches = int(program[at + L.OP_PATCHES])
     end = at + (int(program[at + L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS

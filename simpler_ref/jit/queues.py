@@ -18,7 +18,10 @@ WIRING_MASK = L.WIRING_CAPACITY - 1
 
 @kernel
 def wiring_full(mem):
-    """Say whether the Scheduler is a whole queue behind (read by the Orch thread)."""
+    """Say whether the Scheduler is a whole queue behind (read by the Orch thread).
+
+    Rule     ORCH-BACK-6
+    """
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.WIRING_CAPACITY
 
 
@@ -28,6 +31,7 @@ def push_wiring(mem, slot):
 
     Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: who sees the entry
              sees the whole slot
+    Rule     ORCH-SUBMIT-6
     """
     pushed = int(mem[L.WIRING_PUSHED])
     mem[int(mem[L.A_WIRING]) + (pushed & WIRING_MASK)] = slot
@@ -39,6 +43,7 @@ def pop_wiring(mem):
     """Take the oldest submitted task, or NONE.
 
     Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the place is free
+    Rule     SCHED-WIRE-1
     """
     taken = int(mem[L.WIRING_TAKEN])
     if taken == load(mem, L.WIRING_PUSHED):
@@ -72,7 +77,10 @@ def double(mem, base, first, words, mask):
 
 @kernel
 def push_ready(mem, kind, slot):
-    """Append a task whose producers are all done."""
+    """Append a task whose producers are all done.
+
+    Rule     SCHED-READY-3
+    """
     base = int(mem[L.A_READY + kind])
     head = int(mem[L.READY_HEAD + kind])
     tail = int(mem[L.READY_TAIL + kind])
@@ -101,7 +109,10 @@ def drop_first_ready(mem, kind):
 
 @kernel
 def push_pinned(mem, w, kind, slot):
-    """Append a ready task to the chain of the only worker that may run it."""
+    """Append a ready task to the chain of the only worker that may run it.
+
+    Rule     WM-AFF-4
+    """
     mem[slot + L.S_NEXT] = L.NONE
     tail = int(mem[w + L.W_PINNED_TAIL])
     if tail == L.NONE:
@@ -125,14 +136,20 @@ def pop_pinned(mem, w, kind):
 
 @kernel
 def push_consumed(mem, slot):
-    """Leave a consumed slot for the Orch thread (the caller holds the pass lock)."""
+    """Leave a consumed slot for the Orch thread (the caller holds the pass lock).
+
+    Rule     SCHED-CONSUME-1
+    """
     mem[slot + L.S_LINK] = mem[L.CONSUMED_HEAD]
     mem[L.CONSUMED_HEAD] = slot
 
 
 @kernel
 def take_consumed(mem):
-    """Take the whole chain of consumed slots (the caller holds the pass lock)."""
+    """Take the whole chain of consumed slots (the caller holds the pass lock).
+
+    Rule     SCHED-CONSUME-2, -3
+    """
     head = int(mem[L.CONSUMED_HEAD])
     mem[L.CONSUMED_HEAD] = L.NONE
     return head

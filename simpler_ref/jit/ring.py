@@ -26,7 +26,7 @@ HEAP_ALIGN = L.HEAP_ALIGN
 def align(nbytes):
     """Round a request up to the heap alignment.
 
-    Rule     ORCH-RING alignment: 1024 bytes
+    Rule     ORCH-RING-4
     """
     return (nbytes + HEAP_ALIGN - 1) & -HEAP_ALIGN
 
@@ -36,6 +36,8 @@ def ring_of_depth(mem, depth):
     """Return the ring of a 0-based scope depth: the depth itself, at most the last ring.
 
     Without an open scope (depth -1) it is the first.
+
+    Rule     ORCH-RING-3; ORCH-SCOPE-1; ORCH-WINDOW-2
     """
     return max(0, min(depth, int(mem[L.RINGS]) - 1))
 
@@ -48,6 +50,7 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and place in the ring
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
+    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-3, -5; ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE
@@ -119,6 +122,7 @@ def release(mem, slot):
 
     Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
     Failure  none: the caller owns the slot (CONSUMED)
+    Rule     ORCH-RING-9, -13
     """
     ring = int(mem[slot + L.S_RING]) & 7
     position = int(mem[slot + L.S_RING]) >> 3
@@ -146,7 +150,10 @@ def release(mem, slot):
 
 @kernel
 def rewind(mem, ring):
-    """Start an empty ring over at offset 0, with a short FIFO."""
+    """Start an empty ring over at offset 0, with a short FIFO.
+
+    Rule     ORCH-RING-7
+    """
     r = RING_BLOCK + ring * LINE
     mem[r + L.R_TOP] = 0
     mem[r + L.R_TAIL] = 0
@@ -158,7 +165,10 @@ def rewind(mem, ring):
 
 @kernel
 def reset_to_empty(mem):
-    """Forget every task: ids start at 0 again, every ring is empty, every slot is free."""
+    """Forget every task: ids start at 0 again, every ring is empty, every slot is free.
+
+    Rule     ORCH-RING-14
+    """
     mem[L.NEXT_TASK_ID] = 0
     mem[L.LIVE] = 0
     mem[L.FREE_SLOT] = L.NONE

@@ -38,6 +38,7 @@ def scheduler_pass(mem):
     """Run one pass: deaths, wiring, dispatch to either pool, completions.
 
     Returns  how much moved; 0 means that nothing can until an event comes
+    Rule     SCHED-PASS-1; WM-POOL-4
     """
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
@@ -72,6 +73,8 @@ def has_work(mem):
     """Say whether a pass would find something: the look a thread takes before it parks.
 
     A task that is held back does not count, see `held`.
+
+    Rule     SCHED-WAKE-2
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
@@ -102,6 +105,7 @@ def orch_pass(mem):
     The Scheduler thread goes off duty: it sees that the Orch thread is here.
 
     Returns  how much moved, or -1 if the Scheduler thread is at it
+    Rule     SCHED-PASS-2, -3; SCHED-CONSUME-2; ORCH-INV-1
     """
     mem[L.ORCH_PASSES] += 1
     if not try_lock(mem):
@@ -124,6 +128,8 @@ def pass_after_submit(mem):
     While it submits it runs the passes; a Scheduler thread on duty is told to stand down. A task
     that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
     thread is woken once to keep time.
+
+    Rule     SCHED-WAKE-1
     """
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
@@ -147,6 +153,7 @@ def pass_in_bulk(mem, kind):
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
              entry in the wiring queue, or this sees the worker that it has taken the task off
+    Rule     SPEED-MANY-8
     """
     if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
         fence()
@@ -181,7 +188,10 @@ def stuck_since(mem):
 
 @kernel
 def watch_groups(mem):
-    """Have the Scheduler thread keep an eye on a group that waits, once in STUCK_NS at most."""
+    """Have the Scheduler thread keep an eye on a group that waits, once in STUCK_NS at most.
+
+    Rule     WM-PLACE-4
+    """
     if stuck_since(mem) != 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the group, or this sees it parked
         if load(mem, L.WATCHING) == 0:
@@ -197,6 +207,7 @@ def help_scheduler(mem, live, taken, slice_ns):
     room: should the Scheduler thread have emptied the wiring queue since, there is room already.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
+    Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
     start = now_ns()
     quiet_since = 0
@@ -238,7 +249,10 @@ def help_scheduler(mem, live, taken, slice_ns):
 # ---------------------------------------------------------------- runs
 @kernel
 def begin_run(mem):
-    """Forget the last run's error and counts."""
+    """Forget the last run's error and counts.
+
+    Rule     ORCH-FAIL-6
+    """
     store(mem, L.CANCEL, 0)
     store(mem, L.RUN_ERROR, 0)
     mem[L.EDGE_COUNT] = 0
@@ -250,7 +264,10 @@ def begin_run(mem):
 
 @kernel
 def end_run(mem):
-    """Everything is reclaimed: ids start at 0 again, every structure is as small as at first."""
+    """Everything is reclaimed: ids start at 0 again, every structure is as small as at first.
+
+    Rule     ORCH-RUN-5; SCHED-CANCEL-4
+    """
     reset_to_empty(mem)
     reset_map(mem)
 
@@ -267,6 +284,7 @@ def scheduler_loop(mem, timer_ns):
     is, unless the Orch thread ran none while this one slept for `timer_ns` in all: time spent awake
     does not count, since it may be what keeps the Orch thread from running. While a task is held
     back it sleeps `timer_ns` at most.
+    Rule     SCHED-WAKE-2 to -4; SPEED-ORCH-6
     """
     seen = -1
     slept = 0

@@ -162,6 +162,7 @@ def pin(mem, producer):
     Ordering the exchange pairs with the add in `release_ref`: of a pin and the last release,
              exactly one comes first, and both sides agree which
     Returns  whether the reference was taken
+    Rule     ORCH-PIN-1, -3
     """
     while True:
         word = load(mem, producer + L.S_FANOUT)
@@ -176,7 +177,7 @@ def release_ref(mem, slot):
     """Drop one reference; the last one moves the slot to CONSUMED.
 
     Returns  whether this call consumed the slot: the caller must then see to its reclamation
-    Rule     released >= total + 1, the same for the Scheduler and for a scope's end
+    Rule     ORCH-STATE-3 to -5; SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
     if (word >> 32) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:
@@ -186,7 +187,10 @@ def release_ref(mem, slot):
 
 @kernel
 def prepare(mem, slot, callable_word, total, released):
-    """Fill the fields of a fresh slot that do not come from its arguments."""
+    """Fill the fields of a fresh slot that do not come from its arguments.
+
+    Rule     ORCH-STATE-4
+    """
     mem[slot + L.S_FANOUT] = total | released << 32
     mem[slot + L.S_FANIN] = 0
     mem[slot + L.S_CONSUMERS] = L.NONE

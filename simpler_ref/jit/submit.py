@@ -29,7 +29,10 @@ TOO_MANY_BYTES = 1 << 62
 # ---------------------------------------------------------------- what a wire tensor says
 @kernel
 def tag_of(words, t):
-    """Return the tag that rides in the padding of a tensor on its way into submit."""
+    """Return the tag that rides in the padding of a tensor on its way into submit.
+
+    Rule     ORCH-SUBMIT-3; ORCH-INV-2
+    """
     return int(words[t + L.TENSOR_KIND]) >> L.TENSOR_TAG_SHIFT & 0xFF
 
 
@@ -53,7 +56,7 @@ def is_child_memory(words, t):
 def owner_of(mem, slot, t, i):
     """Return whose memory the address of a task's tensor `i` is in: -1 the host's, else a worker's.
 
-    Rule     D7: a group's member owns its own child_memory tensors
+    Rule     ORCH-MAP-6, -7; WM-GROUP-6; WM-CHIP-4
     """
     if not is_child_memory(mem, t):
         return -1
@@ -69,13 +72,19 @@ def owner_of(mem, slot, t, i):
 
 @kernel
 def reads(tag):
-    """Say whether a tag looks its buffer up: INPUT and INOUT do."""
+    """Say whether a tag looks its buffer up: INPUT and INOUT do.
+
+    Rule     ORCH-TAG-1, -3
+    """
     return tag == L.INPUT or tag == L.INOUT
 
 
 @kernel
 def writes(tag):
-    """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do."""
+    """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do.
+
+    Rule     ORCH-TAG-2 to -4
+    """
     return tag == L.OUTPUT or tag == L.INOUT or tag == L.OUTPUT_EXISTING
 
 
@@ -88,7 +97,10 @@ def in_a_ring(mem, data):
 
 @kernel
 def is_auto_output(words, t):
-    """Say whether the runtime shall provide the buffer: an OUTPUT without an address."""
+    """Say whether the runtime shall provide the buffer: an OUTPUT without an address.
+
+    Rule     ORCH-AUTO-1, -5 to -7
+    """
     return tag_of(words, t) == L.OUTPUT and words[t + L.TENSOR_DATA] == 0
 
 
@@ -208,6 +220,7 @@ def submit_task(mem, callable_word, counts, members, words):
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or RUN_FAILED, WOULD_BLOCK,
              TOO_LARGE, TOO_MANY_ARGS with nothing changed
+    Rule     ORCH-SUBMIT-1 to -7; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -251,7 +264,10 @@ def submit_task(mem, callable_word, counts, members, words):
 
 @kernel
 def fits_mailbox(words, counts, members):
-    """Say whether what goes to one worker fits its mailbox: a task's arguments, or each member's."""
+    """Say whether what goes to one worker fits its mailbox: a task's arguments, or each member's.
+
+    Rule     ORCH-MISUSE-5; WM-GROUP-7
+    """
     if members == 0:
         return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
     member = (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
@@ -264,7 +280,10 @@ def fits_mailbox(words, counts, members):
 
 @kernel
 def frame_bytes(counts):
-    """Return the bytes of an args blob."""
+    """Return the bytes of an args blob.
+
+    Rule     FLOW-ARGS-2
+    """
     return L.WORD * (1 + (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32))
 
 
@@ -272,7 +291,7 @@ def frame_bytes(counts):
 def store_arguments(mem, slot, words, slab_bytes):
     """Copy everything into the slot, tensors without their tags; carve the slabs of the outputs.
 
-    Rule     one allocation per submit, one 1024-byte-aligned piece of it per OUTPUT without address
+    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & 0xFFFFFFFF
@@ -305,6 +324,7 @@ def find_producers(mem, slot, words):
     Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
              count of producers found
     Returns  the number of edges
+    Rule     ORCH-DEDUP-3; ORCH-MAP-2; ORCH-TAG-6, -7; ORCH-ALLOC-7; WM-GROUP-3
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
@@ -335,6 +355,7 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
 
     Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
+    Rule     ORCH-DEDUP-1, -2; ORCH-PIN-1, -2; WM-GROUP-4
     """
     if mem[producer + L.S_SEEN] == stamp:
         if waits:
@@ -366,6 +387,7 @@ def register_outputs(mem, slot, words):
     """Make the task the producer of every buffer it writes, and note which they are.
 
     Effects  TensorMap entries; the output mask, from which `reclaim` erases them again
+    Rule     ORCH-MAP-3, -4; ORCH-TAG-2 to -5
     """
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
@@ -393,6 +415,7 @@ def alloc_buffer(mem, words):
     Effects  a slot (COMPLETED, its self-reference already released), its slab, a TensorMap entry
     Returns  the slot; or RUN_FAILED, WOULD_BLOCK, TOO_LARGE with nothing changed. The slab's address
              stands in the slot's first tensor; zero bytes claim a slot without slab and key (D12)
+    Rule     ORCH-ALLOC-1 to -6
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -424,7 +447,10 @@ def alloc_buffer(mem, words):
 # ---------------------------------------------------------------- scopes
 @kernel
 def register_task(mem, slot):
-    """Give a fresh slot the reference of the innermost open scope, if there is one."""
+    """Give a fresh slot the reference of the innermost open scope, if there is one.
+
+    Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8; ORCH-INV-5
+    """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
         return
@@ -438,6 +464,7 @@ def open_scope(mem):
     """Open a scope: what is submitted from now on binds to it.
 
     Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
+    Rule     ORCH-SCOPE-3
     """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth > L.MAX_SCOPE_DEPTH:
@@ -452,6 +479,7 @@ def close_scope(mem):
     """End the innermost scope: drop its reference on each of its tasks. Does not wait.
 
     Returns  OK, or NO_SCOPE with nothing changed
+    Rule     ORCH-SCOPE-5 to -7
     """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
@@ -473,7 +501,7 @@ def reclaim(mem, slot):
 
     Effects  CONSUMED → FREE
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
-    Rule     an entry is erased only while it names this slot (D5)
+    Rule     ORCH-MAP-5; ORCH-STATE-6; SCHED-CONSUME-2, -3
     """
     if step(mem, slot, RECLAIM) != L.OK:
         return L.ILLEGAL
@@ -497,5 +525,8 @@ def reclaim(mem, slot):
 
 @kernel
 def request_cancel(mem):
-    """What has not started shall not start (D11)."""
+    """What has not started shall not start (D11).
+
+    Rule     SCHED-CANCEL-1, -4
+    """
     store(mem, L.CANCEL, 1)

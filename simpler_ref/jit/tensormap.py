@@ -27,7 +27,10 @@ def home(data, owner, mask):
 
 @kernel
 def find(mem, data, owner):
-    """Return the entry that holds the key, or the empty one where it belongs."""
+    """Return the entry that holds the key, or the empty one where it belongs.
+
+    Rule     ORCH-MAP-6
+    """
     base = int(mem[L.MAP_BASE])
     mask = int(mem[L.MAP_MASK])
     place = home(data, owner, mask)
@@ -42,7 +45,10 @@ def find(mem, data, owner):
 
 @kernel
 def lookup(mem, data, owner):
-    """Return the current producer of a buffer, or NONE."""
+    """Return the current producer of a buffer, or NONE.
+
+    Rule     ORCH-MAP-1, -8
+    """
     return int(mem[find(mem, data, owner) + L.E_SLOT])
 
 
@@ -79,7 +85,10 @@ def grow(mem):
 
 @kernel
 def insert(mem, data, owner, slot):
-    """Make `slot` the producer of a buffer; whoever was, keeps only the consumers it has."""
+    """Make `slot` the producer of a buffer; whoever was, keeps only the consumers it has.
+
+    Rule     ORCH-MAP-3
+    """
     entry = find(mem, data, owner)
     if mem[entry + L.E_SLOT] == L.NONE:
         mem[entry + L.E_DATA] = data
@@ -91,7 +100,10 @@ def insert(mem, data, owner, slot):
 
 @kernel
 def insert_slab(mem, data, owner, slot):
-    """Make `slot` the producer and the owner of a slab it was just given."""
+    """Make `slot` the producer and the owner of a slab it was just given.
+
+    Rule     ORCH-MAP-9; ORCH-ALLOC-7
+    """
     insert(mem, data, owner, slot)
     mem[find(mem, data, owner) + L.E_SLAB] = slot
 
@@ -104,6 +116,7 @@ def erase(mem, data, owner, slot):
     is removed.
 
     Returns  whether an entry was removed
+    Rule     ORCH-MAP-5, -9
     """
     entry = find(mem, data, owner)
     if mem[entry + L.E_SLOT] == L.NONE:

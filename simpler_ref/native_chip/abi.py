@@ -1,4 +1,7 @@
-"""The structures of `include/simpler_l2.h` and `include/simpler_kernel.h`, for ctypes."""
+"""The structures of `include/simpler_l2.h` and `include/simpler_kernel.h`, for ctypes.
+
+Rule     CHIP-LAYOUT-1, -2; FLOW-EDGE-1
+"""
 
 from __future__ import annotations
 

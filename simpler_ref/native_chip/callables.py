@@ -99,6 +99,8 @@ def _check_index(i: int, count: int, what: str) -> int:
 class CoreCallable(_Frozen):
     """A kernel that runs on the cores of a chip; cannot be changed.
 
+    Rule     CHIP-BLOB-4
+
     Attributes
     ----------
     signature : tuple[ArgDirection, ...]
@@ -123,6 +125,8 @@ class CoreCallable(_Frozen):
         cls, signature: Iterable[ArgDirection], binary: bytes, *, name: str = ""
     ) -> CoreCallable:
         """Make a kernel from the bytes of a shared object.
+
+        Rule     CHIP-BLOB-3
 
         Raises
         ------
@@ -171,6 +175,8 @@ def _names(signature: Sequence[ArgDirection]) -> str:
 class ChipCallable(_Frozen):
     """What a chip runs: an orchestration function and the kernels it launches; cannot be changed.
 
+    Rule     CHIP-BLOB-1, -4
+
     Attributes
     ----------
     signature : tuple[ArgDirection, ...]
@@ -209,6 +215,8 @@ class ChipCallable(_Frozen):
     ) -> ChipCallable:
         """Put a callable together.
 
+        Rule     CHIP-BLOB-3
+
         Raises
         ------
         TypeError, ValueError
@@ -243,6 +251,8 @@ class ChipCallable(_Frozen):
     @classmethod
     def from_bytes(cls, blob: bytes) -> ChipCallable:
         """Read what `to_bytes` made.
+
+        Rule     CHIP-BLOB-2
 
         Raises
         ------

@@ -101,6 +101,8 @@ class ChipWorker:
 
     Two workers of one process have two chips: each loads a copy of its own of the runtime.
 
+    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3
+
     Parameters
     ----------
     device_id : int
@@ -125,6 +127,8 @@ class ChipWorker:
     # ------------------------------------------------------------ life
     def init(self) -> None:
         """Load the runtime and open the device.
+
+        Rule     CHIP-LOAD-1, -2; CHIP-LIFE-1
 
         Raises
         ------
@@ -184,6 +188,8 @@ class ChipWorker:
     def prepare(self, local_slot: int, chip_callable: ChipCallable | Any) -> None:
         """Install a callable: a ChipCallable, or the bytes of one.
 
+        Rule     CHIP-SLOT-1; CHIP-LOAD-4
+
         Raises
         ------
         ChipError
@@ -201,6 +207,8 @@ class ChipWorker:
     def unregister(self, local_slot: int) -> None:
         """Remove a callable; its slot is free again.
 
+        Rule     CHIP-SLOT-2
+
         Raises
         ------
         ChipError
@@ -213,6 +221,8 @@ class ChipWorker:
     # ------------------------------------------------------------ run
     def run(self, local_slot: int, view: Any, capacity: int | None = None, config: Any = 0) -> None:
         """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
+
+        Rule     CHIP-ARGS-1, -5; FLOW-EDGE-2
 
         Parameters
         ----------
@@ -275,6 +285,8 @@ class ChipWorker:
     def malloc(self, size: int) -> int:
         """Allocate device memory, whose contents are arbitrary; return its address.
 
+        Rule     CHIP-MEM-1, -3
+
         Raises
         ------
         ChipError
@@ -290,6 +302,8 @@ class ChipWorker:
     def free(self, ptr: int) -> None:
         """Free what `malloc` returned.
 
+        Rule     CHIP-MEM-2
+
         Raises
         ------
         ChipError
@@ -301,6 +315,8 @@ class ChipWorker:
 
     def copy_to(self, dst: int, src: Any, size: int | None = None) -> None:
         """Copy from the host to the device.
+
+        Rule     CHIP-MEM-2, -5
 
         Parameters
         ----------

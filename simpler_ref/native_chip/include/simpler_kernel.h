@@ -2,6 +2,8 @@
  *
  * A core kernel is a shared object that exports `simpler_kernel`. An orchestration function is
  * exported under the name that its ChipCallable carries. All addresses are the device's.
+ *
+ * Rule CHIP-LAYOUT
  */
 #ifndef SIMPLER_KERNEL_H
 #define SIMPLER_KERNEL_H

@@ -2,6 +2,8 @@
  *
  * Everything is little-endian. The sizes and offsets are part of the contract and are asserted
  * below; jit/layout.py has the same numbers for the Python side.
+ *
+ * Rule CHIP-LAYOUT; FLOW-EDGE-1
  */
 #ifndef SIMPLER_L2_H
 #define SIMPLER_L2_H

@@ -80,6 +80,7 @@ static bool make_room(Arena *arena)
     return true;
 }
 
+/* Rule CHIP-MEM-1, -3 */
 uint64_t arena_malloc(Arena *arena, uint64_t size)
 {
     size_t place;
@@ -108,6 +109,7 @@ static size_t rank(const Arena *arena, uint64_t at)
     return low;
 }
 
+/* Rule CHIP-MEM-2 */
 bool arena_free(Arena *arena, uint64_t at)
 {
     size_t after = rank(arena, at);
@@ -125,6 +127,7 @@ static bool within(uint64_t at, uint64_t size, uint64_t first, uint64_t bytes)
     return at >= first && at - first <= bytes && size <= bytes - (at - first);
 }
 
+/* Rule CHIP-MEM-2, -4 */
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
 {
     size_t after = rank(arena, at);
@@ -137,6 +140,7 @@ bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)
     return within(at, size, arena->lowest, arena->end - arena->lowest);
 }
 
+/* Rule CHIP-RUN-6 */
 uint64_t arena_borrow(Arena *arena, uint64_t size)
 {
     uint64_t takes = rounded(size);

@@ -128,7 +128,8 @@ static void take_child(Reader *in, Callable *callable, Binary *binary)
     callable->cores[callable->core_count++] = core;
 }
 
-/* Read the whole blob; `binaries` gets the function's own and then the children's. */
+/* Read the whole blob; `binaries` gets the function's own and then the children's.
+ * Rule CHIP-BLOB-1, -2 */
 static void take_all(Reader *in, Callable *callable, Binary **binaries)
 {
     char config_name[MAX_NAME + 1];
@@ -162,7 +163,8 @@ static void take_all(Reader *in, Callable *callable, Binary **binaries)
         complain(in, "%llu bytes follow its end", (unsigned long long)(in->size - in->at));
 }
 
-/* Load one binary and find its symbol. */
+/* Load one binary and find its symbol.
+ * Rule CHIP-LOAD-4 */
 static bool link_one(const Binary *binary, const char *name, void **library, void **symbol,
                      char *why, size_t room)
 {

@@ -48,7 +48,8 @@ static const char *access_of(int signal, void *context)
     return "accessed";
 }
 
-/* A fault that is none of ours: let whoever was there before decide. */
+/* A fault that is none of ours: let whoever was there before decide.
+ * Rule CHIP-FAULT-5 */
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
     const struct sigaction *old = &before[index_of(signal)];
@@ -64,6 +65,7 @@ static void pass_on(int signal, siginfo_t *info, void *context)
     }
 }
 
+/* Rule CHIP-FAULT-1, -2 */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     Guard *here = guard;
@@ -104,6 +106,7 @@ static void stay_loaded(void)
         (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
+/* Rule CHIP-FAULT-5 */
 void faults_uninstall(void)
 {
     for (int i = 0; i < CAUGHT; i++) {
@@ -146,6 +149,7 @@ static void copy_step(void *of)
     memcpy(copy->to, copy->from, copy->size);
 }
 
+/* Rule CHIP-MEM-5 */
 bool faults_copy(void *to, const void *from, size_t size, Fault *fault)
 {
     Copy copy = {to, from, size};

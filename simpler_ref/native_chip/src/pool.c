@@ -53,7 +53,8 @@ static void describe_status(int32_t status, char *what, size_t room)
         snprintf(what, room, "returned error %d", status);
 }
 
-/* Keep the first failure; the cores that come later see the status and leave the words alone. */
+/* Keep the first failure; the cores that come later see the status and leave the words alone.
+ * Rule CHIP-FAULT-1 */
 static void blame(Wave *wave, const Block *block, int32_t status, const char *what)
 {
     static pthread_mutex_t blaming = PTHREAD_MUTEX_INITIALIZER;
@@ -217,6 +218,7 @@ static void work_on(Pool *pool)
     }
 }
 
+/* Rule CHIP-RUN-1, -7 */
 void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nobody to share it with */

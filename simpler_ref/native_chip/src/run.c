@@ -11,7 +11,8 @@ static const uint8_t element_sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
 
 /* ---------------------------------------------------------------- arguments */
 
-/* Bytes of a tensor. Returns false, with words, if its description makes no sense. */
+/* Bytes of a tensor. Returns false, with words, if its description makes no sense.
+ * Rule CHIP-ARGS-3 */
 static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i, uint64_t *bytes)
 {
     if (tensor->ndims > SIMPLER_MAX_DIMS || tensor->dtype >= SIMPLER_DATA_TYPES) {
@@ -34,6 +35,7 @@ static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int3
     return true;
 }
 
+/* Rule CHIP-ARGS-2 */
 static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args)
 {
     const Signature *expected = &callable->signature;
@@ -45,6 +47,7 @@ static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChi
                      args->scalar_count_);
 }
 
+/* Rule CHIP-ARGS-4; CHIP-RUN-2 */
 static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
 {
     if (config == NULL)
@@ -89,6 +92,7 @@ static void insert_sorted(Staging *staging, HostTensor tensor)
     staging->tensors[at] = tensor;
 }
 
+/* Rule CHIP-MEM-4 */
 static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i,
                                   uint64_t bytes)
 {
@@ -121,7 +125,8 @@ static int32_t sort_tensors(Chip *chip, const Callable *callable,
     return PTO2_OK;
 }
 
-/* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one. */
+/* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one.
+ * Rule CHIP-RUN-4 */
 static int32_t place_overlapping(Chip *chip, Staging *staging, int32_t first)
 {
     HostTensor *tensors = staging->tensors;
@@ -162,7 +167,8 @@ static void *as_pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-/* Copy all tensors that have `direction` (IN or OUT) among theirs, no byte twice. */
+/* Copy all tensors that have `direction` (IN or OUT) among theirs, no byte twice.
+ * Rule CHIP-RUN-3; CHIP-FAULT-4 */
 static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
 {
     uint64_t copied = 0; /* host bytes below are done */
@@ -230,6 +236,7 @@ static int32_t note(Run *run, int32_t status)
     return status;
 }
 
+/* Rule CHIP-RUN-5 */
 static int32_t barrier(SimplerDevice *device)
 {
     Run *run = (Run *)device;
@@ -282,6 +289,7 @@ static int32_t check_launch_tensors(Run *run, const Launch *launch)
     return PTO2_OK;
 }
 
+/* Rule CHIP-FAULT-3 */
 static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
                       const SimplerContinuousTensor *tensors, int32_t tensor_count,
                       const uint64_t *scalars, int32_t scalar_count)
@@ -314,6 +322,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     return PTO2_OK;
 }
 
+/* Rule CHIP-RUN-6 */
 static uint64_t borrow(SimplerDevice *device, uint64_t size)
 {
     Run *run = (Run *)device;
@@ -338,6 +347,7 @@ static void orchestration_step(void *of)
     run->returned = run->callable->entry(&run->device, &run->args);
 }
 
+/* Rule CHIP-FAULT-2 */
 static int32_t orchestrate(Run *run)
 {
     Chip *chip = run->chip;
@@ -398,6 +408,7 @@ static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Stag
     return copy_tensors(chip, staging, SIMPLER_OUT);
 }
 
+/* Rule CHIP-RUN-1 */
 int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args,
                  const SimplerCallConfig *config)
 {

@@ -26,7 +26,8 @@ int32_t chip_fail(Chip *of, int32_t status, const char *format, ...)
     return status;
 }
 
-/* Threads do not survive a fork, and the memory is not passed on. */
+/* Threads do not survive a fork, and the memory is not passed on.
+ * Rule CHIP-LIFE-2 */
 static void after_fork(void)
 {
     atomic_store(&chip.forked, chip.open);
@@ -145,6 +146,7 @@ EXPORT int32_t pto2_finalize(void)
 
 /* ---------------------------------------------------------------- callables */
 
+/* Rule CHIP-SLOT-1 */
 static bool is_slot(int32_t local_slot)
 {
     if (local_slot >= 0 && local_slot < MAX_SLOTS)

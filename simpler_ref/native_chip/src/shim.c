@@ -45,7 +45,8 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 /* Load a file that is mapped at `bytes`. The first chip of a process gets the file itself, as
  * debuggers and libraries beside it would have it; the next gets a copy, because one library has one
- * set of globals. */
+ * set of globals.
+ * Rule CHIP-LOAD-2, -3 */
 static void *load(const char *path, const void *bytes, size_t size, char *why, size_t room)
 {
     if (!image_check(bytes, size, why, room))
@@ -88,7 +89,8 @@ static void *load_file(const char *path, char *why, size_t room)
     return library;
 }
 
-/* Find every entry point; list the names of all that are missing. */
+/* Find every entry point; list the names of all that are missing.
+ * Rule CHIP-LOAD-1 */
 static bool resolve(Shim *shim, char *why, size_t room)
 {
     size_t used = 0;
@@ -141,6 +143,7 @@ static int32_t refuse_view(Shim *shim, int32_t tensors, int32_t scalars, int64_t
     return SHIM_E_VIEW;
 }
 
+/* Rule CHIP-ARGS-1; FLOW-EDGE-3 */
 static bool counts_fit(int32_t tensors, int32_t scalars, int64_t capacity)
 {
     return tensors >= 0 && scalars >= 0 && tensors <= SIMPLER_CHIP_MAX_TENSOR_ARGS &&
