@@ -6,6 +6,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
+from code_links import resolve as linkcode_resolve  # noqa: E402, F401
+
 from simpler_ref import __version__  # noqa: E402
 
 project = "simpler_ref"
@@ -17,7 +19,9 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
+    "sphinx.ext.linkcode",
+    "check_links",
+    "code_links",
     "layouts",
     "mutants",
     "peers_page",
