@@ -1,33 +1,25 @@
 """Shows, for every rule, the tests that cite it, what became of them, and the code that names it.
 
 The directive ``{rule-coverage}`` makes the table. Tests and code are read from their files; results are
-those of the last runs, if they belong to the present sources. Every file that the table leads to becomes
-a page of its own, with a target for each line.
+those of the last runs, if they belong to the present sources. Tests and code lead to the pages that
+`code_links` makes of the sources.
 """
 
 from html import escape
 
+from code_links import page_of
 from docutils import nodes
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_for_filename
 from sphinx.util.docutils import SphinxDirective
 
 from tests import spec_rules, spec_table
 
-PAGE = "spec/coverage"
 HEAD = "<tr><th>rule</th><th>tests</th><th>compiled</th><th>interpreted</th><th>code</th></tr>"
-
-
-def source_page(path):
-    """Return the page of a source file."""
-    return f"spec/source/{path.relative_to(spec_rules.ROOT).as_posix()}"
 
 
 def link(path, line, text):
     """Return a link from the page of the table to a line of a file."""
-    page = source_page(path).removeprefix("spec/")
-    return f'<a href="{page}.html#line-{line}"><code>{escape(text)}</code></a>'
+    page = page_of(path.relative_to(spec_rules.ROOT).as_posix())
+    return f'<a href="../{page}.html#line-{line}"><code>{escape(text)}</code></a>'
 
 
 def all_of(summary, links):
@@ -127,20 +119,7 @@ class RuleCoverage(SphinxDirective):
         return nodes.paragraph("", words)
 
 
-def source_pages(app):
-    """Yield a page for each file that the table leads to."""
-    formatter = HtmlFormatter(linespans="line", cssclass="highlight")
-    for path in Coverage().files():
-        name = path.relative_to(spec_rules.ROOT).as_posix()
-        text = highlight(path.read_text(), get_lexer_for_filename(path.name), formatter)
-        up = app.builder.get_relative_uri(source_page(path), PAGE)
-        back = f'<p><a href="{up}">Rules and tests</a></p>'
-        context = {"title": name, "body": f"<h1>{escape(name)}</h1>{back}{text}", "parents": []}
-        yield source_page(path), context, "page.html"
-
-
 def setup(app):
     """Register with Sphinx."""
     app.add_directive("rule-coverage", RuleCoverage)
-    app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
