@@ -1,0 +1,169 @@
+"""Finds out, from the source of the kernels, who writes and who reads which word of the engine."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+JIT = Path(__file__).resolve().parents[2] / "simpler_ref" / "jit"
+ATOMIC_WRITES = ("store", "exchange", "compare_exchange", "fetch_add")
+ATOMIC_READS = ("load", "load_sc", "exchange", "compare_exchange", "fetch_add", "futex_wait")
+LOCKS = ("try_lock", "become_scheduler")
+"""Between one of these and `unlock` a thread is the Scheduler."""
+
+Accesses = Callable[[str], list[tuple[int, ast.expr]]]
+"""What returns line and index of each access of a function."""
+
+
+class Sources:
+    """All functions of the kernels, by ``module.name``, and what the names in them refer to."""
+
+    def __init__(self, folder: Path = JIT) -> None:
+        self.written = functools.cache(lambda where: list(self._written(where)))
+        self.read = functools.cache(lambda where: list(self._read(where)))
+        self.fields = functools.cache(self._fields)
+        self.own_words = functools.cache(self._own_words)
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self._names: dict[str, dict[str, str]] = {}
+        for path in sorted(folder.glob("*.py")):
+            tree = ast.parse(path.read_text())
+            names = self._names[path.stem] = {}
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef):
+                    self.functions[f"{path.stem}.{node.name}"] = node
+                    names[node.name] = f"{path.stem}.{node.name}"
+                elif isinstance(node, ast.ImportFrom) and node.level == 1:
+                    for alias in node.names:
+                        target = f"{node.module}.{alias.name}" if node.module else alias.name
+                        names[alias.asname or alias.name] = target
+
+    def called(self, where: str, call: ast.Call) -> str | None:
+        """Return the function that a call in function `where` refers to, if it is one of these."""
+        names = self._names[where.split(".")[0]]
+        if isinstance(call.func, ast.Name):
+            found = names.get(call.func.id)
+        elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+            found = f"{names.get(call.func.value.id)}.{call.func.attr}"
+        else:
+            found = None
+        return found if found in self.functions else None
+
+    # ------------------------------------------------------------ where an index leads
+    def _fields(self, where: str, index: ast.expr, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Return the names of the layout that an index into `mem` is made of."""
+        found: set[str] = set()
+        for node in without_look_ups(index):
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "L":
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and node.id not in seen:
+                for value in assigned(self.functions[where], node.id):
+                    found |= self.fields(where, value, seen | {node.id})
+            elif isinstance(node, ast.Call) and (callee := self.called(where, node)):
+                for value in returned(self.functions[callee]):
+                    found |= self.fields(callee, value)
+        return found
+
+    def _written(self, where: str) -> Iterator[tuple[int, ast.expr]]:
+        """Yield line and index of everything that a function writes, or has a callee write for it."""
+        for node in ast.walk(self.functions[where]):
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if is_look_up(target):
+                        yield node.lineno, target.slice
+            elif isinstance(node, ast.Call):
+                if getattr(node.func, "id", "") in ATOMIC_WRITES:
+                    yield node.lineno, node.args[1]
+                elif callee := self.called(where, node):
+                    for position in self.own_words(callee, self.written):
+                        yield node.lineno, node.args[position]
+
+    def _read(self, where: str) -> Iterator[tuple[int, ast.expr]]:
+        """Yield line and index of everything that a function reads, or has a callee read for it."""
+        for node in ast.walk(self.functions[where]):
+            if is_look_up(node) and isinstance(node.ctx, ast.Load):
+                yield node.lineno, node.slice
+            elif isinstance(node, ast.AugAssign) and is_look_up(node.target):
+                yield node.lineno, node.target.slice
+            elif isinstance(node, ast.Call):
+                if getattr(node.func, "id", "") in ATOMIC_READS:
+                    yield node.lineno, node.args[1]
+                elif callee := self.called(where, node):
+                    for position in self.own_words(callee, self.read):
+                        yield node.lineno, node.args[position]
+
+    def _own_words(self, where: str, accesses: Accesses) -> set[int]:
+        """Return the parameters of a function that say by themselves which word it accesses."""
+        parameters = [one.arg for one in self.functions[where].args.args]
+        return {
+            parameters.index(node.id)
+            for _, index in accesses(where)
+            if not self.fields(where, index)
+            for node in without_look_ups(index)
+            if isinstance(node, ast.Name) and node.id in parameters
+        }
+
+    # ------------------------------------------------------------ who gets there
+    def reached(self, callers: dict[str, str]) -> dict[str, set[str]]:
+        """Return the parties that run each function; `callers` says who calls each entry."""
+        found: dict[str, set[str]] = {name: set() for name in self.functions}
+        todo = [(f"entries.{entry}", party) for entry, party in callers.items()]
+        while todo:
+            where, party = todo.pop()
+            if party in found[where]:
+                continue
+            found[where].add(party)
+            locked = lines_under_the_lock(self.functions[where])
+            for node in ast.walk(self.functions[where]):
+                if isinstance(node, ast.Call) and (callee := self.called(where, node)):
+                    todo.append((callee, "Scheduler" if node.lineno in locked else party))
+        return found
+
+    def parties(self, callers: dict[str, str], accesses: Accesses) -> dict[str, set[str]]:
+        """Return the parties that access each word."""
+        found: dict[str, set[str]] = {}
+        for where, who in self.reached(callers).items():
+            locked = lines_under_the_lock(self.functions[where])
+            for line, index in accesses(where) if who else ():
+                for field in self.fields(where, index):
+                    found.setdefault(field, set()).update({"Scheduler"} if line in locked else who)
+        return found
+
+
+def is_look_up(node: ast.AST) -> bool:
+    """Say whether this is `mem[…]`."""
+    return isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "mem"
+
+
+def without_look_ups(index: ast.expr) -> Iterator[ast.AST]:
+    """Yield the parts of an index, but not what stands inside of another look into an array."""
+    if not isinstance(index, ast.Subscript):
+        yield index
+        for child in ast.iter_child_nodes(index):
+            yield from without_look_ups(child)
+
+
+def assigned(function: ast.FunctionDef, name: str) -> Iterator[ast.expr]:
+    """Yield all that a function assigns to a name of its own."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    yield node.value
+
+
+def returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+
+
+def lines_under_the_lock(function: ast.FunctionDef) -> set[int]:
+    """Return the lines of a function that it runs as the Scheduler."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    taken = [one.lineno for one in calls if getattr(one.func, "id", "") in LOCKS]
+    given = [one.lineno for one in calls if getattr(one.func, "id", "") == "unlock"]
+    if not taken or not given:
+        return set()
+    return set(range(min(taken) + 1, max(given)))
