@@ -137,7 +137,7 @@ def populate_again() -> None:
 class Arena:
     """Memory for users' tensors: first fit over free spans, given back with the last reference.
 
-    Rule     FLOW-NEST-4; FLOW-ARGS-3
+    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -3
 
     Parameters
     ----------

@@ -339,6 +339,18 @@ def untraced(root: Path = ROOT) -> list[str]:
     return found
 
 
+def unknown_mentions(root: Path = ROOT) -> list[str]:
+    """Return a line for each id in a file of spec/ that is no rule's."""
+    groups, rules = read_groups(root), read_rules(root)
+    words = {name.split("-")[0] for name in groups}
+    return [
+        f"{path.relative_to(root).as_posix()} mentions {name}, which is no rule of spec/"
+        for path in sorted((root / "spec").glob("*.md"))
+        for name in sorted(mentioned(path.read_text(), groups))
+        if name not in rules and name not in groups and name.split("-")[0] in words
+    ]
+
+
 def drifted_quotes(root: Path = ROOT) -> list[str]:
     """Return a line for each quote of a rule that has not the rule's words.
 
@@ -376,6 +388,7 @@ def complaints(root: Path = ROOT) -> list[str]:
         *unmirrored(root),
         *uncovered(root),
         *untraced(root),
+        *unknown_mentions(root),
         *drifted_quotes(root),
     ]
 

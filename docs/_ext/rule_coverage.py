@@ -11,7 +11,7 @@ from code_links import page_of
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from tests import spec_rules, spec_table
+from tests import spec_results, spec_rules, spec_table
 
 HEAD = "<tr><th>rule</th><th>tests</th><th>compiled</th><th>interpreted</th><th>code</th></tr>"
 
@@ -90,7 +90,8 @@ class RuleCoverage(SphinxDirective):
     def run(self):
         """Return a section for each file of rules, with a table for each group."""
         coverage = Coverage()
-        for path in [*spec_rules.rule_files(), *coverage.files()]:
+        results = [spec_results.FOLDER / f"{mode}.json" for mode in spec_results.MODES]
+        for path in [*spec_rules.rule_files(), *coverage.files(), *results]:
             self.env.note_dependency(str(path))
         sections = []
         for path in spec_rules.rule_files():

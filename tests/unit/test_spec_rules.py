@@ -224,6 +224,12 @@ def test_a_name_in_code_that_is_no_rule_is_found(project, name):
     assert found(root, "simpler_ref/ring.py:8 names ENG-RING-3, which is no rule")
 
 
+@pytest.mark.parametrize("name", ["ENG-RING-1 to -3", "ENG-RING-1, -3", "ENG-RING-3"])
+def test_a_reference_from_a_rule_to_none_is_found(project, name):
+    root = project(engine=ENGINE.replace("Words.", f"See {name}."))
+    assert found(root, "spec/engine.md mentions ENG-RING-3, which is no rule")
+
+
 def test_a_group_named_in_a_comment_in_c_stands_for_its_rules(project):
     root = project(code="")
     (root / "simpler_ref/ring.c").write_text("int x;\n/* ENG-RING */\n")

@@ -1,0 +1,96 @@
+"""ORCH-ARRAY: arrays of the user."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.shared_arrays import ARENA_ALIGN, Arena
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import make_args
+
+
+@pytest.fixture
+def arena():
+    return Arena(1 << 16)
+
+
+@pytest.mark.spec("ORCH-ARRAY-2")
+def test_arrays_that_are_alive_do_not_overlap(arena):
+    arrays = [arena.empty((3, 5), np.float64) for _ in range(10)]
+    for i, array in enumerate(arrays):
+        array[...] = i
+    assert [array.tolist() for array in arrays] == [[[i] * 5] * 3 for i in range(10)]
+
+
+@pytest.mark.spec("ORCH-ARRAY-2")
+def test_a_view_keeps_the_memory_of_an_array_that_is_gone(arena):
+    array = arena.empty((4, 4), np.int64)
+    address = array.ctypes.data
+    view = array[1:].view(np.uint8).T
+    del array
+    assert arena.empty((4, 4), np.int64).ctypes.data != address
+    del view
+    assert arena.empty((4, 4), np.int64).ctypes.data == address
+
+
+@pytest.mark.spec("ORCH-ARRAY-2")
+def test_memory_that_nobody_refers_to_is_given_out_again(arena):
+    for _ in range(100):
+        arena.empty((1 << 15,), np.uint8)
+    assert len(arena.empty((1 << 16,), np.uint8)) == 1 << 16
+
+
+@pytest.mark.spec("ORCH-ARRAY-3")
+def test_a_full_arena_says_how_much_is_left(arena):
+    held = arena.empty((1 << 16) - 2 * ARENA_ALIGN, np.uint8)
+    with pytest.raises(MemoryError, match=f"largest free span of {2 * ARENA_ALIGN}"):
+        arena.empty(3 * ARENA_ALIGN, np.uint8)
+    del held
+
+
+@pytest.mark.spec("ORCH-ARRAY-2")
+def test_arrays_of_no_elements_and_of_no_dimensions_have_places_too(arena):
+    nothing, number = arena.empty((0, 3), np.float32), arena.empty((), np.float32)
+    number[...] = 7
+    assert (nothing.size, number.item()) == (0, 7)
+
+
+def add_address(args):
+    x, where = args.tensor(0), args.tensor(1).numpy()
+    x.numpy()[...] += 1
+    where[0] = x.data
+
+
+@pytest.mark.spec("ORCH-ARRAY-1")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("when", ["before the start", "after it", "in a run"])
+def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(add_address)
+        made = []
+
+        def make():
+            made[:] = w.empty((2, 3), np.int32), w.share(np.arange(6)[::2]), w.empty(1, np.uint64)
+            made[0][...] = 7
+
+        def orch_fn(orch, args, config):
+            if when == "in a run":
+                make()
+            for x in made[:2]:
+                orch.submit_sub(handle, make_args((x, T.INOUT), (made[2], T.INOUT)))
+
+        if when == "before the start":
+            make()
+        w.start()
+        if when == "after it":
+            make()
+        w.run(orch_fn)
+        assert (made[0] == 8).all()
+        assert made[1].tolist() == [1, 3, 5]
+        assert made[2][0] == made[1].ctypes.data
+
+
+@pytest.mark.spec("ORCH-ARRAY-3")
+def test_a_worker_without_room_says_what_to_enlarge():
+    with Worker(3, arena_size=1 << 16) as w, pytest.raises(MemoryError, match="arena_size"):
+        w.empty(1 << 17, np.uint8)
