@@ -1,9 +1,11 @@
 """How Sphinx builds these pages; `make docs` runs it with every warning an error."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # a ring is drawn by what it does: no reason to compile
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
 from code_links import resolve as linkcode_resolve  # noqa: E402, F401
