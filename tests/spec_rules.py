@@ -28,6 +28,7 @@ _RULE = re.compile(rf"\*\*({RULE_ID})\*\* (.*?)(?:\s\*\(([^*]+)\)\*)?", re.DOTAL
 _NOT_BUILT = re.compile(r"> Not built: (.+)", re.DOTALL)
 _LISTED = re.compile(r"\| \[([A-Z]+-[A-Z]+)\]\(#")
 _MENTION = re.compile(r"(?<![\w-])([A-Z]+-[A-Z]+)(?:-(\d+)((?:,\s+-\d+|\s+to\s+-\d+)*))?(?![\w-])")
+_C_FUNCTION = re.compile(r"[a-z].*?(\w+)\(")
 _QUOTE = re.compile(rf"\*\*({RULE_ID})\*\*[ \n](.*?)(?=\n[^\w\n]*\n|\n*\Z)", re.DOTALL)
 
 
@@ -204,8 +205,11 @@ def read_code(root: Path = ROOT) -> list[Place]:
                 )
             )
     for path in sorted([*folder.rglob("*.c"), *folder.rglob("*.h")]):
-        for line, text in enumerate(path.read_text().splitlines(), 1):
-            places.append(Place(path, line, path.name, frozenset(mentioned(text, groups))))
+        lines = path.read_text().splitlines()
+        for line, text in enumerate(lines, 1):
+            function = next(filter(None, map(_C_FUNCTION.match, lines[line : line + 2])), None)
+            name = function[1] if function else path.relative_to(folder).as_posix()
+            places.append(Place(path, line, name, frozenset(mentioned(text, groups))))
     return [place for place in places if place.names]
 
 

@@ -81,7 +81,7 @@ class Coverage:
 def code_name(place):
     """Return ``jit/ring.py alloc``."""
     path = place.path.relative_to(spec_rules.ROOT / "simpler_ref").as_posix()
-    return path if place.name in (path, place.path.name) else f"{path} {place.name}"
+    return path if place.name == path else f"{path} {place.name}"
 
 
 class RuleCoverage(SphinxDirective):

@@ -232,10 +232,13 @@ def test_a_reference_from_a_rule_to_none_is_found(project, name):
 
 def test_a_group_named_in_a_comment_in_c_stands_for_its_rules(project):
     root = project(code="")
-    (root / "simpler_ref/ring.c").write_text("int x;\n/* ENG-RING */\n")
+    text = "/* Round.\n * Rule ENG-RING */\nstatic int *turn(int by)\n{\n}\n/* See ENG-RING-1 */\n"
+    (root / "simpler_ref/ring.c").write_text(text)
     assert spec_rules.complaints(root) == []
-    (place,) = spec_rules.read_code(root)
-    assert (place.line, place.name, place.names) == (2, "ring.c", {"ENG-RING"})
+    assert [place[1:] for place in spec_rules.read_code(root)] == [
+        (2, "turn", {"ENG-RING"}),
+        (6, "ring.c", {"ENG-RING-1"}),
+    ]
 
 
 def test_code_is_named_by_class_and_function(project):
