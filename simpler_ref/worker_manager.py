@@ -123,9 +123,10 @@ class WorkerManager:
         return dead
 
     def admit(self, workers: Iterable[int]) -> None:
-        """Let the Scheduler use workers that are ready."""
+        """Let the Scheduler use workers that are ready, but for those that owe an answer to a request."""
         for worker in workers:
-            self._engine.kernels.set_usable(self._engine.mem, worker, 1)
+            if worker not in self.silent:
+                self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
     def _bring_up(self, workers: Iterable[int]) -> None:
         """Make workers and wait until they are ready.

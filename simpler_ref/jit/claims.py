@@ -36,7 +36,7 @@ def set_usable(mem, worker, usable):
     if not usable:
         empty_mailbox(mem, worker)
     elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
-        mem[w + L.W_USABLE] = L.ALIVE
+        mem[w + L.W_USABLE] |= L.ALIVE  # a request may have claimed it before it was admitted
     unlock(mem)
 
 

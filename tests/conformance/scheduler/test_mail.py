@@ -1,6 +1,7 @@
 """SCHED-MAIL: the mailbox of a sub worker."""
 
 import random
+import re
 import struct
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,10 @@ from simpler_ref import TaskArgs, TaskError, Worker
 from simpler_ref.children import ReceivedArgs, write_error
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.task_interface import ContinuousTensor, DataType
+from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
+from tests.mailbox_model import explore
+from tests.spec_rules import SPEC
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
@@ -81,6 +84,29 @@ def test_the_state_goes_round_and_each_step_is_made_by_its_side():
         driver.run_pass()
     assert driver.mailbox_state(0) == (L.IDLE, 0)
     driver.close()
+
+
+def steps_of_the_table():
+    """Return the rows of the table above SCHED-MAIL-2 as (party, from, to)."""
+    text = (
+        (SPEC / "scheduler.md")
+        .read_text()
+        .split("**SCHED-MAIL-1**")[1]
+        .split("**SCHED-MAIL-2**")[0]
+    )
+    row = re.compile(r"^\| ([A-Z_, ]+) \| ([A-Z_]+) \| (\w+) \|", re.MULTILINE)
+    return {
+        (party, MailboxState[old], MailboxState[new])
+        for olds, new, party in row.findall(text)
+        for old in olds.split(", ")
+    }
+
+
+@pytest.mark.spec("SCHED-MAIL-2")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_whatever_happens_in_whatever_order_the_state_changes_along_the_table(depth):
+    """Every step of everybody is taken in every situation that steps can lead to."""
+    assert explore(depth) == steps_of_the_table()
 
 
 @pytest.mark.spec("SCHED-MAIL-2")

@@ -80,6 +80,21 @@ def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(threads):
 
 # ---------------------------------------------------------------- meanwhile
 @pytest.mark.spec("WM-CLAIM-2")
+def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release():
+    driver = Driver(sub=1, usable=False)
+    driver.k.report_ready(driver.mem, 0)
+    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+    driver.k.set_usable(driver.mem, 0, 1)
+    slot = driver.submit()
+    driver.settle()
+    assert driver.state(slot) == READY
+    driver.k.release_mailbox(driver.mem, 0)
+    driver.settle()
+    assert driver.state(slot) == RUNNING
+    driver.close()
+
+
+@pytest.mark.spec("WM-CLAIM-2")
 def test_a_claimed_worker_gets_no_task_until_it_is_released():
     driver = Driver(sub=2)
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK

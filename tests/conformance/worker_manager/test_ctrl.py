@@ -149,6 +149,19 @@ def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
 
 
 @pytest.mark.spec("WM-CTRL-4")
+def test_a_thread_that_owes_an_answer_is_not_admitted_with_the_others(make):
+    w = make("thread", py_control_timeout_s=0.2)
+    go = w._next_level[0].patience = threading.Event()
+    with pytest.raises(ControlTimeoutError):
+        w.malloc(16, 0)
+    mem, manager = w._runtime.engine.mem, w._runtime.manager
+    manager.admit([0, 1])
+    usable = int(mem[L.A_WORKERS]) + L.W_USABLE
+    assert mem[[usable, usable + L.WORKER_WORDS]].tolist() == [0, L.ALIVE]
+    go.set()
+
+
+@pytest.mark.spec("WM-CTRL-4")
 @pytest.mark.parametrize("what", ["for one worker", "group"])
 def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
     w = make("thread", py_control_timeout_s=0.2)
