@@ -367,4 +367,15 @@ FAULTS = (
         (f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",),
         hangs=True,
     ),
+    Fault(
+        "lost-claim",
+        "A worker that is admitted while a control request has its mailbox is given a task there.",
+        (Patch("jit/claims.py", "W_USABLE] |= L.ALIVE", "W_USABLE] = L.ALIVE"),),
+        (
+            f"{WM}/test_claim.py::"
+            "test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release",
+            f"{SCHED}/test_mail.py::"
+            "test_whatever_happens_in_whatever_order_the_state_changes_along_the_table",
+        ),
+    ),
 )
