@@ -18,7 +18,7 @@ SPEC = ROOT / "spec"
 CONFORMANCE = ROOT / "tests" / "conformance"
 
 RULE_ID = r"[A-Z]+-[A-Z]+-\d+"
-SCREEN = 55
+SCREEN = 60
 """Lines of a group, from its heading on."""
 SENTENCES, WORDS = 2, 60
 """Of a rule, without its origin."""
