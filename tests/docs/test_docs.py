@@ -95,8 +95,13 @@ def test_every_example_on_a_page_runs_and_prints_what_the_page_says(page, capfd)
         code = compile("\n" * block.line + block.text, name(page), "exec", dont_inherit=True)
         exec(code, namespace)
         printed = capfd.readouterr().out
-        if block.output is not None:
-            assert same(printed, block.output), f"line {block.line} prints\n{printed}"
+        assert same(printed, block.output or ""), f"line {block.line} prints\n{printed}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("howto/*.md")), ids=name)
+def test_every_how_to_shows_what_a_program_prints_and_says_what_goes_wrong(page):
+    assert any(block.info == "python" and block.output for block in fenced(page))
+    assert "\n## What goes wrong" in page.read_text()
 
 
 @pytest.mark.parametrize(
