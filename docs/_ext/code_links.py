@@ -1,8 +1,8 @@
 """Puts the sources beside the pages, and makes what a page says of them links.
 
-In running text, the name of a file (`jit/graph.py`, `tests/conformance/orchestrator/test_ring.py`) and of
-a function in a module (`graph.wire`) become links to the source with that function in view. A file or
-function that does not exist is a warning, and so an error in `make docs`.
+In running text, the name of a file (`jit/graph.py`, `tests/conformance/orchestrator/test_ring.py`), of a
+function in a module (`graph.wire`) and of what a class has (`Worker.run`) become links to the source with
+that line in view. A file or function that does not exist is a warning, and so an error in `make docs`.
 """
 
 import ast
@@ -72,6 +72,18 @@ def lines_of(path):
     return found
 
 
+@cache
+def members():
+    """Return the place of everything that our classes have: ``Worker.run``."""
+    ours = [path for paths in modules().values() for path in paths]
+    return {
+        name: (path, line)
+        for path in sorted(ours)
+        for name, line in lines_of(path).items()
+        if "." in name
+    }
+
+
 def names_of(node):
     """Return the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -101,6 +113,8 @@ def place_of(words):
         if "/" in words and not (ROOT / words).exists():
             raise LookupError(f"there is no file {words}")
         return None
+    if words in members():
+        return members()[words]
     member = MEMBER.fullmatch(words)
     if not member or member[1] not in modules():
         return None

@@ -85,11 +85,13 @@ def test_names_of_files_and_functions_are_found_in_the_sources(extension):
     assert links.place_of("simpler_kernel.h")[0].endswith("native_chip/include/simpler_kernel.h")
     path, line = links.place_of("graph.wire")
     assert (ROOT / path).read_text().splitlines()[line - 1].startswith("def wire(")
-    path, line = links.place_of("Worker.run") or ("", 0)
-    assert path == ""  # a class is no module
+    path, line = links.place_of("Worker.run")
+    assert (ROOT / path).read_text().splitlines()[line - 1].startswith("    def run(")
 
 
-@pytest.mark.parametrize("words", ["orch.alloc", "x.y", "scheduler.json", "graph.run()", "a.py"])
+@pytest.mark.parametrize(
+    "words", ["orch.alloc", "x.y", "scheduler.json", "graph.run()", "a.py", "Worker.x"]
+)
 def test_what_names_nothing_of_ours_is_no_link(extension, words):
     assert extension("code_links").place_of(words) is None
 
