@@ -47,17 +47,25 @@ def pytest_configure(config):
         config.pluginmanager.register(spec_results.Recorder(mode))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Refuse to run tests that cite unknown rules; a whole suite, when anything does not fit."""
-    if spec_rules.whole_conformance(config):
-        complaints = spec_rules.complaints()
-    else:
-        files = {item.path for item in items}
-        tests = [test for path in sorted(files) for test in spec_rules.read_tests(path)]
-        complaints = spec_rules.unknown_rules(tests)
+def refuse(complaints):
     if complaints:
         raise pytest.UsageError("\n".join(complaints))
+
+
+def pytest_sessionstart(session):
+    """Refuse to run a whole suite when anything does not fit."""
+    shares = hasattr(session.config, "workerinput")
+    if not shares and spec_rules.whole_conformance(session.config):
+        refuse(spec_rules.complaints())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Refuse to run tests that cite unknown rules."""
+    if not spec_rules.whole_conformance(config):
+        files = {item.path for item in items}
+        tests = [test for path in sorted(files) for test in spec_rules.read_tests(path)]
+        refuse(spec_rules.unknown_rules(tests))
 
 
 # ---------------------------------------------------------------- leaks

@@ -373,8 +373,9 @@ class Program:
         assert bool(self.driver.x.has_work(self.mem)) == self.twin.would_move()
         self.check_counts()
         self.check_queues()
+        by_slot = {slot: task for task, slot in self.slots.items()}
         for task, slot in self.slots.items():
-            self.check_task(task, slot)
+            self.check_task(task, slot, by_slot)
         self.check_free_slots()
         self.check_bodies()
         self.check_map()
@@ -439,13 +440,12 @@ class Program:
         assert self.driver.word(worker, L.W_PINNED_TAIL) == (found[-1] if found else L.NONE)
         return found
 
-    def check_task(self, task, slot):
+    def check_task(self, task, slot, by_slot):
         d = self.driver
         view = d.view(slot)
         assert STATES[view.state] == task.state, task
         assert (view.task_id, view.ring_idx) == (task.id, task.ring)
         assert (view.fanout_total, view.fanout_released) == (task.total, task.released), task
-        by_slot = {place: one for one, place in self.slots.items()}
         edges = d.edges(slot)
         assert len(edges) == len(task.producers) + len(task.kept)
         assert {edge.consumer for edge in edges} <= {slot, L.NONE}

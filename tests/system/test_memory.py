@@ -13,6 +13,7 @@ from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
+from ..support import wait_until
 from .programs import Program, check_program
 from .test_failures import args_of, mark, only
 
@@ -65,7 +66,7 @@ def test_nothing_of_ours_is_ever_in_dev_shm():
     named = set(os.listdir("/dev/shm"))
     with Worker(level=3, num_sub_workers=2) as w:
         w.start()
-        assert set(os.listdir("/dev/shm")) == named
+        wait_until(lambda: set(os.listdir("/dev/shm")) <= named)  # but for a moment, by others
         with open("/proc/self/maps") as maps:
             assert not [line for line in maps if "/dev/shm/" in line]
 
