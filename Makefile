@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
+# would only wait for each other on a small machine. The tests of a file stay together.
+SHARED := -n 2 --dist loadfile
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test spec mutants lint bench bench-compare bench-peers docs clean
@@ -18,8 +21,8 @@ demo: $(STAMP)
 	@$(BIN)/python examples/gaussian_process.py $(ARGS)
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest tests
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest tests/conformance tests/unit tests/vectors
+	$(BIN)/python -m pytest $(SHARED) tests
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
