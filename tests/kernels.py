@@ -383,10 +383,39 @@ def receive(mem, worker):
     return mailbox.receive(mem, worker)
 
 
+@entry(WORDS, INT)
+def may_start(mem, worker):
+    """Ask about the task in the frame that a worker is at."""
+    w = mailbox.worker_at(mem, worker)
+    return mailbox.may_start(mem, w + int(mem[w + L.W_AT]))
+
+
 @entry(WORDS)
 def announce_done(mem):
-    mailbox.announce_done(mem)
+    """As the first worker, after a task that went well."""
+    mailbox.announce_done(mem, mailbox.worker_at(mem, 0), L.SUCCESS)
     return L.OK
+
+
+@entry(WORDS, INT, INT)
+def announce_end(mem, worker, outcome):
+    mailbox.announce_done(mem, mailbox.worker_at(mem, worker), outcome)
+    return L.OK
+
+
+@entry(WORDS)
+def enough_to_do(mem):
+    return int(schedule.enough_to_do(mem))
+
+
+@entry(WORDS, INT)
+def take_nap(mem, longest):
+    return schedule.take_nap(mem, longest)
+
+
+@entry(WORDS, INT)
+def collect_from(mem, worker):
+    return _collect.collect_from(mem, worker, mailbox.worker_at(mem, worker))
 
 
 @entry(WORDS)
@@ -473,7 +502,7 @@ def answer_after_a_while(mem, worker, rounds):
         for _ in range(number * number % 331):
             pause()
         mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
-        mailbox.announce_done(mem)
+        mailbox.announce_done(mem, mailbox.worker_at(mem, worker), L.SUCCESS)
     return L.OK
 
 

@@ -58,6 +58,9 @@ def c_type(of):
     return f"{sign}{8 * ctypes.sizeof(of)}"
 
 
+SECOND_NAMES = ("S_FRAME", "S_UNPLACED")
+
+
 def words(prefix, total, sizes, skip=()):
     """Return the fields of a record of words: every constant of the layout with that prefix."""
     found = {
@@ -141,7 +144,7 @@ FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows
     "request": lambda: (request(), 0),
     "frame": lambda: (words("W_", L.WORKER_WORDS, FRAME), L.LINE * L.WORD),
     "slot": lambda: (
-        words("S_", L.SLOT_WORDS, {"S_INLINE": L.INLINE_WORDS}),
+        words("S_", L.SLOT_WORDS, {"S_INLINE": L.INLINE_WORDS}, SECOND_NAMES),
         L.LINE * L.WORD,
     ),
     "ring": lambda: (words("R_", L.LINE, {}), L.LINE * L.WORD),

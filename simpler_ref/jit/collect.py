@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import futex_wake, load, store
-from .graph import complete, fail, record_error
+from .atomics import futex_wake, load, prefetch_to_write, store
+from .dispatch import is_over
+from .graph import complete, fail, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
-from .slots import kind_of
+from .slots import DISPATCH, INPUTS_DONE, is_placed, kind_of, step
 
 
 @kernel
 def collect(mem):
     """Take the completions that stand in the mailboxes, each worker's in the order of its tasks.
 
+    The end of a task that was given ahead may stand there before those that it waited for are taken: it
+    is left for another round.
+
     Returns  how many were taken
     Rule     SPEED-DEPTH-2, -7
     """
-    waiting = int(mem[L.BUSY])
-    moved = 0
-    worker = 0
-    while waiting > 0:
-        w = worker_at(mem, worker)
-        if mem[w + L.W_GIVEN] != 0:
-            waiting -= 1
-            moved += collect_from(mem, worker, w)
-        worker += 1
+    moved, before = 0, -1
+    while moved != before:
+        before = moved
+        waiting = int(mem[L.BUSY])
+        worker = 0
+        left = False
+        while waiting > 0:
+            w = worker_at(mem, worker)
+            if mem[w + L.W_GIVEN] != 0:
+                waiting -= 1
+                moved += collect_from(mem, worker, w)
+                left |= mem[w + L.W_GIVEN] != 0 and is_done(mem, w)
+            worker += 1
+        if not left:
+            break
     return moved
 
 
@@ -44,12 +54,68 @@ def collect_from(mem, worker, w):
         frame = w + int(mem[w + L.W_HEAD])
         slot = int(mem[frame + L.W_SLOT])
         outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32
-        if outcome != L.SUCCESS and outcome != L.SKIPPED:
+        started = outcome != L.SKIPPED and outcome != L.GIVEN_BACK
+        if mem[frame + L.W_WAITS] != 0 and started and not catch_up(mem, slot):
+            break
+        if outcome != L.SUCCESS and started:
             record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+        box = frame + L.W_MAILBOX
+        for line in (
+            L.MAIL_STATE,
+            L.MAIL_COUNTS,
+            L.MAIL_COUNTS + L.LINE,
+        ):  # it will be filled again soon
+            prefetch_to_write(mem, box + line)
         vacate(mem, w)
         moved += 1
-        finish(mem, slot, outcome != L.SUCCESS)
+        if mem[frame + L.W_WAITS] != 0 and not started:
+            take_back(mem, slot, outcome)
+        else:
+            finish(mem, slot, outcome != L.SUCCESS)
     return moved
+
+
+@kernel
+def catch_up(mem, slot):
+    """A task that was given ahead has ended: bring it to where it was when it started, RUNNING.
+
+    Returns  whether the ends of all tasks that it waited for have been taken; else nothing has changed
+    Rule     SPEED-AHEAD-4
+    """
+    if mem[slot + L.S_FANIN] != 1:
+        return False
+    mem[slot + L.S_FANIN] = 0
+    if mem[L.AHEAD_PENALTY] != 0:
+        mem[L.AHEAD_PENALTY] -= 1
+    step(mem, slot, INPUTS_DONE)
+    step(mem, slot, DISPATCH)
+    return True
+
+
+@kernel
+def take_back(mem, slot, outcome):
+    """A task that was given ahead was not started: it has failed, or comes in the usual way.
+
+    Effects  what was given ahead because of it comes back as well; AHEAD_AFTER, BACK_COUNT
+    Rule     SPEED-AHEAD-5, -6
+    """
+    mem[slot + L.S_FRAME] = 0
+    if outcome == L.GIVEN_BACK:
+        mem[L.BACK_COUNT] += 1
+        if mem[L.READY_ORDER] >= mem[L.AHEAD_AFTER]:
+            mem[L.AHEAD_PENALTY] = min(2 * mem[L.AHEAD_PENALTY] + L.LOOKS, L.MOST_PENALTY)
+            mem[L.AHEAD_AFTER] = mem[L.READY_ORDER] + mem[L.AHEAD_PENALTY]
+        edge = int(mem[slot + L.S_CONSUMERS])
+        while edge != L.NONE:
+            consumer = int(mem[edge + L.EDGE_CONSUMER])
+            mem[consumer + L.S_UNPLACED] += 1
+            if is_placed(mem, consumer):
+                store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, L.GIVEN_BACK)
+            edge = int(mem[edge + L.EDGE_NEXT])
+    else:
+        poison(mem, slot)
+    release_fanin(mem, slot)
+    retire(mem)
 
 
 @kernel
@@ -83,11 +149,25 @@ def vacate(mem, w):
     if mem[w + L.W_GIVEN] != 0:
         return
     mem[L.BUSY] -= 1
+    if mem[L.BACKLOG_SINCE] != 0 or mem[L.BACKLOG_SINCE + 1] != 0:
+        forget_backlog(mem)
     if mem[w + L.W_USABLE] == L.ALIVE:
         mem[w + L.W_COLLECTED] = 1
         mem[L.UNCOLLECTED] += 1
     elif mem[w + L.W_USABLE] == L.ALIVE | L.CLAIMED:
         grant_claim(mem, w)
+
+
+@kernel
+def forget_backlog(mem):
+    """A worker has run dry: no task waits behind others for long, or those are not short (QUICK).
+
+    Rule     SPEED-DEPTH-13
+    """
+    for kind in range(2):
+        if is_over(mem, L.BACKLOG_SINCE + kind):
+            mem[L.QUICK + kind] = 0
+        mem[L.BACKLOG_SINCE + kind] = 0
 
 
 # ---------------------------------------------------------------- outcomes
@@ -132,21 +212,22 @@ def skip_rest(mem, slot, kind):
         w = worker_at(mem, worker)
         frame = w + int(mem[w + L.W_HEAD])
         if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:
-            store(mem, frame + L.W_SKIP, 1)
+            store(mem, frame + L.W_SKIP, L.SKIPPED)
 
 
 @kernel
 def skip_waiting(mem):
     """Tell every worker that what stands behind the task it is at need not start (D11).
 
-    Rule     SPEED-DEPTH-9
+    Rule     SPEED-DEPTH-9; SPEED-AHEAD-7
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         frame = int(mem[w + L.W_HEAD])
-        for _ in range(mem[w + L.W_GIVEN] - 1):
+        for i in range(mem[w + L.W_GIVEN]):
+            if i > 0 or mem[w + frame + L.W_WAITS] != 0:  # given ahead: perhaps it is not at it yet
+                store(mem, w + frame + L.W_SKIP, L.SKIPPED)
             frame = frame_after(mem, frame)
-            store(mem, w + frame + L.W_SKIP, 1)
 
 
 # ---------------------------------------------------------------- deaths
@@ -163,17 +244,21 @@ def bury(mem):
     if deaths == mem[L.DEATHS_SEEN]:
         return 0
     mem[L.DEATHS_SEEN] = deaths
+    collect(mem)
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         status = load(mem, w + L.W_DEATH)
         if status != 0 and mem[w + L.W_USABLE] != 0:
             mem[w + L.W_USABLE] = 0
-            collect_from(mem, worker, w)
             while mem[w + L.W_GIVEN] != 0:  # the one it was at comes first
-                slot = int(mem[w + int(mem[w + L.W_HEAD]) + L.W_SLOT])
+                frame = w + int(mem[w + L.W_HEAD])
+                slot = int(mem[frame + L.W_SLOT])
                 record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
                 vacate(mem, w)
-                finish(mem, slot, True)
+                if mem[frame + L.W_WAITS] != 0:
+                    take_back(mem, slot, L.ENDPOINT_FAILURE)
+                else:
+                    finish(mem, slot, True)
             if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:  # who waits for its mailbox shall see that
                 store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
                 futex_wake(mem, w + L.W_CLAIM)

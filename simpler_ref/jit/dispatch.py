@@ -5,22 +5,32 @@ about as much as many small tasks. If all idle workers sleep and others are at w
 HOLD_NS, then one is woken.
 
 A worker at work may be given more tasks, up to DEPTH, when no worker is idle; also when those that are
-idle sleep, if the last task that was held did not have to wait for long (QUICK): tasks are short then.
+idle sleep, as long as tasks are short (QUICK), and until this has gone on for HOLD_NS.
 
 A group runs on several workers at once. It is placed when each member can have a worker of its own, all
 or nothing; until then it keeps its place, and nothing of its pool that became ready later starts.
+
+When nothing is ready and frames are left, tasks are given ahead of time, see `dispatch_ahead`.
 """
 
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load, now_ns
+from .atomics import fence, futex_wake, load, now_ns, store
 from .graph import fail, record_error
 from .kernel import inlined, kernel
-from .mailbox import awaited, encode, frame_after, publish, worker_at
-from .queues import drop_first_ready, first_ready, pop_pinned, ready_empty
-from .slots import DISPATCH, step
-from .submit import members_at, scalars_at, tensors_at
+from .mailbox import awaited, encode, frame_after, served, worker_at
+from .queues import (
+    drop_first_ready,
+    first_ahead,
+    first_ready,
+    has_ahead,
+    pop_pinned,
+    push_ahead,
+    ready_empty,
+)
+from .slots import DISPATCH, affinity_of, step
+from .submit import edges_at, members_at, scalars_at, tensors_at
 
 ANYBODY = -3
 """Every worker of the pool that could run it."""
@@ -46,7 +56,27 @@ def dispatch(mem, kind):
     moved += dispatch_ready(mem, kind)
     if mem[L.PINNED + kind] != 0:  # what was older than they are may be gone now
         moved += dispatch_pinned(mem, kind)
+    if has_ahead(mem, kind):
+        moved += dispatch_ahead(mem, kind)
+    if moved > 0:
+        wake_sleepers(mem, kind)
     return moved
+
+
+@kernel
+def wake_sleepers(mem, kind):
+    """Wake those workers of a pool that sleep and were sent a task.
+
+    Ordering the fence stands between the states that `send` has written and the loads of W_PARKED, see
+             the text of the mailbox module
+    """
+    fence()
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_UNTOLD] != 0:
+            mem[w + L.W_UNTOLD] = 0
+            if load(mem, w + L.W_PARKED) != 0:
+                futex_wake(mem, served(mem, w))
 
 
 @kernel
@@ -121,11 +151,14 @@ def pick_worker(mem, kind):
     if mem[L.BUSY] == 0:
         return asleep
     if busy != NOBODY and mem[L.QUICK + kind] != 0:
-        return busy
-    since = int(mem[L.HELD_SINCE + kind])
-    if since == 0 or now_ns() - since < mem[L.HOLD_NS]:
-        return HOLD
-    return asleep
+        return asleep if is_over(mem, L.BACKLOG_SINCE + kind) else busy
+    return asleep if is_over(mem, L.HELD_SINCE + kind) else HOLD
+
+
+@kernel
+def is_over(mem, since):
+    """Say whether HOLD_NS have passed since the time in a word; 0 is no time."""
+    return mem[since] != 0 and now_ns() - mem[since] >= mem[L.HOLD_NS]
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
@@ -173,15 +206,30 @@ def dispatch_ready(mem, kind):
                 lose(mem, slot, ANYBODY)
             else:
                 drop_first_ready(mem, kind)
-                if mem[L.HELD_SINCE + kind] != 0:
-                    mem[L.HELD_SINCE + kind] = 0
-                    mem[L.QUICK + kind] = load(mem, worker_at(mem, worker) + L.W_PARKED) == 0
+                note_haste(mem, worker_at(mem, worker), kind)
+                mem[L.HELD_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
     mem[L.HELD_SINCE + kind] = 0
     if ready_empty(mem, kind):
         mem[L.STUCK_SINCE + kind] = 0
     return moved
+
+
+@kernel
+def note_haste(mem, w, kind):
+    """Learn from where a task goes whether tasks are short, and how long one has waited behind another.
+
+    Effects  QUICK, if the task was held: whether it found a worker that was awake. BACKLOG_SINCE
+    Rule     SPEED-DEPTH-3, -13
+    """
+    asleep = load(mem, w + L.W_PARKED) != 0
+    if mem[L.HELD_SINCE + kind] != 0:
+        mem[L.QUICK + kind] = not asleep
+    if asleep or mem[L.QUICK + kind] == 0:
+        mem[L.BACKLOG_SINCE + kind] = 0
+    elif mem[w + L.W_GIVEN] != 0 and mem[L.BACKLOG_SINCE + kind] == 0:
+        mem[L.BACKLOG_SINCE + kind] = now_ns()
 
 
 @kernel
@@ -330,7 +378,7 @@ def assign_group(mem, slot, kind):
         if mem[w + L.W_GIVEN] == 0 and mem[frame + L.W_MEMBER] != 0:
             mem[slot + L.S_WORKER] = worker
             encode_member(mem, frame, slot, int(mem[frame + L.W_MEMBER]) - 1)
-            send(mem, w, slot)
+            send(mem, w, slot, 0)
 
 
 @kernel
@@ -350,6 +398,144 @@ def encode_member(mem, frame, slot, m):
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
 
 
+# ---------------------------------------------------------------- ahead of time
+@kernel
+def dispatch_ahead(mem, kind):
+    """Give workers tasks that are not ready yet, but wait for nothing that is not in a frame already.
+
+    Each goes with the ends that it waits for; its worker starts it when it has seen them. So it need
+    not come back here between the two, and a worker finds its next task waiting.
+
+    What it waits for was given before it, and each worker goes through its frames in turn, so two
+    workers never wait for each other. A worker that has waited for long gives the task back, and for
+    some time tasks come in the usual way. What is ready goes first.
+
+    Effects  mailboxes; the task stays PENDING until its end is seen (`collect`), with one more fan-in
+             meanwhile
+    Returns  how many tasks were given
+    Rule     SPEED-AHEAD-1, -2, -6
+    """
+    moved = 0
+    paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0
+    while has_ahead(mem, kind):
+        if not ready_empty(mem, kind) or mem[L.PINNED + kind] != 0 or load(mem, L.CANCEL) != 0:
+            return moved
+        slot = first_ahead(mem, kind)
+        if not paused and may_go_ahead(mem, slot):
+            worker = pick_ahead(mem, slot, kind)
+            if worker != NOBODY:
+                give_ahead(mem, slot, worker)
+                moved += 1
+            elif affinity_of(mem, slot) < 0:
+                return moved
+        mem[L.AHEAD_HEAD + kind] += 1
+    return moved
+
+
+@kernel
+def may_go_ahead(mem, slot):
+    """Say whether a task that a hint names can be given ahead: nothing of it may have changed since.
+
+    Rule     SPEED-AHEAD-1, -8
+    """
+    if (
+        mem[slot + L.S_STATE] != L.PENDING
+        or mem[slot + L.S_FANIN] == 0
+        or mem[slot + L.S_MEMBERS] != 0
+    ):
+        return False
+    if mem[slot + L.S_FRAME] != 0 or mem[slot + L.S_UNPLACED] != 0:
+        return False
+    waits = 0
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        if is_awaited(mem, edge):
+            waits += 1
+        edge += L.EDGE_WORDS
+    return waits <= L.MOST_WAITS
+
+
+@kernel
+def is_awaited(mem, edge):
+    """Say whether an edge's consumer waits for a producer that is not done."""
+    if mem[edge + L.EDGE_CONSUMER] == L.NONE:
+        return False
+    state = int(mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_STATE])
+    return state == L.PENDING or state == L.RUNNING
+
+
+@kernel
+def pick_ahead(mem, slot, kind):
+    """Choose the worker on which a task could start first, if all tasks took the same time.
+
+    That is after those it has, and after those that the task waits for, wherever they are. Of equals,
+    the worker of the last of these is the one: it need not look into another's memory for that.
+
+    A worker that sleeps is woken when for HOLD_NS it could have started tasks earlier than the others.
+
+    Effects  BACKLOG_SINCE
+    Returns  a worker with a frame left, or NOBODY
+    Rule     SPEED-AHEAD-3
+    """
+    latest, last = 0, NOBODY
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        if is_awaited(mem, edge):
+            producer = int(mem[edge + L.EDGE_PRODUCER])
+            place = turn_of(mem, producer)
+            if place >= latest:
+                latest = place
+                last = int(mem[producer + L.S_WORKER])
+        edge += L.EDGE_WORDS
+    wanted = affinity_of(mem, slot)
+    best, found, asleep = int(mem[L.DEPTH]), NOBODY, NOBODY
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        w = worker_at(mem, worker)
+        given = int(mem[w + L.W_GIVEN])
+        if not has_room(mem, w) or (wanted >= 0 and worker != wanted):
+            continue
+        start = max(given, latest)
+        if given == 0 and load(mem, w + L.W_PARKED) != 0:
+            asleep = worker
+        elif found == NOBODY or start < best or (start == best and worker == last):
+            best, found = start, worker
+    if asleep != NOBODY and latest < best:
+        if is_over(mem, L.BACKLOG_SINCE + kind):
+            mem[L.BACKLOG_SINCE + kind] = 0
+            return asleep
+        if mem[L.BACKLOG_SINCE + kind] == 0:
+            mem[L.BACKLOG_SINCE + kind] = now_ns()
+    return found
+
+
+@kernel
+def turn_of(mem, slot):
+    """Return how many tasks its worker will have done when it has done this one, which is in a frame."""
+    w = worker_at(mem, int(mem[slot + L.S_WORKER]))
+    ahead = int(mem[slot + L.S_FRAME]) - w - int(mem[w + L.W_HEAD])
+    if ahead < 0:
+        ahead += int(mem[L.WORKER_STRIDE])
+    return ahead // L.WORKER_WORDS + 1
+
+
+@kernel
+def give_ahead(mem, slot, worker):
+    """Hand a task to a worker, with the ends that it waits for."""
+    w = worker_at(mem, worker)
+    frame = w + int(mem[w + L.W_TAIL])
+    at = frame + L.W_WAIT_FOR
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        if is_awaited(mem, edge):
+            other = int(mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_FRAME])
+            mem[at] = other + L.W_ENDED
+            mem[at + 1] = mem[other + L.W_FILLED]
+            at += 2
+        edge += L.EDGE_WORDS
+    mem[slot + L.S_FANIN] += 1
+    place(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
+
+
 # ---------------------------------------------------------------- to the worker
 @inlined
 def assign(mem, slot, worker):
@@ -358,19 +544,44 @@ def assign(mem, slot, worker):
     Rule     SCHED-DISPATCH-1, -2
     """
     step(mem, slot, DISPATCH)
-    mem[slot + L.S_WORKER] = worker
-    w = worker_at(mem, worker)
-    frame = w + int(mem[w + L.W_TAIL])
-    counts = int(mem[slot + L.S_COUNTS])
-    encode(mem, frame, slot, counts, tensors_at(mem, slot), scalars_at(mem, slot))
-    send(mem, w, slot)
+    place(mem, slot, worker, 0)
 
 
 @inlined
-def send(mem, w, slot):
-    """Note that a worker has a task, which stands in the frame it fills next, and publish that frame."""
+def place(mem, slot, worker, waits):
+    """Write a task into the frame that its worker fills next, and send it; `waits` stand there already.
+
+    Effects  those of its consumers that wait for tasks in frames alone can be given ahead now
+    """
+    w = worker_at(mem, worker)
+    frame = w + int(mem[w + L.W_TAIL])
+    mem[slot + L.S_WORKER] = worker
+    mem[slot + L.S_FRAME] = frame
+    counts = int(mem[slot + L.S_COUNTS])
+    encode(mem, frame, slot, counts, tensors_at(mem, slot), scalars_at(mem, slot))
+    send(mem, w, slot, waits)
+    if mem[L.DEPTH] > 1:
+        edge = int(mem[slot + L.S_CONSUMERS])
+        while edge != L.NONE:
+            consumer = int(mem[edge + L.EDGE_CONSUMER])
+            mem[consumer + L.S_UNPLACED] -= 1
+            if mem[consumer + L.S_UNPLACED] == 0:
+                push_ahead(mem, consumer)
+            edge = int(mem[edge + L.EDGE_NEXT])
+
+
+@inlined
+def send(mem, w, slot, waits):
+    """Note that a worker has a task, which stands in the frame it fills next, and hand it that frame.
+
+    Ordering the release of the state pairs with the load in `receive`
+    Effects  W_UNTOLD: `wake_sleepers` has to see to it that the worker does not sleep
+    """
     frame = int(mem[w + L.W_TAIL])
     mem[w + frame + L.W_SLOT] = slot
+    mem[w + frame + L.W_FILLED] += 1
+    if mem[w + frame + L.W_WAITS] != waits:
+        mem[w + frame + L.W_WAITS] = waits
     if mem[w + frame + L.W_SKIP] != 0:
         mem[w + frame + L.W_SKIP] = 0
     if mem[w + L.W_GIVEN] == 0:
@@ -381,4 +592,5 @@ def send(mem, w, slot):
     mem[w + L.W_GIVEN] += 1
     state_word = awaited(mem, w)
     mem[w + L.W_TAIL] = frame_after(mem, frame)
-    publish(mem, w, state_word, L.TASK_READY)
+    mem[w + L.W_UNTOLD] = 1
+    store(mem, state_word, L.TASK_READY)

@@ -28,7 +28,8 @@ from .kernel import FAIL_POINTS, kernel
     FAIL_BEFORE_CONTROL_DONE,  # the request is carried out, CONTROL_DONE is not written
     FAIL_CONTROL_DONE,  # CONTROL_DONE stands in the mailbox, nobody was woken
     FAIL_STOPPING,  # it has seen that it shall stop
-) = range(1, 13)
+    FAIL_WAITING,  # what its task was given ahead for has not ended yet
+) = range(1, 14)
 
 FAIL_NAMES = {
     value: name.removeprefix("FAIL_").lower()

@@ -9,13 +9,14 @@ from . import layout as L
 from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
-from .queues import push_consumed, push_pinned, push_ready
+from .queues import push_ahead, push_consumed, push_pinned, push_ready
 from .slots import (
     COMPLETE,
     FAIL,
     INPUTS_DONE,
     POISON,
     affinity_of,
+    is_placed,
     kind_of,
     release_ref,
     step,
@@ -38,6 +39,7 @@ def wire(mem, slot):
     Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
+    unplaced = 0
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
@@ -49,7 +51,11 @@ def wire(mem, slot):
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
+            unplaced += not is_placed(mem, producer)
         edge += EDGE_WORDS
+    mem[slot + L.S_UNPLACED] = unplaced
+    if unplaced == 0 and mem[slot + L.S_FANIN] > 1:
+        push_ahead(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
 
@@ -58,11 +64,14 @@ def wire(mem, slot):
 def poison(mem, slot):
     """A producer failed: this task will never run.
 
-    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal
-    Rule     SCHED-POISON-1
+    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal; a worker
+             that was given it ahead shall not start it
+    Rule     SCHED-POISON-1; SPEED-AHEAD-5
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
+        if is_placed(mem, slot):
+            store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
 
 
 @kernel

@@ -47,6 +47,8 @@ FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
+GIVEN_BACK = 4
+"""No outcome: a worker did not start a task that it had been given ahead of time."""
 # sub-commands of a control request
 (
     CTRL_MALLOC,
@@ -104,6 +106,8 @@ CROWDED_NS = 1_000
 """An offer of the core that takes longer was taken by somebody: two switches and some work."""
 PATIENCE_STEPS = 32
 """So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
+AHEAD_PATIENCE = 4
+"""A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 LOOKS = 16
 """A worker that spins reads the clock once in so many looks."""
 
@@ -153,17 +157,20 @@ DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 W_SHUTDOWN = 0  # set once, never cleared while the process lives (D20)
 W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
 DEATH_BIAS = 1024
-W_SKIP = 2  # of each frame; 1: what stands in it need not start any more; Scheduler
+W_SKIP = 2  # of each frame; SKIPPED or GIVEN_BACK: answer so instead of starting; Scheduler
 W_CLAIM = 3  # a control request: 0 none, CLAIM_WAITS, CLAIM_GRANTED; Scheduler
 CLAIM_WAITS, CLAIM_GRANTED = 1, 2
 W_FAIL = 4  # number of the fail point to die at; tests only
+W_WAITS = 5  # of each frame; so many ends its task waits for, 0: it was ready; Scheduler
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
 W_AT = 2 * LINE  # the frame it serves, or waits for, as an offset from its first block
 W_LEAF = W_AT + 1  # address of the compiled leaf that it is running, else 0
 W_DEVICE_NS = W_AT + 2  # time its chip, or those below it, spent on tasks, ever
 W_PATIENCE = W_AT + 3  # how long it spins before it offers its core, ns; see `offer_core`
-W_CACHE = 3 * LINE  # digest cache: DIGEST_CACHE entries
+W_ENDED = 3 * LINE  # of each frame; answers given in it, ever, << 2 | how the last task ended
+ENDED_WELL, ENDED_BADLY, ENDED_NOT = range(3)
+W_CACHE = 4 * LINE  # digest cache: DIGEST_CACHE entries
 DIGEST_CACHE = 16
 CACHE_LOCAL = DIGEST_WORDS  # after the digest: local slot + 1
 CACHE_LEAF = CACHE_LOCAL + 1  # address of the compiled leaf, 0 for what Python has to call
@@ -173,6 +180,7 @@ W_SLOT = W_CACHE + DIGEST_CACHE * DIGEST_CACHE_WORDS  # the task that was put in
 W_LAST_CALLABLE = W_SLOT + 1  # index + 1 of the digest that stands in the mailbox
 W_LAST_CONFIG = W_SLOT + 2  # index + 1 of the configuration that stands in the mailbox
 W_MEMBER = W_SLOT + 3  # of a group: index + 1; 0 for a task of its own
+W_FILLED = W_SLOT + 4  # how often the frame was filled, ever: the answers it will have had
 W_HEAD = (
     W_SLOT + LINE
 )  # first block only: the oldest frame in use, as an offset from the first block
@@ -187,7 +195,12 @@ W_PINNED_HEAD = (
     W_HEAD + 5
 )  # first block only: chain of ready tasks that want this worker and no other
 W_PINNED_TAIL = W_HEAD + 6  # first block only
-W_MAILBOX = W_HEAD + LINE
+W_UNTOLD = W_HEAD + 7  # first block only; 1: it was sent a task, and may sleep
+W_WAIT_FOR = (
+    W_HEAD + LINE
+)  # of each frame; for each of W_WAITS: where its W_ENDED is, and the count
+MOST_WAITS = LINE
+W_MAILBOX = W_WAIT_FOR + 2 * MOST_WAITS
 W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
 TRACE_WORDS = 8192
 TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD
@@ -256,6 +269,11 @@ ORCH_PASSES = (
 )  # passes run by the Orch thread: how the Scheduler thread sees it is there
 ORCH_THREAD = ORCH_PASSES + 1  # the thread whose run is open, 0 between runs
 ORCH_PATIENCE = ORCH_PASSES + 2  # how long it spins before it offers its core, ns
+NAP_NS = (
+    ORCH_PASSES + 3
+)  # a nap must last so long to be worth it; 0: no naps; written before the fork
+NAPS_OFF = ORCH_PASSES + 4  # so many occasions for a nap are left out, since one was too short
+NAPS_PENALTY = ORCH_PASSES + 5  # what NAPS_OFF becomes the next time
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 
@@ -283,8 +301,17 @@ READY_ORDER = SCHED + 23  # tasks that became ready, ever
 PINNED = SCHED + 24  # + type; ready tasks in the chains of its workers
 STUCK_SINCE = SCHED + 26  # + type; ns, when the group at a queue's head began to wait
 STUCK_TOLD = SCHED + 28  # STUCK_SINCE of the group that somebody has been told of
-QUICK = SCHED + 29  # + type; 1: the last task that was held found a worker before its time was up
-ERROR_MSG = SCHED + 4 * LINE
+QUICK = SCHED + 29  # + type; 1: tasks are short: one may wait behind another while a worker sleeps
+BACKLOG_SINCE = SCHED + 31  # + type; ns, since when one does, without a worker having run dry
+AHEAD_HEAD = SCHED + 33  # + type; tasks that could be given ahead: a circular array of hints
+AHEAD_TAIL = SCHED + 35  # + type
+AHEAD_AFTER = SCHED + 37  # READY_ORDER from which on tasks are given ahead again
+BACK_COUNT = SCHED + 38  # tasks given back, ever
+AHEAD = SCHED + 5 * LINE  # + type * AHEAD_CAPACITY
+AHEAD_CAPACITY = 256
+AHEAD_PENALTY = SCHED + 39  # tasks that become ready before one is given ahead again, the next time
+MOST_PENALTY = 1024
+ERROR_MSG = AHEAD + 2 * AHEAD_CAPACITY
 ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 
 # locks and park words, a line each
@@ -299,6 +326,9 @@ HEADER_WORDS = PASS_LOCK + 5 * LINE
 
 ON_DUTY = 1
 """Parked, and to be woken at once: nobody else runs passes."""
+NAPPING = 4
+"""Parked while every worker has enough tasks: to be woken by the first that has not, or by a failure."""
+MOST_NAPS_OFF = 4096
 OFF_DUTY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
@@ -313,7 +343,9 @@ S_CONSUMERS = 3  # chain of edges to this task's consumers
 S_WORKER = 4  # worker it runs or ran on, -1 if none
 S_NEXT = 5  # next in the chain of tasks to retire; before that, in a worker's chain of ready tasks
 S_LEFT = 6  # of a group: members not yet done | 1 << 32 once one has failed
+S_FRAME = S_LEFT  # of a task of its own: the frame it stands or stood in, 0 for none
 S_ORDER = 7  # READY_ORDER when it became ready
+S_UNPLACED = S_ORDER  # before that: its live producers that stand in no frame
 # second line: written by the Orch thread at submit
 S_ID = 8
 S_SEEN = 9  # id + 1 of the last task that found this one as a producer
@@ -393,6 +425,8 @@ PROGRAM_SLICE = 2048
 """Tasks in a row, after which Python looks for signals."""
 MORE = 1
 """The slice is over and the program is not."""
+LOOK_EVERY = 8
+"""Tasks submitted in bulk from one look at the workers to the next."""
 PASS_AT_LATEST = 64
 """Tasks submitted in bulk that wait to be wired, after which a pass is due."""
 
@@ -467,6 +501,7 @@ def initialise(
     spin_ns: int,
     yield_ns: int,
     hold_ns: int,
+    nap_ns: int,
     park_ns: int,
     stuck_ns: int,
 ) -> None:
@@ -479,5 +514,6 @@ def initialise(
     mem[SPIN_NS] = spin_ns
     mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns
+    mem[NAP_NS] = nap_ns
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

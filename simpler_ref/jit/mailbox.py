@@ -38,6 +38,7 @@ from .atomics import (
     load_sc,
     now_ns,
     pause,
+    prefetch_to_write,
     store,
     yield_core,
 )
@@ -52,6 +53,7 @@ from .fail_points import (
     FAIL_PARKED,
     FAIL_READY,
     FAIL_RECEIVED,
+    FAIL_WAITING,
     fail_point,
 )
 from .kernel import inlined, kernel
@@ -160,15 +162,33 @@ def notify(mem, park_word):
 
 
 @kernel
-def announce_done(mem):
-    """Tell whoever runs the passes that a completion stands in a mailbox.
+def reserve_of(mem):
+    """Return how many tasks a worker has left when it is time for a pass."""
+    return int(mem[L.DEPTH]) // 2
 
-    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
 
-    Rule     SCHED-WAKE-1
+@kernel
+def has_supply(mem, w):
+    """Say whether a worker has more tasks than that besides the one it has answered (worker side)."""
+    frame = int(mem[w + L.W_AT]) + reserve_of(mem) * L.WORKER_WORDS
+    if frame >= mem[L.WORKER_STRIDE]:
+        frame -= int(mem[L.WORKER_STRIDE])
+    return load(mem, w + frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
+
+
+@kernel
+def announce_done(mem, w, outcome):
+    """Tell whoever runs the passes that a completion stands in a mailbox of this worker.
+
+    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes. One that naps
+    need not know yet while there is enough to do.
+
+    Rule     SCHED-WAKE-1; SPEED-AHEAD-9
     """
-    if load_sc(mem, L.PARK_ORCH) != 0:
-        notify(mem, L.PARK_ORCH)
+    parked = load_sc(mem, L.PARK_ORCH)
+    if parked != 0:
+        if parked != L.NAPPING or outcome != L.SUCCESS or not has_supply(mem, w):
+            notify(mem, L.PARK_ORCH)
     elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
         notify(mem, L.PARK_SCHED)
 
@@ -196,11 +216,22 @@ def post(mem, w, state, error):
 def post_done(mem, w, outcome):
     """Answer the task in the frame that is served, and go on to the next frame (worker side).
 
+    Ordering the release of W_ENDED pairs with the load in `may_start`: who has seen the end sees the
+             results; and whoever sees his answer sees this one
     Rule     SCHED-MAIL-2; SPEED-DEPTH-2
     """
     post(mem, w, L.TASK_DONE, outcome)
-    if mem[L.DEPTH] != 1:
-        mem[w + L.W_AT] = frame_after(mem, int(mem[w + L.W_AT]))
+    if mem[L.DEPTH] == 1:
+        return
+    at = int(mem[w + L.W_AT])
+    how = L.ENDED_BADLY
+    if outcome == L.SUCCESS:
+        how = L.ENDED_WELL
+    elif outcome == L.GIVEN_BACK:
+        how = L.ENDED_NOT
+    answers = (mem[w + at + L.W_ENDED] >> 2) + 1
+    store(mem, w + at + L.W_ENDED, answers << 2 | how)
+    mem[w + L.W_AT] = frame_after(mem, at)
 
 
 @kernel
@@ -270,13 +301,40 @@ def offer_core(mem, patience):
 
 
 @kernel
+def may_start(mem, frame):
+    """Say whether what a task in a frame waits for has ended (worker side).
+
+    Where another task has ended since in the same place, the Scheduler has taken the end of the one that
+    is waited for, and if that was no good end it has left a word in W_SKIP before.
+
+    Returns  OK; WOULD_BLOCK if not all have ended; or what to answer instead of starting, SKIPPED or
+             GIVEN_BACK
+    Rule     SPEED-AHEAD-1, -5, -6, -7
+    """
+    answer = L.OK
+    at = frame + L.W_WAIT_FOR
+    for _ in range(mem[frame + L.W_WAITS]):
+        ended = load(mem, int(mem[at]))
+        if ended >> 2 < mem[at + 1]:
+            answer = L.WOULD_BLOCK
+            break
+        if ended >> 2 == mem[at + 1] and ended & 3 != L.ENDED_WELL:
+            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.GIVEN_BACK
+            break
+        at += 2
+    skip = load(mem, frame + L.W_SKIP)
+    return answer if skip == 0 else skip
+
+
+@kernel
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
     When its patience is over, YIELD_NS at most, it offers its core to others after each look: the
     one it waits for may be waiting for just this core.
 
-    What need not start any more is answered here.
+    What need not start any more is answered here. A task that was given ahead, and still waits when the
+    time is up, is given back.
 
     Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
     Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-10
@@ -284,6 +342,7 @@ def receive(mem, worker):
     w = worker_at(mem, worker)
     start = 0
     looks = 1
+    waits = False
     while True:
         state_word = served(mem, w)
         for _ in range(looks):
@@ -293,20 +352,30 @@ def receive(mem, worker):
                     return L.STOP
                 if state == L.CONTROL_REQUEST:
                     return L.CONTROL
-                if load(mem, w + int(mem[w + L.W_AT]) + L.W_SKIP) == 0:
+                turn = may_start(mem, w + int(mem[w + L.W_AT]))
+                if turn == L.OK:
                     fail_point(mem, w, FAIL_RECEIVED)
+                    prefetch_to_write(mem, state_word)
                     return resolve(mem, w)
-                post_done(mem, w, L.SKIPPED)
-                announce_done(mem)
-                break
+                if turn != L.WOULD_BLOCK:
+                    post_done(mem, w, turn)
+                    announce_done(mem, w, turn)
+                    break
+                waits = True
+                fail_point(mem, w, FAIL_WAITING)
             pause()
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
         now = now_ns()
         if start == 0:
             start = now
-        elif now - start > mem[L.SPIN_NS]:
+        elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
+            post_done(mem, w, L.GIVEN_BACK)
+            announce_done(mem, w, L.GIVEN_BACK)
+            start = now
+        elif not waits and now - start > mem[L.SPIN_NS]:
             return L.PARK
+        waits = False
         if now - start < mem[w + L.W_PATIENCE]:
             looks = L.LOOKS
         else:
@@ -321,7 +390,7 @@ def finish_and_receive(mem, worker, error):
     fail_point(mem, w, FAIL_BEFORE_DONE)
     post_done(mem, w, error)
     fail_point(mem, w, FAIL_DONE)
-    announce_done(mem)
+    announce_done(mem, w, error)
     return receive(mem, worker)
 
 

@@ -4,6 +4,7 @@ wiring    Orch → Scheduler, single producer, single consumer, lock-free
 ready     one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
           one is small again
 pinned    one chain per worker: ready tasks that want this worker and no other
+ahead     one per worker type: hints at tasks that could be given to a worker before they are ready
 consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import load, store
 from .kernel import kernel
+from .slots import kind_of
 
 WIRING_MASK = L.WIRING_CAPACITY - 1
 
@@ -132,6 +134,29 @@ def pop_pinned(mem, w, kind):
         mem[w + L.W_PINNED_TAIL] = L.NONE
     mem[L.PINNED + kind] -= 1
     return slot
+
+
+@kernel
+def push_ahead(mem, slot):
+    """Note a task of which all live producers stand in frames. A full array drops it: it is a hint."""
+    kind = kind_of(mem, slot)
+    tail = int(mem[L.AHEAD_TAIL + kind])
+    if mem[L.DEPTH] > 1 and tail - mem[L.AHEAD_HEAD + kind] < L.AHEAD_CAPACITY:
+        mem[L.AHEAD + kind * L.AHEAD_CAPACITY + tail % L.AHEAD_CAPACITY] = slot
+        mem[L.AHEAD_TAIL + kind] = tail + 1
+
+
+@kernel
+def has_ahead(mem, kind):
+    """Say whether there are such hints of a worker type."""
+    return mem[L.AHEAD_HEAD + kind] != mem[L.AHEAD_TAIL + kind]
+
+
+@kernel
+def first_ahead(mem, kind):
+    """Return the oldest hint of a worker type (there is one); its task may have come on meanwhile."""
+    head = int(mem[L.AHEAD_HEAD + kind])
+    return int(mem[L.AHEAD + kind * L.AHEAD_CAPACITY + head % L.AHEAD_CAPACITY])
 
 
 @kernel

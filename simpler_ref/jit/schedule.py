@@ -13,6 +13,7 @@ between. So a change is seen by one side or the other, and no time limit is ever
     TASK_DONE, somebody on duty    woken by the worker
     TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
                                    wakes the Scheduler thread when it has spun for SPIN_NS
+    TASK_DONE, Orch napping        woken by the first worker that runs low, or has failed
     death of a worker              both threads woken by the monitor thread
 """
 
@@ -25,8 +26,15 @@ from .dispatch import can_dispatch, dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import is_done, notify, offer_core, worker_at
-from .queues import pop_wiring, ready_empty, take_consumed
+from .mailbox import (
+    STATE_MASK,
+    is_done,
+    notify,
+    offer_core,
+    reserve_of,
+    worker_at,
+)
+from .queues import has_ahead, pop_wiring, ready_empty, take_consumed
 from .ring import reset_to_empty
 from .submit import reclaim
 from .tensormap import reset as reset_map
@@ -49,7 +57,7 @@ def scheduler_pass(mem):
         moved += 1
         slot = pop_wiring(mem)
     for kind in range(2):
-        if mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind):
+        if mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind) or has_ahead(mem, kind):
             moved += dispatch(mem, kind)
     if mem[L.UNCOLLECTED] != 0:
         set_idle(mem)
@@ -60,12 +68,18 @@ def scheduler_pass(mem):
 
 @kernel
 def two_passes(mem):
-    """Run a pass, and a second one for what the first has completed."""
-    ended = mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
+    """Run a pass, and a second one for what the first has taken from the workers."""
+    before = answers(mem)
     moved = scheduler_pass(mem)
-    if mem[L.UNCOLLECTED] != 0 or mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] != ended:
+    if mem[L.UNCOLLECTED] != 0 or answers(mem) != before:
         moved += scheduler_pass(mem)
     return moved
+
+
+@kernel
+def answers(mem):
+    """Return a number that changes with each task that a worker has answered."""
+    return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] + mem[L.BACK_COUNT]
 
 
 @kernel
@@ -148,7 +162,8 @@ def pass_in_bulk(mem, kind):
     """What the Orch thread does for the Scheduler after a submit that is one of many.
 
     A pass costs more than a submit. It is run when it would give a worker something to do: when a
-    worker of the task's type has no task, or has just done one; or when many tasks wait to be wired.
+    worker of the task's type has no task, or runs low; or when many tasks wait to be wired. A look at a
+    worker's mailbox takes a cache line from it, so there is one in LOOK_EVERY submits.
     Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
@@ -157,19 +172,34 @@ def pass_in_bulk(mem, kind):
     """
     if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
         fence()
-        if not is_anybody_free(mem, kind):
+        if not is_anybody_free(mem, kind, mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0):
             return
     pass_after_submit(mem)
 
 
 @kernel
-def is_anybody_free(mem, kind):
-    """Say whether a worker of a pool has no task, or has done the first of those it has."""
+def is_anybody_free(mem, kind, look):
+    """Say whether a worker of a pool has no task; or, if they are to be looked at, runs low."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if load(mem, w + L.W_GIVEN) == 0 or is_done(mem, w):
+        if load(mem, w + L.W_GIVEN) == 0 or (look and not has_reserve(mem, w)):
             return True
     return False
+
+
+@kernel
+def has_reserve(mem, w):
+    """Say whether a worker has more tasks that it has not done than its reserve; look at one frame.
+
+    Reads    as a hint, without the lock: who acts on it does so holding it
+    """
+    reserve = reserve_of(mem)
+    if load(mem, w + L.W_GIVEN) <= reserve:
+        return False
+    frame = load(mem, w + L.W_TAIL) - (1 + reserve) * L.WORKER_WORDS
+    if frame < 0:
+        frame += int(mem[L.WORKER_STRIDE])
+    return load(mem, w + frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
 @kernel
@@ -224,10 +254,22 @@ def help_scheduler(mem, live, taken, slice_ns):
             return L.TIMED_OUT
         if moved > 0:
             quiet_since = 0
+            if mem[L.NAPS_OFF] != 0:
+                mem[L.NAPS_OFF] -= 1
+            elif take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
+                return L.INTERRUPTED
             continue
         if quiet_since == 0:
             quiet_since = now
-        if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
+        if now - quiet_since > mem[L.NAP_NS] and enough_to_do(mem):
+            quiet_since = 0
+            if take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
+                return L.INTERRUPTED
+            continue
+        spin_ns = mem[L.SPIN_NS]
+        if mem[L.NAP_NS] != 0 and mem[L.DEPTH] > 1 and mem[L.BUSY] == mem[L.WORKERS]:
+            spin_ns = mem[L.NAP_NS]  # they may want this core
+        if held(mem) or now - quiet_since < spin_ns:
             if now - quiet_since < mem[L.ORCH_PATIENCE]:
                 pause()
             else:
@@ -244,6 +286,43 @@ def help_scheduler(mem, live, taken, slice_ns):
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
+
+
+@kernel
+def enough_to_do(mem):
+    """Say whether every worker has more than a reserve of tasks, so that nobody waits for a pass."""
+    if mem[L.NAP_NS] == 0 or mem[L.DEPTH] == 1 or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
+        return False
+    for worker in range(mem[L.WORKERS]):
+        if not has_reserve(mem, worker_at(mem, worker)):
+            return False
+    return True
+
+
+@kernel
+def take_nap(mem, longest):
+    """Sleep as the Orch thread while every worker has enough to do: they may want its core.
+
+    A nap that was too short is not taken again for some time, and each such time is longer.
+
+    Returns  what `futex_wait` says, or OK without a nap
+    """
+    if not enough_to_do(mem):
+        return L.OK
+    watch_groups(mem)
+    store(mem, L.PARK_ORCH, L.NAPPING)
+    fence()
+    answer = L.OK
+    before = now_ns()
+    if enough_to_do(mem):
+        answer = futex_wait(mem, L.PARK_ORCH, L.NAPPING, min(int(mem[L.PARK_NS]), longest))
+    store(mem, L.PARK_ORCH, 0)
+    if now_ns() - before < mem[L.NAP_NS]:
+        mem[L.NAPS_PENALTY] = min(2 * mem[L.NAPS_PENALTY] + L.LOOKS, L.MOST_NAPS_OFF)
+        mem[L.NAPS_OFF] = mem[L.NAPS_PENALTY]
+    else:
+        mem[L.NAPS_PENALTY] //= 2
+    return answer
 
 
 # ---------------------------------------------------------------- runs

@@ -73,7 +73,7 @@ EVENTS = (
         before=(L.PENDING,),
         after=L.READY,
         owner="Scheduler",
-        kernels=("graph.make_ready",),
+        kernels=("graph.make_ready", "collect.catch_up"),
         when="it is wired, and its last live producer is done",
         otherwise="refused",
     ),
@@ -83,7 +83,7 @@ EVENTS = (
         after=L.FAILED,
         owner="Scheduler",
         kernels=("graph.poison",),
-        when="a producer has failed",
+        when="a producer has failed; or it was given ahead and shall not start any more",
         otherwise="refused",
     ),
     Event(
@@ -91,7 +91,7 @@ EVENTS = (
         before=(L.READY,),
         after=L.RUNNING,
         owner="Scheduler",
-        kernels=("dispatch.assign", "dispatch.assign_group"),
+        kernels=("dispatch.assign", "dispatch.assign_group", "collect.catch_up"),
         when="it is given to a worker, or a group to its workers",
         otherwise="the ready queues and chains have no other",
     ),
@@ -195,8 +195,15 @@ def prepare(mem, slot, callable_word, total, released):
     mem[slot + L.S_FANIN] = 0
     mem[slot + L.S_CONSUMERS] = L.NONE
     mem[slot + L.S_WORKER] = -1
+    mem[slot + L.S_FRAME] = 0
     mem[slot + L.S_CALLABLE] = callable_word
     mem[slot + L.S_EDGES] = 0
+
+
+@kernel
+def is_placed(mem, slot):
+    """Say whether a task of its own that has not ended stands in a frame of a worker."""
+    return mem[slot + L.S_FRAME] != 0 and mem[slot + L.S_MEMBERS] == 0
 
 
 # ---------------------------------------------------------------- the callable word

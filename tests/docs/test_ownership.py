@@ -39,6 +39,8 @@ NOT_FIELDS = {
     *("ALIVE", "CLAIMED", "CLAIM_WAITS", "CLAIM_GRANTED", "MAX_CONFIGS", "MAX_WORKERS"),
     *("CALLABLE_MASK", "WORD_KIND", "WORD_WORKER", "WORKER_MASK", "WORD_CONFIG", "CONFIG_MASK"),
     "MEMBER_WORDS",
+    *("ENDED_WELL", "ENDED_BADLY", "ENDED_NOT", "MOST_WAITS", "AHEAD_CAPACITY", "MOST_PENALTY"),
+    *("NAPPING", "MOST_NAPS_OFF", "S_FRAME", "S_UNPLACED"),
     *("DEATH_BIAS", "DIGEST_CACHE", "DIGEST_CACHE_WORDS", "TRACE_WORDS", "TRACE_CAPACITY"),
     *("CACHE_LOCAL", "CACHE_LEAF", "MAX_DEPTH"),
     *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
@@ -53,7 +55,7 @@ NOT_FIELDS = {
         "CIRCULAR_SMALLEST",
     ),
 }
-"""What stands in those sections of the layout and is a size, a mask, a base or a value."""
+"""What stands in those sections of the layout and is a size, a mask, a base, a value or a second name."""
 
 
 def fields_of_the_layout() -> set[str]:

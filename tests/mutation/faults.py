@@ -112,8 +112,8 @@ FAULTS = (
         (
             Patch(
                 "jit/dispatch.py",
-                " pop_pinned, ready_empty",
-                " pop_pinned, push_ready, ready_empty",
+                "    push_ahead,\n    ready_empty,\n",
+                "    push_ahead,\n    push_ready,\n    ready_empty,\n",
             ),
             Patch(
                 "jit/dispatch.py",
@@ -249,7 +249,7 @@ FAULTS = (
         (
             Patch(
                 "jit/mailbox.py",
-                "        elif now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
+                "        elif not waits and now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
                 "",
             ),
             Patch(

@@ -195,6 +195,7 @@ class Naive:
         self.depth = depth
         self.errands = [[] for _ in self.kinds]  # what a worker was given, oldest first
         self.quick = [False, False]  # per kind: the last task that was held found somebody awake
+        self.backlog = [False, False]  # per kind: one stands behind another while a worker sleeps
         self.mail = ["IDLE"] * len(self.kinds)  # what a mailbox that no task uses says, or CONTROL
         self.claims = [None] * len(self.kinds)  # WAITS or GRANTED: a thread wants the mailbox
         self.uncollected = set()  # idle, and the mailbox has still to say so
@@ -441,8 +442,10 @@ class Naive:
         busy = [w for w in self.pool(kind) if self.has_room(w) and self.errands[w]]
         fewest = min((len(self.errands[w]) for w in busy), default=0)
         busy = [w for w in busy if len(self.errands[w]) == fewest]
-        if not idle or (busy and self.quick[kind]):
+        if not idle:
             return busy, False
+        if busy and self.quick[kind]:  # the time to wait is 0 here: the second look wakes one
+            return (idle if self.backlog[kind] else busy), False
         return idle, any(self.errands)
 
     def may_leave(self, worker):
@@ -516,9 +519,14 @@ class Naive:
                 chosen = [w for w in workers if (task, None) in given[w]]
                 if len(chosen) != 1:
                     raise Forbidden(f"{workers} could have {task}; given: {given}")
+                sleeps = self.parked[chosen[0]]
                 if self.held[kind]:
                     self.held[kind] = False
-                    self.quick[kind] = not self.parked[chosen[0]]
+                    self.quick[kind] = not sleeps
+                if sleeps or not self.quick[kind]:
+                    self.backlog[kind] = False
+                elif self.errands[chosen[0]]:
+                    self.backlog[kind] = True
                 self.start(queue.pop(0), {chosen[0]: None}, given)
         self.held[kind] = False
 
@@ -565,6 +573,12 @@ class Naive:
         errand = self.errands[worker].pop(0)
         if self.errands[worker]:
             return
+        for kind in (
+            NEXT_LEVEL,
+            SUB,
+        ):  # it has run dry: what stood behind another had to wait for long
+            self.quick[kind] = self.quick[kind] and not self.backlog[kind]
+            self.backlog[kind] = False
         self.mail[worker] = errand.mail
         if self.usable[worker] and self.claims[worker] == "WAITS":
             self.grant(worker)
@@ -608,6 +622,7 @@ class Naive:
     def bury(self):
         if not self.dead:
             return
+        self.collect()
 
         def step():
             for worker in sorted(self.dead):

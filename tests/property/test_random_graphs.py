@@ -64,6 +64,7 @@ class Program:
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
         self.mem[L.HOLD_NS] = 0
+        self.mem[L.AHEAD_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
         self.twin = Naive(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,
@@ -406,6 +407,7 @@ class Program:
         held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
         assert held.tolist() == twin.held
         assert (self.mem[L.QUICK : L.QUICK + 2] != 0).tolist() == twin.quick
+        assert (self.mem[L.BACKLOG_SINCE : L.BACKLOG_SINCE + 2] != 0).tolist() == twin.backlog
         stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
         assert stuck.tolist() == twin.stuck
         if twin.error is None:
@@ -543,7 +545,7 @@ class Program:
     def check_frame(self, worker, errand, frame):
         """What a worker finds in a frame is all of the task, and its answer stays there."""
         d = self.driver
-        assert d.frame_word(worker, L.W_SKIP, frame) == errand.skip
+        assert d.frame_word(worker, L.W_SKIP, frame) == (L.SKIPPED if errand.skip else 0)
         if errand.mail != "TASK_READY":
             assert d.mailbox_state(worker, frame) == (L.TASK_DONE, OUTCOMES[errand.mail])
             return

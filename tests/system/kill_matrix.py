@@ -535,6 +535,32 @@ def dies_among_its_tasks(rig_type, point, lost):
             raise Refused("nobody took its place")
 
 
+def dies_as_it_waits_ahead(rig_type):
+    """A worker dies that was given a task ahead of time, while what that waits for still runs."""
+    with rig_type(2) as rig:
+        rig.w.start()
+        rig.register_late()
+        rig.mem[L.HOLD_NS] = 0  # a sleeping worker is given such a task at the second occasion
+        victims = []
+
+        def graph(orch, _args, _config):
+            rig.submit(orch, rig.hold, 0, to(rig.rows, 0, T.INOUT))
+            wait_until(lambda: rig.rows[0, HELD])
+            victims.append(int(rig.mem[rig.words_of(0) + L.W_GIVEN] != 0))
+            rig.mem[rig.words_of(victims[0]) + L.W_FAIL] = NUMBER["waiting"]
+            for _ in range(3):
+                rig.submit(orch, rig.task, 0, to(rig.rows, 0, T.INPUT))
+            wait_until(lambda: rig.known_dead(victims[0]))
+            rig.rows[0, GO] = 1
+
+        error = expect(WorkerLostError, lambda: rig.w.run(graph), "task 3", "killed by SIGKILL")
+        if (error.task, error.worker) != (3, rig.first + victims[0]):
+            raise Refused(f"task {error.task} of worker {error.worker}")
+        if rig.marks[0] != 3:
+            raise Refused(f"the tasks did {rig.marks[0]}")
+        rig.assert_works()
+
+
 def dies_in_a_group(rig_type, point):
     """One member's worker dies: one error, which names it; the others are done or skipped."""
     with rig_type(3) as rig:
@@ -757,6 +783,8 @@ def cells(kind: str, repeats: int = 1) -> dict[str, Callable[[], None]]:
     if kind != "chip_worker":  # whose kernels cannot wait for the test
         for point, lost in AMONG.items():
             found[f"among-{point}"] = part(dies_among_its_tasks, deeper(rig, 3), point, lost)
+    if not rig.pinned:
+        found["ahead-waiting"] = part(dies_as_it_waits_ahead, deeper(rig, 3))
     return found
 
 

@@ -136,12 +136,23 @@ def header_words():
         "READY_HEAD": 2,
         "READY_TAIL": 2,
         "HELD_SINCE": 2,
+        "QUICK": 2,
+        "BACKLOG_SINCE": 2,
+        "AHEAD_HEAD": 2,
+        "AHEAD_TAIL": 2,
+        "AHEAD": 2 * L.AHEAD_CAPACITY,
         "ERROR_MSG": L.ERROR_MSG_WORDS,
         "ERROR_TRACE": L.TRACE_WORDS,
     }
     names = list(vars(L))
     names = names[names.index("WORKERS") : names.index("HEADER_WORDS")]
-    sizes = {"SCOPE_STACK_WORDS", "SPILL_CLASSES", "SPILL_SMALLEST"}
+    sizes = {
+        "SCOPE_STACK_WORDS",
+        "SPILL_CLASSES",
+        "SPILL_SMALLEST",
+        "AHEAD_CAPACITY",
+        "MOST_PENALTY",
+    }
     aliases = {"ORCH", "SCHED"}  # where a block begins
     fields = {name for name in names if name.startswith("R_")}
     return {
@@ -173,11 +184,12 @@ def test_words_of_different_writers_stand_on_different_lines():
 
 
 def test_the_words_of_a_worker_are_apart_by_writer():
-    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_SKIP, L.W_CLAIM, L.W_FAIL}
+    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_SKIP, L.W_CLAIM, L.W_FAIL, L.W_WAITS}
     cache = range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)
-    worker = {L.W_PARKED, L.W_AT, L.W_LEAF, L.W_DEVICE_NS, *cache}
-    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_LAST_CONFIG, L.W_MEMBER}
-    scheduler |= set(range(L.W_HEAD, L.W_PINNED_TAIL + 1))
+    worker = {L.W_PARKED, L.W_AT, L.W_LEAF, L.W_DEVICE_NS, L.W_ENDED, *cache}
+    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_LAST_CONFIG, L.W_MEMBER, L.W_FILLED}
+    scheduler |= set(range(L.W_HEAD, L.W_UNTOLD + 1))
+    scheduler |= set(range(L.W_WAIT_FOR, L.W_WAIT_FOR + 2 * L.MOST_WAITS))
     lines = [{word // L.LINE for word in words} for words in (parent, worker, scheduler)]
     for one, other in itertools.combinations(lines, 2):
         assert one.isdisjoint(other)
@@ -188,7 +200,10 @@ def test_the_words_of_a_worker_are_apart_by_writer():
 
 
 def test_no_two_fields_of_a_slot_overlap():
-    fields = [value for name, value in vars(L).items() if name.startswith("S_")]
+    other_names = {"S_FRAME": L.S_LEFT, "S_UNPLACED": L.S_ORDER}
+    assert all(getattr(L, name) == value for name, value in other_names.items())
+    names = [name for name in vars(L) if name.startswith("S_") and name not in other_names]
+    fields = [getattr(L, name) for name in names]
     assert len(fields) == len(set(fields))
     assert max(fields) == L.S_INLINE
     assert L.INLINE_WORDS == L.SLOT_WORDS - L.S_INLINE

@@ -253,6 +253,38 @@ def test_a_held_task_that_found_a_worker_in_time_lets_the_next_ones_queue_up(mak
     assert driver.state(other) == RUNNING, "the other pool has its own mind"
 
 
+@pytest.mark.spec("SPEED-DEPTH-13")
+def test_a_sleeper_is_woken_when_tasks_have_stood_behind_others_for_long(make):
+    driver = busy_driver(make, 6, [1, 0])
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.QUICK + L.SUB] = 1
+    driver.set_parked(1, True)
+    slots = [driver.submit() for _ in range(2)]
+    driver.settle()
+    assert [driver.worker_of(slot) for slot in slots] == [0, 0]
+    driver.mem[L.HOLD_NS] = 0
+    slots = [driver.submit() for _ in range(2)]
+    driver.settle()
+    assert [driver.worker_of(slot) for slot in slots] == [1, 1], "it has the fewest tasks then"
+
+
+@pytest.mark.spec("SPEED-DEPTH-13")
+@pytest.mark.parametrize("long", [False, True])
+def test_a_worker_that_runs_dry_late_says_that_tasks_are_not_short(make, long):
+    driver = busy_driver(make, 3, [1, 0])
+    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.QUICK + L.SUB] = 1
+    driver.set_parked(1, True)
+    driver.submit()
+    driver.settle()
+    driver.mem[L.HOLD_NS] = 0 if long else FOREVER_NS
+    for _ in range(2):
+        driver.post_done(0)
+    driver.settle()
+    assert driver.mem[L.QUICK + L.SUB] == (not long)
+    assert driver.mem[L.BACKLOG_SINCE + L.SUB] == 0
+
+
 @pytest.mark.spec("SPEED-DEPTH-3")
 def test_a_sleeper_is_woken_at_once_when_nobody_is_at_work(make):
     driver = make(3, sub=2)
@@ -301,7 +333,7 @@ def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make):
     driver.settle()
     driver.post_done(0, ValueError("first"))
     driver.settle()
-    assert driver.frame_word(1, L.W_SKIP, driver.frames(1)[0]) == 1
+    assert driver.frame_word(1, L.W_SKIP, driver.frames(1)[0]) == L.SKIPPED
     assert [driver.frame_word(1, L.W_SKIP, frame) for frame in driver.frames(1)[1:]] == [0, 0]
     assert driver.x.receive(driver.mem, 1) == L.RESOLVE, (
         "the skipped member is answered, the next met"
@@ -598,7 +630,7 @@ def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make
     other = driver.all_given(1)
     driver.finish_run(cancel=True)
     skipped = [driver.frame_word(0, L.W_SKIP, frame) for frame in driver.frames(0)]
-    assert skipped == [0] + [1] * (depth - 1)
+    assert skipped == [0] + [L.SKIPPED] * (depth - 1)
     driver.mem[L.SPIN_NS] = 10**8  # enough to meet every frame, also interpreted
     assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.PARK, "it has met no other task"
     assert driver.k.finish_and_receive(driver.mem, 1, 0) == L.PARK
@@ -662,7 +694,7 @@ def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstar
             mem = w._runtime.engine.mem
             skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
             # a frame keeps its word until it is filled again, so all have to be filled first
-            wait_until(lambda: given(w) == 4 and mem[skip].sum() == 3)
+            wait_until(lambda: given(w) == 4 and (mem[skip] == L.SKIPPED).sum() == 3)
             go.open(1)
 
         for round_ in range(3):

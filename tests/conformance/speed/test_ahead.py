@@ -1,0 +1,567 @@
+"""SPEED-AHEAD: tasks given before they are ready."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numba import int64
+
+from simpler_ref import TaskError, Worker, WorkerLostError, leaf
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
+from simpler_ref.placement import NAP_NS, choose_waits
+from tests.support import (
+    COMPLETED,
+    DEADLINE_S,
+    FAILED,
+    PENDING,
+    RUNNING,
+    Driver,
+    Gate,
+    make_args,
+    member,
+    overwrites,
+    reads,
+    updates,
+    wait_until,
+    writes,
+)
+
+KEY = 0x7000_0000
+NEVER_NS = 10**13
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+
+@pytest.fixture
+def make():
+    """Give a way to make drivers, which are closed at the end."""
+    made = []
+
+    def make(depth, **size):
+        made.append(Driver(depth=depth, **size))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def chain(driver, tasks, **more):
+    """Submit a chain of tasks; return their slots."""
+    return [driver.submit(updates(KEY), **more) for _ in range(tasks)]
+
+
+def may_start(driver, worker):
+    return driver.x.may_start(driver.mem, worker)
+
+
+# ---------------------------------------------------------------- 1: what is given, and when it starts
+@pytest.mark.spec("SPEED-AHEAD-1")
+@pytest.mark.parametrize("depth", [2, 3, 7])
+def test_a_chain_stands_in_the_frames_of_one_worker_though_only_its_head_is_ready(make, depth):
+    driver = make(depth, sub=1)
+    slots = chain(driver, depth + 2)
+    driver.settle()
+    assert driver.all_given(0) == slots[:depth]
+    assert [driver.state(slot) for slot in slots] == [RUNNING] + [PENDING] * (depth + 1)
+    for slot in slots[:depth]:
+        assert driver.given(0) != slot or may_start(driver, 0) == L.OK
+        driver.post_done(0)
+
+
+@pytest.mark.spec("SPEED-AHEAD-1")
+def test_one_frame_holds_nothing_that_is_not_ready(make):
+    driver = make(1, sub=2)
+    first, second = chain(driver, 2)
+    driver.settle()
+    assert (driver.state(first), driver.state(second)) == (RUNNING, PENDING)
+    assert [driver.given(0), driver.given(1)].count(L.NONE) == 1
+
+
+@pytest.mark.spec("SPEED-AHEAD-1")
+def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make):
+    driver = make(2, sub=2)
+    left = driver.submit(writes(KEY), owner=0)
+    right = driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    assert (driver.all_given(0), driver.all_given(1)) == ([left], [right])
+    assert may_start(driver, 1) == L.WOULD_BLOCK
+    driver.post_done(0)
+    assert may_start(driver, 1) == L.OK, "before anybody has taken that end"
+    driver.settle()
+    assert may_start(driver, 1) == L.OK
+
+
+@pytest.mark.spec("SPEED-AHEAD-1")
+def test_an_end_stays_seen_when_its_frame_is_used_again(make):
+    driver = make(2, sub=2)
+    driver.submit(writes(KEY), owner=0)
+    driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    for _ in range(5):
+        driver.submit(owner=0)
+    for _ in range(5):
+        driver.post_done(0)
+        driver.settle()
+    assert may_start(driver, 1) == L.OK
+
+
+@pytest.mark.spec("SPEED-AHEAD-1")
+def test_a_task_behind_a_group_or_behind_what_is_in_no_frame_is_not_given_ahead(make):
+    driver = make(2, sub=2)
+    driver.submit_group(member(writes(KEY)), member())
+    behind = driver.submit(reads(KEY))
+    driver.settle()
+    assert driver.state(behind) == PENDING
+    assert behind not in driver.all_given(0) + driver.all_given(1)
+    other = make(2, sub=1)
+    slots = [other.submit(overwrites(KEY + 8 * i)) for i in range(3)]
+    behind = other.submit(reads(KEY + 16))
+    other.settle()
+    assert other.all_given(0) == slots[:2], "the third has no frame"
+    other.post_done(0)
+    other.post_done(0)
+    other.settle()
+    assert other.all_given(0) == [slots[2], behind], "now it has one"
+
+
+@MODES
+@pytest.mark.spec("SPEED-AHEAD-1")
+@pytest.mark.parametrize("kind", ["leaf", "python"])
+def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(mode, kind):
+    @leaf
+    def add(a: int64[:], b: int64[:], c: int64[:], new: int64[:]):
+        new[0] = a[0] + b[0] - c[0]
+
+    def add_in_python(args):
+        add.py_func(*(args.tensor(i).numpy() for i in range(4)))
+
+    width, steps = 5, 40
+    with Worker(3, num_sub_workers=3, child_mode=mode, mailbox_depth=4) as w:
+        cells = w.share(np.ones((2, width), np.int64))
+        handle = w.register(add if kind == "leaf" else add_in_python)
+
+        def orch_fn(orch, *_):
+            for step in range(steps):
+                old, new = cells[step % 2], cells[1 - step % 2]
+                for i in range(width):
+                    # all who read the place in the step before are waited for
+                    near = [old[k : k + 1] for k in (i, (i + 1) % width, (i - 1) % width)]
+                    tensors = [(one, T.INPUT) for one in near]
+                    orch.submit_sub(
+                        handle, make_args(*tensors, (new[i : i + 1], T.OUTPUT_EXISTING))
+                    )
+
+        start = np.arange(width)
+        expected = start
+        for _ in range(steps):
+            expected = expected + np.roll(expected, -1) - np.roll(expected, 1)
+        for _ in range(3):
+            cells[0] = start
+            w.run(orch_fn)
+            assert cells[steps % 2].tolist() == expected.tolist()
+
+
+# ---------------------------------------------------------------- 2: what is ready goes first
+@pytest.mark.spec("SPEED-AHEAD-2")
+def test_ready_tasks_take_the_frames_before_others(make):
+    driver = make(3, sub=1)
+    head, after = chain(driver, 2)
+    ready = [driver.submit() for _ in range(2)]
+    driver.settle()
+    assert driver.all_given(0) == [head, *ready]
+    assert driver.state(after) == PENDING
+
+
+@pytest.mark.spec("SPEED-AHEAD-2")
+@pytest.mark.parametrize("why", ["failure", "cancel"])
+def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make, why):
+    driver = make(2, sub=2)
+    failing = driver.submit(owner=1)
+    slots = chain(driver, 4, owner=0)
+    driver.settle()
+    assert driver.all_given(0) == slots[:2] and driver.given(1) == failing
+    driver.open_scope()  # so that nothing is gone when the run is cancelled
+    if why == "failure":
+        driver.post_done(1, ValueError("no"))
+    else:
+        driver.finish_run(cancel=True)
+    driver.post_done(0)
+    driver.settle()
+    assert driver.all_given(0) in ([slots[1]], [])
+    assert not {slots[2], slots[3]} & set(driver.all_given(0))
+
+
+# ---------------------------------------------------------------- 3: to which worker
+@pytest.mark.spec("SPEED-AHEAD-3")
+def test_a_chain_stays_with_its_worker_although_another_is_idle(make):
+    driver = make(4, sub=2)
+    slots = chain(driver, 4)
+    driver.settle()
+    assert {driver.worker_of(slot) for slot in slots} == {driver.worker_of(slots[0])}
+
+
+@pytest.mark.spec("SPEED-AHEAD-3")
+def test_readers_of_one_task_are_spread_over_the_workers(make):
+    driver = make(4, sub=2)
+    driver.submit(writes(KEY))
+    readers = [driver.submit(reads(KEY)) for _ in range(4)]
+    driver.settle()
+    workers = [driver.worker_of(slot) for slot in readers]
+    assert sorted(workers) == [0, 0, 1, 1]
+
+
+@pytest.mark.spec("SPEED-AHEAD-3")
+def test_a_sleeping_worker_gets_none_until_that_has_lasted(make):
+    driver = make(4, sub=2)
+    driver.mem[L.HOLD_NS] = NEVER_NS
+    driver.set_parked(1, True)
+    driver.submit(writes(KEY), owner=0)
+    readers = [driver.submit(reads(KEY)) for _ in range(2)]
+    driver.settle()
+    assert [driver.worker_of(slot) for slot in readers] == [0, 0]
+    driver.mem[L.HOLD_NS] = 0
+    late = driver.submit(reads(KEY))
+    driver.settle()
+    assert driver.worker_of(late) == 1
+
+
+@pytest.mark.spec("SPEED-AHEAD-3")
+def test_a_task_for_one_worker_is_given_to_no_other(make):
+    driver = make(3, sub=2)
+    first, second, third = (driver.submit(updates(KEY), owner=i % 2) for i in range(3))
+    driver.settle()
+    assert (driver.all_given(0), driver.all_given(1)) == ([first, third], [second])
+
+
+# ---------------------------------------------------------------- 4: PENDING; the order of ends
+@pytest.mark.spec("SPEED-AHEAD-4")
+def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make):
+    driver = make(2, sub=2)
+    left = driver.submit(writes(KEY), owner=1)
+    right = driver.submit(reads(KEY), owner=0)
+    driver.settle()
+    driver.post_done(1)
+    assert may_start(driver, 0) == L.OK
+    driver.post_done(0)
+    assert (driver.state(left), driver.state(right)) == (RUNNING, PENDING)
+    driver.x.collect_from(driver.mem, 0)
+    assert driver.state(right) == PENDING, (
+        "worker 0 comes first, but the end it waited for does not"
+    )
+    driver.settle()
+    assert (driver.state(left), driver.state(right)) == (COMPLETED, COMPLETED)
+    assert driver.mem[L.COMPLETED_COUNT] == 2
+
+
+# ---------------------------------------------------------------- 5: failures
+@pytest.mark.spec("SPEED-AHEAD-5")
+@pytest.mark.parametrize("how", ["raises", "is skipped", "is lost"])
+def test_what_waits_for_a_failed_task_is_not_started(make, how):
+    driver = make(3, sub=2)
+    head = driver.submit(writes(KEY), owner=0)
+    here = driver.submit(updates(KEY), owner=0)
+    there = driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    assert (driver.all_given(0), driver.all_given(1)) == ([head, here], [there])
+    if how == "raises":
+        driver.post_done(0, ValueError("no"))
+        assert may_start(driver, 0) == L.SKIPPED
+    elif how == "is skipped":
+        driver.post_done(0, outcome=L.SKIPPED)
+        assert may_start(driver, 0) == L.SKIPPED
+    else:
+        driver.kill(0)
+        driver.run_pass()
+    if how != "is lost":
+        driver.post_done(0, outcome=L.SKIPPED)
+    assert may_start(driver, 1) == L.SKIPPED
+    driver.post_done(1, outcome=L.SKIPPED)
+    driver.settle()
+    assert [driver.state(slot) for slot in (head, here, there)] == [FAILED] * 3
+    assert driver.mem[L.FAILED_COUNT] == 3
+    if how != "is skipped":
+        assert driver.mem[L.ERROR_TASK] == driver.id(head)
+    driver.finish_run()
+    driver.settle()
+    driver.reclaim()
+    assert driver.live() == 0
+
+
+@pytest.mark.spec("SPEED-AHEAD-5")
+def test_a_failure_is_seen_though_the_frame_of_the_failed_task_was_filled_again(make):
+    driver = make(2, sub=2)
+    driver.submit(writes(KEY), owner=0)
+    there = driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    assert driver.all_given(1) == [there]
+    more = [driver.submit(owner=0) for _ in range(3)]
+    driver.settle()
+    driver.post_done(0, ValueError("no"))
+    driver.settle()
+    for _ in more:
+        driver.post_done(0)
+        driver.settle()
+    assert may_start(driver, 1) == L.SKIPPED
+    assert driver.state(there) == FAILED
+
+
+@MODES
+@pytest.mark.spec("SPEED-AHEAD-5")
+def test_a_real_failure_reaches_everything_behind_it(mode):
+    def work(args):
+        count = args.tensor(0).numpy()
+        if args.scalar(0) == 3:
+            raise ValueError("the third")
+        count[0] += 1
+
+    with Gate() as go, Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=4) as w:
+        count = w.share(np.zeros(1, np.int64))
+        handle, hold = w.register(work), w.register(go.wait)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold, make_args((count, T.INOUT)))
+            for number in range(1, 9):
+                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
+            go.open(1)
+
+        with pytest.raises(TaskError, match=r"task 3 \(.*ValueError: the third"):
+            w.run(orch_fn)
+        assert count[0] == 2
+
+
+@pytest.mark.spec("SPEED-AHEAD-5")
+def test_a_real_death_reaches_everything_behind_it():
+    def work(args):
+        if args.scalar(0) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        args.tensor(0).numpy()[0] += 1
+
+    with Gate() as go, Worker(3, num_sub_workers=2, mailbox_depth=4) as w:
+        count = w.share(np.zeros(1, np.int64))
+        handle, hold = w.register(work), w.register(go.wait)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold, make_args((count, T.INOUT)))
+            for number in range(1, 9):
+                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
+            go.open(1)
+
+        for _ in range(3):
+            count[0] = 0
+            with pytest.raises(WorkerLostError, match="task 3"):
+                w.run(orch_fn)
+            assert count[0] == 2
+
+
+# ---------------------------------------------------------------- 6: given back
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes_back_too(make):
+    driver = make(3, sub=2)
+    head = driver.submit(writes(KEY), owner=0)
+    slots = [driver.submit(updates(KEY), owner=1) for _ in range(2)]
+    driver.settle()
+    assert driver.all_given(1) == slots
+    driver.mem[L.SPIN_NS] = 10**6
+    assert driver.x.receive(driver.mem, 1) == L.PARK
+    assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.GIVEN_BACK)
+    assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.GIVEN_BACK)
+    driver.settle()
+    assert [driver.state(slot) for slot in slots] == [PENDING] * 2
+    assert driver.all_given(1) == []
+    driver.post_done(0)
+    driver.settle()
+    assert driver.state(slots[0]) == RUNNING, "given again, when it is ready"
+    assert driver.state(head) == COMPLETED
+    assert driver.all_given(1) == slots[:1], "and what follows when it is ready, for now"
+    driver.post_done(1)
+    driver.settle()
+    driver.post_done(1)
+    driver.settle()
+    assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
+
+
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worker(make):
+    driver = make(3, sub=3)
+    driver.submit(writes(KEY), owner=0)
+    middle = driver.submit(updates(KEY), owner=1)
+    last = driver.submit(reads(KEY), owner=2)
+    driver.settle()
+    driver.post_done(1, outcome=L.GIVEN_BACK)
+    assert may_start(driver, 2) == L.GIVEN_BACK
+    driver.settle()
+    assert may_start(driver, 2) == L.GIVEN_BACK
+    driver.post_done(2, outcome=L.GIVEN_BACK)
+    driver.settle()
+    assert [driver.state(slot) for slot in (middle, last)] == [PENDING] * 2
+    assert len(driver.finish_everything()) == 3
+
+
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make):
+    driver = make(2, sub=2, window=128)
+    driver.submit(writes(KEY), owner=0)
+    driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    driver.post_done(1, outcome=L.GIVEN_BACK)
+    driver.settle()
+    driver.finish_everything()
+    ahead = []
+    for _ in range(40):
+        first, second = (driver.submit(updates(KEY + 8), owner=0) for _ in range(2))
+        driver.settle()
+        ahead.append(driver.state(second) == PENDING and second in driver.all_given(0))
+        assert driver.given(0) == first
+        driver.finish_everything()
+    assert not any(ahead[:6]) and all(ahead[-6:])
+
+
+@MODES
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_a_real_worker_does_not_wait_for_ever_behind_a_long_task(mode):
+    """The long one only ends when a task has run that stands behind one that waits for it."""
+    with Gate() as go, Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=4) as w:
+        marks = w.share(np.zeros(3, np.int64))
+
+        def long(args):
+            go.wait()
+            args.tensor(0).numpy()[0] += 1
+
+        def behind(args):
+            args.tensor(1).numpy()[0] = args.tensor(0).numpy()[0]
+
+        handles = w.register(long), w.register(behind), w.register(lambda: go.open(1))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(handles[0], make_args((marks[:1], T.INOUT)))
+            for i in (1, 2):  # one for each worker
+                after = make_args((marks[:1], T.INPUT), (marks[i : i + 1], T.OUTPUT_EXISTING))
+                orch.submit_sub(handles[1], after)
+            orch.submit_sub(handles[2])
+
+        for round_ in range(3):
+            w.run(orch_fn)
+            assert marks.tolist() == [round_ + 1] * 3
+
+
+# ---------------------------------------------------------------- 7: stop and cancel
+@pytest.mark.spec("SPEED-AHEAD-7")
+@pytest.mark.parametrize("why", ["stop", "cancel"])
+def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make, why):
+    driver = make(3, sub=2)
+    driver.mem[L.SPIN_NS] = NEVER_NS
+    driver.submit(writes(KEY), owner=0)
+    for _ in range(2):
+        driver.submit(updates(KEY), owner=1)
+    driver.settle()
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(driver.x.receive, driver.mem, 1)
+        if why == "cancel":
+            driver.finish_run(cancel=True)
+            wait_until(lambda: driver.mailbox_state(1, 1) == (L.TASK_DONE, L.SKIPPED))
+            assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.SKIPPED)
+        driver.k.request_stop(driver.mem, 1)
+        assert waits.result(DEADLINE_S) == L.STOP
+
+
+# ---------------------------------------------------------------- 8: how many
+@pytest.mark.spec("SPEED-AHEAD-8")
+@pytest.mark.parametrize("inputs", [8, 9])
+def test_a_task_waits_ahead_for_eight_others_at_most(make, inputs):
+    driver = make(10, sub=1)
+    for i in range(inputs):
+        driver.submit(overwrites(KEY + 8 * i))
+    last = driver.submit(*(reads(KEY + 8 * i) for i in range(inputs)))
+    driver.settle()
+    assert driver.state(last) == PENDING
+    assert (last in driver.all_given(0)) == (inputs == 8)
+    for _ in range(inputs):
+        driver.post_done(0)
+    driver.settle()
+    assert driver.state(last) in (PENDING, RUNNING)
+    assert may_start(driver, 0) == L.OK
+
+
+# ---------------------------------------------------------------- 9: naps
+def supplied(make, tasks, depth=4, **size):
+    driver = make(depth, sub=2, **size)
+    driver.mem[L.NAP_NS] = 1
+    driver.mem[L.PARK_NS] = NEVER_NS
+    for worker in (0, 1):
+        for _ in range(tasks):
+            driver.submit(owner=worker)
+    driver.settle()
+    return driver
+
+
+@pytest.mark.spec("SPEED-AHEAD-9")
+def test_naps_are_for_more_threads_than_cores():
+    assert choose_waits(2, 3).nap_ns == NAP_NS == 8_000
+    assert choose_waits(2, 2).nap_ns == choose_waits(4, 2).nap_ns == 0
+    assert choose_waits(2, 3, spin_us=0).nap_ns == 0
+
+
+@pytest.mark.spec("SPEED-AHEAD-9")
+def test_there_is_enough_to_do_while_every_worker_has_more_than_half_its_frames(make):
+    driver = supplied(make, 4)
+    enough = lambda: bool(driver.x.enough_to_do(driver.mem))  # noqa: E731
+    assert enough()
+    driver.post_done(0)
+    assert enough()
+    driver.post_done(0)
+    assert not enough(), "two are left"
+    assert not bool(supplied(make, 2).x.enough_to_do(supplied(make, 2).mem))
+    driver = supplied(make, 4)
+    driver.mem[L.NAP_NS] = 0
+    assert not enough()
+    assert not bool(supplied(make, 1, depth=1).x.enough_to_do(supplied(make, 1, depth=1).mem))
+
+
+@pytest.mark.spec("SPEED-AHEAD-9")
+@pytest.mark.parametrize("event", ["runs low", "fails", "dies"])
+def test_a_napping_orch_thread_is_woken_when_a_worker_runs_low_fails_or_dies(make, event):
+    driver = supplied(make, 4)
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.NAPPING)
+        driver.post_done(0)
+        driver.x.announce_done(driver.mem)
+        assert driver.mem[L.PARK_ORCH] == L.NAPPING, "three are left"
+        if event == "dies":
+            driver.kill(0)
+        elif event == "fails":
+            driver.post_done(0, ValueError("no"))
+            driver.x.announce_end(driver.mem, 0, L.TASK_FAILURE)
+        else:
+            driver.post_done(0)
+            driver.x.announce_done(driver.mem)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != L.NAPPING or drained.done())
+        driver.mem[L.NAP_NS] = 0
+        for worker in (0, 1):
+            while driver.mailbox_state(worker)[0] == L.TASK_READY and not (
+                event == "dies" and worker == 0
+            ):
+                driver.post_done(worker)
+                driver.x.announce_end(driver.mem, worker, L.SUCCESS)
+        driver.k.report_death(driver.mem, 0, -9)  # wakes it from whatever sleep
+        assert drained.result(DEADLINE_S) == L.OK
+
+
+@pytest.mark.spec("SPEED-AHEAD-9")
+def test_a_nap_that_is_too_short_makes_it_leave_out_the_next_ones(make):
+    driver = supplied(make, 4)
+    driver.mem[L.NAP_NS] = NEVER_NS
+    left_out = []
+    for _ in range(12):
+        driver.mem[L.NAPS_OFF] = 0
+        driver.x.take_nap(driver.mem, 1)
+        left_out.append(int(driver.mem[L.NAPS_OFF]))
+    assert left_out[:3] == [16, 48, 112] and left_out[-1] == 4096
+    driver.mem[L.NAP_NS] = 1
+    driver.mem[L.NAPS_OFF] = 0
+    driver.x.take_nap(driver.mem, 10**6)
+    assert (driver.mem[L.NAPS_OFF], driver.mem[L.NAPS_PENALTY]) == (0, 2048)
