@@ -16,7 +16,7 @@ from typing import Any
 import dags
 import numpy as np
 from dags import MASK
-from serve import WORKERS, Job, serve, versions
+from serve import DEPTH, WORKERS, Job, serve, versions
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker, __version__
 from simpler_ref import TensorArgType as T
@@ -405,7 +405,8 @@ class SimplerRef:
     def job(self, workload: str, parameters: dict[str, Any]):
         """Give a Job, its workers ready."""
         workers = parameters.pop("workers", WORKERS)
-        with Worker(level=3, num_sub_workers=workers, child_mode=self._child_mode) as worker:
+        mode = self._child_mode
+        with Worker(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             yield job

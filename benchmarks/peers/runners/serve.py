@@ -20,6 +20,8 @@ import dags
 from dags import Dag
 
 WORKERS = 2
+DEPTH = 16
+"""Tasks that may wait at a worker of `simpler_ref`."""
 
 
 class UnsupportedError(Exception):
