@@ -200,14 +200,17 @@ class Visit:
             raise UnsupportedError("no workers")
 
         def measure(length: float) -> float:
+            nonlocal overhead
             spins = max(1, round(length / spin_s))
             steps = max(4, min(2000, round(effort.metg_s / (width * (length + overhead)))))
             request = f"stencil width={width} steps={steps} spins={spins}"
             seconds, tasks = self._ask_for(request, 3, 4 * effort.metg_s)
             wall = statistics.median(seconds)
+            overhead = max(0.0, wall / tasks - length / WORKERS)  # lest the next run be too short
             return efficiency(tasks, spins * spin_s, WORKERS, wall)
 
-        first, tasks = self._ask_for(f"stencil width={width} steps=8 spins=0", 1, 0.0)
+        request = f"stencil width={width} steps=64 spins=0"
+        first, tasks = self._ask_for(request, 3, 4 * effort.metg_s)
         overhead = statistics.median(first) / tasks
         longest = max(effort.longest_task_s, 20 * overhead)
         found = smallest_length(measure, overhead, spin_s, longest)
