@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
 # would only wait for each other on a small machine. The tests of a file stay together.
-SHARED := -n 2 --dist loadfile
+SHARED := -n 2 --dist loadfile --max-worker-restart 0
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test spec mutants lint bench bench-compare bench-peers docs clean

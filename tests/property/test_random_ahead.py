@@ -152,8 +152,10 @@ class Play:
     def kill(self, worker):
         if worker in self.dead:
             return
-        for slot in self.driver.all_given(worker):
-            self.works[self.driver.id(slot)].refused |= True
+        driver = self.driver
+        for slot, frame in zip(driver.all_given(worker), driver.frames(worker), strict=True):
+            if driver.mailbox_state(worker, frame)[0] == L.TASK_READY:  # it has not answered it
+                self.works[driver.id(slot)].refused = True
         self.dead.add(worker)
         self.at_work.pop(worker, None)
         self.driver.kill(worker)

@@ -17,6 +17,7 @@ from tests.support import (
     DEADLINE_S,
     FAILED,
     PENDING,
+    READY,
     RUNNING,
     Driver,
     Gate,
@@ -173,6 +174,19 @@ def test_ready_tasks_take_the_frames_before_others(make):
     driver.settle()
     assert driver.all_given(0) == [head, *ready]
     assert driver.state(after) == PENDING
+
+
+@pytest.mark.spec("SPEED-AHEAD-2")
+def test_nothing_is_given_ahead_while_a_ready_group_waits_although_frames_are_left(make):
+    driver = make(3, sub=2)
+    head = driver.submit(updates(KEY))
+    driver.settle()
+    group = driver.submit_group(member(), member())
+    after = driver.submit(updates(KEY))
+    driver.settle()
+    assert (driver.state(head), driver.state(group)) == (RUNNING, READY)
+    assert driver.state(after) == PENDING
+    assert after not in driver.all_given(0) + driver.all_given(1)
 
 
 @pytest.mark.spec("SPEED-AHEAD-2")
