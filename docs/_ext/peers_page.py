@@ -20,7 +20,7 @@ SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 
 
 # what a drawing measures, in its own units; a phone shows it about as large as it is
 WIDTH = 480
-NAMES = 182
+NAMES = 192
 ROW = 20
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 10, 34
 LINES_HEIGHT = 340
