@@ -84,33 +84,33 @@ def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
 def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
     """The registration waits for the task; the other worker goes on meanwhile."""
     with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
-        count = w.share(np.zeros(2, np.int64))
+        ran = w.share(np.zeros(21, np.int64))  # a word per task: two of them may run at once
 
         def wait():
             here.open(1)
             go.wait()
 
         waiting = w.register(wait)
-        adding = w.register(lambda: count.__setitem__(0, count[0] + 1))
+        noting = w.register(lambda args: ran.__setitem__(args.scalar(0), 1))
         found = []
 
         def register():
-            found.append(w.register(lambda: count.__setitem__(1, count[1] + 1)))
+            found.append(w.register(lambda: ran.__setitem__(20, 1)))
 
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
             here.wait()
             thread = threading.Thread(target=register)
             thread.start()
-            for _ in range(20):
-                orch.submit_sub(adding)
+            for i in range(20):
+                orch.submit_sub(noting, make_args(scalars=[i]))
             assert not found, "not every worker has it yet"
             go.open()
             thread.join()
             orch.submit_sub(found[0])
 
         w.run(orch_fn)
-        assert count.tolist() == [20, 1]
+        assert ran.all()
 
 
 @pytest.mark.spec("FLOW-REG-3")
