@@ -96,26 +96,41 @@ def catch_up(mem, slot):
 def take_back(mem, slot, outcome):
     """A task that was given ahead was not started: it has failed, or comes in the usual way.
 
-    Effects  what was given ahead because of it comes back as well; AHEAD_AFTER, BACK_COUNT
+    Those that were given ahead because of it are told at once, before its frame is filled again: it may be
+    that it is not retired yet, since the failure that it was skipped for has still to be taken.
+
+    Effects  W_SKIP of their frames; AHEAD_AFTER, BACK_COUNT
     Rule     SPEED-AHEAD-5, -6
     """
     mem[slot + L.S_FRAME] = 0
+    answer = L.SKIPPED
     if outcome == L.GIVEN_BACK:
+        answer = L.GIVEN_BACK
         mem[L.BACK_COUNT] += 1
-        if mem[L.READY_ORDER] >= mem[L.AHEAD_AFTER]:
-            mem[L.AHEAD_PENALTY] = min(2 * mem[L.AHEAD_PENALTY] + L.LOOKS, L.MOST_PENALTY)
-            mem[L.AHEAD_AFTER] = mem[L.READY_ORDER] + mem[L.AHEAD_PENALTY]
-        edge = int(mem[slot + L.S_CONSUMERS])
-        while edge != L.NONE:
-            consumer = int(mem[edge + L.EDGE_CONSUMER])
-            mem[consumer + L.S_UNPLACED] += 1
-            if is_placed(mem, consumer):
-                store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, L.GIVEN_BACK)
-            edge = int(mem[edge + L.EDGE_NEXT])
+        pause_ahead(mem)
     else:
         poison(mem, slot)
+    edge = int(mem[slot + L.S_CONSUMERS])
+    while edge != L.NONE:
+        consumer = int(mem[edge + L.EDGE_CONSUMER])
+        mem[consumer + L.S_UNPLACED] += 1
+        if is_placed(mem, consumer):
+            store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
+        edge = int(mem[edge + L.EDGE_NEXT])
     release_fanin(mem, slot)
     retire(mem)
+
+
+@kernel
+def pause_ahead(mem):
+    """Let the next tasks come when they are ready, more of them each time; what comes back meanwhile is
+    no other time.
+
+    Effects  AHEAD_AFTER, AHEAD_PENALTY
+    """
+    if mem[L.READY_ORDER] >= mem[L.AHEAD_AFTER]:
+        mem[L.AHEAD_PENALTY] = min(2 * mem[L.AHEAD_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY)
+        mem[L.AHEAD_AFTER] = mem[L.READY_ORDER] + mem[L.AHEAD_PENALTY]
 
 
 @kernel

@@ -310,7 +310,7 @@ BACK_COUNT = SCHED + 38  # tasks given back, ever
 AHEAD = SCHED + 5 * LINE  # + type * AHEAD_CAPACITY
 AHEAD_CAPACITY = 256
 AHEAD_PENALTY = SCHED + 39  # tasks that become ready before one is given ahead again, the next time
-MOST_PENALTY = 1024
+FIRST_PENALTY, MOST_PENALTY = 16, 1024
 ERROR_MSG = AHEAD + 2 * AHEAD_CAPACITY
 ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 

@@ -318,7 +318,7 @@ def take_nap(mem, longest):
         answer = futex_wait(mem, L.PARK_ORCH, L.NAPPING, min(int(mem[L.PARK_NS]), longest))
     store(mem, L.PARK_ORCH, 0)
     if now_ns() - before < mem[L.NAP_NS]:
-        mem[L.NAPS_PENALTY] = min(2 * mem[L.NAPS_PENALTY] + L.LOOKS, L.MOST_NAPS_OFF)
+        mem[L.NAPS_PENALTY] = min(2 * mem[L.NAPS_PENALTY] + L.FIRST_PENALTY, L.MOST_NAPS_OFF)
         mem[L.NAPS_OFF] = mem[L.NAPS_PENALTY]
     else:
         mem[L.NAPS_PENALTY] //= 2

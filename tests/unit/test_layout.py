@@ -151,6 +151,7 @@ def header_words():
         "SPILL_CLASSES",
         "SPILL_SMALLEST",
         "AHEAD_CAPACITY",
+        "FIRST_PENALTY",
         "MOST_PENALTY",
     }
     aliases = {"ORCH", "SCHED"}  # where a block begins

@@ -19,7 +19,6 @@ from tests.support import (
     PENDING,
     READY,
     RUNNING,
-    Driver,
     Gate,
     make_args,
     member,
@@ -33,20 +32,6 @@ from tests.support import (
 KEY = 0x7000_0000
 NEVER_NS = 10**13
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
-
-
-@pytest.fixture
-def make():
-    """Give a way to make drivers, which are closed at the end."""
-    made = []
-
-    def make(depth, **size):
-        made.append(Driver(depth=depth, **size))
-        return made[-1]
-
-    yield make
-    for driver in made:
-        driver.close()
 
 
 def chain(driver, tasks, **more):
@@ -322,6 +307,64 @@ def test_a_failure_is_seen_though_the_frame_of_the_failed_task_was_filled_again(
     assert driver.state(there) == FAILED
 
 
+def skipped_before_its_producer_is_known_to_have_failed(driver):
+    """Let worker 1 have seen a failure at worker 0 that nobody has taken yet; return both tasks."""
+    head = driver.submit(writes(KEY), owner=0)
+    behind = driver.submit(updates(KEY), owner=1)
+    driver.settle()
+    assert driver.all_given(1) == [behind]
+    return head, behind
+
+
+@pytest.mark.spec("SPEED-AHEAD-5")
+def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again(make):
+    driver = make(2, sub=3)
+    head, behind = skipped_before_its_producer_is_known_to_have_failed(driver)
+    last = driver.submit(reads(KEY), owner=2)
+    driver.settle()
+    assert driver.all_given(2) == [last]
+    driver.post_done(1, outcome=L.SKIPPED)
+    driver.settle()
+    assert (driver.state(head), driver.state(behind)) == (RUNNING, FAILED)
+    for _ in range(2):
+        driver.submit(owner=1)
+        driver.settle()
+        driver.post_done(1)
+        driver.settle()
+    assert may_start(driver, 2) == L.SKIPPED
+
+
+@pytest.mark.spec("SPEED-AHEAD-5")
+def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make):
+    driver = make(2, sub=2)
+    head, behind = skipped_before_its_producer_is_known_to_have_failed(driver)
+    for worker in (0, 1):
+        driver.submit(owner=worker)
+    driver.settle()
+    last = driver.submit(reads(KEY))
+    driver.settle()
+    assert driver.state(last) == PENDING, "all frames are full"
+    driver.post_done(1, outcome=L.SKIPPED)
+    driver.settle()
+    assert (driver.state(head), driver.state(behind)) == (RUNNING, FAILED)
+    assert last not in driver.all_given(0) + driver.all_given(1)
+    driver.post_done(0, ValueError("no"))
+    driver.settle()
+    assert driver.state(last) == FAILED
+
+
+def chain_behind(go, hold, handle, count):
+    """Return an orchestration function: a chain of numbered tasks, all submitted before one starts."""
+
+    def orch_fn(orch, *_):
+        orch.submit_sub(hold, make_args((count, T.INOUT)))
+        for number in range(1, 9):
+            orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
+        go.open(1)
+
+    return orch_fn
+
+
 @MODES
 @pytest.mark.spec("SPEED-AHEAD-5")
 def test_a_real_failure_reaches_everything_behind_it(mode):
@@ -335,14 +378,8 @@ def test_a_real_failure_reaches_everything_behind_it(mode):
         count = w.share(np.zeros(1, np.int64))
         handle, hold = w.register(work), w.register(go.wait)
 
-        def orch_fn(orch, *_):
-            orch.submit_sub(hold, make_args((count, T.INOUT)))
-            for number in range(1, 9):
-                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
-            go.open(1)
-
         with pytest.raises(TaskError, match=r"task 3 \(.*ValueError: the third"):
-            w.run(orch_fn)
+            w.run(chain_behind(go, hold, handle, count))
         assert count[0] == 2
 
 
@@ -357,16 +394,10 @@ def test_a_real_death_reaches_everything_behind_it():
         count = w.share(np.zeros(1, np.int64))
         handle, hold = w.register(work), w.register(go.wait)
 
-        def orch_fn(orch, *_):
-            orch.submit_sub(hold, make_args((count, T.INOUT)))
-            for number in range(1, 9):
-                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
-            go.open(1)
-
         for _ in range(3):
             count[0] = 0
             with pytest.raises(WorkerLostError, match="task 3"):
-                w.run(orch_fn)
+                w.run(chain_behind(go, hold, handle, count))
             assert count[0] == 2
 
 
@@ -431,6 +462,22 @@ def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make):
         assert driver.given(0) == first
         driver.finish_everything()
     assert not any(ahead[:6]) and all(ahead[-6:])
+
+
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_the_more_often_tasks_come_back_the_more_come_in_the_usual_way(make):
+    driver = make(2, sub=2, window=128)
+    paused = []
+    for _ in range(9):
+        driver.mem[L.AHEAD_AFTER] = 0  # that time is over
+        driver.submit(writes(KEY), owner=0)
+        driver.submit(reads(KEY), owner=1)
+        driver.settle()
+        driver.post_done(1, outcome=L.GIVEN_BACK)
+        driver.run_pass()
+        paused.append(int(driver.mem[L.AHEAD_AFTER] - driver.mem[L.READY_ORDER]))
+        driver.finish_everything()
+    assert paused == [16, 48, 112, 240, 496, 1008, 1024, 1024, 1024]
 
 
 @MODES

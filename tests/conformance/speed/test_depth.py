@@ -37,20 +37,6 @@ DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 
 
-@pytest.fixture
-def make():
-    """Give a way to make drivers, which are closed at the end."""
-    made = []
-
-    def make(depth, **size):
-        made.append(Driver(depth=depth, **size))
-        return made[-1]
-
-    yield make
-    for driver in made:
-        driver.close()
-
-
 def given(w, worker=0):
     """Return how many tasks a worker of a real Worker has been given."""
     mem = w._runtime.engine.mem
