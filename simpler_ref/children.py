@@ -500,6 +500,8 @@ def serve_mailbox(
             if not in_thread:
                 populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
+            home = engine.placement.home_of(worker)
+            engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
         except BaseException as exception:
             write_error(desk.box(0), desk.trace(0), exception)
             raise

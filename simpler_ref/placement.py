@@ -204,14 +204,19 @@ class Placement:
     def core_of(self, worker: int) -> int | None:
         """Return the core that a worker is pinned to, None if it is not.
 
-        The first core is the last to be given away: the outermost Orch thread has it meanwhile.
-
         Rule     SPEED-WAIT-4
         """
-        if not self.pin:
-            return None
+        return self.home_of(worker) if self.pin else None
+
+    def home_of(self, worker: int) -> int | None:
+        """Return the core that is a worker's own, None if there are too few, or nobody gave turns.
+
+        The first core is the last to be given away: the outermost Orch thread has it meanwhile.
+
+        Rule     SPEED-WAIT-4, -13
+        """
         order = self.cores.mask[1:] + self.cores.mask[:1]
-        turn = self.turns[worker]
+        turn = self.turns[worker] if self.turns else len(order)
         return order[turn] if turn < len(order) else None
 
     def take_seat(self, worker: int) -> None:

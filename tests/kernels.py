@@ -30,6 +30,7 @@ from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import (
     compare_exchange,
+    core_here,
     exchange,
     fence,
     fetch_add,
@@ -40,6 +41,7 @@ from simpler_ref.jit.atomics import (
     now_ns,
     pause,
     store,
+    visit_core,
     wire_words,
     yield_core,
 )
@@ -379,6 +381,12 @@ def offer_core(mem, patience):
 
 
 @entry(WORDS, INT)
+def stay_apart(mem, worker):
+    mailbox.stay_apart(mem, worker)
+    return L.OK
+
+
+@entry(WORDS, INT)
 def receive(mem, worker):
     return mailbox.receive(mem, worker)
 
@@ -653,6 +661,16 @@ def clock():
     pause()
     yield_core()
     return now_ns()
+
+
+@entry()
+def where():
+    return core_here()
+
+
+@entry(INT)
+def visit(core):
+    return visit_core(core)
 
 
 @entry(BYTES)

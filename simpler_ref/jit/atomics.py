@@ -43,6 +43,7 @@ _EINTR = 4
 _ETIMEDOUT = 110
 _CLOCK_MONOTONIC = 1
 _SIGKILL = int(signal.SIGKILL)
+_CORE_SET_WORDS = 16  # glibc's cpu_set_t
 
 if INTERPRETED:
     _read_modify_write = threading.Lock()
@@ -91,6 +92,20 @@ if INTERPRETED:
 
     def yield_core():
         os.sched_yield()
+
+    def core_here():
+        return _libc.sched_getcpu()
+
+    def visit_core(core):
+        cores = os.sched_getaffinity(0)
+        if core not in cores:
+            return False
+        try:
+            os.sched_setaffinity(0, {core})
+            os.sched_setaffinity(0, cores)
+        except OSError:
+            return False
+        return True
 
     def now_ns():
         return time.monotonic_ns()
@@ -268,6 +283,47 @@ else:
             return context.get_dummy_value()
 
         return signature(types.void), codegen
+
+    @intrinsic
+    def core_here(typingctx):
+        """Return the number of the core that this thread runs on."""
+
+        def codegen(context, builder, sig, args):
+            core = builder.call(_external(builder, "sched_getcpu", _I32, []), [])
+            return builder.sext(core, _I64)
+
+        return signature(types.int64), codegen
+
+    @intrinsic
+    def visit_core(typingctx, core):
+        """Have this thread moved to a core now, and leave it free to run where it was free to before.
+
+        Returns whether it may run there.
+        """
+
+        def codegen(context, builder, sig, args):
+            sets = ir.ArrayType(_I64, _CORE_SET_WORDS)
+            usual, only = cgutils.alloca_once(builder, sets), cgutils.alloca_once(builder, sets)
+            for cores in (usual, only):
+                builder.store(ir.Constant(sets, None), cores)
+            signature_of_both = _I32, [_I32, _I64, sets.as_pointer()]
+            get = _external(builder, "sched_getaffinity", *signature_of_both)
+            put = _external(builder, "sched_setaffinity", *signature_of_both)
+            self, size = ir.Constant(_I32, 0), ir.Constant(_I64, 8 * _CORE_SET_WORDS)
+            builder.call(get, [self, size, usual])  # should it fail, the set is empty
+            last = ir.Constant(_I64, 64 * _CORE_SET_WORDS - 1)
+            core = builder.and_(args[0], last)
+            at = [ir.Constant(_I64, 0), builder.lshr(core, ir.Constant(_I64, 6))]
+            bit = builder.shl(ir.Constant(_I64, 1), builder.and_(core, ir.Constant(_I64, 63)))
+            word = builder.load(builder.gep(usual, at), typ=_I64)
+            allowed = builder.icmp_unsigned("!=", builder.and_(word, bit), ir.Constant(_I64, 0))
+            with builder.if_then(allowed):
+                builder.store(bit, builder.gep(only, at))
+                builder.call(put, [self, size, only])
+                builder.call(put, [self, size, usual])
+            return allowed
+
+        return signature(types.boolean, types.int64), codegen
 
     @intrinsic
     def now_ns(typingctx):

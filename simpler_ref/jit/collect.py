@@ -96,8 +96,8 @@ def catch_up(mem, slot):
 def take_back(mem, slot, outcome):
     """A task that was given ahead was not started: it has failed, or comes in the usual way.
 
-    Those that were given ahead because of it are told at once, before its frame is filled again: it may be
-    that it is not retired yet, since the failure that it was skipped for has still to be taken.
+    Those that were given ahead because of it are told at once, before its frame is filled again: it may
+    be that it is not retired yet, since the failure that it was skipped for has still to be taken.
 
     Effects  W_SKIP of their frames; AHEAD_AFTER, BACK_COUNT
     Rule     SPEED-AHEAD-5, -6

@@ -108,6 +108,8 @@ PATIENCE_STEPS = 32
 """So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
 AHEAD_PATIENCE = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
+MOVE_NS = 1_000_000
+"""A worker that shares its core with another goes elsewhere once in so long."""
 LOOKS = 16
 """A worker that spins reads the clock once in so many looks."""
 
@@ -164,10 +166,15 @@ W_FAIL = 4  # number of the fail point to die at; tests only
 W_WAITS = 5  # of each frame; so many ends its task waits for, 0: it was ready; Scheduler
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
+W_CORE = LINE + 1  # number + 1 of the core it was last seen on
 W_AT = 2 * LINE  # the frame it serves, or waits for, as an offset from its first block
 W_LEAF = W_AT + 1  # address of the compiled leaf that it is running, else 0
 W_DEVICE_NS = W_AT + 2  # time its chip, or those below it, spent on tasks, ever
 W_PATIENCE = W_AT + 3  # how long it spins before it offers its core, ns; see `offer_core`
+W_HOME = (
+    W_AT + 4
+)  # number + 1 of the core it goes to if it shares another, 0: none; see `stay_apart`
+W_MOVED = W_AT + 5  # ns, when it went there last
 W_ENDED = 3 * LINE  # of each frame; answers given in it, ever, << 2 | how the last task ended
 ENDED_WELL, ENDED_BADLY, ENDED_NOT = range(3)
 W_CACHE = 4 * LINE  # digest cache: DIGEST_CACHE entries

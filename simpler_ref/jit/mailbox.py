@@ -30,6 +30,7 @@ from . import layout as L
 from .atomics import (
     INTERRUPTED,
     compare_exchange,
+    core_here,
     exchange,
     fence,
     futex_wait,
@@ -40,6 +41,7 @@ from .atomics import (
     pause,
     prefetch_to_write,
     store,
+    visit_core,
     yield_core,
 )
 from .fail_points import (
@@ -301,6 +303,34 @@ def offer_core(mem, patience):
 
 
 @kernel
+def stay_apart(mem, worker):
+    """Leave a core that another worker runs on as well for one's own, once in MOVE_NS (worker side).
+
+    Two workers that are woken while a third thread is at work may come to share a core. The system
+    leaves them there, even beside a core that is idle most of the time.
+
+    Effects  W_CORE, W_MOVED
+    Rule     SPEED-WAIT-13
+    """
+    w = worker_at(mem, worker)
+    core = core_here() + 1
+    if mem[w + L.W_CORE] != core:
+        store(mem, w + L.W_CORE, core)
+    home = int(mem[w + L.W_HOME])
+    if home == 0 or home == core or load(mem, L.PARK_ORCH) == 0:
+        return
+    for other in range(mem[L.WORKERS]):
+        o = worker_at(mem, other)
+        if o != w and load(mem, o + L.W_CORE) == core and load(mem, o + L.W_PARKED) == 0:
+            now = now_ns()
+            if now - mem[w + L.W_MOVED] > L.MOVE_NS:
+                mem[w + L.W_MOVED] = now
+                if visit_core(home - 1):
+                    store(mem, w + L.W_CORE, home)
+            return
+
+
+@kernel
 def may_start(mem, frame):
     """Say whether what a task in a frame waits for has ended (worker side).
 
@@ -343,6 +373,8 @@ def receive(mem, worker):
     start = 0
     looks = 1
     waits = False
+    if mem[w + L.W_AT] == 0:
+        stay_apart(mem, worker)
     while True:
         state_word = served(mem, w)
         for _ in range(looks):
@@ -380,6 +412,7 @@ def receive(mem, worker):
             looks = L.LOOKS
         else:
             looks = 1
+            stay_apart(mem, worker)
             offer_core(mem, w + L.W_PATIENCE)
 
 
@@ -453,6 +486,7 @@ def park_and_receive(mem, worker):
         store(mem, w + L.W_PARKED, 0)
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
+        stay_apart(mem, worker)
         answer = receive(mem, worker)
     return answer
 

@@ -68,6 +68,31 @@ def test_the_clock_is_the_monotonic_one():
     assert before <= now <= time.monotonic_ns()
 
 
+def test_a_thread_is_moved_to_a_core_and_stays_free_to_run_on_others():
+    cores = os.sched_getaffinity(0)
+    try:
+        for core in sorted(cores)[:4]:
+            os.sched_setaffinity(0, {core})
+            assert kernels.where() == core
+            os.sched_setaffinity(0, cores)
+            assert kernels.visit(core)
+            assert os.sched_getaffinity(0) == cores
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def test_a_thread_is_not_moved_to_a_core_it_may_not_use():
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        other = next(core for core in range(1024) if core != min(cores))
+        for core in (other, 1023):
+            assert not kernels.visit(core)
+            assert os.sched_getaffinity(0) == {min(cores)}
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def test_wire_bytes_are_read_as_little_endian_words():
     assert kernels.sum_of_words(b"") == 0
     assert kernels.sum_of_words(bytes([1, 1, 0, 0, 0, 0, 0, 0]) + b"\xff" * 8) == 256

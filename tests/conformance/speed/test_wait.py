@@ -16,7 +16,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.placement import NAP_NS, Cores, choose_waits, cpu_quota, find_cores
-from tests.support import DEADLINE_S, make_args, wait_until
+from tests.support import DEADLINE_S, Driver, make_args, wait_until
 from tests.system.programs import Fork
 
 SPIN, SPARE, YIELD, HOLD = 50_000, 100_000, 3_000, 30_000
@@ -221,6 +221,86 @@ def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver):
             os.sched_setaffinity(0, before)
 
 
+# ---------------------------------------------------------------- workers on one core
+HERE, ELSEWHERE = "the core it runs on", "another core"
+
+
+class Sharing:
+    """A worker, played by this thread, on a core that another worker says it runs on as well.
+
+    This thread cannot stay where it is, so the other one claims whatever core that may be.
+    """
+
+    def __init__(self, driver):
+        self.driver, self.mem = driver, driver.mem
+        self.me, self.other = (driver._worker(worker) for worker in (0, 1))
+        self.home = max(os.sched_getaffinity(0))
+        self.mem[self.me + L.W_HOME] = self.home + 1
+        self.mem[self.me + L.W_MOVED] = 0
+        self.mem[L.PARK_ORCH] = L.NAPPING
+
+    def looks(self, other=HERE):
+        """Let it look around; return whether it was moved."""
+        before = self.mem[self.me + L.W_MOVED]
+        others = os.sched_getaffinity(0)
+        try:
+            away = min(others)
+            os.sched_setaffinity(0, {away})
+            self.mem[self.other + L.W_CORE] = (away if other == HERE else self.home) + 1
+            self.driver.x.stay_apart(self.mem, 0)
+            assert os.sched_getaffinity(0) == {away}
+        finally:
+            os.sched_setaffinity(0, others)
+        return self.mem[self.me + L.W_MOVED] != before
+
+
+@pytest.fixture
+def sharing():
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core only")
+    made = Driver(sub=2)
+    yield Sharing(made)
+    made.close()
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+def test_a_worker_leaves_a_core_that_another_one_is_on_for_its_own(sharing):
+    assert sharing.looks()
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+@pytest.mark.parametrize(
+    ("why", "word", "value"),
+    [
+        ("the other one sleeps", "other W_PARKED", 1),
+        ("it has no core of its own", "me W_HOME", 0),
+        ("the Orch thread is at work and may want that core", "PARK_ORCH", 0),
+    ],
+)
+def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
+    *whose, name = word.split()
+    base = getattr(sharing, whose[0]) if whose else 0
+    before = sharing.mem[base + getattr(L, name)]
+    sharing.mem[base + getattr(L, name)] = value
+    assert not sharing.looks()
+    sharing.mem[base + getattr(L, name)] = before
+    assert sharing.looks(), "else it goes"
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+def test_a_worker_stays_where_no_other_is(sharing):
+    assert not sharing.looks(ELSEWHERE)
+    assert sharing.mem[sharing.me + L.W_CORE] == min(os.sched_getaffinity(0)) + 1
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing):
+    sharing.mem[sharing.me + L.W_MOVED] = soon = time.monotonic_ns() + 10**9
+    assert not sharing.looks()
+    sharing.mem[sharing.me + L.W_MOVED] = soon - 10**9 - L.MOVE_NS
+    assert sharing.looks()
+
+
 @pytest.mark.spec("SPEED-WAIT-3")
 def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypatch):
     if INTERPRETED:  # Python itself takes longer than an offer may
@@ -237,6 +317,53 @@ def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypat
         assert time.monotonic() < deadline, seen[-100:]
     assert len(seen) > L.PATIENCE_STEPS // 2
     driver.mem[L.YIELD_NS] = limit
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_each_worker_has_the_core_that_pinning_would_give_it(mode):
+    cores = find_cores().mask
+    with Worker(3, num_sub_workers=len(cores) + 1, child_mode=mode) as w:
+        w.start()
+        mem, placed = w._runtime.engine.mem, w.placement()
+        first = int(mem[L.A_WORKERS])
+        homes = [
+            int(mem[first + worker * int(mem[L.WORKER_STRIDE]) + L.W_HOME]) - 1
+            for worker in range(len(cores) + 1)
+        ]
+        assert homes == [*cores[1:], cores[0], -1]
+        assert [seat.core for seat in placed.seats] == [None] * len(homes), "they are not pinned"
+        if mode == "process":
+            assert all(os.sched_getaffinity(pid) == set(cores) for pid in w.worker_pids())
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
+def test_workers_that_were_put_on_one_core_run_on_two():
+    """Each stays there until both have been moved apart, or for ever."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) == 1:
+        pytest.skip("there is one core only")
+
+    def work(args):
+        until = time.perf_counter() + 2e-3
+        while time.perf_counter() < until:
+            pass
+
+    with Worker(3, num_sub_workers=2, mailbox_depth=4) as w:
+        handle = w.register(work)
+        w.start()
+        mem = w._runtime.engine.mem
+        first = int(mem[L.A_WORKERS])
+        moved = [first + i * int(mem[L.WORKER_STRIDE]) + L.W_MOVED for i in range(2)]
+
+        def one_of_them_has_moved():
+            for pid in w.worker_pids():
+                os.sched_setaffinity(pid, {min(cores)})
+                os.sched_setaffinity(pid, cores)
+            w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(40)])
+            return any(mem[word] for word in moved)
+
+        wait_until(one_of_them_has_moved)
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
