@@ -329,6 +329,18 @@ def bury(mem):
     return _collect.bury(mem)
 
 
+@entry(WORDS)
+def note_deaths(mem):
+    _collect.note_deaths(mem)
+    return L.OK
+
+
+@entry(WORDS)
+def lose_tasks(mem):
+    _collect.lose_tasks(mem)
+    return L.OK
+
+
 # ---------------------------------------------------------------- queues
 @entry(WORDS, INT)
 def push_wiring(mem, slot):

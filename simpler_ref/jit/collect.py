@@ -253,28 +253,52 @@ def bury(mem):
     A worker that had posted TASK_DONE before it died has done its task.
 
     Returns  1 if anybody died since the last look
-    Rule     SCHED-DEATH-1, -2; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8
+    Rule     SCHED-DEATH-1, -2
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:
         return 0
     mem[L.DEATHS_SEEN] = deaths
+    note_deaths(mem)
     collect(mem)
+    lose_tasks(mem)
+    return 1
+
+
+@kernel
+def note_deaths(mem):
+    """Give nothing more to workers that have died.
+
+    This comes before the last look at what they have ended: who dies after it is left for another round,
+    or what he ended between the two would count as lost, though others may have seen that end.
+
+    Rule     SCHED-DEATH-2
+    """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
-        status = load(mem, w + L.W_DEATH)
-        if status != 0 and mem[w + L.W_USABLE] != 0:
+        if load(mem, w + L.W_DEATH) != 0:
             mem[w + L.W_USABLE] = 0
-            while mem[w + L.W_GIVEN] != 0:  # the one it was at comes first
-                frame = w + int(mem[w + L.W_HEAD])
-                slot = int(mem[frame + L.W_SLOT])
-                record_error(mem, L.ENDPOINT_FAILURE, slot, worker, status)
-                vacate(mem, w)
-                if mem[frame + L.W_WAITS] != 0:
-                    take_back(mem, slot, L.ENDPOINT_FAILURE)
-                else:
-                    finish(mem, slot, True)
-            if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:  # who waits for its mailbox shall see that
-                store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
-                futex_wake(mem, w + L.W_CLAIM)
-    return 1
+
+
+@kernel
+def lose_tasks(mem):
+    """Fail what the dead have not ended; who waits for the mailbox of one of them shall see that.
+
+    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8
+    """
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        if mem[w + L.W_USABLE] != 0:
+            continue
+        while mem[w + L.W_GIVEN] != 0:  # the one it was at comes first
+            frame = w + int(mem[w + L.W_HEAD])
+            slot = int(mem[frame + L.W_SLOT])
+            record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
+            vacate(mem, w)
+            if mem[frame + L.W_WAITS] != 0:
+                take_back(mem, slot, L.ENDPOINT_FAILURE)
+            else:
+                finish(mem, slot, True)
+        if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:
+            store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
+            futex_wake(mem, w + L.W_CLAIM)

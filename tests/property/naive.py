@@ -622,11 +622,12 @@ class Naive:
     def bury(self):
         if not self.dead:
             return
+        for worker in self.dead:
+            self.usable[worker] = False
         self.collect()
 
         def step():
             for worker in sorted(self.dead):
-                self.usable[worker] = False
                 while self.errands[worker]:
                     self.end_oldest(worker)
                 if self.claims[worker] == "WAITS":

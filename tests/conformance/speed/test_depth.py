@@ -18,6 +18,7 @@ from tests.support import (
     CONSUMED,
     DEADLINE_S,
     FAILED,
+    PENDING,
     READY,
     RUNNING,
     Driver,
@@ -545,6 +546,27 @@ def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make, done):
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.ILLEGAL
     driver.k.set_usable(driver.mem, 0, 0)
     assert driver.at(0) == 0 and driver.frames(0) == [], "its successor starts at the first frame"
+
+
+@pytest.mark.spec("SPEED-DEPTH-8", "SPEED-AHEAD-1")
+def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next(make):
+    driver = make(2, sub=3)
+    before = driver.submit(writes(KEY), owner=0)
+    behind = driver.submit(reads(KEY), owner=1)
+    driver.settle()
+    driver.kill(2)
+    driver.x.note_deaths(driver.mem)
+    driver.x.collect(driver.mem)
+    driver.post_done(0)
+    assert driver.x.may_start(driver.mem, 1) == L.OK
+    driver.kill(0)
+    driver.x.lose_tasks(driver.mem)
+    driver.settle()
+    assert (driver.state(before), driver.state(behind)) == (COMPLETED, PENDING)
+    driver.post_done(1)
+    driver.settle()
+    assert driver.state(behind) == COMPLETED
+    assert driver.mem[L.RUN_ERROR] == 0
 
 
 @pytest.mark.spec("SPEED-DEPTH-8")
