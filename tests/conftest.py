@@ -17,7 +17,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 
 from . import spec_results, spec_rules
 
-pytest.register_assert_rewrite("tests.support")
+pytest.register_assert_rewrite("tests.support", "tests.ahead_model")
 
 from .support import Driver, small_engine, unmap  # noqa: E402
 

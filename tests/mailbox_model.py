@@ -13,6 +13,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import MailboxState
 
 from .support import Driver
+from .walk import live_words, walk
 
 NONE, CLAIMED, ASKED, SILENT = "none", "has the mailbox", "has asked", "was given no answer"
 NEW, UP, AT_TASK, AT_REQUEST, GONE, DEAD = "new", "up", "at a task", "at a request", "gone", "dead"
@@ -28,12 +29,7 @@ class MailboxModel:
         mem[L.SPIN_NS] = 0
         self._worker = self.driver._worker(0)
         self._frames = [self._worker + i * L.WORKER_WORDS for i in range(depth)]
-        parts = [(0, L.ERROR_MSG), (L.PASS_LOCK, L.HEADER_WORDS)]
-        parts += [(frame, frame + L.W_MAILBOX + L.MAIL_TENSORS) for frame in self._frames]
-        for queue in (L.A_WIRING, L.A_READY + L.SUB, L.A_FIFO):
-            parts.append((int(mem[queue]), int(mem[queue]) + L.CIRCULAR_SMALLEST))
-        parts.append((int(mem[L.A_SLOTS]), int(mem[L.A_SLOTS]) + 4 * L.SLOT_WORDS))
-        self._parts = [slice(*part) for part in parts]
+        self._words = live_words(self.driver)
         self.actors = {
             "worker": NEW,
             "admitted": False,
@@ -44,12 +40,11 @@ class MailboxModel:
 
     # ------------------------------------------------------------ going back to where one was
     def save(self) -> Any:
-        return [self.mem[part].copy() for part in self._parts], dict(self.actors)
+        return self.mem[self._words], dict(self.actors)
 
     def restore(self, saved: Any) -> None:
         words, actors = saved
-        for part, before in zip(self._parts, words, strict=True):
-            self.mem[part] = before
+        self.mem[self._words] = words
         self.actors = dict(actors)
 
     def key(self) -> tuple:
@@ -115,6 +110,9 @@ class MailboxModel:
         if worker == DEAD and requester in (NONE, SILENT) and mem[L.LIVE] == 0:
             yield "Scheduler", self._replace
 
+    def end(self) -> None:
+        """Nothing leads on: everybody has stopped."""
+
     def _now(self, **actors: Any) -> None:
         self.actors |= actors
 
@@ -146,23 +144,14 @@ def explore(depth: int) -> set[tuple[str, MailboxState, MailboxState]]:
     """Take every step in every situation; return who made which step of a mailbox's state."""
     model = MailboxModel(depth)
     found = set()
-    known = {model.key()}
-    todo = [model.save()]
-    while todo:
-        situation = todo.pop()
-        model.restore(situation)
-        for number in range(sum(1 for _ in model.steps())):
-            model.restore(situation)
-            before = model.states()
-            party, step = list(model.steps())[number]
-            step()
-            found |= {
-                (party, old, new)
-                for old, new in zip(before, model.states(), strict=True)
-                if old != new
-            }
-            if model.key() not in known:
-                known.add(model.key())
-                todo.append(model.save())
+
+    def take(party: str, step: Callable[[], Any]) -> None:
+        before = model.states()
+        step()
+        found.update(
+            (party, old, new) for old, new in zip(before, model.states(), strict=True) if old != new
+        )
+
+    walk(model, take)
     model.driver.close()
     return found

@@ -30,6 +30,7 @@ class Fault(NamedTuple):
 ORCH = "tests/conformance/orchestrator"
 SCHED = "tests/conformance/scheduler"
 WM = "tests/conformance/worker_manager"
+SPEED = "tests/conformance/speed"
 
 FAULTS = (
     Fault(
@@ -376,6 +377,39 @@ FAULTS = (
             "test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release",
             f"{SCHED}/test_mail.py::"
             "test_whatever_happens_in_whatever_order_the_state_changes_along_the_table",
+        ),
+    ),
+    Fault(
+        "skipped-unsaid",
+        "What was given ahead behind a task that is skipped is not told: once the frame is filled again, "
+        "it takes the end of another task for the one it waits for.",
+        (
+            Patch(
+                "jit/collect.py",
+                "    edge = int(mem[slot + L.S_CONSUMERS])\n",
+                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.GIVEN_BACK else L.NONE\n",
+            ),
+        ),
+        (
+            f"{SPEED}/test_ahead.py::"
+            "test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again",
+            f"{SPEED}/test_ahead.py::"
+            "test_nothing_is_given_ahead_behind_a_task_that_was_not_started",
+        ),
+    ),
+    Fault(
+        "lost-though-done",
+        "A worker that dies while another is buried loses what it ended meanwhile.",
+        (
+            Patch(
+                "jit/collect.py",
+                "        if mem[w + L.W_USABLE] != 0:\n            continue\n",
+                "        if load(mem, w + L.W_DEATH) == 0:\n            continue\n",
+            ),
+        ),
+        (
+            f"{SPEED}/test_depth.py::"
+            "test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next",
         ),
     ),
 )
