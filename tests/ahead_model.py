@@ -147,10 +147,9 @@ class AheadModel:
         states = [self.state(number) for number in range(len(self.works))]
         for number, work in enumerate(self.works):
             if states[number] in (RUNNING, COMPLETED):
-                assert {states[one] for one in work.producers} <= {COMPLETED, CONSUMED, FREE}, (
-                    number
-                )
-                assert self.driver.fanin(self.slots[number]) == 0
+                before = {states[one] for one in work.producers}
+                assert before <= {COMPLETED, CONSUMED, FREE}, f"task {number} comes too early"
+                assert self.driver.fanin(self.slots[number]) == 0, f"task {number} waits"
 
     def check_ends(self):
         """Each task has run once and well if all that it waits for has; the others have failed."""

@@ -9,7 +9,7 @@ Not in it: the order of the stores within one such step, workers that sleep, con
 
     python -m tests.property.test_every_order TASKS SECONDS [SEED]
 
-draws programs of so many tasks, and how they are played, until the time is up.
+plays some larger programs, then draws others of so many tasks, until the time is up.
 """
 
 from __future__ import annotations
@@ -69,12 +69,22 @@ class EveryOrder(AheadModel):
     """Steps of all actors, for `walk`.
 
     The first `at_once` tasks are there from the start. If `scoped`, each task has a scope of its own, so
-    that it is gone when it is done. Of mishaps (fail, back, die, cancel) so many may happen.
+    that it is gone when it is done. If `coarse`, a worker runs and answers a task in one step, and what is
+    submitted is wired at once. Of mishaps (fail, back, die, cancel) so many may happen.
     """
 
-    def __init__(self, program: str, workers=2, depth=2, scoped=False, at_once=0, **mishaps: int):
+    def __init__(
+        self,
+        program: str,
+        workers=2,
+        depth=2,
+        scoped=False,
+        at_once=0,
+        coarse=False,
+        **mishaps: int,
+    ):
         super().__init__(depth, workers, window=8)
-        self.program, self.scoped = parse(program), scoped
+        self.program, self.scoped, self.coarse = parse(program), scoped, coarse
         self.left = mishaps
         self.answers: dict[int, int] = {}  # worker → what it is about to answer
         self.ends: dict[
@@ -158,12 +168,13 @@ class EveryOrder(AheadModel):
         elif worker in self.answers:
             yield "answers", lambda: self.post(worker, self.answers.pop(worker))
         elif worker in self.at_work:
-            yield "is done", lambda: self.post(worker, L.SUCCESS)
-            if self.left.get("fail"):
-                yield "fails", lambda: self.fail(worker)
+            yield from self.end_steps(worker)
         elif self.task_at(worker) is not None:
             turn = self.may_start(worker)
-            if turn == L.OK:
+            if turn == L.OK and self.coarse:
+                for what, step in self.end_steps(worker):
+                    yield f"starts and {what}", lambda step=step: (self.start(worker), step())
+            elif turn == L.OK:
                 yield "starts", lambda: self.start(worker)
             elif turn != L.WOULD_BLOCK:
                 yield "will not start", lambda: self.answers.update({worker: turn})
@@ -171,6 +182,11 @@ class EveryOrder(AheadModel):
                 yield "has waited", lambda: self.lose_patience(worker)
         if self.left.get("die"):
             yield "dies", lambda: self.kill(worker)
+
+    def end_steps(self, worker):
+        yield "is done", lambda: self.post(worker, L.SUCCESS)
+        if self.left.get("fail"):
+            yield "fails", lambda: self.fail(worker)
 
     # ------------------------------------------------------------ steps of the Orch thread
     def submit_next(self):
@@ -183,6 +199,8 @@ class EveryOrder(AheadModel):
         self.submit(uses, owner=task.owner, members=task.members)
         if self.scoped:
             self.driver.close_scope()
+        if self.coarse:
+            self.wire()
 
     def request_cancel(self):
         self.left["cancel"] -= 1
@@ -245,6 +263,8 @@ class EveryOrder(AheadModel):
             self.decline(worker, outcome)
         self.ends[worker] = place, int(mem[place])
         mem[place] = before
+        if self.coarse:
+            self.show(worker)
 
     def show(self, worker):
         place, word = self.ends.pop(worker)
@@ -298,11 +318,13 @@ class EveryOrder(AheadModel):
 
 
 PROGRAMS = [
-    ("a@0 b@1<a c@0 d@1 e<b", {"at_once": 5, "fail": 1}),
-    ("a@0 b@1<a c@2<b d@1 e@1", {"workers": 3, "at_once": 3, "fail": 1}),
+    ("a@0 b@1<a c@0 d@1 e<b", {"coarse": True, "at_once": 5, "fail": 1, "back": 1}),
+    ("a@0 b@1<a c@2<b d@1 e@1", {"coarse": True, "workers": 3, "at_once": 3, "fail": 1}),
+    ("a@0 b@1<a c@0<b d@1 e@1", {"coarse": True, "at_once": 3, "back": 1}),
+    ("a@0 b@1<a c@1 d@1 e<b", {"coarse": True, "at_once": 2, "back": 1}),
     ("a@0 b@1<a c@0<b", {"fail": 1, "back": 1}),
     ("a b<a c<b", {"scoped": True, "fail": 1, "back": 1}),
-    ("a@0 b@1<a c<b", {"workers": 3, "die": 2}),
+    ("a@0 b@1<a c<b", {"workers": 3, "at_once": 3, "die": 2}),
     ("a b<a c<a d<bc", {"at_once": 4, "back": 1}),
     ("a@0 b@1<a c*2<b d<c", {"at_once": 4, "fail": 1, "back": 1}),
     ("a@0 b*2 c<b d@1<c", {"at_once": 4, "die": 1}),
@@ -318,7 +340,13 @@ def test_whatever_the_order_no_task_starts_early_twice_or_never(program, how):
     assert model.ahead > 0
 
 
-# ---------------------------------------------------------------- more programs than there is time for
+# ---------------------------------------------------------------- more than a test has time for
+LARGER = [
+    ("a@0 b@1<a c@0<b d@1 e@1", {"at_once": 3, "back": 1}),
+    ("a@0 b@1<a c@0 d@1 e<b", {"at_once": 5, "fail": 1, "back": 1, "die": 1}),
+    ("a b<a c<a d<bc e<d", {"at_once": 5, "fail": 1, "back": 1}),
+    ("a@0 b@1<a c<b", {"workers": 3, "fail": 1, "back": 1, "die": 2}),
+]
 MISHAPS = ["fail", "fail", "back", "back", "die", "cancel"]
 
 
@@ -332,27 +360,32 @@ def draw(rng, size):
         words.append(
             name + ("*2" if rng.random() < 0.1 else where) + "<" * any(before) + "".join(before)
         )
-    mishaps = [rng.choice(MISHAPS) for _ in range(rng.randint(1, 3))]
+    mishaps = [rng.choice(MISHAPS) for _ in range(rng.choice([1, 1, 2]))]
     how = {one: 1 if one == "cancel" else mishaps.count(one) for one in mishaps}
     how |= {"workers": workers, "depth": rng.choice([2, 2, 3]), "scoped": rng.random() < 0.3}
-    return " ".join(words), how | {"at_once": rng.randint(0, size)}
+    how |= {"at_once": rng.randint(0, size), "coarse": rng.random() < 0.7}
+    return " ".join(words), how
 
 
-def main(size, seconds, seed=0, most=300_000):
-    rng, until = random.Random(seed), time.monotonic() + seconds
-    programs = situations = given_up = 0
+def explored(program, how, most=float("inf")):
+    """Return how many situations there are in a program."""
+    try:
+        return EveryOrder(program, **how).explore(most)
+    except AssertionError:
+        print(program, how)
+        raise
+
+
+def main(size, seconds, seed=0, most=100_000):
+    until = time.monotonic() + seconds
+    for program, how in LARGER:
+        print(program, how, explored(program, how), "situations", flush=True)
+    rng = random.Random(seed)
+    found = []
     while time.monotonic() < until:
-        program, how = draw(rng, size)
-        model = EveryOrder(program, **how)
-        try:
-            found = model.explore(most)
-        except AssertionError:
-            print(program, how)
-            raise
-        programs += 1
-        situations += found
-        given_up += found > most
-    print(f"{programs} programs, {situations} situations, {given_up} programs were not finished")
+        found.append(explored(*draw(rng, size), most))
+    given_up = sum(one > most for one in found)
+    print(f"{len(found)} programs, {sum(found)} situations; {given_up} programs were not finished")
 
 
 if __name__ == "__main__":
