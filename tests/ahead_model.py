@@ -187,7 +187,7 @@ class AheadModel:
             driver.finish_run()
         driver.settle()
         driver.reclaim()
-        assert driver.live() == 0
+        assert driver.live() == 0, f"{driver.live()} tasks are never let go"
         left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.PINNED, L.PINNED + 1)
         assert [int(mem[word]) for word in left] == [0] * len(left)
         assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []

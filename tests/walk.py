@@ -73,6 +73,6 @@ def live_words(driver):
     fifos = range(L.A_FIFO, L.A_FIFO + int(mem[L.RINGS]))
     for queue in (L.A_WIRING, L.A_READY, L.A_READY + L.SUB, *fifos):
         parts.append((int(mem[queue]), int(mem[queue]) + few))
-    slots = int(mem[L.A_SLOTS])
-    parts.append((slots, slots + int(mem[L.WINDOW]) * L.SLOT_WORDS))
+    sizes = {L.A_SLOTS: int(mem[L.WINDOW]) * L.SLOT_WORDS, L.A_SPILL: 4 * L.SPILL_SMALLEST}
+    parts += [(int(mem[area]), int(mem[area]) + size) for area, size in sizes.items()]
     return np.concatenate([np.arange(*part) for part in parts])

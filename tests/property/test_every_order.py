@@ -69,8 +69,8 @@ class EveryOrder(AheadModel):
     """Steps of all actors, for `walk`.
 
     The first `at_once` tasks are there from the start. If `scoped`, each task has a scope of its own, so
-    that it is gone when it is done. If `coarse`, a worker runs and answers a task in one step, and what is
-    submitted is wired at once. Of mishaps (fail, back, die, cancel) so many may happen.
+    that it is gone when it is done. If `coarse`, a worker runs and answers a task in one step, and a task
+    that is submitted is wired at once. Of mishaps (fail, back, die, cancel) so many may happen.
     """
 
     def __init__(
