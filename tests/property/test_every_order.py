@@ -328,7 +328,8 @@ PROGRAMS = [
     ("a b<a c<a d<bc", {"at_once": 4, "back": 1}),
     ("a@0 b@1<a c*2<b d<c", {"at_once": 4, "fail": 1, "back": 1}),
     ("a@0 b*2 c<b d@1<c", {"at_once": 4, "die": 1}),
-    ("a@0 b@1<a c@0<b", {"at_once": 3, "cancel": 1, "back": 1}),
+    ("a*2 b@1<a c<b", {"fail": 1}),
+    ("a@0 b@1<a c@0<b", {"at_once": 2, "cancel": 1}),
     ("a@0 b@1<a c<b d@0", {"depth": 3, "at_once": 4, "fail": 1, "die": 1}),
 ]
 
