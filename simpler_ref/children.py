@@ -13,6 +13,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -500,6 +501,7 @@ def serve_mailbox(
             if not in_thread:
                 populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
+            engine.mem[desk.start + L.W_THREAD] = threading.get_native_id()
             home = engine.placement.home_of(worker)
             engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
         except BaseException as exception:

@@ -36,6 +36,8 @@ from simpler_ref.jit.atomics import (
     fetch_add,
     futex_wait,
     futex_wake,
+    keep_off_core,
+    let_on_core,
     load,
     load_sc,
     now_ns,
@@ -399,6 +401,12 @@ def stay_apart(mem, worker):
 
 
 @entry(WORDS, INT)
+def wake_elsewhere(mem, w):
+    mailbox.wake_elsewhere(mem, w)
+    return L.OK
+
+
+@entry(WORDS, INT)
 def receive(mem, worker):
     return mailbox.receive(mem, worker)
 
@@ -683,6 +691,17 @@ def where():
 @entry(INT)
 def visit(core):
     return visit_core(core)
+
+
+@entry(INT, INT)
+def keep_off(thread, core):
+    return keep_off_core(thread, core)
+
+
+@entry(INT)
+def let_on(core):
+    let_on_core(core)
+    return L.OK
 
 
 @entry(BYTES)

@@ -15,6 +15,7 @@ on x86 it costs no more than a plain load.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -106,6 +107,20 @@ if INTERPRETED:
         except OSError:
             return False
         return True
+
+    def keep_off_core(thread, core):
+        try:
+            cores = os.sched_getaffinity(thread)
+            if core not in cores:
+                return False
+            os.sched_setaffinity(thread, cores - {core})
+        except OSError:
+            return False
+        return True
+
+    def let_on_core(core):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, os.sched_getaffinity(0) | {core})
 
     def now_ns():
         return time.monotonic_ns()
@@ -294,6 +309,27 @@ else:
 
         return signature(types.int64), codegen
 
+    _CORE_SET = ir.ArrayType(_I64, _CORE_SET_WORDS)
+
+    def _core_set(builder):
+        cores = cgutils.alloca_once(builder, _CORE_SET)
+        builder.store(ir.Constant(_CORE_SET, None), cores)
+        return cores
+
+    def _affinity(builder, verb, thread, cores):
+        call = _external(
+            builder, f"sched_{verb}affinity", _I32, [_I32, _I64, _CORE_SET.as_pointer()]
+        )
+        size = ir.Constant(_I64, 8 * _CORE_SET_WORDS)
+        return builder.call(call, [builder.trunc(thread, _I32), size, cores])
+
+    def _bit_of(builder, cores, core):
+        """Return where the bit of a core is: a pointer to its word, and a mask."""
+        core = builder.and_(core, ir.Constant(_I64, 64 * _CORE_SET_WORDS - 1))
+        word = builder.lshr(core, ir.Constant(_I64, 6))
+        bit = builder.shl(ir.Constant(_I64, 1), builder.and_(core, ir.Constant(_I64, 63)))
+        return builder.gep(cores, [ir.Constant(_I64, 0), word]), bit
+
     @intrinsic
     def visit_core(typingctx, core):
         """Have this thread moved to a core now, and leave it free to run where it was free to before.
@@ -302,28 +338,57 @@ else:
         """
 
         def codegen(context, builder, sig, args):
-            sets = ir.ArrayType(_I64, _CORE_SET_WORDS)
-            usual, only = cgutils.alloca_once(builder, sets), cgutils.alloca_once(builder, sets)
-            for cores in (usual, only):
-                builder.store(ir.Constant(sets, None), cores)
-            signature_of_both = _I32, [_I32, _I64, sets.as_pointer()]
-            get = _external(builder, "sched_getaffinity", *signature_of_both)
-            put = _external(builder, "sched_setaffinity", *signature_of_both)
-            self, size = ir.Constant(_I32, 0), ir.Constant(_I64, 8 * _CORE_SET_WORDS)
-            builder.call(get, [self, size, usual])  # should it fail, the set is empty
-            last = ir.Constant(_I64, 64 * _CORE_SET_WORDS - 1)
-            core = builder.and_(args[0], last)
-            at = [ir.Constant(_I64, 0), builder.lshr(core, ir.Constant(_I64, 6))]
-            bit = builder.shl(ir.Constant(_I64, 1), builder.and_(core, ir.Constant(_I64, 63)))
-            word = builder.load(builder.gep(usual, at), typ=_I64)
-            allowed = builder.icmp_unsigned("!=", builder.and_(word, bit), ir.Constant(_I64, 0))
+            self = ir.Constant(_I64, 0)
+            usual, only = _core_set(builder), _core_set(builder)
+            _affinity(builder, "get", self, usual)  # should it fail, the set is empty
+            word, bit = _bit_of(builder, usual, args[0])
+            allowed = builder.icmp_unsigned(
+                "!=", builder.and_(builder.load(word, typ=_I64), bit), ir.Constant(_I64, 0)
+            )
             with builder.if_then(allowed):
-                builder.store(bit, builder.gep(only, at))
-                builder.call(put, [self, size, only])
-                builder.call(put, [self, size, usual])
+                builder.store(bit, _bit_of(builder, only, args[0])[0])
+                _affinity(builder, "set", self, only)
+                _affinity(builder, "set", self, usual)
             return allowed
 
         return signature(types.boolean, types.int64), codegen
+
+    @intrinsic
+    def keep_off_core(typingctx, thread, core):
+        """Let a thread run on all cores that it may use but one, if it may use that and another.
+
+        Returns whether this changed anything.
+        """
+
+        def codegen(context, builder, sig, args):
+            cores = _core_set(builder)
+            _affinity(builder, "get", args[0], cores)
+            word, bit = _bit_of(builder, cores, args[1])
+            before = builder.load(word, typ=_I64)
+            changed = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
+            allowed = builder.icmp_unsigned("!=", builder.and_(before, bit), ir.Constant(_I64, 0))
+            with builder.if_then(allowed):
+                builder.store(builder.and_(before, builder.not_(bit)), word)
+                done = _affinity(builder, "set", args[0], cores)  # an empty set is refused
+                builder.store(builder.icmp_signed("==", done, ir.Constant(_I32, 0)), changed)
+            return builder.load(changed)
+
+        return signature(types.boolean, types.int64, types.int64), codegen
+
+    @intrinsic
+    def let_on_core(typingctx, core):
+        """Let this thread run on one more core."""
+
+        def codegen(context, builder, sig, args):
+            self = ir.Constant(_I64, 0)
+            cores = _core_set(builder)
+            _affinity(builder, "get", self, cores)
+            word, bit = _bit_of(builder, cores, args[0])
+            builder.store(builder.or_(builder.load(word, typ=_I64), bit), word)
+            _affinity(builder, "set", self, cores)
+            return context.get_dummy_value()
+
+        return signature(types.void, types.int64), codegen
 
     @intrinsic
     def now_ns(typingctx):

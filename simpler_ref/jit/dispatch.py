@@ -16,10 +16,10 @@ When nothing is ready and frames are left, tasks are given ahead of time, see `d
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fence, futex_wake, load, now_ns, store
+from .atomics import fence, load, now_ns, store
 from .graph import fail, record_error
 from .kernel import inlined, kernel
-from .mailbox import awaited, encode, frame_after, served, worker_at
+from .mailbox import awaited, encode, frame_after, wake_elsewhere, worker_at
 from .queues import (
     drop_first_ready,
     first_ahead,
@@ -76,7 +76,7 @@ def wake_sleepers(mem, kind):
         if mem[w + L.W_UNTOLD] != 0:
             mem[w + L.W_UNTOLD] = 0
             if load(mem, w + L.W_PARKED) != 0:
-                futex_wake(mem, served(mem, w))
+                wake_elsewhere(mem, w)
 
 
 @kernel

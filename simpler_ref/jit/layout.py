@@ -167,6 +167,9 @@ W_WAITS = 5  # of each frame; so many ends its task waits for, 0: it was ready; 
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
 W_CORE = LINE + 1  # number + 1 of the core it was last seen on
+W_KEPT_OFF = (
+    LINE + 2
+)  # number + 1 of the core it was kept off when it was woken, 0: none; Scheduler, too
 W_AT = 2 * LINE  # the frame it serves, or waits for, as an offset from its first block
 W_LEAF = W_AT + 1  # address of the compiled leaf that it is running, else 0
 W_DEVICE_NS = W_AT + 2  # time its chip, or those below it, spent on tasks, ever
@@ -175,6 +178,7 @@ W_HOME = (
     W_AT + 4
 )  # number + 1 of the core it goes to if it shares another, 0: none; see `stay_apart`
 W_MOVED = W_AT + 5  # ns, when it went there last
+W_THREAD = W_AT + 6  # its thread, as the system numbers it
 W_ENDED = 3 * LINE  # of each frame; answers given in it, ever, << 2 | how the last task ended
 ENDED_WELL, ENDED_BADLY, ENDED_NOT = range(3)
 W_CACHE = 4 * LINE  # digest cache: DIGEST_CACHE entries
@@ -325,6 +329,7 @@ ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 PASS_LOCK = ERROR_TRACE + TRACE_WORDS
 PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event
 PARK_SCHED = PASS_LOCK + LINE + 1  # 0 awake, else ON_DUTY, OFF_DUTY or TIMED
+ORCH_CORE = PASS_LOCK + LINE + 2  # number + 1 of the core it submits on, 0: it waits, or is away
 DEATHS = PASS_LOCK + 2 * LINE  # monitor thread: workers that died, ever
 STOPPING = DEATHS + 1  # closing thread: the Scheduler thread shall end
 WATCHING = PASS_LOCK + 3 * LINE  # Scheduler thread: 1 while it sleeps with an eye on a stuck group

@@ -35,6 +35,8 @@ from .atomics import (
     fence,
     futex_wait,
     futex_wake,
+    keep_off_core,
+    let_on_core,
     load,
     load_sc,
     now_ns,
@@ -150,6 +152,22 @@ def publish(mem, w, state_word, state):
     exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
         futex_wake(mem, state_word)
+
+
+@kernel
+def wake_elsewhere(mem, w):
+    """Wake a worker that sleeps, away from this core (Scheduler).
+
+    The system may put it in line behind this thread, which has more to do, though another core is idle.
+    The worker itself ends that, see `stay_apart`.
+
+    Effects  W_KEPT_OFF
+    Rule     SPEED-WAIT-14
+    """
+    core = core_here()
+    if load(mem, w + L.W_KEPT_OFF) == 0 and keep_off_core(int(mem[w + L.W_THREAD]), core):
+        store(mem, w + L.W_KEPT_OFF, core + 1)
+    futex_wake(mem, served(mem, w))
 
 
 @kernel
@@ -304,30 +322,54 @@ def offer_core(mem, patience):
 
 @kernel
 def stay_apart(mem, worker):
-    """Leave a core that another worker runs on as well for one's own, once in MOVE_NS (worker side).
+    """Run on another core than those who want this one, if the system has not seen to that (worker side).
 
-    Two workers that are woken while a third thread is at work may come to share a core. The system
-    leaves them there, even beside a core that is idle most of the time.
+    Threads that are woken while a third one is at work may come to share a core, and the system leaves
+    them there even beside a core that is idle. Who submits offers his core to nobody: workers share
+    another one meanwhile. When he waits, each worker has a core of its own to go to.
 
-    Effects  W_CORE, W_MOVED
-    Rule     SPEED-WAIT-13
+    Effects  W_CORE, W_MOVED; ends what `wake_elsewhere` has begun
+    Rule     SPEED-WAIT-13, -14
     """
     w = worker_at(mem, worker)
-    core = core_here() + 1
-    if mem[w + L.W_CORE] != core:
-        store(mem, w + L.W_CORE, core)
-    home = int(mem[w + L.W_HOME])
-    if home == 0 or home == core or load(mem, L.PARK_ORCH) == 0:
-        return
+    kept_off = load(mem, w + L.W_KEPT_OFF)
+    if kept_off != 0:
+        store(mem, w + L.W_KEPT_OFF, 0)
+        let_on_core(kept_off - 1)
+    core = core_here()
+    if mem[w + L.W_CORE] != core + 1:
+        store(mem, w + L.W_CORE, core + 1)
+    submits = load(mem, L.ORCH_CORE)
+    if submits == core + 1:
+        if may_move(mem, w) and keep_off_core(0, core):
+            let_on_core(core)
+    elif submits == 0 and mem[w + L.W_HOME] > 0 and mem[w + L.W_HOME] != core + 1:
+        if shares_core(mem, worker, core) and may_move(mem, w):
+            visit_core(int(mem[w + L.W_HOME]) - 1)
+
+
+@kernel
+def shares_core(mem, worker, core):
+    """Say whether another worker is awake on a core."""
     for other in range(mem[L.WORKERS]):
-        o = worker_at(mem, other)
-        if o != w and load(mem, o + L.W_CORE) == core and load(mem, o + L.W_PARKED) == 0:
-            now = now_ns()
-            if now - mem[w + L.W_MOVED] > L.MOVE_NS:
-                mem[w + L.W_MOVED] = now
-                if visit_core(home - 1):
-                    store(mem, w + L.W_CORE, home)
-            return
+        w = worker_at(mem, other)
+        if (
+            other != worker
+            and load(mem, w + L.W_CORE) == core + 1
+            and load(mem, w + L.W_PARKED) == 0
+        ):
+            return True
+    return False
+
+
+@kernel
+def may_move(mem, w):
+    """Say whether a worker has not moved for MOVE_NS, and note that it does now."""
+    now = now_ns()
+    if now - mem[w + L.W_MOVED] < L.MOVE_NS:
+        return False
+    mem[w + L.W_MOVED] = now
+    return True
 
 
 @kernel

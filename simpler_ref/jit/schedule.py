@@ -20,7 +20,7 @@ between. So a change is seen by one side or the other, and no time limit is ever
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, pause, store
+from .atomics import INTERRUPTED, core_here, fence, futex_wait, load, now_ns, pause, store
 from .collect import bury, collect, set_idle
 from .dispatch import can_dispatch, dispatch
 from .graph import wire
@@ -143,8 +143,12 @@ def pass_after_submit(mem):
     that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
     thread is woken once to keep time.
 
-    Rule     SCHED-WAKE-1
+    Effects  ORCH_CORE
+    Rule     SCHED-WAKE-1; SPEED-WAIT-14
     """
+    core = core_here() + 1
+    if mem[L.ORCH_CORE] != core:
+        store(mem, L.ORCH_CORE, core)
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
         notify(mem, L.PARK_SCHED)
@@ -241,6 +245,8 @@ def help_scheduler(mem, live, taken, slice_ns):
     """
     start = now_ns()
     quiet_since = 0
+    if mem[L.ORCH_CORE] != 0:
+        store(mem, L.ORCH_CORE, 0)
     while True:
         moved = orch_pass(mem)
         if mem[L.LIVE] <= live:
@@ -373,6 +379,8 @@ def scheduler_loop(mem, timer_ns):
             moved = two_passes(mem)
             unlock(mem)
         if moved > 0:
+            if mem[L.ORCH_PASSES] == seen:  # who submitted is away
+                store(mem, L.ORCH_CORE, 0)
             fence()  # pairs with the one in `help_scheduler`: it sees the moves, or this sees it parked
             notify(mem, L.PARK_ORCH)
             continue

@@ -184,6 +184,7 @@ CALLER = {entry: party for party, names in CALLERS.items() for entry in names}
 IN_PYTHON = {
     "W_DEVICE_NS": {"worker"},
     "W_HOME": {"worker"},
+    "W_THREAD": {"worker"},
     "W_TRACE": {"worker"},
     "W_FAIL": {"worker"},
     "START_FAIL": {"worker"},

@@ -68,29 +68,59 @@ def test_the_clock_is_the_monotonic_one():
     assert before <= now <= time.monotonic_ns()
 
 
-def test_a_thread_is_moved_to_a_core_and_stays_free_to_run_on_others():
+@pytest.fixture
+def cores():
+    """Give the cores this thread may use, and let it use them again afterwards."""
     cores = os.sched_getaffinity(0)
-    try:
-        for core in sorted(cores)[:4]:
-            os.sched_setaffinity(0, {core})
-            assert kernels.where() == core
-            os.sched_setaffinity(0, cores)
-            assert kernels.visit(core)
-            assert os.sched_getaffinity(0) == cores
-    finally:
-        os.sched_setaffinity(0, cores)
+    yield cores
+    os.sched_setaffinity(0, cores)
 
 
-def test_a_thread_is_not_moved_to_a_core_it_may_not_use():
-    cores = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(cores)})
-        other = next(core for core in range(1024) if core != min(cores))
-        for core in (other, 1023):
-            assert not kernels.visit(core)
-            assert os.sched_getaffinity(0) == {min(cores)}
-    finally:
+def test_a_thread_is_moved_to_a_core_and_stays_free_to_run_on_others(cores):
+    for core in sorted(cores)[:4]:
+        os.sched_setaffinity(0, {core})
+        assert kernels.where() == core
         os.sched_setaffinity(0, cores)
+        assert kernels.visit(core)
+        assert os.sched_getaffinity(0) == cores
+
+
+def test_a_thread_is_kept_off_a_core_until_it_is_let_on_it_again(cores):
+    for core in sorted(cores)[:4]:
+        several = len(cores) > 1
+        assert bool(kernels.keep_off(0, core)) == several, "it must have another one"
+        assert os.sched_getaffinity(0) == (cores - {core} if several else cores)
+        assert kernels.where() != core or not several
+        assert not kernels.keep_off(0, core)
+        kernels.let_on(core)
+        assert os.sched_getaffinity(0) == cores
+
+
+def test_another_thread_is_kept_off_a_core(cores):
+    if len(cores) == 1:
+        pytest.skip("there is one core only")
+    with ThreadPoolExecutor(1) as other:
+        number = other.submit(threading.get_native_id).result()
+        assert kernels.keep_off(number, min(cores))
+        assert os.sched_getaffinity(number) == cores - {min(cores)}
+        assert os.sched_getaffinity(0) == cores
+        other.submit(kernels.let_on, min(cores)).result()
+        assert os.sched_getaffinity(number) == cores
+
+
+def test_a_thread_is_neither_moved_to_nor_kept_off_a_core_it_may_not_use(cores):
+    os.sched_setaffinity(0, {min(cores)})
+    other = next(core for core in range(1024) if core != min(cores))
+    for core in (other, 1023):
+        assert not kernels.visit(core)
+        assert not kernels.keep_off(0, core)
+        assert os.sched_getaffinity(0) == {min(cores)}
+
+
+def test_a_thread_that_is_gone_is_left_alone():
+    with ThreadPoolExecutor(1) as other:
+        number = other.submit(threading.get_native_id).result()
+    assert not kernels.keep_off(number, min(os.sched_getaffinity(0)))
 
 
 def test_wire_bytes_are_read_as_little_endian_words():

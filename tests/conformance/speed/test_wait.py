@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -221,50 +223,56 @@ def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver):
             os.sched_setaffinity(0, before)
 
 
-# ---------------------------------------------------------------- workers on one core
-HERE, ELSEWHERE = "the core it runs on", "another core"
+# ---------------------------------------------------------------- threads on one core
+@pytest.fixture
+def cores():
+    """Give the cores this thread may use, two at least, and let it use them again afterwards."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) == 1:
+        pytest.skip("there is one core only")
+    yield cores
+    os.sched_setaffinity(0, cores)
 
 
 class Sharing:
-    """A worker, played by this thread, on a core that another worker says it runs on as well.
+    """Two workers of an engine of their own; this thread plays the first."""
 
-    This thread cannot stay where it is, so the other one claims whatever core that may be.
-    """
-
-    def __init__(self, driver):
-        self.driver, self.mem = driver, driver.mem
+    def __init__(self, driver, cores):
+        self.driver, self.mem, self.cores = driver, driver.mem, cores
         self.me, self.other = (driver._worker(worker) for worker in (0, 1))
-        self.home = max(os.sched_getaffinity(0))
+        self.here, self.home = min(cores), max(cores)
         self.mem[self.me + L.W_HOME] = self.home + 1
-        self.mem[self.me + L.W_MOVED] = 0
-        self.mem[L.PARK_ORCH] = L.NAPPING
+        self.mem[self.other + L.W_CORE] = self.here + 1
+        self.mem[L.ORCH_CORE] = 0
 
-    def looks(self, other=HERE):
-        """Let it look around; return whether it was moved."""
-        before = self.mem[self.me + L.W_MOVED]
-        others = os.sched_getaffinity(0)
-        try:
-            away = min(others)
-            os.sched_setaffinity(0, {away})
-            self.mem[self.other + L.W_CORE] = (away if other == HERE else self.home) + 1
-            self.driver.x.stay_apart(self.mem, 0)
-            assert os.sched_getaffinity(0) == {away}
-        finally:
-            os.sched_setaffinity(0, others)
-        return self.mem[self.me + L.W_MOVED] != before
+    def looks(self):
+        """Let it look around on one core; return whether it wanted to go."""
+        self.mem[self.me + L.W_MOVED] = 0
+        os.sched_setaffinity(0, {self.here})
+        self.driver.x.stay_apart(self.mem, 0)
+        return bool(self.mem[self.me + L.W_MOVED])
+
+    def goes(self):
+        """Let it look around, free to go; return where to."""
+        self.mem[self.me + L.W_MOVED] = 0
+        os.sched_setaffinity(0, {self.here})
+        os.sched_setaffinity(0, self.cores)
+        self.driver.x.stay_apart(self.mem, 0)
+        went = self.driver.x.where()
+        assert os.sched_getaffinity(0) == self.cores
+        return went
 
 
 @pytest.fixture
-def sharing():
-    if len(os.sched_getaffinity(0)) == 1:
-        pytest.skip("there is one core only")
+def sharing(cores):
     made = Driver(sub=2)
-    yield Sharing(made)
+    yield Sharing(made, cores)
     made.close()
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_leaves_a_core_that_another_one_is_on_for_its_own(sharing):
+    wait_until(lambda: sharing.goes() == sharing.home)
     assert sharing.looks()
 
 
@@ -273,8 +281,9 @@ def test_a_worker_leaves_a_core_that_another_one_is_on_for_its_own(sharing):
     ("why", "word", "value"),
     [
         ("the other one sleeps", "other W_PARKED", 1),
+        ("the other one runs elsewhere", "other W_CORE", 1000),
         ("it has no core of its own", "me W_HOME", 0),
-        ("the Orch thread is at work and may want that core", "PARK_ORCH", 0),
+        ("the Orch thread submits, on another core", "ORCH_CORE", 1000),
     ],
 )
 def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
@@ -283,22 +292,88 @@ def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
     before = sharing.mem[base + getattr(L, name)]
     sharing.mem[base + getattr(L, name)] = value
     assert not sharing.looks()
+    assert sharing.mem[sharing.me + L.W_CORE] == sharing.here + 1
     sharing.mem[base + getattr(L, name)] = before
     assert sharing.looks(), "else it goes"
 
 
-@pytest.mark.spec("SPEED-WAIT-13")
-def test_a_worker_stays_where_no_other_is(sharing):
-    assert not sharing.looks(ELSEWHERE)
-    assert sharing.mem[sharing.me + L.W_CORE] == min(os.sched_getaffinity(0)) + 1
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing):
-    sharing.mem[sharing.me + L.W_MOVED] = soon = time.monotonic_ns() + 10**9
-    assert not sharing.looks()
-    sharing.mem[sharing.me + L.W_MOVED] = soon - 10**9 - L.MOVE_NS
+@pytest.mark.spec("SPEED-WAIT-13", "SPEED-WAIT-14")
+@pytest.mark.parametrize("submits", [False, True])
+def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
+    if submits:
+        sharing.mem[L.ORCH_CORE] = sharing.here + 1
     assert sharing.looks()
+    soon = time.monotonic_ns() + 10**9
+    sharing.mem[sharing.me + L.W_MOVED] = soon
+    sharing.driver.x.stay_apart(sharing.mem, 0)
+    assert sharing.mem[sharing.me + L.W_MOVED] == soon
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_a_worker_leaves_the_core_on_which_the_orch_thread_submits(sharing):
+    sharing.mem[L.ORCH_CORE] = sharing.here + 1
+    sharing.mem[sharing.me + L.W_HOME] = 0
+    sharing.mem[sharing.other + L.W_CORE] = 0
+    wait_until(lambda: sharing.goes() != sharing.here)
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(sharing, cores):
+    sharing.mem[sharing.me + L.W_THREAD] = threading.get_native_id()
+    with ThreadPoolExecutor(1) as scheduler:
+        woken_from = []
+
+        def wake(core):
+            os.sched_setaffinity(0, {core})
+            sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+            woken_from.append(core)
+
+        scheduler.submit(wake, sharing.here).result()
+        assert os.sched_getaffinity(0) == cores - {sharing.here}
+        scheduler.submit(wake, sharing.home).result()
+        assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
+    assert woken_from == [sharing.here, sharing.home]
+    sharing.driver.x.stay_apart(sharing.mem, 0)
+    assert os.sched_getaffinity(0) == cores
+    assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
+
+
+@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
+def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing, cores):
+    sharing.mem[sharing.me + L.W_THREAD] = threading.get_native_id()
+    os.sched_setaffinity(0, {sharing.here})
+    with ThreadPoolExecutor(1) as scheduler:
+
+        def wake(core):
+            os.sched_setaffinity(0, {core})
+            sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+
+        for core in (sharing.here, sharing.home):
+            scheduler.submit(wake, core).result()
+            sharing.driver.x.stay_apart(sharing.mem, 0)
+            assert os.sched_getaffinity(0) == {sharing.here}
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_is_away(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        handle = w.register(lambda: time.sleep(2e-3))
+        w.start()
+        mem = w._runtime.engine.mem
+
+        def orch_fn(orch, *_):
+            assert mem[L.ORCH_CORE] == 0
+            orch.submit_sub(handle)
+            assert mem[L.ORCH_CORE] - 1 in os.sched_getaffinity(0)
+            for _ in range(200):
+                orch.submit_sub(handle)
+            wait_until(lambda: mem[L.ORCH_CORE] == 0)
+            orch.submit_sub(handle)
+            assert mem[L.ORCH_CORE] != 0
+
+        w.run(orch_fn)
+        assert mem[L.ORCH_CORE] == 0
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
@@ -338,13 +413,8 @@ def test_each_worker_has_the_core_that_pinning_would_give_it(mode):
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
-def test_workers_that_were_put_on_one_core_run_on_two():
-    """Each stays there until both have been moved apart, or for ever."""
-    cores = os.sched_getaffinity(0)
-    if len(cores) == 1:
-        pytest.skip("there is one core only")
-
-    def work(args):
+def test_of_two_workers_that_were_put_on_one_core_one_goes_to_another(cores):
+    def work():
         until = time.perf_counter() + 2e-3
         while time.perf_counter() < until:
             pass
