@@ -164,8 +164,8 @@ def wake_elsewhere(mem, w):
     Effects  W_KEPT_OFF
     Rule     SPEED-WAIT-14
     """
-    core = core_here()
-    if load(mem, w + L.W_KEPT_OFF) == 0 and keep_off_core(int(mem[w + L.W_THREAD]), core):
+    core, thread = core_here(), int(mem[w + L.W_THREAD])  # 0 would be this one
+    if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and keep_off_core(thread, core):
         store(mem, w + L.W_KEPT_OFF, core + 1)
     futex_wake(mem, served(mem, w))
 

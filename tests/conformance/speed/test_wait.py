@@ -338,6 +338,15 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_a_thread_that_wakes_others_stays_where_it_may_run_itself(sharing, cores):
+    for thread in (0, 1 << 22):  # not known yet; nobody's
+        sharing.mem[sharing.me + L.W_THREAD] = thread
+        sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+        assert os.sched_getaffinity(0) == cores
+        assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
+
+
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
 def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing, cores):
     sharing.mem[sharing.me + L.W_THREAD] = threading.get_native_id()
