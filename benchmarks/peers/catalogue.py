@@ -42,6 +42,9 @@ COMPILED = "run_simpler_ref_compiled.py"
 PEERS: dict[str, Peer] = {
     "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
     "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
+    "own_python_again": Peer(
+        "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
+    ),
     "own_many": Peer(
         "simpler_ref, many in a call",
         "processes",
@@ -275,6 +278,8 @@ TARGETS: tuple[Target, ...] = (
     Bound("METG(50 %), width 2, compiled", "own_compiled", "metg_2", 1.5),
     Bound("METG(50 %), width 8, Python leaves", "own", "metg_8", 5.0),
     Bound("METG(50 %), width 2, Python leaves", "own", "metg_2", 5.0),
+    Bound("METG(50 %), width 8, Python leaves, run again", "own_python_again", "metg_8", 5.0),
+    Bound("METG(50 %), width 2, Python leaves, run again", "own_python_again", "metg_2", 5.0),
     Growth(
         "10⁶ random tasks beside 10³, compiled", "own_compiled", "random_1e6", "random_1e3", 1.2
     ),

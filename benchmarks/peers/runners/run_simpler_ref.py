@@ -1,5 +1,7 @@
 """simpler_ref: workers are processes, or threads of this process; leaves are Python functions.
 
+The orchestration function is Python, too; "again" records it, and runs what was recorded.
+
 The same graphs as in `dags`. Tasks write shared memory instead of returning values, and what follows
 what is inferred from the tags of their tensors. A leaf has inherited the memory with the numbers; its
 only scalar says which task it is.
@@ -16,7 +18,7 @@ from typing import Any
 import dags
 import numpy as np
 from dags import MASK
-from serve import DEPTH, WORKERS, Job, serve, versions
+from serve import DEPTH, WORKERS, Job, UnsupportedError, require_short, serve, versions
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker, __version__
 from simpler_ref import TensorArgType as T
@@ -394,10 +396,22 @@ JOBS: dict[str, Callable[..., Job]] = {
 }
 
 
+class Again(Worker):
+    """A Worker that records the one graph it is asked to run, and runs that."""
+
+    _graph = None
+
+    def run(self, orch_fn):
+        if self._graph is None:
+            self._graph = self.record(orch_fn)
+        return self._graph.run()
+
+
 class SimplerRef:
     """Opens a Worker for each request, so that its leaves are there before the processes start."""
 
-    def __init__(self, child_mode: str) -> None:
+    def __init__(self, kind: type[Worker], child_mode: str) -> None:
+        self._kind = kind
         self.versions = {"simpler_ref": __version__, **versions("numba", "numpy", "scipy")}
         self._child_mode = child_mode
 
@@ -406,7 +420,11 @@ class SimplerRef:
         """Give a Job, its workers ready."""
         workers = parameters.pop("workers", WORKERS)
         mode = self._child_mode
-        with Worker(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH) as worker:
+        if self._kind is Again and workload == "submit":
+            raise UnsupportedError("a recorded graph submits nothing")
+        if self._kind is Again and workload == "random":
+            require_short(dags.read_graph(parameters["path"]))
+        with self._kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             yield job
@@ -414,9 +432,13 @@ class SimplerRef:
 
 @contextmanager
 def start():
-    """Give the kind that the command line names: processes or threads."""
-    kind = {"processes": "process", "threads": "thread"}[sys.argv[1]]
-    peer = SimplerRef(kind)
+    """Give what the command line names: processes, threads, or recorded graphs in processes."""
+    kind, mode = {
+        "processes": (Worker, "process"),
+        "threads": (Worker, "thread"),
+        "again": (Again, "process"),
+    }[sys.argv[1]]
+    peer = SimplerRef(kind, mode)
     with peer.job("chain", {"n": 100}) as job:
         job.run()
     yield peer

@@ -18,7 +18,7 @@ import dags
 import numpy as np
 from dags import MASK
 from numba import float64, int64, njit
-from serve import DEPTH, WORKERS, Job, UnsupportedError, serve, versions
+from serve import DEPTH, WORKERS, Job, UnsupportedError, require_short, serve, versions
 
 from simpler_ref import (
     TaskArgs,
@@ -32,8 +32,6 @@ from simpler_ref.task_interface import make_tensor
 
 SCOPE = 1024
 BUFFERS = 64
-MOST_RECORDED = 200_000
-"""Tasks of a graph that is recorded: recording goes through Python, and takes longer than all else."""
 
 
 # ---------------------------------------------------------------- leaves
@@ -323,9 +321,7 @@ class Compiled:
     def _make(self, worker: Worker, workload: str, parameters: dict[str, Any]) -> Job:
         make = JOBS[workload]
         if self._way == "again" and workload == "random" and "tasks" not in parameters:
-            count = len(dags.read_graph(parameters["path"]))
-            if count > MOST_RECORDED:
-                raise UnsupportedError(f"{count} tasks are not recorded: that goes through Python")
+            require_short(dags.read_graph(parameters["path"]))
         wanted = inspect.signature(make).parameters
         known = {name: value for name, value in parameters.items() if name in wanted}
         return make(worker, self._way == "many", **known)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,8 +24,18 @@ DEPTH = 16
 """Tasks that may wait at a worker of `simpler_ref`."""
 
 
+MOST_RECORDED = 200_000
+"""Tasks of a graph that is recorded: recording goes through Python, and takes longer than all else."""
+
+
 class UnsupportedError(Exception):
     """The peer has no such notion; the text says what is missing."""
+
+
+def require_short(graph: Sized) -> None:
+    """Refuse to record a graph that is too large for that."""
+    if len(graph) > MOST_RECORDED:
+        raise UnsupportedError(f"{len(graph)} tasks are not recorded: that goes through Python")
 
 
 @dataclass
