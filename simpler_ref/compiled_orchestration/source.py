@@ -157,18 +157,18 @@ class Source:
 
     def look(self) -> list[Captured | None]:
         """Return what each chain means now; None for what Python itself provides."""
-        return [self._resolve(chain) for chain in self.chains]
-
-    def _resolve(self, chain: Chain) -> Captured | None:
         function = self.function
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return [self._resolve(chain, cells) for chain in self.chains]
+
+    def _resolve(self, chain: Chain, cells: dict[str, Any]) -> Captured | None:
         if chain.name in cells:
             try:
                 thing = cells[chain.name].cell_contents
             except ValueError:
                 raise self._missing(chain) from None
-        elif chain.name in function.__globals__:
-            thing = function.__globals__[chain.name]
+        elif chain.name in self.function.__globals__:
+            thing = self.function.__globals__[chain.name]
         elif hasattr(builtins, chain.name):
             return None
         else:

@@ -67,7 +67,7 @@ def collect_from(mem, worker, w):
             L.MAIL_COUNTS + 2 * L.LINE,
         ):  # it will be filled again soon
             prefetch_to_write(mem, box + line)
-        prefetch_to_write(mem, frame + L.W_WAIT_FOR)
+        prefetch_to_write(mem, frame + L.W_WAITS)
         prefetch_to_write(mem, w + frame_after(mem, frame - w) + L.W_MAILBOX + L.MAIL_STATE)
         vacate(mem, w)
         moved += 1

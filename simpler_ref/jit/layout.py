@@ -159,11 +159,9 @@ DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 W_SHUTDOWN = 0  # set once, never cleared while the process lives (D20)
 W_DEATH = 1  # 0 alive, else exit code + DEATH_BIAS; written by the monitor thread
 DEATH_BIAS = 1024
-W_SKIP = 2  # of each frame; SKIPPED or GIVEN_BACK: answer so instead of starting; Scheduler
-W_CLAIM = 3  # a control request: 0 none, CLAIM_WAITS, CLAIM_GRANTED; Scheduler
+W_CLAIM = 2  # a control request: 0 none, CLAIM_WAITS, CLAIM_GRANTED; Scheduler
 CLAIM_WAITS, CLAIM_GRANTED = 1, 2
-W_FAIL = 4  # number of the fail point to die at; tests only
-W_WAITS = 5  # of each frame; so many ends its task waits for, 0: it was ready; Scheduler
+W_FAIL = 3  # number of the fail point to die at; tests only
 # written by the worker
 W_PARKED = LINE  # 1 while it sleeps, or is about to, on its mailbox state
 W_CORE = LINE + 1  # number + 1 of the core it was last seen on
@@ -207,11 +205,11 @@ W_PINNED_HEAD = (
 )  # first block only: chain of ready tasks that want this worker and no other
 W_PINNED_TAIL = W_HEAD + 6  # first block only
 W_UNTOLD = W_HEAD + 7  # first block only; 1: it was sent a task, and may sleep
-W_WAIT_FOR = (
-    W_HEAD + LINE
-)  # of each frame; for each of W_WAITS: where its W_ENDED is, and the count
-MOST_WAITS = LINE
-W_MAILBOX = W_WAIT_FOR + 2 * MOST_WAITS
+W_WAITS = W_HEAD + LINE  # of each frame; so many ends its task waits for, 0: it was ready
+W_SKIP = W_WAITS + 1  # of each frame; SKIPPED or GIVEN_BACK: answer so instead of starting
+W_WAIT_FOR = W_WAITS + 2  # of each frame; for each of W_WAITS: where its W_ENDED is, and the count
+MOST_WAITS = 8
+W_MAILBOX = W_WAITS + 3 * LINE
 W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
 TRACE_WORDS = 8192
 TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD

@@ -185,12 +185,12 @@ def test_words_of_different_writers_stand_on_different_lines():
 
 
 def test_the_words_of_a_worker_are_apart_by_writer():
-    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_SKIP, L.W_CLAIM, L.W_FAIL, L.W_WAITS}
+    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_CLAIM, L.W_FAIL}
     cache = range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)
-    worker = {L.W_PARKED, L.W_AT, L.W_LEAF, L.W_DEVICE_NS, L.W_ENDED, *cache}
+    worker = {L.W_PARKED, L.W_CORE, L.W_ENDED, *range(L.W_AT, L.W_THREAD + 1), *cache}
     scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_LAST_CONFIG, L.W_MEMBER, L.W_FILLED}
     scheduler |= set(range(L.W_HEAD, L.W_UNTOLD + 1))
-    scheduler |= set(range(L.W_WAIT_FOR, L.W_WAIT_FOR + 2 * L.MOST_WAITS))
+    scheduler |= set(range(L.W_WAITS, L.W_WAIT_FOR + 2 * L.MOST_WAITS))
     lines = [{word // L.LINE for word in words} for words in (parent, worker, scheduler)]
     for one, other in itertools.combinations(lines, 2):
         assert one.isdisjoint(other)
