@@ -157,9 +157,12 @@ class Source:
 
     def look(self) -> list[Captured | None]:
         """Return what each chain means now; None for what Python itself provides."""
-        function = self.function
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        cells = self._cells()
         return [self._resolve(chain, cells) for chain in self.chains]
+
+    def _cells(self) -> dict[str, Any]:
+        names, cells = self.function.__code__.co_freevars, self.function.__closure__ or ()
+        return dict(zip(names, cells, strict=True))
 
     def _resolve(self, chain: Chain, cells: dict[str, Any]) -> Captured | None:
         if chain.name in cells:
@@ -238,7 +241,7 @@ class Source:
         return made, parameters
 
     def _root(self, chain: Chain) -> Any:
-        captured = self._resolve(chain._replace(attributes=()))
+        captured = self._resolve(chain._replace(attributes=()), self._cells())
         return None if captured is None else captured.thing
 
 

@@ -200,12 +200,14 @@ def test_deaths_at_random_places_and_moments_never_hang_a_run():
                     break
             victim = list(tree.processes().values())[rng.integers(6)]
             pause = float(rng.uniform(0, 4e-3))
+            below = psutil.Process(victim).children(recursive=True)
 
-            def strike_it(victim=victim, pause=pause):
+            def strike_it(victim=victim, pause=pause, below=below):
                 time.sleep(pause)
                 with contextlib.suppress(AssertionError):  # an orphan: the last death comes to it
                     strike(victim)
                 assert dies(victim)
+                assert all(dies(process.pid) for process in below), "or they would still count"
 
             def many(orch, _args, _config):
                 for _ in range(8):
