@@ -176,7 +176,7 @@ W_HOME = (
     W_AT + 4
 )  # number + 1 of the core it goes to if it shares another, 0: none; see `stay_apart`
 W_MOVED = W_AT + 5  # ns, when it went there last
-W_THREAD = W_AT + 6  # its thread, as the system numbers it
+W_THREAD = W_AT + 6  # its thread, as the system numbers it; 0: leave to the system where it runs
 W_ENDED = 3 * LINE  # of each frame; answers given in it, ever, << 2 | how the last task ended
 ENDED_WELL, ENDED_BADLY, ENDED_NOT = range(3)
 W_CACHE = 4 * LINE  # digest cache: DIGEST_CACHE entries

@@ -164,7 +164,7 @@ def wake_elsewhere(mem, w):
     Effects  W_KEPT_OFF
     Rule     SPEED-WAIT-14
     """
-    core, thread = core_here(), int(mem[w + L.W_THREAD])  # 0 would be this one
+    core, thread = core_here(), int(mem[w + L.W_THREAD])
     if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and keep_off_core(thread, core):
         store(mem, w + L.W_KEPT_OFF, core + 1)
     futex_wake(mem, served(mem, w))
@@ -332,6 +332,8 @@ def stay_apart(mem, worker):
     Rule     SPEED-WAIT-13, -14
     """
     w = worker_at(mem, worker)
+    if mem[w + L.W_THREAD] == 0:
+        return
     kept_off = load(mem, w + L.W_KEPT_OFF)
     if kept_off != 0:
         store(mem, w + L.W_KEPT_OFF, 0)

@@ -427,6 +427,8 @@ class SimplerRef:
         with self._kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
+            if self._kind is Again:
+                job.run()  # records it
             yield job
 
 
