@@ -74,6 +74,11 @@ FIGURES: dict[str, Figure] = {
     "submit_compiled_3": Figure(
         "compiled", "submit from compiled orchestration, three tensors", target=0.15
     ),
+    # kernels only, no other core
+    "alone_submit_1": Figure("one thread", "submit kernel, one tensor"),
+    "alone_pass_1": Figure("one thread", "wire, dispatch, collect, one tensor"),
+    "alone_submit_3": Figure("one thread", "submit kernel, three tensors"),
+    "alone_pass_3": Figure("one thread", "wire, dispatch, collect, three tensors"),
     # time of Worker.run, divided by its tasks
     "chain_1": Figure("run", "chain of dependent tasks, 1 worker", target=2.0, original=12.7),
     "chain_2": Figure("run", "chain of dependent tasks, 2 workers", target=2.0, original=12.7),

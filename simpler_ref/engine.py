@@ -82,6 +82,7 @@ class Engine:
             yield_ns=yield_ns,
             hold_ns=hold_ns,
             nap_ns=nap_ns,
+            cores=self.placement.cores.available,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )

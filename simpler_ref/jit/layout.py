@@ -281,6 +281,7 @@ ORCH_PATIENCE = ORCH_PASSES + 2  # how long it spins before it offers its core, 
 NAP_NS = (
     ORCH_PASSES + 3
 )  # a nap must last so long to be worth it; 0: no naps; written before the fork
+CORES = ORCH_PASSES + 6  # threads that can run at a time; written before the fork
 NAPS_OFF = ORCH_PASSES + 4  # so many occasions for a nap are left out, since one was too short
 NAPS_PENALTY = ORCH_PASSES + 5  # what NAPS_OFF becomes the next time
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
@@ -512,6 +513,7 @@ def initialise(
     yield_ns: int,
     hold_ns: int,
     nap_ns: int,
+    cores: int,
     park_ns: int,
     stuck_ns: int,
 ) -> None:
@@ -525,5 +527,6 @@ def initialise(
     mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns
     mem[NAP_NS] = nap_ns
+    mem[CORES] = cores
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

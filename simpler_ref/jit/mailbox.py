@@ -165,9 +165,20 @@ def wake_elsewhere(mem, w):
     Rule     SPEED-WAIT-14
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
-    if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and keep_off_core(thread, core):
-        store(mem, w + L.W_KEPT_OFF, core + 1)
+    if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):
+        if keep_off_core(thread, core):
+            store(mem, w + L.W_KEPT_OFF, core + 1)
     futex_wake(mem, served(mem, w))
+
+
+@kernel
+def has_free_core(mem, w):
+    """Say whether there is a core for a worker besides those of the Orch thread and the other workers."""
+    free = mem[L.CORES] - 1
+    for other in range(mem[L.WORKERS]):
+        o = worker_at(mem, other)
+        free -= o != w and load(mem, o + L.W_PARKED) == 0
+    return free > 0
 
 
 @kernel
@@ -325,8 +336,8 @@ def stay_apart(mem, worker):
     """Run on another core than those who want this one, if the system has not seen to that (worker side).
 
     Threads that are woken while a third one is at work may come to share a core, and the system leaves
-    them there even beside a core that is idle. Who submits offers his core to nobody: workers share
-    another one meanwhile. When he waits, each worker has a core of its own to go to.
+    them there even beside a core that is idle. Who submits offers his core to nobody, so a worker
+    leaves it if there is another one free. When he waits, each worker has a core of its own to go to.
 
     Effects  W_CORE, W_MOVED; ends what `wake_elsewhere` has begun
     Rule     SPEED-WAIT-13, -14
@@ -343,7 +354,7 @@ def stay_apart(mem, worker):
         store(mem, w + L.W_CORE, core + 1)
     submits = load(mem, L.ORCH_CORE)
     if submits == core + 1:
-        if may_move(mem, w) and keep_off_core(0, core):
+        if has_free_core(mem, w) and may_move(mem, w) and keep_off_core(0, core):
             let_on_core(core)
     elif submits == 0 and mem[w + L.W_HOME] > 0 and mem[w + L.W_HOME] != core + 1:
         if shares_core(mem, worker, core) and may_move(mem, w):

@@ -245,6 +245,7 @@ class Sharing:
         self.mem[self.me + L.W_THREAD] = threading.get_native_id()
         self.mem[self.other + L.W_CORE] = self.here + 1
         self.mem[L.ORCH_CORE] = 0
+        self.mem[L.CORES] = 3  # so that there is one for each of the workers and the Orch thread
 
     def looks(self):
         """Let it look around on one core; return whether it wanted to go."""
@@ -316,6 +317,19 @@ def test_a_worker_leaves_the_core_on_which_the_orch_thread_submits(sharing):
     sharing.mem[sharing.me + L.W_HOME] = 0
     sharing.mem[sharing.other + L.W_CORE] = 0
     wait_until(lambda: sharing.goes() != sharing.here)
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores):
+    sharing.mem[L.CORES] = 2
+    sharing.mem[L.ORCH_CORE] = sharing.here + 1
+    for parked in (0, 1):
+        sharing.mem[sharing.other + L.W_PARKED] = parked
+        assert sharing.looks() == parked
+        os.sched_setaffinity(0, cores)
+        sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+        kept_off = sharing.mem[sharing.me + L.W_KEPT_OFF] != 0
+        assert kept_off == parked == (os.sched_getaffinity(0) != cores)
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
