@@ -501,10 +501,10 @@ def serve_mailbox(
             if not in_thread:
                 populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
-            if not in_thread:  # threads of one process take turns anyway, best on one core
+            if not in_thread:  # threads of one process take turns at the interpreter's lock
+                home = engine.placement.home_of(worker)
+                engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
                 engine.mem[desk.start + L.W_THREAD] = threading.get_native_id()
-            home = engine.placement.home_of(worker)
-            engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
         except BaseException as exception:
             write_error(desk.box(0), desk.trace(0), exception)
             raise

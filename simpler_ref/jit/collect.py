@@ -59,16 +59,7 @@ def collect_from(mem, worker, w):
             break
         if outcome != L.SUCCESS and started:
             record_error(mem, L.TASK_FAILURE, slot, worker, 0)
-        box = frame + L.W_MAILBOX
-        for line in (
-            L.MAIL_STATE,
-            L.MAIL_COUNTS,
-            L.MAIL_COUNTS + L.LINE,
-            L.MAIL_COUNTS + 2 * L.LINE,
-        ):  # it will be filled again soon
-            prefetch_to_write(mem, box + line)
-        prefetch_to_write(mem, frame + L.W_WAITS)
-        prefetch_to_write(mem, w + frame_after(mem, frame - w) + L.W_MAILBOX + L.MAIL_STATE)
+        fetch_lines(mem, w, frame)
         vacate(mem, w)
         moved += 1
         if mem[frame + L.W_WAITS] != 0 and not started:
@@ -76,6 +67,17 @@ def collect_from(mem, worker, w):
         else:
             finish(mem, slot, outcome != L.SUCCESS)
     return moved
+
+
+@inlined
+def fetch_lines(mem, w, frame):
+    """Ask for the lines of a frame that will be filled again soon, and for the state of the next one."""
+    box = frame + L.W_MAILBOX
+    prefetch_to_write(mem, frame + L.W_WAITS)
+    prefetch_to_write(mem, box + L.MAIL_STATE)
+    for line in range(3):
+        prefetch_to_write(mem, box + L.MAIL_COUNTS + line * L.LINE)
+    prefetch_to_write(mem, w + frame_after(mem, frame - w) + L.W_MAILBOX + L.MAIL_STATE)
 
 
 @kernel

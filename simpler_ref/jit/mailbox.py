@@ -165,6 +165,8 @@ def wake_elsewhere(mem, w):
     Rule     SPEED-WAIT-14
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
+    if load(mem, w + L.W_DEATH) != 0:
+        thread = 0  # its number may be somebody else's by now
     if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):
         if keep_off_core(thread, core):
             store(mem, w + L.W_KEPT_OFF, core + 1)

@@ -304,6 +304,7 @@ def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
 def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
     if submits:
         sharing.mem[L.ORCH_CORE] = sharing.here + 1
+    assert L.MOVE_NS == 1_000_000
     assert sharing.looks()
     soon = time.monotonic_ns() + 10**9
     sharing.mem[sharing.me + L.W_MOVED] = soon
@@ -348,6 +349,14 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
         assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
     assert woken_from == [sharing.here, sharing.home]
     sharing.driver.x.stay_apart(sharing.mem, 0)
+    assert os.sched_getaffinity(0) == cores
+    assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_the_number_of_a_dead_worker_is_left_alone(sharing, cores):
+    sharing.mem[sharing.me + L.W_DEATH] = L.DEATH_BIAS - signal.SIGKILL
+    sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
@@ -418,27 +427,20 @@ def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypat
 
 @pytest.mark.spec("SPEED-WAIT-13")
 @pytest.mark.parametrize("mode", ["process", "thread"])
-def test_each_worker_has_the_core_that_pinning_would_give_it(mode):
+def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
     cores = find_cores().mask
     with Worker(3, num_sub_workers=len(cores) + 1, child_mode=mode) as w:
         w.start()
-        mem, placed = w._runtime.engine.mem, w.placement()
-        first = int(mem[L.A_WORKERS])
-        homes = [
-            int(mem[first + worker * int(mem[L.WORKER_STRIDE]) + L.W_HOME]) - 1
-            for worker in range(len(cores) + 1)
-        ]
-        assert homes == [*cores[1:], cores[0], -1]
-        assert [seat.core for seat in placed.seats] == [None] * len(homes), "they are not pinned"
-        threads = [
-            int(mem[first + worker * int(mem[L.WORKER_STRIDE]) + L.W_THREAD])
-            for worker in range(len(cores) + 1)
-        ]
+        mem = w._runtime.engine.mem
+        blocks = int(mem[L.A_WORKERS]) + int(mem[L.WORKER_STRIDE]) * np.arange(len(cores) + 1)
+        homes, threads = mem[blocks + L.W_HOME] - 1, mem[blocks + L.W_THREAD]
+        assert {seat.core for seat in w.placement().seats} == {None}, "they are not pinned"
         if mode == "process":
-            assert threads == w.worker_pids()
+            assert homes.tolist() == [*cores[1:], cores[0], -1]
+            assert threads.tolist() == w.worker_pids()
             assert all(os.sched_getaffinity(pid) == set(cores) for pid in w.worker_pids())
         else:
-            assert not any(threads), "threads of one process take turns anyway"
+            assert not threads.any(), "threads of one process take turns anyway"
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
