@@ -21,7 +21,7 @@ from .catalogue import (
     Target,
     Touching,
 )
-from .measure import Around, Effort, Taken
+from .measure import MOST_STOLEN, Around, Effort, Taken
 
 SCALE = {"µs": 1e6, "ms": 1e3}
 Report = dict[str, Any]
@@ -50,6 +50,7 @@ def make_report(taken: Mapping[str, Taken], around: Around, effort: Effort) -> R
         "quick": effort.quick,
         "floor_us": {"median": ground.median, "spread": ground.spread},
         "others": summarise(around.others or [0.0]).median,
+        "stolen": summarise([s for one in taken.values() for s in one.stolen] or [0.0]).median,
         "titles": TITLES,
         "units": UNITS,
         "peers": {},
@@ -191,6 +192,11 @@ def lines_of(report: Report) -> list[str]:
         lines.insert(
             -2,
             f"Other programs used {report['others']:.0%} of the cores: do not trust these figures.",
+        )
+    if report["stolen"] > MOST_STOLEN:
+        lines.insert(
+            -2,
+            f"The host kept {report['stolen']:.0%} of the cores to itself: do not trust these figures.",
         )
     for one in report["peers"].values():
         lines.append(f"  {one['title']}: {one_line(one)}")

@@ -34,6 +34,7 @@ def figures(page):
             "machine": {"cpu": "a processor", "cores": 2, "system": "Linux 6.1"},
             "floor_us": {"median": 0.1, "spread": 0.01},
             "others": 0.01,
+            "stolen": 0.01,
             "titles": {
                 "chain": "chain",
                 "tree": "tree reduction",
@@ -144,6 +145,11 @@ def test_the_page_says_so_if_other_programs_were_busy(figures):
     assert "do not trust" not in figures.setting()
     figures.report["others"] = 0.4
     assert "Other programs used 40% of the cores" in figures.setting()
+
+
+def test_the_page_says_so_if_the_host_kept_the_cores_to_itself(figures):
+    figures.report["stolen"] = 0.4
+    assert "The host kept 40% of the cores to itself: do not trust" in figures.setting()
 
 
 def test_every_part_of_the_page_can_be_made_from_the_saved_figures_which_were_taken_in_full(page):

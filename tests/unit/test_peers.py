@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -246,6 +247,41 @@ def test_a_peer_that_fails_once_has_no_figure_and_is_not_asked_again(tmp_path):
     assert answers.asked == []
 
 
+@pytest.mark.parametrize(
+    ("shares", "kept", "stolen"),
+    [
+        ([0.01], 1.0, 0.01),
+        ([0.2, 0.02], 2.0, 0.02),
+        ([0.5, 0.1, 0.2, 0.3], 2.0, 0.1),
+        ([0.0, 0.0], 1.0, 0.0),
+    ],
+)
+def test_a_figure_is_taken_again_while_the_host_takes_the_cores_away(
+    monkeypatch, shares, kept, stolen
+):
+    at, values = [0.0, 0.0], []
+
+    def value():
+        values.append(len(values) + 1.0)
+        at[0] += shares[len(values) - 1]
+        at[1] += 1 - shares[len(values) - 1]
+        return values[-1]
+
+    times = namedtuple("times", ["steal", "user"])
+    monkeypatch.setattr(measure.psutil, "cpu_times", lambda: times(*at))
+    one = measure.Taken()
+    one.add_quietest("chain", 4, value)
+    assert one.values == {"chain": [kept]}
+    assert one.stolen == [pytest.approx(stolen)]
+
+
+def test_what_takes_long_is_taken_once(visit, monkeypatch):
+    monkeypatch.setattr(measure, "stolen_share", lambda before, after: 0.5)
+    assert len(visit(1.0, "chain")[1]) == 1
+    asked = visit(1e-6, "chain")[1]
+    assert sum("repeats=5" in one for one in asked) == measure.FULL.attempts
+
+
 def test_one_process_has_no_metg(visit):
     assert visit(1e-6, "metg_8", peer="plain")[0].words == {"metg_8": "n/a: no workers"}
 
@@ -289,6 +325,15 @@ def test_a_restless_machine_is_mentioned():
     ]
     assert "do not trust" not in said[0]
     assert "Other programs used 40% of the cores: do not trust these figures." in said[1]
+
+
+def test_a_host_that_keeps_the_cores_is_mentioned():
+    said = []
+    for share in (0.01, 0.2):
+        one = measure.Taken(stolen=[share])
+        made = report.make_report({"own": one}, measure.Around([1e-7]), measure.FULL)
+        said.append("The host kept 20% of the cores to itself" in "\n".join(report.lines_of(made)))
+    assert said == [False, True]
 
 
 def test_a_larger_random_graph_is_not_tried_after_a_smaller_one_was_too_much(visit):
