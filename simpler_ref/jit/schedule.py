@@ -251,18 +251,17 @@ def help_scheduler(mem, live, taken, slice_ns):
         moved = orch_pass(mem)
         if mem[L.LIVE] <= live:
             return L.OK
-        if taken >= 0 and (moved > 0 or load(mem, L.RUN_ERROR) != 0):
-            return L.OK
-        if taken >= 0 and load(mem, L.WIRING_TAKEN) != taken:
+        if taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken):
             return L.OK
         now = now_ns()
         if now - start > slice_ns:
             return L.TIMED_OUT
         if moved > 0:
             quiet_since = 0
-            if mem[L.NAPS_OFF] != 0:
-                mem[L.NAPS_OFF] -= 1
-            elif take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
+            naps = may_nap(mem)
+            if taken >= 0 and not naps:
+                return L.OK
+            if naps and take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
                 return L.INTERRUPTED
             continue
         if quiet_since == 0:
@@ -295,6 +294,18 @@ def help_scheduler(mem, live, taken, slice_ns):
 
 
 @kernel
+def may_nap(mem):
+    """Say whether the Orch thread may sleep although something has moved: nobody needs it for now.
+
+    Effects  NAPS_OFF
+    """
+    if mem[L.NAPS_OFF] != 0:
+        mem[L.NAPS_OFF] -= 1
+        return False
+    return enough_to_do(mem)
+
+
+@kernel
 def enough_to_do(mem):
     """Say whether every worker has more than a reserve of tasks, so that nobody waits for a pass."""
     if mem[L.NAP_NS] == 0 or mem[L.DEPTH] == 1 or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
@@ -313,8 +324,6 @@ def take_nap(mem, longest):
 
     Returns  what `futex_wait` says, or OK without a nap
     """
-    if not enough_to_do(mem):
-        return L.OK
     watch_groups(mem)
     store(mem, L.PARK_ORCH, L.NAPPING)
     fence()

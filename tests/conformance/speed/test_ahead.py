@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -410,7 +411,10 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes
     driver.settle()
     assert driver.all_given(1) == slots
     driver.mem[L.SPIN_NS] = 10**6
+    begin = time.monotonic_ns()
     assert driver.x.receive(driver.mem, 1) == L.PARK
+    assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, "four times for the task, once for the next"
+    assert L.AHEAD_PATIENCE == 4
     assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.GIVEN_BACK)
     assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.GIVEN_BACK)
     driver.settle()
@@ -610,6 +614,36 @@ def test_a_napping_orch_thread_is_woken_when_a_worker_runs_low_fails_or_dies(mak
                 driver.x.announce_end(driver.mem, worker, L.SUCCESS)
         driver.k.report_death(driver.mem, 0, -9)  # wakes it from whatever sleep
         assert drained.result(DEADLINE_S) == L.OK
+
+
+@pytest.mark.spec("SPEED-AHEAD-9", "ORCH-BACK-1")
+def test_a_submit_that_waits_for_room_goes_on_when_a_worker_runs_low(make):
+    driver = supplied(make, 4)
+    taken = int(driver.mem[L.WIRING_TAKEN])
+    driver.post_done(0)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(driver.k.help_scheduler, driver.mem, -1, taken, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.NAPPING)
+        assert len(driver.all_given(0)) == 3, "there is room"
+        driver.post_done(0)
+        driver.x.announce_done(driver.mem)
+        assert waits.result(DEADLINE_S) == L.OK
+    assert len(driver.all_given(0)) == 2
+
+
+@pytest.mark.spec("SPEED-AHEAD-9", "ORCH-BACK-1")
+@pytest.mark.parametrize("why", ["no naps", "naps are left out", "it failed"])
+def test_else_it_goes_on_as_soon_as_there_is_room(make, why):
+    driver = supplied(make, 4)
+    taken = int(driver.mem[L.WIRING_TAKEN])
+    if why == "no naps":
+        driver.mem[L.NAP_NS] = 0
+    elif why == "naps are left out":
+        driver.mem[L.NAPS_OFF] = 2
+    driver.post_done(0, ValueError("no") if why == "it failed" else None)
+    assert driver.k.help_scheduler(driver.mem, -1, taken, NEVER_NS) == L.OK
+    assert len(driver.all_given(0)) == 3
+    assert driver.mem[L.NAPS_OFF] == (why == "naps are left out")
 
 
 @pytest.mark.spec("SPEED-AHEAD-9")
