@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .callable_identity import CallableHandle
 from .children import WorkerKind
+from .columns import Rows
 from .errors import (
     CallableError,
     ControlError,
@@ -56,6 +57,7 @@ __all__ = [
     "Orchestrator",
     "RemoteTraceback",
     "RingFullError",
+    "Rows",
     "RunTiming",
     "TaskArgs",
     "TaskError",

@@ -28,6 +28,23 @@ from .task_interface import (
 )
 
 
+class Rows(NamedTuple):
+    """Rows of an array in any order, each as often as wanted: a column of tensors for `submit_sub_many`.
+
+    Rule     SPEED-MANY-2
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        An array in shared memory; its rows must be contiguous.
+    index : numpy.ndarray or list
+        For each task the number of the row that is its tensor, from 0; an integer dtype.
+    """
+
+    array: Array
+    index: Any
+
+
 class _Agreed:
     """The number of tasks, on which all columns agree."""
 
@@ -177,7 +194,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors: an array with a row for each task, a list, or one tensor for all.
+    """Read a column of tensors: rows of an array, a list, or one tensor for all.
 
     Rule     SPEED-MANY-2
     """
@@ -185,7 +202,9 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         words = np.frombuffer(column._wire, np.int64)
         return _Tensors(words[0], words[1:].copy())
     if isinstance(column, np.ndarray):
-        return _rows(name, column, agreed)
+        return _rows(name, column, np.arange(len(column)) if column.ndim else None, agreed)
+    if isinstance(column, Rows):
+        return _rows(name, column.array, _row_numbers(name, *column), agreed)
     if isinstance(column, (list, tuple)):
         agreed.on(name, len(column))
         wires = []
@@ -197,19 +216,33 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         table = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.TENSOR_WORDS)
         return _Tensors(table[:, 0], table[:, 1:].copy())
     raise TypeError(
-        f"{name} is a {type(column).__name__}; give an array with a row for each task, a list of "
-        "tensors, or one ContinuousTensor for all tasks"
+        f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, a list "
+        "of tensors, or one ContinuousTensor for all tasks"
     )
 
 
-def _rows(name: str, array: Array, agreed: _Agreed) -> _Tensors:
-    """Read an array whose first axis is the task."""
-    if array.ndim == 0:
+def _row_numbers(name: str, array: Any, index: Any) -> Array:
+    """Return which rows of an array `Rows` names."""
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise TypeError(f"{name}: Rows takes an array with an axis of rows, not {array!r}")
+    numbers = np.asarray(index)
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
+        raise TypeError(f"{name}: the index of Rows must be one-dimensional and of integers")
+    outside = numbers[(numbers < 0) | (numbers >= len(array))]
+    if len(outside):
+        raise ValueError(
+            f"{name}: the index of Rows names row {outside[0]}, the array has rows 0 to {len(array) - 1}"
+        )
+    return numbers.astype(np.int64)
+
+
+def _rows(name: str, array: Array, index: Array | None, agreed: _Agreed) -> _Tensors:
+    """Read rows of an array, one for each task."""
+    if index is None:
         raise ValueError(
             f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
         )
-    count, stride = len(array), array.strides[0]
-    agreed.on(name, count)
+    agreed.on(name, len(index))
     if not array[:1].flags.c_contiguous:
         raise ValueError(
             f"{name}: the tensors of its tasks, of shape {array.shape[1:]} and strides "
@@ -217,17 +250,15 @@ def _rows(name: str, array: Array, agreed: _Agreed) -> _Tensors:
         )
     try:
         tensor = ContinuousTensor(array.ctypes.data, array.shape[1:], to_dtype(array.dtype))
-        if count:
-            ends = tensor.data, tensor.data + stride * (count - 1)
-            require_visible_now([(min(ends), max(ends) - min(ends) + tensor.nbytes())])
+        index *= array.strides[0]
+        index += tensor.data
+        if len(index):
+            start, end = int(index.min()), int(index.max()) + tensor.nbytes()
+            require_visible_now([(start, end - start)])
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
-    words = np.frombuffer(tensor._wire, np.int64)
     keep_alive(array)
-    data = np.arange(count)
-    data *= stride
-    data += words[0]
-    return _Tensors(data, words[1:].copy())
+    return _Tensors(index, np.frombuffer(tensor._wire, np.int64)[1:].copy())
 
 
 def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:

@@ -351,8 +351,9 @@ class Orchestrator:
             The callable of all of them.
         tensors : list
             A column for each tensor that a task has. A column is a numpy array in shared memory whose
-            row ``i`` (which must be contiguous) is the tensor of task ``i``; or a list of tensors or
-            arrays, one for each task; or one `ContinuousTensor`, the same for all.
+            row ``i`` (which must be contiguous) is the tensor of task ``i``; or `Rows`, which names the
+            row of each task; or a list of tensors or arrays, one for each task; or one
+            `ContinuousTensor`, the same for all.
         tags : list
             For each column its tag, or a list with one for each task.
         scalars : numpy.ndarray or list, optional

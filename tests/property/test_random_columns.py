@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, TensorArgType, Worker
+from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, TensorArgType, Worker
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import make_tensor, to_dtype
 
@@ -32,11 +32,17 @@ DTYPES = [np.uint8, np.int16, np.uint32, np.int64, np.uint64, np.float32, np.flo
 @st.composite
 def tensor_columns(draw, count):
     """Draw a column of tensors, and the same as a list of what the loop is given."""
-    kind = draw(st.sampled_from(["rows", "list", "one", "outputs", "broadcast"]))
+    kind = draw(st.sampled_from(["rows", "named", "list", "one", "outputs", "broadcast"]))
     first, step = draw(st.integers(0, 4)), draw(st.sampled_from([1, 2, -1]))
     if kind == "rows":
         array = BLOCKS.view(draw(st.sampled_from(ELEMENTS)))[first:][::step][:count]
         return array, [make_tensor_of(row) for row in array]
+    if kind == "named":
+        array = BLOCKS.view(draw(st.sampled_from(ELEMENTS)))[first:][::step]
+        rows = st.integers(0, len(array) - 1)
+        index = draw(st.lists(rows, min_size=count, max_size=count))
+        named = np.array(index, draw(st.sampled_from([np.int64, np.uint8]))) if index else index
+        return Rows(array, named), [make_tensor_of(array[i]) for i in index]
     if kind == "broadcast":
         array = np.broadcast_to(BLOCKS[first], (count, 1024))
         return array, [make_tensor_of(row) for row in array]

@@ -21,6 +21,7 @@ from numba import float64, int64, njit
 from serve import DEPTH, WORKERS, Job, UnsupportedError, require_short, serve, versions
 
 from simpler_ref import (
+    Rows,
     TaskArgs,
     Worker,
     __version__,
@@ -264,10 +265,13 @@ def many_in_a_chain(orch, args, config):
 
 
 def many_in_rows(orch, args, config):
-    """Submit a stencil; `columns` are the tensors of two steps, and stand for all others."""
-    handle, columns, width, steps, spins = args
-    columns = [column * (steps // 2) + column[: steps % 2 * width] for column in columns]
-    tags = [T.INPUT] * (len(columns) - 1) + [T.OUTPUT_EXISTING]
+    """Submit a stencil: what is left and right of a cell, round the edge, in two rows by turns."""
+    handle, cells, shifts, width, steps, spins = args
+    step, cell = np.divmod(np.arange(steps * width), width)
+    new, old = step % 2 * width, (step + 1) % 2 * width
+    columns = [Rows(cells, old + (cell + shift) % width) for shift in shifts]
+    columns.append(Rows(cells, new + cell))
+    tags = [T.INPUT] * len(shifts) + [T.OUTPUT_EXISTING]
     orch.submit_sub_many(handle, columns, tags, [spins])
 
 
@@ -281,9 +285,9 @@ def many_in_a_tree(orch, args, config):
 
 
 def many_of_three(orch, args, config):
-    handle, tensors, n = args
-    shifted = [tensors[i:] + tensors[:i] for i in range(3)]
-    columns = [(one * (n // BUFFERS + 1))[:n] for one in shifted]
+    handle, cells, n = args
+    first = np.arange(n)
+    columns = [Rows(cells, (first + shift) % BUFFERS) for shift in range(3)]
     orch.submit_sub_many(handle, columns, [T.INPUT, T.INPUT, T.OUTPUT_EXISTING])
 
 
@@ -379,14 +383,9 @@ def stencil_job(worker: Worker, many: bool, width: int, steps: int, spins: int) 
     last = (1 - steps & 1) * width
     combine_row = worker.register(combine if width > 2 else combine_two)
     if many:
-        tensors = [make_tensor(cells[i : i + 1]) for i in range(2 * width)]
-        rows = tensors[:width], tensors[width:]
         shifts = (-1, 0, 1) if width > 2 else (-1, 0)
-        columns = [
-            [rows[1 - new][(i + s) % width] for new in (0, 1) for i in range(width)] for s in shifts
-        ]
-        columns.append(tensors)
-        run = running(worker, many_in_rows, (combine_row, columns, width, steps, spins))
+        rows = cells.reshape(-1, 1)
+        run = running(worker, many_in_rows, (combine_row, rows, shifts, width, steps, spins))
     elif width > 2:
         run = running(worker, stencil, (combine_row, cells, width, steps, spins))
     else:
@@ -427,14 +426,13 @@ def random_job(worker: Worker, many: bool, path: str, tasks: int | None = None) 
 def submit_job(worker: Worker, many: bool, n: int) -> Job:
     cells = cells_of(worker, BUFFERS)
     handle = worker.register(add_and_one)
-    tensors = [make_tensor(cells[i : i + 1]) for i in range(BUFFERS)]
     spent = 0.0
 
     def orchestrate(orch, args, config):
         nonlocal spent
         start = time.perf_counter()
         if many:
-            many_of_three(orch, (handle, tensors, n), config)
+            many_of_three(orch, (handle, cells.reshape(-1, 1), n), config)
         else:
             three(orch, (handle, cells, n), config)
         spent = time.perf_counter() - start

@@ -20,7 +20,7 @@ import dags
 from dags import Dag
 
 WORKERS = 2
-DEPTH = 16
+DEPTH = 32
 """Tasks that may wait at a worker of `simpler_ref`."""
 
 

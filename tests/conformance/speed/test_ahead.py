@@ -413,7 +413,9 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes
     driver.mem[L.SPIN_NS] = 10**6
     begin = time.monotonic_ns()
     assert driver.x.receive(driver.mem, 1) == L.PARK
-    assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, "four times for the task, once for the next"
+    assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, (
+        "four times for the task, once for the next"
+    )
     assert L.AHEAD_PATIENCE == 4
     assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.GIVEN_BACK)
     assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.GIVEN_BACK)

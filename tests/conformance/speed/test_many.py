@@ -11,6 +11,7 @@ from simpler_ref import (
     ContinuousTensor,
     DataType,
     RingFullError,
+    Rows,
     TaskArgs,
     TaskError,
     Worker,
@@ -115,6 +116,19 @@ def test_rows_of_an_array_a_list_and_one_tensor_for_all(hand):
         [address[6], address[5], address[7]],
         [address[5], address[4], address[7]],
     ]
+
+
+@pytest.mark.spec("SPEED-MANY-2")
+@pytest.mark.parametrize("kind", [list, np.array, lambda index: np.array(index, np.uint8)])
+def test_rows_of_an_array_are_named_in_any_order_and_as_often_as_wanted(hand, kind):
+    index = kind([3, 0, 3, 7])
+    got = hand.orch.submit_sub_many(hand.sub, [Rows(hand.block, index)], [T.INOUT])
+    assert got.tolist() == [[hand.block[i].ctypes.data] for i in (3, 0, 3, 7)]
+    assert int(hand.mem[L.EDGE_COUNT]) == 1
+    assert list(index) == [3, 0, 3, 7], "nothing is written to it"
+    assert hand.orch.submit_sub_many(hand.sub, [Rows(hand.block, [])], [T.INOUT]).shape == (0, 1)
+    other = hand.orch.submit_sub_many(hand.sub, [Rows(hand.block[::-2], [0, 1])], [T.INPUT])
+    assert other.tolist() == [[hand.block[i].ctypes.data] for i in (7, 5)]
 
 
 @pytest.mark.spec("SPEED-MANY-2")
@@ -234,6 +248,38 @@ WRONG = {
     "private memory in a list": (
         lambda b: {"tensors": [[b[0], np.zeros(2, np.float32)]], "tags": [T.INPUT]},
         r"tensors\[0\]\[1\].*cannot see",
+    ),
+    "a row that is not there": (
+        lambda b: {"tensors": [b, Rows(b, [0, 8] * 4)], "tags": [T.INPUT] * 2},
+        r"tensors\[1\].*names row 8, the array has rows 0 to 7",
+    ),
+    "a row counted from the end": (
+        lambda b: {"tensors": [Rows(b, np.array([1, -1]))], "tags": [T.INPUT]},
+        r"tensors\[0\].*names row -1",
+    ),
+    "rows with gaps that are named": (
+        lambda b: {"tensors": [Rows(b[:, :, 0], [1])], "tags": [T.INPUT]},
+        r"tensors\[0\].*not contiguous",
+    ),
+    "rows of private memory": (
+        lambda b: {"tensors": [Rows(np.zeros((8, 2), np.float32), [1, 2])], "tags": [T.INPUT]},
+        r"tensors\[0\].*cannot see",
+    ),
+    "other than whole numbers of rows": (
+        lambda b: {"tensors": [Rows(b, [0.5])], "tags": [T.INPUT]},
+        r"tensors\[0\].*integers",
+    ),
+    "rows by two numbers": (
+        lambda b: {"tensors": [Rows(b, np.zeros((2, 2), int))], "tags": [T.INPUT]},
+        r"tensors\[0\].*one-dimensional",
+    ),
+    "rows of a list": (
+        lambda b: {"tensors": [Rows([b[0]], [0])], "tags": [T.INPUT]},
+        r"tensors\[0\].*Rows takes an array",
+    ),
+    "another number of rows": (
+        lambda b: {"tensors": [b, Rows(b, [0, 1])], "tags": [T.INPUT] * 2},
+        r"tensors\[1\] has an entry for each of 2 tasks",
     ),
     "an element type that cannot travel": (
         lambda b: {"tensors": [b.view(np.complex64)], "tags": [T.INPUT]},
