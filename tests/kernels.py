@@ -241,8 +241,8 @@ def pass_after_submit(mem):
 
 
 @entry(WORDS, INT)
-def pass_in_bulk(mem, kind):
-    schedule.pass_in_bulk(mem, kind)
+def pass_in_bulk(mem, slot):
+    schedule.pass_in_bulk(mem, slot)
     return L.OK
 
 

@@ -16,7 +16,7 @@ import re
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OrchestrationError
 from ..jit import layout as L
@@ -24,8 +24,36 @@ from ..jit.kernel import INTERPRETED
 from ..orchestrator import Orchestrator
 from ..task_interface import CallConfig
 
-Versions = dict[tuple[Any, ...], tuple[Any, list[int], Any]]
-"""Compiled forms of a function, by what is built into them: dispatcher, parameters, what is built in."""
+
+
+class Version(NamedTuple):
+    """A compiled form of a function."""
+
+    dispatcher: Any
+    """What numba has made: it compiles for each combination of types that arrives."""
+    parameters: list[int]
+    """Which of the names from around the function it takes as arguments."""
+    found: Any
+    """What those names meant, to be kept: what is built in is known by its id."""
+    entries: dict[Any, Callable[..., Any]]
+    """Its native code by the kinds of arguments: numba takes 50 µs to find it."""
+
+    def call(self, given: list[Any]) -> Any:
+        """Run it with values in the form that compiled code takes."""
+        from . import native
+
+        kinds = native.kind_of(tuple(given))
+        if kinds in self.entries:
+            return self.entries[kinds](*given)
+        result = self.dispatcher(*given)
+        code = native.code_for(self.dispatcher, given)
+        if kinds is not None and code is not None:
+            self.entries[kinds] = code
+        return result
+
+
+Versions = dict[tuple[Any, ...], Version]
+"""Compiled forms of a function, by what is built into them."""
 _versions: dict[tuple[types.CodeType, int], Versions] = {}
 """Those of all functions: one that is defined anew, as in a loop, is not compiled anew."""
 _lock = threading.Lock()
@@ -130,8 +158,8 @@ class Orchestration:
             boundary.calls.current = outer
             call.give_back()
 
-    def _version(self) -> tuple[Any, list[Any]]:
-        """Return the dispatcher for what the function takes from around it now, and its values.
+    def _version(self) -> tuple[Version, list[Any]]:
+        """Return the version for what the function takes from around it now, and its values.
 
         Rule     SPEED-ORCH-7, -11
         """
@@ -146,15 +174,15 @@ class Orchestration:
             if key not in self._versions:
                 made, parameters = self._source.build(found, native.REPLACED)
                 dispatcher: Any = native.compiler(made)  # type: ignore[no-untyped-call]
-                self._versions[key] = dispatcher, parameters, found
-            dispatcher, parameters, _ = self._versions[key]
-            return dispatcher, [found[i].thing for i in parameters]
+                self._versions[key] = Version(dispatcher, parameters, found, {})
+            version = self._versions[key]
+            return version, [found[i].thing for i in version.parameters]
 
-    def _run(self, dispatcher: Any, given: list[Any]) -> Any:
+    def _run(self, version: Version, given: list[Any]) -> Any:
         from numba.core.errors import NumbaError
 
         try:
-            return dispatcher(*given)
+            return version.call(given)
         except NumbaError as error:
             raise self._explain(error) from error
 

@@ -734,6 +734,32 @@ class Native:
         self.raw = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
 
 
+def kind_of(value):
+    """Return something that is equal for values of the same numba type, quickly; None if it is not known.
+
+    The type of a `Native` goes by its id: whoever keeps the code for it keeps the type.
+    """
+    kind = type(value)
+    if kind is Native:
+        return id(value.numba_type)
+    if kind is tuple:
+        kinds = tuple(map(kind_of, value))
+        return None if None in kinds else kinds
+    if kind is np.ndarray:
+        flags = value.flags
+        layout = flags.c_contiguous, flags.f_contiguous, flags.writeable
+        return value.dtype, value.ndim, layout
+    if kind is int:
+        return int if value.bit_length() < 64 else None
+    return kind if kind in (float, bool, str, type(None)) else None
+
+
+def code_for(dispatcher, given):
+    """Return the native code that a dispatcher runs with such values, or None if it converts some."""
+    found = dispatcher.overloads.get(tuple(map(numba.typeof, given)))
+    return None if found is None else found.entry_point
+
+
 @typeof_impl.register(Native)
 def _typeof(value, context):
     return value.numba_type

@@ -54,7 +54,7 @@ def submit_words(mem, callable_word, counts, members, words):
     """Submit a task, or a group, as compiled code does: one of many; see `submit_task`."""
     slot = submit.submit_task(mem, callable_word, counts, members, words)
     if slot >= 0:
-        schedule.pass_in_bulk(mem, callable_word >> L.WORD_KIND & 0xF)
+        schedule.pass_in_bulk(mem, slot)
     return slot
 
 

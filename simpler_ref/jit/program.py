@@ -134,7 +134,7 @@ def run_submit(mem, program, places, at, shift):
     outputs = int(program[at + L.OP_OUTPUTS])
     if outputs >= 0 and slot & L.AUTO_OUTPUT:
         note_outputs(mem, slot ^ L.AUTO_OUTPUT, words, places, outputs + shift)
-    pass_in_bulk(mem, word >> L.WORD_KIND & 0xF)
+    pass_in_bulk(mem, slot)
     return L.OK
 
 

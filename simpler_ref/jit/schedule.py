@@ -36,7 +36,8 @@ from .mailbox import (
 )
 from .queues import has_ahead, pop_wiring, ready_empty, take_consumed
 from .ring import reset_to_empty
-from .submit import reclaim
+from .slots import kind_of
+from .submit import edges_at, reclaim
 from .tensormap import reset as reset_map
 
 
@@ -162,7 +163,7 @@ def pass_after_submit(mem):
 
 
 @kernel
-def pass_in_bulk(mem, kind):
+def pass_in_bulk(mem, slot):
     """What the Orch thread does for the Scheduler after a submit that is one of many.
 
     A pass costs more than a submit. It is run when it would give a worker something to do: when a
@@ -174,20 +175,45 @@ def pass_in_bulk(mem, kind):
              entry in the wiring queue, or this sees the worker that it has taken the task off
     Rule     SPEED-MANY-8
     """
+    slot &= ~L.AUTO_OUTPUT
     if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
         fence()
-        if not is_anybody_free(mem, kind, mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0):
+        look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
+        if not needs_tasks(mem, kind_of(mem, slot), look, has_to_wait(mem, slot)):
             return
     pass_after_submit(mem)
 
 
 @kernel
-def is_anybody_free(mem, kind, look):
-    """Say whether a worker of a pool has no task; or, if they are to be looked at, runs low."""
+def needs_tasks(mem, kind, look, may_sleep):
+    """Say whether a worker of a pool has no task; or, if they are to be looked at, runs low.
+
+    Those that sleep may go on to if `may_sleep`, as long as others are at work.
+    """
+    asleep, at_work = False, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if load(mem, w + L.W_GIVEN) == 0 or (look and not has_reserve(mem, w)):
-            return True
+        if load(mem, w + L.W_GIVEN) == 0:
+            if not may_sleep or load(mem, w + L.W_PARKED) == 0:
+                return True
+            asleep = True
+        else:
+            if look and not has_reserve(mem, w):
+                return True
+            at_work = True
+    return asleep and not at_work
+
+
+@kernel
+def has_to_wait(mem, slot):
+    """Say whether a task that was just submitted waits for another that is not done."""
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+        if mem[edge + L.EDGE_CONSUMER] != L.NONE:
+            state = load(mem, int(mem[edge + L.EDGE_PRODUCER]) + L.S_STATE)
+            if state < L.COMPLETED:
+                return True
+        edge += L.EDGE_WORDS
     return False
 
 

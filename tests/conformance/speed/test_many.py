@@ -21,7 +21,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import READY, RUNNING, Driver, Gate, Struck, reads, struck_after, wait_until
+from tests.support import READY, RUNNING, Driver, Gate, Struck, reads, struck_after, wait_until, writes
 
 KIB = 1024
 
@@ -463,7 +463,7 @@ def test_signals_are_seen_during_the_call(window):
 @pytest.mark.spec("SPEED-MANY-8")
 def test_a_task_for_a_worker_without_one_is_placed_at_once(driver):
     slots = [driver.submit() for _ in range(2)]
-    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    driver.x.pass_in_bulk(driver.mem, slots[-1])
     assert [driver.state(slot) for slot in slots] == [RUNNING, RUNNING]
 
 
@@ -471,14 +471,11 @@ def test_a_task_for_a_worker_without_one_is_placed_at_once(driver):
 def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass():
     driver = Driver(window=256)
     for _ in range(2):
-        driver.submit()
-        driver.x.pass_in_bulk(driver.mem, L.SUB)
+        driver.x.pass_in_bulk(driver.mem, driver.submit())
     for waiting in range(1, 64):
-        driver.submit()
-        driver.x.pass_in_bulk(driver.mem, L.SUB)
+        driver.x.pass_in_bulk(driver.mem, driver.submit())
         assert len(driver.wiring_queue()) == waiting
-    driver.submit()
-    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    driver.x.pass_in_bulk(driver.mem, driver.submit())
     assert driver.wiring_queue() == []
     driver.close()
 
@@ -486,12 +483,11 @@ def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass():
 @pytest.mark.spec("SPEED-MANY-8")
 def test_a_worker_that_is_done_gets_its_next_task_within_eight_submits(driver):
     first, second, third = (driver.submit(reads(0x7000)) for _ in range(3))
-    driver.x.pass_in_bulk(driver.mem, L.SUB)
+    driver.x.pass_in_bulk(driver.mem, third)
     driver.post_done(driver.worker_of(first))
     states = []
     for _ in range(8):
-        driver.submit()
-        driver.x.pass_in_bulk(driver.mem, L.SUB)
+        driver.x.pass_in_bulk(driver.mem, driver.submit())
         states.append(driver.state(third))
     assert states == [READY] * 4 + [RUNNING] * 4, "the eighth submit is the fifth of these"
     assert driver.worker_of(third) == driver.worker_of(first)
@@ -531,3 +527,33 @@ def test_after_the_call_nothing_waits_that_could_run():
             wait_until(lambda: w.progress()[0] == n + 1)  # no submit, no drain helps
 
         w.run(orch_fn)
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+@pytest.mark.parametrize(
+    ("case", "placed"),
+    [
+        ("it waits, the other sleeps", False),
+        ("it waits, the other is awake", True),
+        ("it need not wait", True),
+        ("what it waited for is done", True),
+        ("nobody is at work", True),
+    ],
+)
+def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
+    driver = Driver(sub=2)
+    driver.mem[L.HOLD_NS] = 0
+    first = driver.submit(writes(0x7000))
+    driver.x.pass_in_bulk(driver.mem, first)
+    if case != "it waits, the other is awake":
+        driver.set_parked(1 - driver.worker_of(first), True)
+    if case in ("what it waited for is done", "nobody is at work"):
+        driver.post_done(driver.worker_of(first))
+        driver.run_pass()
+    if case == "nobody is at work":
+        first = driver.submit(writes(0x7000))
+    second = driver.submit(reads(0x8000 if case == "it need not wait" else 0x7000))
+    assert driver.mem[L.WIRING_PUSHED] % L.LOOK_EVERY != 0
+    driver.x.pass_in_bulk(driver.mem, second)
+    assert (second not in driver.wiring_queue()) == placed
+    driver.close()
