@@ -242,7 +242,13 @@ def pass_after_submit(mem):
 
 @entry(WORDS, INT)
 def pass_in_bulk(mem, slot):
-    schedule.pass_in_bulk(mem, slot)
+    schedule.pass_if_needed(mem, slot, schedule.is_time_to_look(mem))
+    return L.OK
+
+
+@entry(WORDS, INT)
+def pass_if_needed(mem, slot):
+    schedule.pass_if_needed(mem, slot, True)
     return L.OK
 
 

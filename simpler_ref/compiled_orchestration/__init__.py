@@ -25,7 +25,6 @@ from ..orchestrator import Orchestrator
 from ..task_interface import CallConfig
 
 
-
 class Version(NamedTuple):
     """A compiled form of a function."""
 

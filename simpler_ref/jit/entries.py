@@ -21,23 +21,23 @@ Entry = Callable[..., int]
 # ---------------------------------------------------------------- Orch thread
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def submit_and_pass(mem, callable_word, counts, wire):
-    """Submit a task, then run a scheduler pass; see `submit_task`."""
+    """Submit a task, then run a scheduler pass if a worker needs tasks; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
     if slot >= 0:
-        schedule.pass_after_submit(mem)
+        schedule.pass_if_needed(mem, slot, True)
     return slot
 
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def submit_group_and_pass(mem, callable_word, counts, members, wire):
-    """Submit a group, then run a scheduler pass; see `submit_task`."""
+    """Submit a group, then run a scheduler pass if a worker needs tasks; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
     if slot >= 0:
-        schedule.pass_after_submit(mem)
+        schedule.pass_if_needed(mem, slot, True)
     return slot
 
 
@@ -54,7 +54,7 @@ def submit_words(mem, callable_word, counts, members, words):
     """Submit a task, or a group, as compiled code does: one of many; see `submit_task`."""
     slot = submit.submit_task(mem, callable_word, counts, members, words)
     if slot >= 0:
-        schedule.pass_in_bulk(mem, slot)
+        schedule.pass_if_needed(mem, slot, schedule.is_time_to_look(mem))
     return slot
 
 

@@ -9,7 +9,7 @@ more (`has_work`); whoever makes work looks for the announcement afterwards, wit
 between. So a change is seen by one side or the other, and no time limit is ever what saves it.
 
     event                          seen by
-    submit                         the Orch thread itself, which runs a pass at once
+    submit                         the Orch thread itself, which runs a pass if a worker needs a task
     TASK_DONE, somebody on duty    woken by the worker
     TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
                                    wakes the Scheduler thread when it has spun for SPIN_NS
@@ -138,7 +138,7 @@ def orch_pass(mem):
 
 @kernel
 def pass_after_submit(mem):
-    """What the Orch thread does for the Scheduler at the end of each submit.
+    """What the Orch thread does for the Scheduler when that cannot wait: it runs a pass.
 
     While it submits it runs the passes; a Scheduler thread on duty is told to stand down. A task
     that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
@@ -163,45 +163,56 @@ def pass_after_submit(mem):
 
 
 @kernel
-def pass_in_bulk(mem, slot):
-    """What the Orch thread does for the Scheduler after a submit that is one of many.
+def pass_if_needed(mem, slot, look):
+    """What the Orch thread does for the Scheduler after a submit.
 
-    A pass costs more than a submit. It is run when it would give a worker something to do: when a
-    worker of the task's type has no task, or runs low; or when many tasks wait to be wired. A look at a
-    worker's mailbox takes a cache line from it, so there is one in LOOK_EVERY submits.
-    Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
+    A pass costs more than a submit. It is run when it would give a worker something to do: when one of
+    the task's type has no task, or any has few left; or when many tasks wait to be wired, or a worker
+    has died. A look at a worker's mailbox takes a cache line from it: `look` says whether there is one.
+    Whoever submits many in one call ends with `pass_after_submit`.
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
              entry in the wiring queue, or this sees the worker that it has taken the task off
-    Rule     SPEED-MANY-8
+    Rule     SCHED-WAKE-1; SPEED-MANY-8
     """
     slot &= ~L.AUTO_OUTPUT
     if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
         fence()
-        look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
-        if not needs_tasks(mem, kind_of(mem, slot), look, has_to_wait(mem, slot)):
+        if load(mem, L.DEATHS) == mem[L.DEATHS_SEEN] and not needs_tasks(mem, slot, look):
             return
     pass_after_submit(mem)
 
 
 @kernel
-def needs_tasks(mem, kind, look, may_sleep):
-    """Say whether a worker of a pool has no task; or, if they are to be looked at, runs low.
+def is_time_to_look(mem):
+    """Say whether to look at the workers after a submit that is one of many: after each eighth."""
+    return mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
 
-    Those that sleep may go on to if `may_sleep`, as long as others are at work.
+
+@kernel
+def needs_tasks(mem, slot, look):
+    """Say whether a worker of a task's type has none, or if they are to be looked at, any has few left.
+
+    Those that sleep may go on to if the task has to wait, as long as others of its type are at work.
     """
-    asleep, at_work = False, False
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+    kind, asleep, at_work = kind_of(mem, slot), False, False
+    first, end = int(mem[L.POOL_FIRST + kind]), int(mem[L.POOL_END + kind])
+    for worker in range(first, end):
         w = worker_at(mem, worker)
-        if load(mem, w + L.W_GIVEN) == 0:
-            if not may_sleep or load(mem, w + L.W_PARKED) == 0:
-                return True
-            asleep = True
-        else:
-            if look and not has_reserve(mem, w):
-                return True
+        if load(mem, w + L.W_GIVEN) != 0:
             at_work = True
-    return asleep and not at_work
+        elif load(mem, w + L.W_PARKED) == 0:
+            return True
+        else:
+            asleep = True
+    if asleep and not (at_work and has_to_wait(mem, slot)):
+        return True
+    if look:
+        for worker in range(mem[L.WORKERS]):
+            w = worker_at(mem, worker)
+            if load(mem, w + L.W_GIVEN) != 0 and not has_reserve(mem, w):
+                return True
+    return False
 
 
 @kernel

@@ -27,7 +27,9 @@ from tests.support import (
     RUNNING,
     Driver,
     make_args,
+    reads,
     wait_until,
+    writes,
 )
 
 NEVER_NS = 1 << 60
@@ -566,3 +568,60 @@ def test_many_more_workers_than_cores_stay_live():
 
         w.run(orch_fn)
         assert [int(chain[0]) for chain in chains] == [10] * workers
+
+
+# ---------------------------------------------------------------- a submit without a pass
+@pytest.mark.spec("SCHED-WAKE-6")
+@pytest.mark.parametrize(
+    ("case", "placed"),
+    [
+        ("it waits, the other sleeps", False),
+        ("it waits, the other is awake", True),
+        ("it need not wait", True),
+        ("what it waited for is done", True),
+        ("nobody is at work", True),
+    ],
+)
+def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
+    driver = Driver(sub=2)
+    driver.mem[L.HOLD_NS] = 0
+    first = driver.submit(writes(0x7000))
+    driver.x.pass_if_needed(driver.mem, first)
+    if case != "it waits, the other is awake":
+        driver.set_parked(1 - driver.worker_of(first), True)
+    if case in ("what it waited for is done", "nobody is at work"):
+        driver.post_done(driver.worker_of(first))
+        driver.run_pass()
+    if case == "nobody is at work":
+        first = driver.submit(writes(0x7000))
+    second = driver.submit(reads(0x8000 if case == "it need not wait" else 0x7000))
+    driver.x.pass_if_needed(driver.mem, second)
+    assert (second not in driver.wiring_queue()) == placed
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-6")
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("event", ["nothing", "one runs low", "one of the other type", "one dies"])
+def test_a_submit_runs_a_pass_when_a_worker_runs_low_or_has_died(depth, event):
+    driver = Driver(sub=2, next_level=1, depth=depth, window=64)
+    for _ in range(2 * depth):
+        driver.submit()
+    for _ in range(depth):
+        driver.submit(kind=L.NEXT_LEVEL)
+    driver.settle()
+    given = [len(driver.all_given(worker)) for worker in range(3)]
+    assert given == [depth] * 3
+    driver.x.pass_if_needed(driver.mem, driver.submit())
+    assert len(driver.wiring_queue()) == 1, "all are at work"
+    kind = L.NEXT_LEVEL if event == "one of the other type" else L.SUB
+    low = int(driver.mem[L.POOL_FIRST + kind])
+    if event == "one dies":
+        driver.kill(low)
+    lefts = [0] if event == "one dies" else reversed(range(depth // 2, depth))
+    for left in lefts:
+        if event in ("one runs low", "one of the other type"):
+            driver.post_done(low)
+        driver.x.pass_if_needed(driver.mem, driver.submit())
+        assert bool(driver.wiring_queue()) == (event == "nothing" or left > depth // 2)
+    driver.close()
