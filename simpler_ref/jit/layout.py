@@ -275,7 +275,7 @@ SPILL_SMALLEST = 64
 FIFO_MASK = ORCH + 12 + SPILL_CLASSES  # + ring; capacity - 1 of its FIFO
 ORCH_PASSES = (
     ORCH + 6 * LINE
-)  # passes run by the Orch thread: how the Scheduler thread sees it is there
+)  # passes it ran or found needless: how the Scheduler thread sees that the Orch thread is there
 ORCH_THREAD = ORCH_PASSES + 1  # the thread whose run is open, 0 between runs
 ORCH_PATIENCE = ORCH_PASSES + 2  # how long it spins before it offers its core, ns
 NAP_NS = (

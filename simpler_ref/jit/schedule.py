@@ -153,13 +153,19 @@ def pass_after_submit(mem):
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
         notify(mem, L.PARK_SCHED)
-    if load(mem, L.PARK_SCHED) == L.ON_DUTY:
-        store(mem, L.PARK_SCHED, L.OFF_DUTY)
+    relieve_scheduler(mem)
     if held(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         if load(mem, L.PARK_SCHED) != L.TIMED:
             notify(mem, L.PARK_SCHED)
     watch_groups(mem)
+
+
+@kernel
+def relieve_scheduler(mem):
+    """Tell a Scheduler thread on duty, without waking it, that the Orch thread is here."""
+    if load(mem, L.PARK_SCHED) == L.ON_DUTY:
+        store(mem, L.PARK_SCHED, L.OFF_DUTY)
 
 
 @kernel
@@ -173,12 +179,14 @@ def pass_if_needed(mem, slot, look):
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
              entry in the wiring queue, or this sees the worker that it has taken the task off
-    Rule     SCHED-WAKE-1; SPEED-MANY-8
+    Rule     SCHED-WAKE-6; SPEED-MANY-8
     """
     slot &= ~L.AUTO_OUTPUT
     if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
         fence()
         if load(mem, L.DEATHS) == mem[L.DEATHS_SEEN] and not needs_tasks(mem, slot, look):
+            mem[L.ORCH_PASSES] += 1
+            relieve_scheduler(mem)
             return
     pass_after_submit(mem)
 
