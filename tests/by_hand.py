@@ -8,6 +8,7 @@ import numpy as np
 from simpler_ref import Worker, task_interface
 from simpler_ref.jit import layout as L
 
+from . import kernels
 from .support import Driver
 
 HEAP = 1 << 60
@@ -53,8 +54,12 @@ class ByHand:
         return words
 
     def picture(self, addresses=()):
-        """Return everything about the graph: slots, rings, scopes, queues, and who produces what."""
+        """Return everything about the graph: slots, rings, scopes, queues, and who produces what.
+
+        What waits for a pass gets it: a submit may have left it out.
+        """
         mem = self.mem
+        kernels.pass_after_submit(mem)
         driver = Driver.__new__(Driver)  # for its looks at an engine
         driver.engine, driver.mem, driver.k = self.engine, mem, self.engine.kernels
         base = int(mem[L.RING_BLOCK + L.R_BASE])

@@ -242,13 +242,13 @@ def pass_after_submit(mem):
 
 @entry(WORDS, INT)
 def pass_in_bulk(mem, slot):
-    schedule.pass_if_needed(mem, slot, schedule.is_time_to_look(mem))
+    schedule.pass_in_bulk(mem, slot)
     return L.OK
 
 
 @entry(WORDS, INT)
 def pass_if_needed(mem, slot):
-    schedule.pass_if_needed(mem, slot, True)
+    schedule.pass_if_needed(mem, slot)
     return L.OK
 
 

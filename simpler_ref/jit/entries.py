@@ -26,7 +26,7 @@ def submit_and_pass(mem, callable_word, counts, wire):
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
     if slot >= 0:
-        schedule.pass_if_needed(mem, slot, True)
+        schedule.pass_if_needed(mem, slot)
     return slot
 
 
@@ -37,7 +37,7 @@ def submit_group_and_pass(mem, callable_word, counts, members, wire):
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
     if slot >= 0:
-        schedule.pass_if_needed(mem, slot, True)
+        schedule.pass_if_needed(mem, slot)
     return slot
 
 
@@ -54,7 +54,7 @@ def submit_words(mem, callable_word, counts, members, words):
     """Submit a task, or a group, as compiled code does: one of many; see `submit_task`."""
     slot = submit.submit_task(mem, callable_word, counts, members, words)
     if slot >= 0:
-        schedule.pass_if_needed(mem, slot, schedule.is_time_to_look(mem))
+        schedule.pass_in_bulk(mem, slot)
     return slot
 
 

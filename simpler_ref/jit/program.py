@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .kernel import kernel
-from .schedule import is_time_to_look, pass_after_submit, pass_if_needed
+from .schedule import pass_after_submit, pass_in_bulk
 from .submit import (
     alloc_buffer,
     close_scope,
@@ -134,7 +134,7 @@ def run_submit(mem, program, places, at, shift):
     outputs = int(program[at + L.OP_OUTPUTS])
     if outputs >= 0 and slot & L.AUTO_OUTPUT:
         note_outputs(mem, slot ^ L.AUTO_OUTPUT, words, places, outputs + shift)
-    pass_if_needed(mem, slot, is_time_to_look(mem))
+    pass_in_bulk(mem, slot)
     return L.OK
 
 

@@ -144,16 +144,12 @@ def pass_after_submit(mem):
     that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
     thread is woken once to keep time.
 
-    Effects  ORCH_CORE
-    Rule     SCHED-WAKE-1; SPEED-WAIT-14
+    Rule     SCHED-WAKE-1
     """
-    core = core_here() + 1
-    if mem[L.ORCH_CORE] != core:
-        store(mem, L.ORCH_CORE, core)
+    show_up(mem)
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
         notify(mem, L.PARK_SCHED)
-    relieve_scheduler(mem)
     if held(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         if load(mem, L.PARK_SCHED) != L.TIMED:
@@ -162,64 +158,98 @@ def pass_after_submit(mem):
 
 
 @kernel
-def relieve_scheduler(mem):
-    """Tell a Scheduler thread on duty, without waking it, that the Orch thread is here."""
+def show_up(mem):
+    """Say that the Orch thread is here, and on which core; a Scheduler thread on duty is relieved.
+
+    Effects  ORCH_CORE
+    Rule     SPEED-WAIT-14
+    """
+    core = core_here() + 1
+    if mem[L.ORCH_CORE] != core:
+        store(mem, L.ORCH_CORE, core)
     if load(mem, L.PARK_SCHED) == L.ON_DUTY:
         store(mem, L.PARK_SCHED, L.OFF_DUTY)
 
 
 @kernel
-def pass_if_needed(mem, slot, look):
+def pass_if_needed(mem, slot):
     """What the Orch thread does for the Scheduler after a submit.
 
     A pass costs more than a submit. It is run when it would give a worker something to do: when one of
-    the task's type has no task, or any has few left; or when many tasks wait to be wired, or a worker
-    has died. A look at a worker's mailbox takes a cache line from it: `look` says whether there is one.
-    Whoever submits many in one call ends with `pass_after_submit`.
+    the task's type has a frame left, or any has done half of what it was given; or when many tasks wait
+    to be wired, or a worker has died.
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
              entry in the wiring queue, or this sees the worker that it has taken the task off
-    Rule     SCHED-WAKE-6; SPEED-MANY-8
+    Rule     SCHED-WAKE-6
     """
-    slot &= ~L.AUTO_OUTPUT
-    if mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) < L.PASS_AT_LATEST:
-        fence()
-        if load(mem, L.DEATHS) == mem[L.DEATHS_SEEN] and not needs_tasks(mem, slot, look):
-            mem[L.ORCH_PASSES] += 1
-            relieve_scheduler(mem)
-            return
-    pass_after_submit(mem)
+    fence()
+    if needs_tasks(mem, slot, mem[L.DEPTH]) or runs_low(mem) or is_urgent(mem):
+        pass_after_submit(mem)
+    else:
+        leave_pass_out(mem)
 
 
 @kernel
-def is_time_to_look(mem):
-    """Say whether to look at the workers after a submit that is one of many: after each eighth."""
-    return mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
+def pass_in_bulk(mem, slot):
+    """What the Orch thread does for the Scheduler after a submit that is one of many.
+
+    One task for each worker is enough until the next submit. A look at a worker's mailbox takes a cache
+    line from it, so there is one in LOOK_EVERY submits.
+    Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
+
+    Ordering as in `pass_if_needed`
+    Rule     SPEED-MANY-8
+    """
+    fence()
+    look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
+    if needs_tasks(mem, slot, 1) or (look and runs_low(mem)) or is_urgent(mem):
+        pass_after_submit(mem)
+    else:
+        leave_pass_out(mem)
 
 
 @kernel
-def needs_tasks(mem, slot, look):
-    """Say whether a worker of a task's type has none, or if they are to be looked at, any has few left.
+def leave_pass_out(mem):
+    """Be here as the Orch thread without a pass."""
+    mem[L.ORCH_PASSES] += 1
+    show_up(mem)
+
+
+@kernel
+def is_urgent(mem):
+    """Say whether a pass is due anyway: many tasks wait to be wired, or a worker has died."""
+    waiting = mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN)
+    return waiting >= L.PASS_AT_LATEST or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]
+
+
+@kernel
+def needs_tasks(mem, slot, enough):
+    """Say whether a worker of a task's type has been given less than enough.
 
     Those that sleep may go on to if the task has to wait, as long as others of its type are at work.
     """
+    slot &= ~L.AUTO_OUTPUT
     kind, asleep, at_work = kind_of(mem, slot), False, False
-    first, end = int(mem[L.POOL_FIRST + kind]), int(mem[L.POOL_END + kind])
-    for worker in range(first, end):
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        if load(mem, w + L.W_GIVEN) != 0:
+        given = load(mem, w + L.W_GIVEN)
+        if given >= enough:
             at_work = True
-        elif load(mem, w + L.W_PARKED) == 0:
-            return True
-        else:
+        elif given == 0 and load(mem, w + L.W_PARKED) != 0:
             asleep = True
-    if asleep and not (at_work and has_to_wait(mem, slot)):
-        return True
-    if look:
-        for worker in range(mem[L.WORKERS]):
-            w = worker_at(mem, worker)
-            if load(mem, w + L.W_GIVEN) != 0 and not has_reserve(mem, w):
-                return True
+        else:
+            return True
+    return asleep and not (at_work and has_to_wait(mem, slot))
+
+
+@kernel
+def runs_low(mem):
+    """Say whether a worker at work has no more tasks to do than its reserve."""
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        if load(mem, w + L.W_GIVEN) != 0 and not has_reserve(mem, w):
+            return True
     return False
 
 
