@@ -74,6 +74,8 @@ FIGURES: dict[str, Figure] = {
     "submit_compiled_3": Figure(
         "compiled", "submit from compiled orchestration, three tensors", target=0.15
     ),
+    "submit_compiled_3_behind": Figure("compiled", "the same, behind a long task"),
+    "submit_compiled_3_again": Figure("compiled", "the same, and one TaskArgs for all of them"),
     # kernels only, no other core
     "alone_submit_1": Figure("one thread", "submit kernel, one tensor"),
     "alone_pass_1": Figure("one thread", "wire, dispatch, collect, one tensor"),
@@ -94,8 +96,9 @@ FIGURES: dict[str, Figure] = {
     "alloc": Figure("run", "heap alloc and release"),
     # many tasks in one call, recorded graphs: time in the call, and of Worker.run, per task
     "submit_many": Figure("bulk", "many in one call: an array of tensors", target=0.1),
-    "submit_many_3": Figure("bulk", "the same, three arrays and a number"),
-    "submit_many_list": Figure("bulk", "the same, a list of tensors"),
+    "submit_many_behind": Figure("bulk", "the same, behind a long task"),
+    "submit_many_3": Figure("bulk", "three arrays and a number in one call"),
+    "submit_many_list": Figure("bulk", "a list of tensors in one call"),
     "replay_added": Figure("bulk", "replay of a stencil, time to submit", target=0.3),
     "replay_added_0": Figure("bulk", "replay of independent tasks, time to submit"),
     "replay_stencil_1": Figure("bulk", "replay of a stencil, 1 worker"),

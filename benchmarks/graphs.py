@@ -191,6 +191,31 @@ def submit_seconds(worker: Worker, orchestrate: OrchFunction) -> float:
     return spent
 
 
+def behind_a_long_task(prepare: Prepare) -> Prepare:
+    """Prepare the same tasks, to be submitted while the worker is in another one and takes none."""
+
+    def prepared(worker: Worker) -> OrchFunction:
+        over = worker.empty(1, np.int64)
+
+        def last(args):
+            while not over[0]:
+                time.sleep(1e-4)
+
+        task, submit = worker.register(last), prepare(worker)
+
+        def orchestrate(orch, args, config):
+            over[0] = 0
+            orch.submit_sub(task)
+            try:
+                submit(orch, args, config)
+            finally:
+                over[0] = 1
+
+        return orchestrate
+
+    return prepared
+
+
 @contextmanager
 def warm_worker(
     workers: int, prepare: Prepare, tasks: int

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import OrchFunction, Prepare, fresh, independent, noop, stencil, submit_seconds, tensors
+from graphs import (
+    OrchFunction,
+    Prepare,
+    behind_a_long_task,
+    fresh,
+    independent,
+    noop,
+    stencil,
+    submit_seconds,
+    tensors,
+)
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
@@ -72,6 +82,7 @@ def test_submitting_many_tasks_in_one_call(record):
     record(
         {
             "submit_many": fresh(1, rows(N), N, submit_seconds),
+            "submit_many_behind": fresh(1, behind_a_long_task(rows(N)), N + 1, submit_seconds),
             "submit_many_3": fresh(1, three_columns(N), N, submit_seconds),
             "submit_many_list": fresh(1, listed(N), N, submit_seconds),
         },

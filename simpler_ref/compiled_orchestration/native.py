@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 import numba
@@ -734,7 +735,7 @@ class Native:
         self.raw = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
 
 
-def kind_of(value):
+def kind_of(value: Any) -> Any:
     """Return something that is equal for values of the same numba type, quickly; None if it is not known.
 
     The type of a `Native` goes by its id: whoever keeps the code for it keeps the type.
@@ -754,7 +755,7 @@ def kind_of(value):
     return kind if kind in (float, bool, str, type(None)) else None
 
 
-def code_for(dispatcher, given):
+def code_for(dispatcher: Any, given: list[Any]) -> Any:
     """Return the native code that a dispatcher runs with such values, or None if it converts some."""
     found = dispatcher.overloads.get(tuple(map(numba.typeof, given)))
     return None if found is None else found.entry_point
