@@ -439,7 +439,7 @@ MORE = 1
 LOOK_EVERY = 8
 """Tasks submitted in bulk from one look at the workers to the next."""
 PASS_AT_LATEST = 64
-"""Tasks submitted in bulk that wait to be wired, after which a pass is due."""
+"""Tasks that wait to be wired, after which a pass is due."""
 
 
 def round_up(value: int, unit: int) -> int:

@@ -20,7 +20,17 @@ between. So a change is seen by one side or the other, and no time limit is ever
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import INTERRUPTED, core_here, fence, futex_wait, load, now_ns, pause, store
+from .atomics import (
+    INTERRUPTED,
+    compare_exchange,
+    core_here,
+    fence,
+    futex_wait,
+    load,
+    now_ns,
+    pause,
+    store,
+)
 from .collect import bury, collect, set_idle
 from .dispatch import can_dispatch, dispatch
 from .graph import wire
@@ -140,9 +150,7 @@ def orch_pass(mem):
 def pass_after_submit(mem):
     """What the Orch thread does for the Scheduler when that cannot wait: it runs a pass.
 
-    While it submits it runs the passes; a Scheduler thread on duty is told to stand down. A task
-    that is held back while the Orch thread goes away needs somebody with a clock: the Scheduler
-    thread is woken once to keep time.
+    While it submits it runs the passes; a Scheduler thread on duty is told to stand down.
 
     Rule     SCHED-WAKE-1
     """
@@ -150,6 +158,12 @@ def pass_after_submit(mem):
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
         notify(mem, L.PARK_SCHED)
+    have_time_kept(mem)
+
+
+@kernel
+def have_time_kept(mem):
+    """See to it that somebody with a clock looks after what waits, should the Orch thread go away."""
     if held(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         if load(mem, L.PARK_SCHED) != L.TIMED:
@@ -168,23 +182,22 @@ def show_up(mem):
     if mem[L.ORCH_CORE] != core:
         store(mem, L.ORCH_CORE, core)
     if load(mem, L.PARK_SCHED) == L.ON_DUTY:
-        store(mem, L.PARK_SCHED, L.OFF_DUTY)
+        compare_exchange(mem, L.PARK_SCHED, L.ON_DUTY, L.OFF_DUTY)
 
 
 @kernel
 def pass_if_needed(mem, slot):
     """What the Orch thread does for the Scheduler after a submit.
 
-    A pass costs more than a submit. It is run when it would give a worker something to do: when one of
-    the task's type has a frame left, or any has done half of what it was given; or when many tasks wait
-    to be wired, or a worker has died.
+    A pass costs more than a submit, and as much for one task as for eight. It is left out while every
+    worker has enough to do, and those of the task's type have no frame left.
 
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
              entry in the wiring queue, or this sees the worker that it has taken the task off
     Rule     SCHED-WAKE-6
     """
     fence()
-    if needs_tasks(mem, slot, mem[L.DEPTH]) or runs_low(mem) or is_urgent(mem):
+    if is_due(mem, slot & ~L.AUTO_OUTPUT) or not is_supplied(mem, slot & ~L.AUTO_OUTPUT):
         pass_after_submit(mem)
     else:
         leave_pass_out(mem)
@@ -198,12 +211,13 @@ def pass_in_bulk(mem, slot):
     line from it, so there is one in LOOK_EVERY submits.
     Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
 
-    Ordering as in `pass_if_needed`
+    Ordering as in `pass_if_needed`; the same for a producer whose end has_to_wait does not see
     Rule     SPEED-MANY-8
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
-    if needs_tasks(mem, slot, 1) or (look and runs_low(mem)) or is_urgent(mem):
+    due = is_due(mem, slot & ~L.AUTO_OUTPUT) or is_anybody_free(mem, slot & ~L.AUTO_OUTPUT)
+    if due or (look and runs_low(mem)):
         pass_after_submit(mem)
     else:
         leave_pass_out(mem)
@@ -217,29 +231,44 @@ def leave_pass_out(mem):
 
 
 @kernel
-def is_urgent(mem):
-    """Say whether a pass is due anyway: many tasks wait to be wired, or a worker has died."""
-    waiting = mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN)
-    return waiting >= L.PASS_AT_LATEST or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]
+def is_due(mem, slot):
+    """Say whether a submit runs a pass whatever the workers have: for a group, which may have to wait
+    for them, for a task that is held, after a death, and when many tasks wait to be wired.
+    """
+    if mem[slot + L.S_MEMBERS] != 0 or held(mem) or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
+        return True
+    return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.PASS_AT_LATEST
 
 
 @kernel
-def needs_tasks(mem, slot, enough):
-    """Say whether a worker of a task's type has been given less than enough.
+def is_supplied(mem, slot):
+    """Say whether every worker has more than its reserve to do, and a task's type no frame left."""
+    kind = kind_of(mem, slot)
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        given = load(mem, w + L.W_GIVEN)
+        if given == 0 or not has_reserve(mem, w):
+            return False
+        if mem[L.POOL_FIRST + kind] <= worker < mem[L.POOL_END + kind] and given < mem[L.DEPTH]:
+            return False
+    return True
 
-    Those that sleep may go on to if the task has to wait, as long as others of its type are at work.
+
+@kernel
+def is_anybody_free(mem, slot):
+    """Say whether a worker of a task's type has none.
+
+    Those that sleep may go on to if the task has to wait, as long as others are at work.
     """
-    slot &= ~L.AUTO_OUTPUT
     kind, asleep, at_work = kind_of(mem, slot), False, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        given = load(mem, w + L.W_GIVEN)
-        if given >= enough:
+        if load(mem, w + L.W_GIVEN) != 0:
             at_work = True
-        elif given == 0 and load(mem, w + L.W_PARKED) != 0:
-            asleep = True
-        else:
+        elif load(mem, w + L.W_PARKED) == 0:
             return True
+        else:
+            asleep = True
     return asleep and not (at_work and has_to_wait(mem, slot))
 
 
@@ -311,15 +340,16 @@ def watch_groups(mem):
 def help_scheduler(mem, live, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
-    Goals: at most `live` tasks alive; or, unless `taken` is negative, anything at all has moved, or a
-    task has failed, whoever has seen to that. `taken` is WIRING_TAKEN before the call that found no
-    room: should the Scheduler thread have emptied the wiring queue since, there is room already.
+    Goals: at most `live` tasks alive; or, unless `taken` is negative, anything at all has moved and it
+    may not nap, or a task has failed, whoever has seen to that. `taken` is WIRING_TAKEN before the call
+    that found no room: should the Scheduler thread have emptied the wiring queue since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
     start = now_ns()
     quiet_since = 0
+    has_moved = False
     if mem[L.ORCH_CORE] != 0:
         store(mem, L.ORCH_CORE, 0)
     while True:
@@ -331,10 +361,12 @@ def help_scheduler(mem, live, taken, slice_ns):
         now = now_ns()
         if now - start > slice_ns:
             return L.TIMED_OUT
-        if moved > 0:
+        has_moved = has_moved or moved > 0
+        if moved > 0 or (has_moved and taken >= 0):
             quiet_since = 0
             naps = may_nap(mem)
             if taken >= 0 and not naps:
+                have_time_kept(mem)
                 return L.OK
             if naps and take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
                 return L.INTERRUPTED

@@ -26,6 +26,7 @@ from tests.support import (
     READY,
     RUNNING,
     Driver,
+    Member,
     make_args,
     reads,
     wait_until,
@@ -572,35 +573,6 @@ def test_many_more_workers_than_cores_stay_live():
 
 # ---------------------------------------------------------------- a submit without a pass
 @pytest.mark.spec("SCHED-WAKE-6")
-@pytest.mark.parametrize(
-    ("case", "placed"),
-    [
-        ("it waits, the other sleeps", False),
-        ("it waits, the other is awake", True),
-        ("it need not wait", True),
-        ("what it waited for is done", True),
-        ("nobody is at work", True),
-    ],
-)
-def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
-    driver = Driver(sub=2)
-    driver.mem[L.HOLD_NS] = 0
-    first = driver.submit(writes(0x7000))
-    driver.x.pass_if_needed(driver.mem, first)
-    if case != "it waits, the other is awake":
-        driver.set_parked(1 - driver.worker_of(first), True)
-    if case in ("what it waited for is done", "nobody is at work"):
-        driver.post_done(driver.worker_of(first))
-        driver.run_pass()
-    if case == "nobody is at work":
-        first = driver.submit(writes(0x7000))
-    second = driver.submit(reads(0x8000 if case == "it need not wait" else 0x7000))
-    driver.x.pass_if_needed(driver.mem, second)
-    assert (second not in driver.wiring_queue()) == placed
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-WAKE-6")
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("event", ["nothing", "one runs low", "one of the other type", "one dies"])
 def test_a_submit_runs_a_pass_when_a_worker_runs_low_or_has_died(depth, event):
@@ -624,4 +596,25 @@ def test_a_submit_runs_a_pass_when_a_worker_runs_low_or_has_died(depth, event):
             driver.post_done(low)
         driver.x.pass_if_needed(driver.mem, driver.submit())
         assert bool(driver.wiring_queue()) == (event == "nothing" or left > depth // 2)
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-6")
+@pytest.mark.parametrize("what", ["a worker is idle", "a group", "a task is held", "all at work"])
+def test_a_submit_runs_a_pass_while_a_worker_is_idle_for_a_group_and_while_a_task_is_held(what):
+    driver = Driver(sub=2, next_level=1)
+    head = driver.submit(writes(0x7000))
+    driver.submit()
+    if what != "a worker is idle":
+        driver.submit(kind=L.NEXT_LEVEL)
+    driver.settle()
+    driver.set_parked(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]), True)
+    driver.mem[L.HELD_SINCE] = what == "a task is held"
+    if what == "a group":
+        slot = driver.submit_group(Member([]), Member([]))
+    else:
+        slot = driver.submit(reads(0x7000))
+    driver.x.pass_if_needed(driver.mem, slot)
+    assert bool(driver.wiring_queue()) == (what == "all at work")
+    assert driver.state(head) == RUNNING
     driver.close()

@@ -21,7 +21,17 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import READY, RUNNING, Driver, Gate, Struck, reads, struck_after, wait_until
+from tests.support import (
+    READY,
+    RUNNING,
+    Driver,
+    Gate,
+    Struck,
+    reads,
+    struck_after,
+    wait_until,
+    writes,
+)
 
 KIB = 1024
 
@@ -527,3 +537,33 @@ def test_after_the_call_nothing_waits_that_could_run():
             wait_until(lambda: w.progress()[0] == n + 1)  # no submit, no drain helps
 
         w.run(orch_fn)
+
+
+@pytest.mark.spec("SPEED-MANY-8")
+@pytest.mark.parametrize(
+    ("case", "placed"),
+    [
+        ("it waits, the other sleeps", False),
+        ("it waits, the other is awake", True),
+        ("it need not wait", True),
+        ("what it waited for is done", True),
+        ("nobody is at work", True),
+    ],
+)
+def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
+    driver = Driver(sub=2)
+    driver.mem[L.HOLD_NS] = 0
+    first = driver.submit(writes(0x7000))
+    driver.x.pass_in_bulk(driver.mem, first)
+    if case != "it waits, the other is awake":
+        driver.set_parked(1 - driver.worker_of(first), True)
+    if case in ("what it waited for is done", "nobody is at work"):
+        driver.post_done(driver.worker_of(first))
+        driver.run_pass()
+    if case == "nobody is at work":
+        first = driver.submit(writes(0x7000))
+    second = driver.submit(reads(0x8000 if case == "it need not wait" else 0x7000))
+    assert driver.mem[L.WIRING_PUSHED] % L.LOOK_EVERY != 0
+    driver.x.pass_in_bulk(driver.mem, second)
+    assert (second not in driver.wiring_queue()) == placed
+    driver.close()
