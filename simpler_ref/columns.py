@@ -202,7 +202,11 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         words = np.frombuffer(column._wire, np.int64)
         return _Tensors(words[0], words[1:].copy())
     if isinstance(column, np.ndarray):
-        return _rows(name, column, np.arange(len(column)) if column.ndim else None, agreed)
+        if column.ndim == 0:
+            raise ValueError(
+                f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
+            )
+        return _rows(name, column, np.arange(len(column)), agreed)
     if isinstance(column, Rows):
         return _rows(name, column.array, _row_numbers(name, *column), agreed)
     if isinstance(column, (list, tuple)):
@@ -224,24 +228,28 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
 def _row_numbers(name: str, array: Any, index: Any) -> Array:
     """Return which rows of an array `Rows` names."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise TypeError(f"{name}: Rows takes an array with an axis of rows, not {array!r}")
-    numbers = np.asarray(index)
+        what = "one without axes" if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{name}: Rows takes an array with an axis of rows, not {what}")
+    try:
+        numbers = np.asarray(index)
+    except ValueError as error:  # lists of several lengths
+        raise TypeError(f"{name}: the index of Rows is no array of integers: {error}") from None
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
-        raise TypeError(f"{name}: the index of Rows must be one-dimensional and of integers")
+        raise TypeError(
+            f"{name}: the index of Rows has shape {numbers.shape} and dtype {numbers.dtype}; "
+            "give one integer for each task"
+        )
     outside = numbers[(numbers < 0) | (numbers >= len(array))]
     if len(outside):
         raise ValueError(
-            f"{name}: the index of Rows names row {outside[0]}, the array has rows 0 to {len(array) - 1}"
+            f"{name}: the index of Rows names row {outside[0]}, the array has {len(array)} rows, "
+            "counted from 0"
         )
     return numbers.astype(np.int64)
 
 
-def _rows(name: str, array: Array, index: Array | None, agreed: _Agreed) -> _Tensors:
-    """Read rows of an array, one for each task."""
-    if index is None:
-        raise ValueError(
-            f"{name} has no axis of tasks; for one tensor for all of them give make_tensor(array)"
-        )
+def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
+    """Read rows of an array, one for each task; their numbers in `index` become their addresses."""
     agreed.on(name, len(index))
     if not array[:1].flags.c_contiguous:
         raise ValueError(

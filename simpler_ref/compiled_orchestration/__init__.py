@@ -45,8 +45,8 @@ class Version(NamedTuple):
         if kinds in self.entries:
             return self.entries[kinds](*given)
         result = self.dispatcher(*given)
-        code = native.code_for(self.dispatcher, given)
-        if kinds is not None and code is not None:
+        code = None if kinds is None else native.code_for(self.dispatcher, given)
+        if code is not None:
             self.entries[kinds] = code
         return result
 

@@ -244,14 +244,10 @@ def is_due(mem, slot):
 def is_supplied(mem, slot):
     """Say whether every worker has more than its reserve to do, and a task's type no frame left."""
     kind = kind_of(mem, slot)
-    for worker in range(mem[L.WORKERS]):
-        w = worker_at(mem, worker)
-        given = load(mem, w + L.W_GIVEN)
-        if given == 0 or not has_reserve(mem, w):
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+        if load(mem, worker_at(mem, worker) + L.W_GIVEN) < mem[L.DEPTH]:
             return False
-        if mem[L.POOL_FIRST + kind] <= worker < mem[L.POOL_END + kind] and given < mem[L.DEPTH]:
-            return False
-    return True
+    return all_have_reserve(mem)
 
 
 @kernel
@@ -417,6 +413,12 @@ def enough_to_do(mem):
     """Say whether every worker has more than a reserve of tasks, so that nobody waits for a pass."""
     if mem[L.NAP_NS] == 0 or mem[L.DEPTH] == 1 or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return False
+    return all_have_reserve(mem)
+
+
+@kernel
+def all_have_reserve(mem):
+    """Say whether every worker has more tasks to do than its reserve; one that is idle has not."""
     for worker in range(mem[L.WORKERS]):
         if not has_reserve(mem, worker_at(mem, worker)):
             return False

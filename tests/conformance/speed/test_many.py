@@ -261,7 +261,7 @@ WRONG = {
     ),
     "a row that is not there": (
         lambda b: {"tensors": [b, Rows(b, [0, 8] * 4)], "tags": [T.INPUT] * 2},
-        r"tensors\[1\].*names row 8, the array has rows 0 to 7",
+        r"tensors\[1\].*names row 8, the array has 8 rows",
     ),
     "a row counted from the end": (
         lambda b: {"tensors": [Rows(b, np.array([1, -1]))], "tags": [T.INPUT]},
@@ -277,15 +277,19 @@ WRONG = {
     ),
     "other than whole numbers of rows": (
         lambda b: {"tensors": [Rows(b, [0.5])], "tags": [T.INPUT]},
-        r"tensors\[0\].*integers",
+        r"tensors\[0\].*shape \(1,\) and dtype float64; give one integer",
     ),
     "rows by two numbers": (
         lambda b: {"tensors": [Rows(b, np.zeros((2, 2), int))], "tags": [T.INPUT]},
-        r"tensors\[0\].*one-dimensional",
+        r"tensors\[0\].*shape \(2, 2\)",
     ),
     "rows of a list": (
         lambda b: {"tensors": [Rows([b[0]], [0])], "tags": [T.INPUT]},
-        r"tensors\[0\].*Rows takes an array",
+        r"tensors\[0\].*Rows takes an array.*not list",
+    ),
+    "rows by lists of several lengths": (
+        lambda b: {"tensors": [Rows(b, [[0], [1, 2]])], "tags": [T.INPUT]},
+        r"tensors\[0\]: the index of Rows is no array of integers",
     ),
     "another number of rows": (
         lambda b: {"tensors": [b, Rows(b, [0, 1])], "tags": [T.INPUT] * 2},
