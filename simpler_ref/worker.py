@@ -1136,18 +1136,17 @@ class Worker:
         assert manager is not None
         for pool in (L.NEXT_LEVEL, L.SUB):
             if mem[L.STUCK_SINCE + pool] and mem[L.STUCK_SINCE + pool] == mem[L.STUCK_TOLD]:
-                mask = int(mem[L.READY_MASK + pool])
-                slot = int(mem[int(mem[L.A_READY + pool]) + (int(mem[L.READY_HEAD + pool]) & mask)])
-                index = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
+                task, members = int(mem[L.STUCK_TASK + pool]), int(mem[L.STUCK_MEMBERS + pool])
+                index = int(mem[L.STUCK_CALLABLE + pool]) & L.CALLABLE_MASK
                 busy = [
                     manager.name(worker)
                     for worker in range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
                     if mem[Desk(runtime.engine, worker).start + L.W_GIVEN]
                 ]
                 return (
-                    f"task {int(mem[slot + L.S_ID])} ({self._registry.name(index)}), a group of "
-                    f"{int(mem[slot + L.S_MEMBERS])}, has waited {int(mem[L.STUCK_NS]) / 1e9:g} s for "
-                    f"its workers; busy are {', '.join(busy) or 'none'}"
+                    f"task {task} ({self._registry.name(index)}), a group of {members}, has waited "
+                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are "
+                    f"{', '.join(busy) or 'none'}"
                 )
         return ""
 

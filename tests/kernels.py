@@ -269,6 +269,11 @@ def has_work(mem):
 
 
 @entry(WORDS)
+def may_miss_an_end(mem):
+    return int(schedule.may_miss_an_end(mem))
+
+
+@entry(WORDS)
 def held(mem):
     return int(schedule.held(mem))
 
@@ -454,7 +459,8 @@ def collect_from(mem, worker):
 
 @entry(WORDS)
 def announce_uncollected(mem):
-    mailbox.announce_uncollected(mem)
+    """As the first worker."""
+    mailbox.announce_uncollected(mem, mailbox.worker_at(mem, 0))
     return L.OK
 
 

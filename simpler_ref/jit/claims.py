@@ -12,6 +12,7 @@ from .collect import skip_waiting
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
+from .queues import has_ready
 from .submit import request_cancel
 
 
@@ -20,6 +21,25 @@ def become_scheduler(mem):
     """Take the pass lock, for the few words that a thread other than those two has to write."""
     while not try_lock(mem):
         yield_core()
+
+
+@kernel
+def hand_over(mem):
+    """Give the pass lock back after a change of what ready tasks may do: a pass has to see to them.
+
+    Effects  MAY_MOVE, and who sleeps is woken, if there are such tasks
+    Ordering the fence pairs with those before parking: who is about to park sees MAY_MOVE, or this sees
+             it parked
+    Rule     SCHED-WAKE-1
+    """
+    waiting = has_ready(mem, 0) or has_ready(mem, 1)
+    if waiting:
+        mem[L.MAY_MOVE] = 1
+    unlock(mem)
+    if waiting:
+        fence()
+        notify(mem, L.PARK_ORCH)
+        notify(mem, L.PARK_SCHED)
 
 
 # ---------------------------------------------------------------- who may be used
@@ -37,7 +57,7 @@ def set_usable(mem, worker, usable):
         empty_mailbox(mem, worker)
     elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
         mem[w + L.W_USABLE] |= L.ALIVE  # a request may have claimed it before it was admitted
-    unlock(mem)
+    hand_over(mem)
 
 
 @kernel
@@ -63,10 +83,10 @@ def cancel(mem):
     Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-9
     """
     request_cancel(mem)
+    become_scheduler(mem)
     if mem[L.DEPTH] > 1:
-        become_scheduler(mem)
         skip_waiting(mem)
-        unlock(mem)
+    hand_over(mem)
 
 
 # ---------------------------------------------------------------- claims on mailboxes
@@ -127,10 +147,7 @@ def release_mailbox(mem, worker):
         mem[w + L.W_USABLE] &= L.ALIVE
         if mem[w + L.W_GIVEN] == 0 and load(mem, w + L.W_DEATH) == 0:
             make_idle(mem, w)
-    unlock(mem)
-    fence()  # pairs with those before parking: a ready task can be placed now
-    notify(mem, L.PARK_ORCH)
-    notify(mem, L.PARK_SCHED)
+    hand_over(mem)
 
 
 @kernel
@@ -144,7 +161,4 @@ def abandon_mailbox(mem, worker):
     become_scheduler(mem)
     store(mem, w + L.W_CLAIM, 0)
     mem[w + L.W_USABLE] = 0
-    unlock(mem)
-    fence()  # pairs with those before parking: a ready task can be failed now
-    notify(mem, L.PARK_ORCH)
-    notify(mem, L.PARK_SCHED)
+    hand_over(mem)

@@ -93,6 +93,7 @@ def catch_up(mem, slot):
     if mem[L.AHEAD_PENALTY] != 0:
         mem[L.AHEAD_PENALTY] -= 1
     step(mem, slot, INPUTS_DONE)
+    mem[L.LEFT_PENDING] += 1
     step(mem, slot, DISPATCH)
     return True
 

@@ -80,24 +80,6 @@ def wake_sleepers(mem, kind):
 
 
 @kernel
-def can_dispatch(mem, kind):
-    """Say whether a ready task of one type could leave its queue."""
-    if mem[L.PINNED + kind] != 0:
-        for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
-            if may_start_pinned(mem, worker_at(mem, worker), kind):
-                return True
-    if ready_empty(mem, kind):
-        return False
-    if load(mem, L.CANCEL) != 0:
-        return True
-    slot = first_ready(mem, kind)
-    if mem[slot + L.S_MEMBERS] != 0:
-        return lost_member(mem, slot, kind) != NOBODY or group_fits(mem, slot, kind)
-    worker = pick_worker(mem, kind)
-    return worker >= 0 or (worker == NOBODY and not any_usable(mem, kind, 1))
-
-
-@kernel
 def is_idle(mem, w):
     """Say whether a worker can be given any task: alive, without one, and not claimed."""
     return mem[w + L.W_GIVEN] == 0 and mem[w + L.W_USABLE] == L.ALIVE
@@ -190,8 +172,7 @@ def dispatch_ready(mem, kind):
                 assign_group(mem, slot, kind)
                 mem[L.STUCK_SINCE + kind] = 0
             else:
-                if mem[L.STUCK_SINCE + kind] == 0:
-                    mem[L.STUCK_SINCE + kind] = now_ns()
+                note_stuck(mem, slot, kind)
                 break
         else:
             worker = pick_worker(mem, kind)
@@ -230,6 +211,19 @@ def note_haste(mem, w, kind):
         mem[L.BACKLOG_SINCE + kind] = 0
     elif mem[w + L.W_GIVEN] != 0 and mem[L.BACKLOG_SINCE + kind] == 0:
         mem[L.BACKLOG_SINCE + kind] = now_ns()
+
+
+@kernel
+def note_stuck(mem, slot, kind):
+    """Note since when a group waits for its workers, and what somebody would say of it.
+
+    Rule     WM-PLACE-4
+    """
+    if mem[L.STUCK_SINCE + kind] == 0:
+        mem[L.STUCK_TASK + kind] = mem[slot + L.S_ID]
+        mem[L.STUCK_CALLABLE + kind] = mem[slot + L.S_CALLABLE]
+        mem[L.STUCK_MEMBERS + kind] = mem[slot + L.S_MEMBERS]
+        mem[L.STUCK_SINCE + kind] = now_ns()
 
 
 @kernel

@@ -126,7 +126,7 @@ def stop_scheduler(mem):
     """Ask the Scheduler thread to end."""
     store(mem, L.STOPPING, 1)
     fence()
-    mailbox.notify(mem, L.PARK_SCHED)
+    mailbox.wake(mem, L.PARK_SCHED)
     return L.OK
 
 

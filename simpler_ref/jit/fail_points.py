@@ -29,7 +29,8 @@ from .kernel import FAIL_POINTS, kernel
     FAIL_CONTROL_DONE,  # CONTROL_DONE stands in the mailbox, nobody was woken
     FAIL_STOPPING,  # it has seen that it shall stop
     FAIL_WAITING,  # what its task was given ahead for has not ended yet
-) = range(1, 14)
+    FAIL_WAKING,  # it has cleared a park word, and not woken who sleeps there
+) = range(1, 15)
 
 FAIL_NAMES = {
     value: name.removeprefix("FAIL_").lower()

@@ -110,6 +110,8 @@ AHEAD_PATIENCE = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 MOVE_NS = 1_000_000
 """A worker that shares its core with another goes elsewhere once in so long."""
+UNSEEN_NS = 200_000
+"""A worker that has had no task for so long tells somebody that its last answer is uncollected."""
 LOOKS = 16
 """A worker that spins reads the clock once in so many looks."""
 
@@ -295,6 +297,7 @@ READY_TAIL = SCHED + 3
 BUSY = SCHED + 5  # workers that hold a task
 CONSUMED_HEAD = SCHED + 6  # chain of consumed slots, for the Orch thread
 DEATHS_SEEN = SCHED + 7
+LEFT_PENDING = SCHED + 8  # tasks that are PENDING no longer, ever
 UNCOLLECTED = SCHED + 9  # workers whose mailbox has still to be set IDLE
 COMPLETED_COUNT = SCHED + 10
 FAILED_COUNT = SCHED + 11
@@ -317,7 +320,11 @@ AHEAD_HEAD = SCHED + 33  # + type; tasks that could be given ahead: a circular a
 AHEAD_TAIL = SCHED + 35  # + type
 AHEAD_AFTER = SCHED + 37  # READY_ORDER from which on tasks are given ahead again
 BACK_COUNT = SCHED + 38  # tasks given back, ever
-AHEAD = SCHED + 5 * LINE  # + type * AHEAD_CAPACITY
+MAY_MOVE = SCHED + 40  # 1: a task became ready, or a worker free for one, after the last dispatch
+STUCK_TASK = SCHED + 41  # + type; id of the group that STUCK_SINCE speaks of
+STUCK_CALLABLE = SCHED + 43  # + type; its callable word
+STUCK_MEMBERS = SCHED + 45  # + type
+AHEAD = SCHED + 6 * LINE  # + type * AHEAD_CAPACITY
 AHEAD_CAPACITY = 256
 AHEAD_PENALTY = SCHED + 39  # tasks that become ready before one is given ahead again, the next time
 FIRST_PENALTY, MOST_PENALTY = 16, 1024
@@ -343,7 +350,7 @@ MOST_NAPS_OFF = 4096
 OFF_DUTY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
-"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back."""
+"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
 
 # ---------------------------------------------------------------- one task: a slot
 # first line: the Scheduler's after submit, but for the atomic FANOUT

@@ -58,6 +58,7 @@ from .fail_points import (
     FAIL_READY,
     FAIL_RECEIVED,
     FAIL_WAITING,
+    FAIL_WAKING,
     fail_point,
 )
 from .kernel import inlined, kernel
@@ -195,6 +196,31 @@ def notify(mem, park_word):
 
 
 @kernel
+def notify_as_worker(mem, w, park_word):
+    """Do the same as `notify` (worker side).
+
+    Should the worker die between the two steps, whoever sleeps is not parked any more for all others to
+    see: the death wakes it, see `wake`.
+    """
+    if load(mem, park_word) != 0:
+        store(mem, park_word, 0)
+        fail_point(mem, w, FAIL_WAKING)
+        futex_wake(mem, park_word)
+
+
+@kernel
+def wake(mem, park_word):
+    """Wake the thread that sleeps on a park word, whatever the word says.
+
+    Who has cleared the word may have died before he woke the sleeper.
+
+    Rule     SCHED-WAKE-4, -8
+    """
+    store(mem, park_word, 0)
+    futex_wake(mem, park_word)
+
+
+@kernel
 def reserve_of(mem):
     """Return how many tasks a worker has left when it is time for a pass."""
     return int(mem[L.DEPTH]) // 2
@@ -221,18 +247,24 @@ def announce_done(mem, w, outcome):
     parked = load_sc(mem, L.PARK_ORCH)
     if parked != 0:
         if parked != L.NAPPING or outcome != L.SUCCESS or not has_supply(mem, w):
-            notify(mem, L.PARK_ORCH)
+            notify_as_worker(mem, w, L.PARK_ORCH)
     elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
-        notify(mem, L.PARK_SCHED)
+        notify_as_worker(mem, w, L.PARK_SCHED)
 
 
 @kernel
-def announce_uncollected(mem):
-    """Tell whoever sleeps, on duty or not, that a completion has not been collected for SPIN_NS."""
+def announce_uncollected(mem, w):
+    """Tell whoever sleeps, on duty or not, if the last answer of a worker without a task is uncollected.
+
+    Rule     SCHED-WAKE-7
+    """
+    last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
+    if load(mem, last) & STATE_MASK != L.TASK_DONE:
+        return
     if load(mem, L.PARK_ORCH) != 0:
-        notify(mem, L.PARK_ORCH)
+        notify_as_worker(mem, w, L.PARK_ORCH)
     else:
-        notify(mem, L.PARK_SCHED)
+        notify_as_worker(mem, w, L.PARK_SCHED)
 
 
 @kernel
@@ -429,7 +461,7 @@ def receive(mem, worker):
     w = worker_at(mem, worker)
     start = 0
     looks = 1
-    waits = False
+    waits, told = False, False
     if mem[w + L.W_AT] == 0:
         stay_apart(mem, worker)
     while True:
@@ -464,6 +496,9 @@ def receive(mem, worker):
             start = now
         elif not waits and now - start > mem[L.SPIN_NS]:
             return L.PARK
+        if not told and now - start > L.UNSEEN_NS:
+            told = True
+            announce_uncollected(mem, w)
         waits = False
         if now - start < mem[w + L.W_PATIENCE]:
             looks = L.LOOKS
@@ -535,9 +570,7 @@ def park_and_receive(mem, worker):
         state = seen & STATE_MASK
         busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
         if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
-            last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
-            if load(mem, last) & STATE_MASK == L.TASK_DONE:
-                announce_uncollected(mem)
+            announce_uncollected(mem, w)
             fail_point(mem, w, FAIL_PARKED)
             futex_wait(mem, state_word, seen, -1)
         store(mem, w + L.W_PARKED, 0)
@@ -598,8 +631,8 @@ def mark_dead(mem, worker, code):
     futex_wake(mem, awaited(mem, w))
     store(mem, L.DEATHS, load(mem, L.DEATHS) + 1)
     fence()
-    notify(mem, L.PARK_ORCH)
-    notify(mem, L.PARK_SCHED)
+    wake(mem, L.PARK_ORCH)
+    wake(mem, L.PARK_SCHED)
 
 
 @kernel

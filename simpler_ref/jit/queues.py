@@ -62,6 +62,12 @@ def ready_empty(mem, kind):
 
 
 @kernel
+def has_ready(mem, kind):
+    """Say whether a task of a worker type is ready, for any worker or for a certain one."""
+    return mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind)
+
+
+@kernel
 def double(mem, base, first, words, mask):
     """Move a full circular array's entries to where twice its capacity puts them.
 

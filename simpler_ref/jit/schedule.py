@@ -14,7 +14,14 @@ between. So a change is seen by one side or the other, and no time limit is ever
     TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
                                    wakes the Scheduler thread when it has spun for SPIN_NS
     TASK_DONE, Orch napping        woken by the first worker that runs low, or has failed
-    death of a worker              both threads woken by the monitor thread
+    TASK_DONE, worker goes on to   collected by the next pass. If the Orch thread may stay away, and a
+    its next frame                 worker is idle meanwhile, the Scheduler thread has a clock
+                                   (`may_miss_an_end`)
+    death of a worker              both threads woken by the monitor thread, parked or not
+
+What a thread looks at without the lock is a hint. It compares such words, and never takes one for a
+place: what stands there may be something else by then. Whoever holds the lock leaves the answer in a
+word (MAY_MOVE).
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import (
     INTERRUPTED,
+    TIMED_OUT,
     compare_exchange,
     core_here,
     fence,
@@ -30,9 +38,10 @@ from .atomics import (
     now_ns,
     pause,
     store,
+    yield_core,
 )
 from .collect import bury, collect, set_idle
-from .dispatch import can_dispatch, dispatch
+from .dispatch import dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
@@ -44,7 +53,7 @@ from .mailbox import (
     reserve_of,
     worker_at,
 )
-from .queues import has_ahead, pop_wiring, ready_empty, take_consumed
+from .queues import has_ahead, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
@@ -56,6 +65,7 @@ from .tensormap import reset as reset_map
 def scheduler_pass(mem):
     """Run one pass: deaths, wiring, dispatch to either pool, completions.
 
+    Effects  MAY_MOVE: whether what it collected has left ready tasks that it has not dispatched
     Returns  how much moved; 0 means that nothing can until an event comes
     Rule     SCHED-PASS-1; WM-POOL-4
     """
@@ -68,13 +78,17 @@ def scheduler_pass(mem):
         moved += 1
         slot = pop_wiring(mem)
     for kind in range(2):
-        if mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind) or has_ahead(mem, kind):
+        if has_ready(mem, kind) or has_ahead(mem, kind):
             moved += dispatch(mem, kind)
     if mem[L.UNCOLLECTED] != 0:
         set_idle(mem)
+    collected = 0
     if mem[L.BUSY] != 0:
-        moved += collect(mem)
-    return moved
+        collected = collect(mem)
+    may_move = collected != 0 and (has_ready(mem, 0) or has_ready(mem, 1))
+    if mem[L.MAY_MOVE] != may_move:
+        mem[L.MAY_MOVE] = may_move
+    return moved + collected
 
 
 @kernel
@@ -99,15 +113,15 @@ def has_work(mem):
 
     A task that is held back does not count, see `held`.
 
+    Reads    hints only, and none of them is followed; the frame of W_HEAD is one whatever it says
     Rule     SCHED-WAKE-2
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
-    if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN] or mem[L.UNCOLLECTED] != 0:
+    if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return True
-    for kind in range(2):
-        if can_dispatch(mem, kind):
-            return True
+    if mem[L.UNCOLLECTED] != 0 or mem[L.MAY_MOVE] != 0:
+        return True
     if mem[L.BUSY] != 0:
         for worker in range(mem[L.WORKERS]):
             w = worker_at(mem, worker)
@@ -120,6 +134,23 @@ def has_work(mem):
 def held(mem):
     """Say whether a ready task is being held back for a worker that is awake."""
     return mem[L.HELD_SINCE] != 0 or mem[L.HELD_SINCE + 1] != 0
+
+
+@kernel
+def may_miss_an_end(mem):
+    """Say whether a task may stay off an idle worker because nobody sees the end that it waits for.
+
+    A worker that has another frame goes on to it without a word: the next pass collects. Who is to run
+    that pass, if the Orch thread stays away? A worker without a task says when its last end is
+    uncollected, so as long as all have tasks nothing is missed. Nor is it where none waits.
+
+    Rule     SCHED-WAKE-7
+    """
+    if mem[L.MAY_MOVE] != 0:
+        return True
+    if mem[L.DEPTH] == 1 or mem[L.BUSY] == 0 or mem[L.BUSY] == mem[L.WORKERS]:
+        return False
+    return load(mem, L.WIRING_PUSHED) != mem[L.LEFT_PENDING]
 
 
 # ---------------------------------------------------------------- the Orch thread's share
@@ -163,8 +194,11 @@ def pass_after_submit(mem):
 
 @kernel
 def have_time_kept(mem):
-    """See to it that somebody with a clock looks after what waits, should the Orch thread go away."""
-    if held(mem):
+    """See to it that somebody with a clock looks after what waits, should the Orch thread go away.
+
+    Rule     SCHED-WAKE-7
+    """
+    if held(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         if load(mem, L.PARK_SCHED) != L.TIMED:
             notify(mem, L.PARK_SCHED)
@@ -225,9 +259,11 @@ def pass_in_bulk(mem, slot):
 
 @kernel
 def leave_pass_out(mem):
-    """Be here as the Orch thread without a pass."""
+    """Be here as the Orch thread without a pass; it may go away for long afterwards."""
     mem[L.ORCH_PASSES] += 1
     show_up(mem)
+    if load(mem, L.PARK_SCHED) == L.OFF_DUTY and may_miss_an_end(mem):
+        notify(mem, L.PARK_SCHED)
 
 
 @kernel
@@ -235,7 +271,9 @@ def is_due(mem, slot):
     """Say whether a submit runs a pass whatever the workers have: for a group, which may have to wait
     for them, for a task that is held, after a death, and when many tasks wait to be wired.
     """
-    if mem[slot + L.S_MEMBERS] != 0 or held(mem) or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
+    if mem[slot + L.S_MEMBERS] != 0 or held(mem) or mem[L.MAY_MOVE] != 0:
+        return True
+    if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return True
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.PASS_AT_LATEST
 
@@ -334,6 +372,14 @@ def watch_groups(mem):
 
 @kernel
 def help_scheduler(mem, live, taken, slice_ns):
+    """Help until a goal is reached, see `help_until`; then the Orch thread may go away for long."""
+    answer = help_until(mem, live, taken, slice_ns)
+    have_time_kept(mem)
+    return answer
+
+
+@kernel
+def help_until(mem, live, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
     Goals: at most `live` tasks alive; or, unless `taken` is negative, anything at all has moved and it
@@ -362,7 +408,6 @@ def help_scheduler(mem, live, taken, slice_ns):
             quiet_since = 0
             naps = may_nap(mem)
             if taken >= 0 and not naps:
-                have_time_kept(mem)
                 return L.OK
             if naps and take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
                 return L.INTERRUPTED
@@ -486,14 +531,18 @@ def scheduler_loop(mem, timer_ns):
     On duty it is woken by every completion. It is off duty while the Orch thread runs passes, that
     is, unless the Orch thread ran none while this one slept for `timer_ns` in all: time spent awake
     does not count, since it may be what keeps the Orch thread from running. While a task is held
-    back it sleeps `timer_ns` at most.
-    Rule     SCHED-WAKE-2 to -4; SPEED-ORCH-6
+    back it sleeps `timer_ns` at most; so it does off duty while an end may stay unseen, and leaves the
+    passes to the Orch thread as long as that comes.
+    Rule     SCHED-WAKE-2 to -4, -7; SPEED-ORCH-6
     """
     seen = -1
     slept = 0
+    ticked = False
     while load(mem, L.STOPPING) == 0:
         moved = 0
-        if try_lock(mem):
+        leaves_it = ticked and mem[L.ORCH_PASSES] != seen
+        looks = not leaves_it and try_lock(mem)
+        if looks:
             moved = two_passes(mem)
             unlock(mem)
         if moved > 0:
@@ -513,18 +562,32 @@ def scheduler_loop(mem, timer_ns):
             if timeout == 0:
                 mem[L.STUCK_TOLD] = since
                 return L.STUCK
-        if held(mem):
+        if held(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
             duty = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
         store(mem, L.PARK_SCHED, duty)
         fence()
-        quiet = not has_work(mem) and held(mem) == (duty == L.TIMED)
-        quiet = quiet and (since != 0 or stuck_since(mem) == 0)
+        quiet = is_quiet(mem, duty) and (since != 0 or stuck_since(mem) == 0)
+        quiet = quiet or (leaves_it and duty == L.TIMED)
+        ticked = False
         if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
-            futex_wait(mem, L.PARK_SCHED, duty, timeout)
+            answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
+            ticked = answer == TIMED_OUT and not held(mem)
+        if not quiet and not looks:
+            yield_core()  # to who holds the lock
         store(mem, L.PARK_SCHED, 0)
         store(mem, L.WATCHING, 0)
     return L.OK
+
+
+@kernel
+def is_quiet(mem, duty):
+    """Say whether the Scheduler thread may sleep: nothing to do, and a clock if it needs one."""
+    if has_work(mem):
+        return False
+    if duty == L.TIMED:
+        return True
+    return not held(mem) and (duty == L.ON_DUTY or not may_miss_an_end(mem))

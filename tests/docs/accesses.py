@@ -11,7 +11,8 @@ JIT = Path(__file__).resolve().parents[2] / "simpler_ref" / "jit"
 ATOMIC_WRITES = ("store", "exchange", "compare_exchange", "fetch_add")
 ATOMIC_READS = ("load", "load_sc", "exchange", "compare_exchange", "fetch_add", "futex_wait")
 LOCKS = ("try_lock", "become_scheduler")
-"""Between one of these and `unlock` a thread is the Scheduler."""
+UNLOCKS = ("unlock", "hand_over")
+"""Between one of the first and one of the second a thread is the Scheduler."""
 
 Accesses = Callable[[str], list[tuple[int, ast.expr]]]
 """What returns line and index of each access of a function."""
@@ -25,6 +26,9 @@ class Sources:
         self.read = functools.cache(lambda where: list(self._read(where)))
         self.fields = functools.cache(self._fields)
         self.own_words = functools.cache(self._own_words)
+        self.origins = functools.cache(self._origins)
+        self.places = functools.cache(self._places)
+        self.followed = functools.cache(lambda where: list(self._followed(where)))
         self.functions: dict[str, ast.FunctionDef] = {}
         self._names: dict[str, dict[str, str]] = {}
         for path in sorted(folder.glob("*.py")):
@@ -104,6 +108,76 @@ class Sources:
             if isinstance(node, ast.Name) and node.id in parameters
         }
 
+    # ------------------------------------------------------------ what an index comes from
+    def _followed(self, where: str) -> Iterator[tuple[int, str]]:
+        """Yield line and name of each word whose value a function, or a callee for it, takes for a place.
+
+        What it has read as the Scheduler was handed over to it by the lock.
+        """
+        accesses = [*self.written(where), *self.read(where)]
+        for line, index in accesses:
+            for field in self.origins(where, index):
+                yield line, field
+        for node in ast.walk(self.functions[where]):
+            if isinstance(node, ast.Call) and (callee := self.called(where, node)):
+                for position in self.places(callee):
+                    if position < len(node.args):
+                        for field in self.origins(where, node.args[position]):
+                            yield node.lineno, field
+
+    def _places(self, where: str) -> set[int]:
+        """Return the parameters of a function that it takes for places, or has a callee take."""
+        parameters = [one.arg for one in self.functions[where].args.args]
+        indices = [index for _, index in (*self.written(where), *self.read(where))]
+        for node in ast.walk(self.functions[where]):
+            callee = self.called(where, node) if isinstance(node, ast.Call) else None
+            if callee and callee != where:
+                indices += [node.args[k] for k in self.places(callee) if k < len(node.args)]
+        return {
+            parameters.index(name)
+            for index in indices
+            for name in self.names_in(where, index)
+            if name in parameters[1:]
+        }
+
+    def names_in(self, where: str, index: ast.expr, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Return the names that an expression is made of, and those that these are made of."""
+        found: set[str] = set()
+        for node in ast.walk(index):
+            if isinstance(node, ast.Name) and node.id not in seen:
+                found.add(node.id)
+                for value in assigned(self.functions[where], node.id):
+                    found |= self.names_in(where, value, seen | {node.id})
+        return found
+
+    def _origins(self, where: str, value: ast.expr, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Return the words of the layout from whose values an expression is made."""
+        found: set[str] = set()
+        if value.lineno in lines_under_the_lock(self.functions[where]):
+            return found
+        for node in ast.walk(value):
+            if is_look_up(node):
+                found |= self.fields(where, node.slice)
+            elif isinstance(node, ast.Name) and node.id not in seen:
+                for other in assigned(self.functions[where], node.id):
+                    found |= self._origins(where, other, seen | {node.id})
+            elif isinstance(node, ast.Call):
+                if getattr(node.func, "id", "") in ATOMIC_READS:
+                    found |= self.fields(where, node.args[1])
+                elif callee := self.called(where, node):
+                    for answer in returned(self.functions[callee]):
+                        found |= self.origins(callee, answer)
+        return found
+
+    def followers(self, callers: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+        """Yield party, word and line wherever a value is taken for a place without the lock."""
+        for where, who in self.reached(callers).items():
+            locked = lines_under_the_lock(self.functions[where])
+            for line, field in self.followed(where):
+                for party in {"Scheduler"} if line in locked else who:
+                    if party != "Scheduler":
+                        yield party, field, f"{where}:{line}"
+
     # ------------------------------------------------------------ who gets there
     def reached(self, callers: dict[str, str]) -> dict[str, set[str]]:
         """Return the parties that run each function; `callers` says who calls each entry."""
@@ -147,8 +221,8 @@ def without_look_ups(index: ast.expr) -> Iterator[ast.AST]:
 def assigned(function: ast.FunctionDef, name: str) -> Iterator[ast.expr]:
     """Yield all that a function assigns to a name of its own."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and target.id == name:
                     yield node.value
 
@@ -163,7 +237,8 @@ def lines_under_the_lock(function: ast.FunctionDef) -> set[int]:
     """Return the lines of a function that it runs as the Scheduler."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     taken = [one.lineno for one in calls if getattr(one.func, "id", "") in LOCKS]
-    given = [one.lineno for one in calls if getattr(one.func, "id", "") == "unlock"]
-    if not taken or not given:
+    given = [one.lineno for one in calls if getattr(one.func, "id", "") in UNLOCKS]
+    if not given:
         return set()
-    return set(range(min(taken) + 1, max(given)))
+    first = min(taken) if taken else function.lineno  # its caller has taken it
+    return set(range(first + 1, max(given)))

@@ -561,6 +561,32 @@ def dies_as_it_waits_ahead(rig_type):
         rig.assert_works()
 
 
+def dies_as_it_wakes(rig_type):
+    """A worker dies when it has cleared the park word and not yet woken the Scheduler thread.
+
+    The orchestration function stays away, so nobody else runs the pass that what waits needs.
+    """
+    with rig_type(2) as rig:
+        held = rig.w.register(hold)
+        rig.w.start()
+        rig.register_late()
+
+        def graph(orch, _args, _config):
+            rig.submit(orch, rig.task, 0, to(rig.rows, 0, T.INOUT))
+            rig.submit(orch, held, 0, to(rig.rows, 0, T.INOUT))
+            rig.submit(orch, rig.task, 1, to(rig.rows, 0, T.INOUT))
+            wait_until(lambda: rig.rows[0, HELD] and rig.mem[L.PARK_SCHED] == L.ON_DUTY)
+            [victim] = [m for m in range(2) if rig.mem[rig.words_of(m) + L.W_GIVEN]]
+            rig.mem[rig.words_of(victim) + L.W_FAIL] = NUMBER["waking"]
+            rig.rows[0, GO] = 1
+            wait_until(lambda: rig.marks[0] == 3)
+            if not rig.known_dead(victim):
+                raise Refused("it did not wake anybody")
+
+        rig.w.run(graph)
+        rig.assert_works()
+
+
 def dies_in_a_group(rig_type, point):
     """One member's worker dies: one error, which names it; the others are done or skipped."""
     with rig_type(3) as rig:
@@ -785,6 +811,7 @@ def cells(kind: str, repeats: int = 1) -> dict[str, Callable[[], None]]:
             found[f"among-{point}"] = part(dies_among_its_tasks, deeper(rig, 3), point, lost)
     if not rig.pinned:
         found["ahead-waiting"] = part(dies_as_it_waits_ahead, deeper(rig, 3))
+        found["task-waking"] = part(dies_as_it_wakes, rig)
     return found
 
 

@@ -1,6 +1,7 @@
 """SCHED-PASS: one pass, and who runs it."""
 
 import random
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,8 @@ from simpler_ref import TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
+from tests.docs import test_ownership as ownership
+from tests.docs.accesses import JIT, Sources
 from tests.kernels import kernels
 from tests.support import (
     COMPLETED,
@@ -240,3 +243,51 @@ def test_a_pass_changes_no_argument_of_any_task(driver):
     before = [driver.argument_words(slot) for slot in slots]
     driver.finish_everything()
     assert [driver.argument_words(slot) for slot in slots] == before
+
+
+# ---------------------------------------------------------------- looks without the lock
+FRAMES = {"W_HEAD", "W_TAIL"}
+"""Words that hold the place of a frame of one worker, whatever their value."""
+
+
+def followed_without_the_lock(sources):
+    """Return who takes which word, that others may change meanwhile, for a place, and where."""
+    rows = ownership.rows_of_the_page()
+    return {
+        (party, field, where)
+        for party, field, where in sources.followers(ownership.CALLER)
+        if field in rows.keys() - FRAMES
+        and rows[field].ordering not in ("fork", "mailbox")
+        and party not in ownership.named(rows[field].written_by)
+    }
+
+
+@pytest.mark.spec("SCHED-PASS-5")
+def test_no_look_without_the_lock_follows_what_others_may_change():
+    assert followed_without_the_lock(Sources()) == set()
+
+
+@pytest.mark.spec("SCHED-PASS-5")
+@pytest.mark.parametrize(
+    "look",
+    [
+        "return mem[int(mem[L.CONSUMED_HEAD]) + L.S_STATE] == L.CONSUMED",
+        "return first_ready(mem, 0) != 0",
+        "slot = load(mem, L.CONSUMED_HEAD); return members_at(mem, slot) != 0",
+        "return through(mem, int(mem[L.RETIRING]))",
+    ],
+    ids=["at once", "inside another", "with a load", "as an argument"],
+)
+def test_a_look_that_follows_a_hint_is_refused_however_it_is_written(tmp_path, look):
+    folder = shutil.copytree(JIT, tmp_path / "jit", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "schedule.py").open("a") as file:
+        file.write("\n\nfrom .queues import first_ready\nfrom .submit import members_at\n")
+        file.write("\n\ndef through(mem, slot):\n    return mem[slot + L.S_STATE] != 0\n")
+        file.write(f"\n\ndef has_more(mem):\n    {look}\n")
+    source = (folder / "schedule.py").read_text()
+    old = "    if mem[L.UNCOLLECTED] != 0 or mem[L.MAY_MOVE] != 0:\n"
+    assert source.count(old) == 1
+    changed = source.replace(old, old.replace(":\n", " or has_more(mem):\n"))
+    (folder / "schedule.py").write_text(changed)
+    found = {party for party, _, _ in followed_without_the_lock(Sources(folder))}
+    assert {"Orch", "Scheduler thread"} <= found

@@ -14,7 +14,7 @@ import simpler_ref.orchestrator
 import simpler_ref.scheduler
 import simpler_ref.worker
 import simpler_ref.worker_manager
-from simpler_ref import Worker
+from simpler_ref import Worker, WorkerKind
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
 from simpler_ref.jit.kernel import INTERPRETED
@@ -232,7 +232,7 @@ def pending_work(driver, what):
         driver.submit()
         driver.run_pass()
         driver.post_done(0)
-        driver.x.collect(driver.mem)
+        driver.x.scheduler_pass(driver.mem)  # it dispatches before it collects
         driver.x.set_idle(driver.mem)
         assert driver.ready_queue()
     else:
@@ -240,7 +240,7 @@ def pending_work(driver, what):
         driver.submit()
         driver.submit()
         driver.run_pass()
-        driver.x.request_cancel(driver.mem)
+        driver.finish_run(cancel=True)
         assert driver.ready_queue()
 
 
@@ -478,9 +478,7 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     driver.x.announce_done(driver.mem)
     driver.x.announce_uncollected(driver.mem)
     driver.x.notify(driver.mem, word)
-    driver.kill(0)
     driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
-    driver.k.stop_scheduler(driver.mem)
     sleeper.join(DEADLINE_S)
     assert answers == [TIMED_OUT]
 
@@ -618,3 +616,161 @@ def test_a_submit_runs_a_pass_while_a_worker_is_idle_for_a_group_and_while_a_tas
     assert bool(driver.wiring_queue()) == (what == "all at work")
     assert driver.state(head) == RUNNING
     driver.close()
+
+
+# ---------------------------------------------------------------- the orchestration function stays away
+class Plain(WorkerKind):
+    """Calls Python functions, as a next-level worker, so that tasks can say which one they want."""
+
+    def run(self, callable, view, config):
+        callable(view)
+
+
+class Away:
+    """A Worker with two workers, and a program whose orchestration function submits and then waits.
+
+    Worker 0 ends a short task and goes on to one that does not end by itself; what waits for the short
+    one is for worker 1, which is idle.
+    """
+
+    def __init__(self, depth, bulk):
+        self.w = Worker(level=4, mailbox_depth=depth)
+        for _ in range(2):
+            self.w.add_next_level(Plain())
+        self.w.init()
+        self.cells = self.w.share(np.zeros((4, 8), np.int64))
+        self.bulk = bulk
+        self.handles = [self.w.register(one) for one in (self.short, self.service, self.after)]
+
+    @staticmethod
+    def short(args):
+        cell = args.tensor(0).numpy()
+        wait_until(lambda: cell[1])
+        cell[0] = 1
+
+    @staticmethod
+    def service(args):
+        cell = args.tensor(0).numpy()
+        cell[0] = 1
+        wait_until(lambda: cell[1])
+
+    @staticmethod
+    def after(args):
+        args.tensor(1).numpy()[0] = 1
+
+    def submit(self, orch, number, worker, *tensors):
+        handle = self.handles[number]
+        if not self.bulk:
+            orch.submit_next_level(handle, make_args(*tensors), worker=worker)
+            return
+        columns = [[tensor] for tensor, _ in tensors]
+        tags = [tag for _, tag in tensors]
+        orch.submit_next_level_many(handle, columns, tags, workers=worker)
+
+    def run(self, starts_at):
+        """Let the short task end once all is submitted, and wait for the one behind it."""
+        x, y, gate = self.cells[:3]
+
+        def orchestrate(orch, *_):
+            self.submit(orch, 0, 0, (x, T.OUTPUT_EXISTING))
+            self.submit(orch, 1, 0, (gate, T.NO_DEP))
+            self.submit(orch, 2, 1, (x, T.INPUT), (y, T.OUTPUT_EXISTING))
+            try:
+                starts_at(self.w._runtime.engine.mem)
+                x[1] = 1
+                wait_until(lambda: y[0])
+            finally:
+                x[1] = gate[1] = 1
+
+        self.w.run(orchestrate)
+        assert x[0] == y[0] == 1
+
+    def __enter__(self):
+        self.w.start()
+        return self
+
+    def __exit__(self, *_):
+        self.w.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-7", "SPEED-MANY-8")
+@pytest.mark.parametrize("depth", [1, 2, 16])
+@pytest.mark.parametrize("bulk", [False, True], ids=["one by one", "many at once"])
+@pytest.mark.parametrize("when", ["at once", "when the Scheduler thread sleeps"])
+def test_a_ready_task_starts_on_an_idle_worker_though_the_orchestration_function_stays_away(
+    depth, bulk, when
+):
+    def starts_at(mem):
+        if when != "at once":
+            wait_until(lambda: mem[L.PARK_SCHED] != 0)
+
+    with Away(depth, bulk) as away:
+        away.run(starts_at)
+
+
+@pytest.mark.spec("SCHED-WAKE-7")
+def test_a_worker_that_goes_on_looking_for_tasks_says_that_its_answer_is_uncollected():
+    away = Away(depth=1, bulk=False)
+    away.w._runtime.engine.mem[L.SPIN_NS] = NEVER_NS
+    with away:
+        away.run(lambda mem: None)
+
+
+@pytest.mark.spec("SCHED-WAKE-7")
+@pytest.mark.parametrize("why", ["nobody waits", "nobody is idle", "one frame each", "nothing"])
+def test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_of_several_is_idle(why):
+    driver = Driver(sub=2, depth=1 if why == "one frame each" else 2)
+    driver.submit(writes(0x7000))
+    driver.settle()
+    if why == "nobody is idle":
+        driver.submit()
+    driver.settle()
+    if why != "nobody waits":
+        driver.submit(reads(0x7000))
+    driver.settle()
+    assert driver.x.may_miss_an_end(driver.mem) == (why == "nothing")
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-7")
+@pytest.mark.parametrize("how", ["pass_in_bulk", "pass_if_needed"])
+def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unseen(how):
+    with Parked(timer_ns=NEVER_NS, sub=2, depth=2) as parked:
+        parked.driver.submit(writes(0x7000))
+        parked.driver.settle()
+        parked.driver.set_parked(1, True)
+        driver = parked.park()
+        assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+        getattr(driver.x, how)(driver.mem, driver.submit(reads(0x7000)))
+        wait_until(lambda: driver.mem[L.PARK_SCHED] == L.TIMED)
+
+
+# ---------------------------------------------------------------- a waker that dies
+@pytest.mark.spec("SCHED-WAKE-8")
+@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
+def test_a_death_wakes_a_sleeper_whose_park_word_was_cleared(driver, word):
+    assert slept_through(driver, word, lambda: driver.kill(0)) == CHANGED
+
+
+@pytest.mark.spec("SCHED-WAKE-8")
+def test_the_end_wakes_a_scheduler_thread_whose_park_word_was_cleared(driver):
+    stop = lambda: driver.k.stop_scheduler(driver.mem)  # noqa: E731
+    assert slept_through(driver, L.PARK_SCHED, stop) == CHANGED
+
+
+def slept_through(driver, word, event):
+    """Let a thread fall asleep on a park word, clear the word as a waker does, and have an event.
+
+    Returns how the thread's sleep ended.
+    """
+    answers = []
+    driver.mem[word] = L.ON_DUTY
+    sleeper = threading.Thread(
+        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, L.ON_DUTY, 20 * 10**9))
+    )
+    sleeper.start()
+    wait_until(lambda: asleep(sleeper))
+    driver.mem[word] = 0
+    event()
+    sleeper.join(DEADLINE_S)
+    return answers[0]
