@@ -132,17 +132,20 @@ def claim_mailbox(mem, worker, timeout_ns):
 def release_mailbox(mem, worker):
     """Give a claim back: the worker can have tasks again.
 
-    What the mailbox held of a task is overwritten, so the next frame brings all of it again.
+    The request may have changed what an index stands for, and its words stand where a task's have been:
+    whatever the worker gets next brings digest and configuration along, in each of its frames.
 
     Rule     WM-CLAIM-2, -3; WM-MAIL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)
     store(mem, w + L.W_CLAIM, 0)
-    frame = w + int(mem[w + L.W_TAIL])
-    mem[frame + L.W_LAST_CALLABLE] = 0
-    mem[frame + L.W_LAST_CONFIG] = 0
-    mem[frame + L.W_MAILBOX + L.MAIL_COMMAND] = 0
+    mem[w + int(mem[w + L.W_TAIL]) + L.W_MAILBOX + L.MAIL_COMMAND] = 0
+    frame = w
+    for _ in range(mem[L.DEPTH]):
+        mem[frame + L.W_LAST_CALLABLE] = 0
+        mem[frame + L.W_LAST_CONFIG] = 0
+        frame += L.WORKER_WORDS
     if mem[w + L.W_USABLE] & L.CLAIMED != 0:
         mem[w + L.W_USABLE] &= L.ALIVE
         if mem[w + L.W_GIVEN] == 0 and load(mem, w + L.W_DEATH) == 0:

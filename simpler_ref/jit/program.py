@@ -54,7 +54,8 @@ def run_program(mem, program, places):
         left -= max(1, code)
         if kind != L.OP_REPEAT or program[at + L.OP_DONE] == program[at + L.OP_TIMES]:
             program[L.PROGRAM_AT] = following(program, at, kind)
-    pass_after_submit(mem)
+    if code != L.WOULD_BLOCK:  # who waits for room runs passes, and has to see what moves
+        pass_after_submit(mem)
     if code < 0:
         return code
     if program[L.PROGRAM_AT] < len(program):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from simpler_ref.columns import Batch
 from simpler_ref.jit import layout as L
 
 from ..support import Driver, auto
@@ -49,4 +50,19 @@ def test_a_wiring_queue_that_another_thread_has_emptied_meanwhile_ends_the_wait_
     driver.settle()  # the Scheduler thread, between the refusal and the wait
     assert driver.k.help_scheduler(driver.mem, -1, taken, SLICE_NS) == L.OK
     assert driver.try_submit() >= 0
+    driver.close()
+
+
+def test_many_submits_that_find_no_room_leave_what_makes_room_to_the_wait():
+    driver = Driver(window=1)
+    driver.open_scope()
+    slot = driver.submit()
+    driver.settle()
+    driver.close_scope()
+    driver.post_done(driver.worker_of(slot))
+    program, places = Batch([], [], count=2).program(L.SUB << L.WORD_KIND)
+    assert driver.k.run_program(driver.mem, program, places.reshape(-1)) == L.WOULD_BLOCK
+    assert wait_for_a_move(driver) == L.OK
+    driver.k.run_program(driver.mem, program, places.reshape(-1))
+    assert driver.live() == 1
     driver.close()

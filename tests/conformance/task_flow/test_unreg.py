@@ -5,7 +5,9 @@ import pytest
 
 from simpler_ref import TaskArgs, Worker
 from simpler_ref.errors import CallableError, ControlError
+from simpler_ref.task_interface import TensorArgType as T
 from tests.conformance.task_flow.test_undo import FINE, REFUSE, function, installed, make
+from tests.support import make_args
 
 __all__ = ["make"]
 
@@ -168,3 +170,35 @@ def test_other_callables_that_were_unregistered_in_the_same_run_go_all_the_same(
     w.run(orch_fn)
     assert installed(words) == [2, 0, 0]
     assert not w._registry._used, "their places are free"
+
+
+# ---------------------------------------------------------------- whose place another takes
+@pytest.mark.spec("FLOW-UNREG-1", "WM-MAIL-2")
+@pytest.mark.parametrize("depth", [1, 2, 16])
+def test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does(depth):
+    def add_to(i):
+        def add(args):
+            args.tensor(0).numpy()[i] += 1
+
+        return add
+
+    with Worker(level=3, num_sub_workers=1, mailbox_depth=depth) as w:
+        counts = w.share(np.zeros(2, np.int64))
+        w.start()
+
+        def run(handle):
+            tasks = range(2 * depth)
+            w.run(
+                lambda orch, *_: [
+                    orch.submit_sub(handle, make_args((counts, T.NO_DEP))) for _ in tasks
+                ]
+            )
+
+        first = add_to(0)
+        handle = w.register(first)
+        run(handle)
+        w.unregister(handle)
+        successor = w.register(add_to(1))
+        w.register(first)  # known again, so that its digest in a frame would do no visible harm
+        run(successor)
+        assert counts.tolist() == [2 * depth, 2 * depth]
