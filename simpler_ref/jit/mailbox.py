@@ -261,7 +261,7 @@ def announce_uncollected(mem, w):
     last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
     if load(mem, last) & STATE_MASK != L.TASK_DONE:
         return
-    if load(mem, L.PARK_ORCH) != 0:
+    if load_sc(mem, L.PARK_ORCH) != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
     else:
         notify_as_worker(mem, w, L.PARK_SCHED)
