@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := -n 2 --dist loadfile --max-worker-restart 0
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test spec mutants lint bench bench-compare bench-peers docs clean
+.PHONY: demo test test-long spec mutants lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -23,6 +23,10 @@ demo: $(STAMP)
 test: $(STAMP) lint
 	$(BIN)/python -m pytest $(SHARED) tests
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors
+
+# The tests that search for minutes what make test looks at for seconds: those marked `long`.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long --timeout 3600 tests
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table

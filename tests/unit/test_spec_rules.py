@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -375,3 +376,28 @@ def test_the_table_of_this_project_has_every_rule_and_its_tests():
     assert one.tests
     assert all(test.startswith("tests/conformance/") for test in one.tests)
     assert one.outcomes["compiled"] == {"unknown": len(one.tests)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "whole"),
+    [
+        ({}, True),
+        ({"args": ["tests"]}, True),
+        ({"args": ["tests/conformance"]}, True),
+        ({"args": ["tests/unit"]}, False),
+        ({"args": ["tests/conformance/speed"]}, False),
+        ({"keyword": "ring"}, False),
+        ({"markexpr": "long"}, False),
+    ],
+)
+def test_all_tests_are_those_that_run_unless_one_asks_for_others(asked, whole, request):
+    options = request.config.getini("addopts")
+    default = options[options.index("-m") + 1]
+    keys = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob")
+    option = SimpleNamespace(**dict.fromkeys(keys) | {"markexpr": default} | asked)
+    config = SimpleNamespace(
+        option=option,
+        args=asked.get("args", ["tests"]),
+        invocation_params=SimpleNamespace(dir=spec_rules.ROOT),
+    )
+    assert spec_rules.whole_conformance(config) == whole
