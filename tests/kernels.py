@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from pathlib import Path
-from typing import ClassVar
 
 from simpler_ref.jit import (
     claims,
@@ -47,32 +45,15 @@ from simpler_ref.jit.atomics import (
     wire_words,
     yield_core,
 )
+from simpler_ref.jit.cache import KernelCache
 from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
 
 
-class _Locator(_kernel._DigestLocator):
-    def __init__(self, py_func, py_file):
-        super().__init__(py_func, py_file)
-        numbers = {k: v for k, v in py_func.__globals__.items() if type(v) is int}
-        text = inspect.getsource(py_func) + repr(sorted(numbers.items()))
-        self._stamp = _kernel._STAMP + hashlib.sha256(text.encode()).hexdigest()
-
-    def get_cache_path(self):
-        return str(Path(__file__).parent / "__pycache__")
-
-    def get_source_stamp(self):
-        return self._stamp
-
-    def get_disambiguator(self):
-        return "entry"  # names are unique here, so moving one about changes nothing
-
-
-class _CacheImpl(_kernel._CacheImpl):
-    _locator_classes: ClassVar = [_Locator]
-
-
-class _Cache(_kernel._KernelCache):
-    _impl_class = _CacheImpl
+def _stamp(func):
+    """Return what an entry here is made from: its text, the numbers it may use, and the kernels."""
+    numbers = {k: v for k, v in func.__globals__.items() if type(v) is int}
+    text = inspect.getsource(func) + repr(sorted(numbers.items()))
+    return _kernel.STAMP + hashlib.sha256(text.encode()).hexdigest()
 
 
 _entries = {}
@@ -86,7 +67,7 @@ def entry(*signature):
         assert func.__name__ not in _entries, f"there are two entries {func.__name__!r}"
         made = _kernel.entry(*signature, nogil=True)(func)
         if not INTERPRETED:
-            made._cache = _Cache(func)
+            made._cache = KernelCache(func, _stamp(func))
         _entries[func.__name__] = made
         return made
 

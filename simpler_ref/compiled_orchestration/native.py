@@ -39,6 +39,7 @@ from numba.extending import (
 from ..jit import entries, kernel
 from ..jit import layout as L
 from ..jit.atomics import now_ns
+from ..jit.cache import KernelCache
 from ..task_interface import ContinuousTensor, DataType, TaskArgs, TensorArgType, to_dtype
 
 # ---------------------------------------------------------------- the words of one call
@@ -254,22 +255,8 @@ def _ask(typingctx, what, a, b, address, count):
 
 
 # ---------------------------------------------------------------- helpers: compiled once, cached
-class _Locator(kernel._DigestLocator):
-    """Compiled helpers are good for as long as this file and the kernels are what they were."""
-
-    _stamp = kernel._STAMP + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-
-    def get_source_stamp(self):
-        return self._stamp
-
-
-class _HelperCacheImpl(kernel._CacheImpl):
-    _locator_classes = (_Locator,)
-
-
-class _HelperCache(kernel._KernelCache):
-    _impl_class = _HelperCacheImpl
-
+_STAMP = kernel.STAMP + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+"""Compiled helpers are good for as long as this file and the kernels are what they were."""
 
 part = numba.njit(nogil=True, error_model="numpy")
 """A small step, compiled into those that take it."""
@@ -304,7 +291,7 @@ def helper(*arguments):
         count = function.__code__.co_argcount
         given = arguments or (types.int64,) * count
         dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
-        dispatcher._cache = _HelperCache(function)
+        dispatcher._cache = KernelCache(function, _STAMP)
         dispatcher.compile(given)
         result = dispatcher.overloads[given]
         address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)

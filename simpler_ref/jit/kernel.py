@@ -2,9 +2,9 @@
 
 Numba keeps compiled code on disk and decides by the *calling* file's time stamp whether it is still
 good. A kernel here inlines constants and callees from other files of this package (every offset in
-`layout`), so that rule would let an old layout survive in a cached caller. The cache below is
-stamped with a digest of all sources in `simpler_ref/jit` instead: change one byte of any of them and
-every compiled kernel is compiled anew.
+`layout`), so that rule would let an old layout survive in a cached caller. What is kept here (see
+`cache`) is stamped with a digest of all sources in `simpler_ref/jit` instead: change one byte of any
+of them and every compiled kernel is compiled anew.
 
 With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 """
@@ -22,12 +22,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite
 import numba
+import numpy as np
 from numba import typeof
 from numba.core import config, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.compiler import Compiler
 from numba.core.types.misc import unliteral
+
+from .cache import KernelCache
 
 FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
 """True in tests that let processes die at numbered places; see `fail_points`."""
@@ -46,58 +49,17 @@ _OPTIONS = {"error_model": "numpy", "_nrt": False}
 
 
 def source_digest() -> str:
-    """Return the digest of every source file in this folder, of numba and of the machine."""
+    """Return the digest of every source file in this folder, of the compiler and of the machine."""
     h = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         h.update(path.name.encode())
         h.update(path.read_bytes())
-    h.update(f"{numba.__version__} {platform.machine()} {FAIL_POINTS}".encode())
+    versions = f"{numba.__version__} {llvmlite.__version__} {np.__version__}"
+    h.update(f"{versions} {platform.machine()} {FAIL_POINTS}".encode())
     return h.hexdigest()
 
 
-_STAMP = "" if INTERPRETED else source_digest()
-
-
-def cache_dir() -> Path:
-    """Return the folder of compiled kernels: beside the package, else in the user's cache."""
-    beside = Path(__file__).parent / "__pycache__"
-    try:
-        beside.mkdir(exist_ok=True)
-        if os.access(beside, os.W_OK | os.X_OK):
-            return beside
-    except OSError:
-        pass
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "simpler_ref"
-
-
-class _DigestLocator(_CacheLocator):  # type: ignore[misc]
-    """Tells numba where compiled kernels live and which sources they were made from."""
-
-    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        self._lineno = py_func.__code__.co_firstlineno
-        self._dir = str(cache_dir() / "fail_points" if FAIL_POINTS else cache_dir())
-
-    def get_cache_path(self) -> str:
-        return self._dir
-
-    def get_source_stamp(self) -> str:
-        return _STAMP
-
-    def get_disambiguator(self) -> str:
-        return str(self._lineno)
-
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _DigestLocator:
-        return cls(py_func, py_file)
-
-
-class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_DigestLocator,)
-
-
-class _KernelCache(FunctionCache):  # type: ignore[misc]
-    _impl_class = _CacheImpl
+STAMP = "" if INTERPRETED else source_digest()
 
 
 class _InsideOnly(Compiler):  # type: ignore[misc]
@@ -192,7 +154,7 @@ def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
             func.entry_signature = signature  # type: ignore[attr-defined]
             return func
         dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(func)
-        dispatcher._cache = _KernelCache(func)
+        dispatcher._cache = KernelCache(func, STAMP)
         dispatcher.entry_signature = signature
         return dispatcher
 
@@ -223,9 +185,8 @@ def is_cached(func: Callable[..., Any]) -> bool:
     if INTERPRETED:
         return True
     dispatcher: Any = func
-    cache = dispatcher._cache
-    key = cache._index_key(dispatcher.entry_signature, dispatcher.targetctx.codegen())
-    return key in cache._cache_file._load_index()
+    codegen = dispatcher.targetctx.codegen()
+    return bool(dispatcher._cache.holds(dispatcher.entry_signature, codegen))
 
 
 @contextlib.contextmanager

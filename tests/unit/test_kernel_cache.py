@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import simpler_ref
-from simpler_ref.jit import kernel
+from simpler_ref.jit import cache
 
 PROGRAM = """
 import json
@@ -36,7 +36,14 @@ print(json.dumps({
 
 
 @pytest.fixture
-def package(tmp_path):
+def kept(monkeypatch, tmp_path):
+    """Give the folder of compiled kernels, which is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return cache.folder()
+
+
+@pytest.fixture
+def package(tmp_path, kept):
     """Give a copy of the package without any compiled kernel."""
     source = Path(simpler_ref.__file__).parent
     shutil.copytree(source, tmp_path / "simpler_ref", ignore=shutil.ignore_patterns("__pycache__"))
@@ -91,27 +98,26 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package)
     assert run(package)["scopes"] == 65
 
 
-def test_kernels_with_fail_points_are_kept_apart_and_cost_the_others_nothing(package):
+def test_kernels_with_fail_points_are_kept_apart_and_cost_the_others_nothing(package, kept):
     assert run(package)["compiled"]
-    kept = package / "jit" / "__pycache__"
-    before = {path: path.stat().st_mtime_ns for path in kept.glob("*.nb*")}
+    before = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
 
     armed = run(package, "1")
     assert armed["compiled"], "a kernel that may die is another kernel"
     assert not run(package, "1")["compiled"]
-    assert list((kept / "fail_points").glob("*.nbi"))
+    assert len(list(kept.iterdir())) == 2 * len(before) == 2
 
     plain = run(package)
     assert not plain["compiled"]
     assert plain["stamp"] != armed["stamp"]
-    assert {path: path.stat().st_mtime_ns for path in kept.glob("*.nb*")} == before
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
     path = package / "jit" / "kernel.py"
 
     def stamp():
-        spec = importlib.util.spec_from_file_location("copy_of_kernel", path)
+        spec = importlib.util.spec_from_file_location("simpler_ref.jit.copy", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module.source_digest()
@@ -127,14 +133,11 @@ def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
     assert stamp() not in stamps
 
 
-def test_kernels_are_kept_beside_the_package_or_in_the_users_cache(monkeypatch, tmp_path):
-    beside = Path(kernel.__file__).parent / "__pycache__"
-    assert kernel.cache_dir() == beside
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert kernel.cache_dir() == tmp_path / "simpler_ref"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert kernel.cache_dir() == Path.home() / ".cache" / "simpler_ref"
+def test_nothing_compiled_is_kept_in_the_package(package, kept):
+    before = set(package.rglob("*"))
+    run(package)
+    assert set(package.rglob("*")) == before
+    assert list(kept.iterdir())
 
 
 # ---------------------------------------------------------------- starting up

@@ -1,0 +1,210 @@
+"""Compiled kernels on disk: a file each, checked before any of it is unpickled or run.
+
+A file has the SHA-256 of its key and its contents, then the contents. The key is all that the machine
+code depends on: sources, versions, processor, function and signature. So a file that is cut short,
+altered or another's is known for what it is, and counts as none: the kernel is compiled again and
+written anew. What cannot be written is used from memory.
+
+The files stand in a folder of the user's, not in the package. They are machine code that this process
+will run, so a folder or a file that somebody else can write is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+ROOM = 256 << 20
+"""Bytes that the folder may hold, some thirty versions of all kernels; the least recently used go."""
+_DIGEST = hashlib.sha256().digest_size
+_DAY_S = 86400.0
+
+log = logging.getLogger("simpler_ref")
+_told: set[str] = set()
+
+
+def _tell(what, words):
+    """Say something once in the life of a process, and of those forked from it afterwards."""
+    if what not in _told:
+        _told.add(what)
+        log.warning(words)
+
+
+def folder() -> Path:
+    """Return the folder of compiled kernels, which need not exist: below ``~/.cache``.
+
+    ``XDG_CACHE_HOME`` names another folder than ``~/.cache``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such place, since the user has no home.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not root.is_absolute():
+        home = Path(os.path.expanduser("~"))
+        if not home.is_absolute() or not home.is_dir():
+            raise FileNotFoundError(f"user {os.geteuid()} has no home")
+        root = home / ".cache"
+    return root / "simpler_ref" / "kernels"
+
+
+def _require_own(path, found):
+    """Refuse what somebody else has made or can change."""
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"others can write {path}: run chmod go-w {path}")
+
+
+def _own_folder():
+    """Return the folder, which must be there."""
+    found = folder()
+    _require_own(found, found.stat())
+    return found
+
+
+def _open_file(path, flags):
+    """Open a file without waiting for the other end, should it be a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read(name):
+    """Return the contents of a file, and note that it was used."""
+    path = _own_folder() / name
+    with open(path, "rb", opener=_open_file) as file:
+        found = os.fstat(file.fileno())
+        _require_own(path, found)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(f"{path} is no file")
+        if time.time() - found.st_mtime > _DAY_S:
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())
+        return file.read()
+
+
+def _write(name, contents):
+    """Put a file into the folder, in one step: others see all of it or none."""
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = _own_folder() / name
+    _make_room(path.parent, len(contents))
+    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f"{name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(contents)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+
+
+def _make_room(path, nbytes):
+    """Remove what was not used for longest, until there is room for so many bytes."""
+    files = []
+    for entry in os.scandir(path):
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            if entry.is_file(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                files.append((found.st_mtime, found.st_size, entry.path))
+    excess = sum(size for _, size, _ in files) + nbytes - ROOM
+    for _, size, old in sorted(files):
+        if excess <= 0:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(old)
+        excess -= size
+
+
+class KernelCache(NullCache):  # type: ignore[misc]
+    """What numba asks for the compiled versions of a function, and gives those it has compiled.
+
+    Rule     SPEED-KEEP-1 to -7
+    """
+
+    def __init__(self, function, stamp):
+        """Keep versions of `function` for as long as `stamp`, of whatever it was made from, holds."""
+        self._function = function
+        self._stamp = stamp
+        self._found = {}
+
+    def _place(self, signature, codegen):
+        """Return the name of a version's file and its key."""
+        function = self._function
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        parts = (
+            self._stamp,
+            sys.implementation.cache_tag,
+            codegen.magic_tuple(),
+            function.__module__,
+            function.__qualname__,
+            function.__code__.co_code,
+            signature,
+        )
+        key = hashlib.sha256(repr(parts).encode()).digest()
+        return f"{name[:100]}-{key.hex()[:20]}.nbc", key
+
+    def _look(self, signature, codegen):
+        """Find the contents of a version's file, if it is there and whole."""
+        if signature in self._found:
+            return
+        name, key = self._place(signature, codegen)
+        try:
+            contents = _read(name)
+        except OSError:
+            return
+        digest, payload = contents[:_DIGEST], contents[_DIGEST:]
+        if digest == hashlib.sha256(key + payload).digest():
+            self._found[signature] = payload
+        else:
+            self._tell_damage(name)
+
+    def _tell_damage(self, name):
+        _tell("damaged", f"{folder() / name} is damaged; what is damaged is compiled again")
+
+    def holds(self, signature, codegen):
+        """Say whether a version is kept, so that it need not be compiled."""
+        self._look(signature, codegen)
+        return signature in self._found
+
+    def load_overload(self, signature, target_context):
+        """Return a version that is kept, None if there is none that can be used."""
+        target_context.refresh()
+        codegen = target_context.codegen()
+        self._look(signature, codegen)
+        payload = self._found.pop(signature, None)
+        if payload is None:
+            return None
+        try:
+            return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        except Exception:
+            self._tell_damage(self._place(signature, codegen)[0])
+            return None
+
+    def save_overload(self, signature, result):
+        """Keep a version that was compiled, if that is possible."""
+        if result.library.has_dynamic_globals:  # addresses of this process
+            return
+        name, key = self._place(signature, result.codegen)
+        try:
+            payload = dumps(result._reduce())
+            _write(name, hashlib.sha256(key + payload).digest() + payload)
+        except (OSError, MemoryError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            _tell(
+                "not kept",
+                f"compiled kernels cannot be kept, so every start compiles them again ({reason}); "
+                "name a folder of your own in XDG_CACHE_HOME",
+            )

@@ -1,0 +1,351 @@
+"""Compiled code on disk: found again, checked before it is used, done without where it cannot be."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import os
+import pickle
+import random
+import resource
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numba
+import pytest
+
+from simpler_ref.jit import cache
+from simpler_ref.jit.kernel import INTERPRETED
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
+
+SIGNATURE = (numba.types.int64,)
+Version = collections.namedtuple("Version", "answer loaded")
+
+
+def triple(x):
+    return 3 * x
+
+
+def version(function=triple, stamp="sources"):
+    """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
+    compiled = numba.njit(function)
+    compiled._cache = cache.KernelCache(function, stamp)
+    holds = compiled._cache.holds(SIGNATURE, compiled.targetctx.codegen())
+    compiled.compile(SIGNATURE)
+    loaded = bool(compiled.stats.cache_hits)
+    assert holds == loaded
+    return Version(compiled(14), loaded)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """Give the folder that kernels are kept in, which is not there yet."""
+    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches" / "simpler_ref" / "kernels"
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "simpler_ref"]
+
+
+def only_file(folder):
+    (path,) = folder.iterdir()
+    return path
+
+
+# ---------------------------------------------------------------- what is found again
+@pytest.mark.spec("SPEED-KEEP-1")
+def test_what_one_start_compiles_the_next_one_finds(caplog):
+    assert version() == (42, False)
+    assert version() == (42, True)
+    assert not warnings(caplog)
+
+
+@pytest.mark.spec("SPEED-KEEP-1")
+def test_other_sources_another_function_or_processor_is_another_kernel(folder, monkeypatch):
+    def triple(x):
+        return 5 * x
+
+    assert version() == (42, False)
+    assert version(stamp="other sources") == (42, False)
+    assert version(triple) == (70, False)
+    codegen = type(numba.njit(triple).targetctx.codegen())
+    monkeypatch.setattr(codegen, "magic_tuple", lambda _: ("another", "processor"))
+    assert version() == (42, False)
+    assert len(list(folder.iterdir())) == 4
+    monkeypatch.undo()
+
+
+# ---------------------------------------------------------------- damage
+def emptied(data):
+    return b""
+
+
+def cut_short(data):
+    return data[:100]
+
+
+def half(data):
+    return data[: len(data) // 2]
+
+
+def noise(data):
+    return random.Random(1).randbytes(len(data))
+
+
+def longer(data):
+    return data + b"\0"
+
+
+@pytest.mark.spec("SPEED-KEEP-2")
+@pytest.mark.parametrize("damage", [emptied, cut_short, half, noise, longer])
+def test_a_damaged_file_is_compiled_again_and_written_anew(damage, folder, caplog):
+    version()
+    path = only_file(folder)
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert version() == (42, False)
+    assert warnings(caplog) == [f"{path} is damaged; what is damaged is compiled again"]
+    assert version() == (42, True)
+    assert only_file(folder) == path
+    path.write_bytes(damage(whole))
+    assert version() == (42, False)
+    assert len(warnings(caplog)) == 1, "it says so once"
+
+
+@pytest.mark.spec("SPEED-KEEP-2")
+def test_no_bit_of_a_file_can_change_unnoticed(folder):
+    version()
+    path = only_file(folder)
+    whole = path.read_bytes()
+    kept = cache.KernelCache(triple, "sources")
+    codegen = numba.njit(triple).targetctx.codegen()
+    for at in [*range(64), *range(64, len(whole), 97)]:
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        assert not kept.holds(SIGNATURE, codegen), f"a bit of byte {at}"
+    path.write_bytes(whole)
+    assert kept.holds(SIGNATURE, codegen)
+
+
+@pytest.mark.spec("SPEED-KEEP-2")
+def test_the_whole_file_of_another_kernel_is_none(folder):
+    version()
+    path = only_file(folder)
+    other = path.read_bytes()
+    path.unlink()
+    version(stamp="other sources")
+    only_file(folder).rename(path)
+    assert path.read_bytes() != other
+    assert version() == (42, False)
+
+
+@pytest.mark.spec("SPEED-KEEP-2")
+@pytest.mark.parametrize("contents", [b"no pickle", pickle.dumps(()), pickle.dumps((1, 2))])
+def test_a_whole_file_that_numba_cannot_use_is_compiled_again(contents, folder, caplog):
+    """It may be so if a library has changed and kept its version."""
+    version()
+    path = only_file(folder)
+    _, key = cache.KernelCache(triple, "sources")._place(
+        SIGNATURE, numba.njit(triple).targetctx.codegen()
+    )
+    path.write_bytes(hashlib.sha256(key + contents).digest() + contents)
+    compiled = numba.njit(triple)
+    compiled._cache = cache.KernelCache(triple, "sources")
+    compiled.compile(SIGNATURE)
+    assert compiled(14) == 42 and not compiled.stats.cache_hits
+    assert len(warnings(caplog)) == 1
+    assert version() == (42, True)
+
+
+# ---------------------------------------------------------------- nowhere to write
+@pytest.mark.spec("SPEED-KEEP-3")
+@pytest.mark.parametrize("what_is_there", ["a folder", "a pipe"])
+def test_what_stands_in_the_place_of_a_file_neither_stops_nor_holds_up_a_start(
+    what_is_there, folder, caplog
+):
+    version()
+    path = only_file(folder)
+    path.unlink()
+    path.mkdir() if what_is_there == "a folder" else os.mkfifo(path)
+    assert version() == (42, False)
+    assert version() == (42, what_is_there == "a pipe"), "a pipe can be replaced"
+    assert len(warnings(caplog)) == (what_is_there == "a folder")
+    assert only_file(folder) == path
+
+
+@pytest.mark.spec("SPEED-KEEP-3")
+def test_a_full_disk_costs_the_next_start_time_and_nothing_else(folder, caplog):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        assert version() == (42, False)
+        assert version(stamp="another") == (42, False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = warnings(caplog)
+    assert "cannot be kept" in line and "File too large" in line and "XDG_CACHE_HOME" in line
+    assert not list(folder.iterdir()), "no part of a file is left"
+    assert version() == (42, False)
+    assert version() == (42, True)
+
+
+@pytest.mark.spec("SPEED-KEEP-3")
+def test_a_cache_that_cannot_be_made_costs_the_next_start_time_and_nothing_else(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert version() == (42, False)
+    assert version() == (42, False)
+    (line,) = warnings(caplog)
+    assert "Not a directory" in line
+
+
+@pytest.mark.spec("SPEED-KEEP-3", "SPEED-KEEP-4")
+@pytest.mark.parametrize("home", ["/nonexistent/home", "not/absolute", None])
+def test_who_has_no_home_gets_none(home, monkeypatch, caplog):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for an unknown user
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert version() == (42, False)
+    (line,) = warnings(caplog)
+    assert "has no home" in line
+    assert home is None or not Path(home).exists()
+
+
+# ---------------------------------------------------------------- where, and whose
+@pytest.mark.spec("SPEED-KEEP-4")
+def test_the_folder_is_the_users_and_nobody_else_can_write_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in ("", "not/absolute"):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert cache.folder() == tmp_path / ".cache" / "simpler_ref" / "kernels"
+    before = os.umask(0)
+    try:
+        version()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(only_file(cache.folder()).stat().st_mode) == 0o600
+    assert version() == (42, True)
+
+
+@pytest.mark.spec("SPEED-KEEP-5")
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_is_not_used(mode, folder, caplog):
+    version()
+    path = only_file(folder)
+    before = path.stat()
+    folder.chmod(mode)
+    assert version() == (42, False)
+    assert version() == (42, False)
+    (line,) = warnings(caplog)
+    assert f"others can write {folder}: run chmod go-w {folder}" in line
+    assert only_file(folder).stat().st_mtime_ns == before.st_mtime_ns
+    folder.chmod(0o755)
+    assert version() == (42, True)
+
+
+@pytest.mark.spec("SPEED-KEEP-5")
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
+    version()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert version() == (42, False)
+    (line,) = warnings(caplog)
+    assert f"{folder} belongs to user {os.getuid()}, not to {os.getuid() + 1}" in line
+
+
+@pytest.mark.spec("SPEED-KEEP-5")
+def test_a_file_that_others_can_write_is_replaced_by_one_that_they_cannot(folder):
+    version()
+    path = only_file(folder)
+    path.chmod(0o606)
+    assert version() == (42, False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert version() == (42, True)
+
+
+# ---------------------------------------------------------------- how much, and at once
+@pytest.mark.spec("SPEED-KEEP-6")
+def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
+    version(stamp="0")
+    size = only_file(folder).stat().st_size
+    monkeypatch.setattr(cache, "ROOM", 3 * size + size // 2)
+    days_ago = {"0": 30, "1": 20, "2": 10}
+    for stamp, days in days_ago.items():
+        known = set(folder.iterdir()) if stamp != "0" else set()
+        version(stamp=stamp)
+        (path,) = set(folder.iterdir()) - known
+        then = path.stat().st_mtime - days * 24 * 3600
+        os.utime(path, (then, then))
+    assert version(stamp="0").loaded, "so this one is used today"
+    version(stamp="3")
+    assert len(list(folder.iterdir())) == 3
+    assert [stamp for stamp in "023" if version(stamp=stamp).loaded] == ["0", "2", "3"]
+    assert not version(stamp="1").loaded
+
+
+@pytest.mark.spec("SPEED-KEEP-7")
+def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder, caplog):
+    name, whole = "file", [bytes([i]) * 100_000 for i in range(4)]
+    cache._write(name, whole[0])
+    stop = threading.Event()
+
+    def write(mine):
+        while not stop.is_set():
+            cache._write(name, mine)
+
+    writers = [threading.Thread(target=write, args=(mine,)) for mine in whole]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(2000):
+            assert cache._read(name) in whole
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+START = """
+import sys
+from simpler_ref.jit import entries, kernel
+sys.stdin.read()
+print(kernel.is_cached(entries.open_scope), kernel.bind(entries.open_scope) is not None)
+"""
+
+
+@pytest.mark.spec("SPEED-KEEP-7")
+def test_programs_that_start_together_without_a_kernel_all_have_it(folder):
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    try:
+        for program in programs:
+            program.stdin.close()
+            program.stdin = None
+        ends = [program.communicate(timeout=100) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    assert [(out.endswith(" True\n"), err) for out, err in ends] == [(True, "")] * 3
+    only_file(folder)
