@@ -19,6 +19,7 @@ from . import spec_results, spec_rules
 
 pytest.register_assert_rewrite("tests.support", "tests.ahead_model")
 
+from .segments import segments  # noqa: E402
 from .support import Driver, small_engine, unmap  # noqa: E402
 
 settings.register_profile(
@@ -118,7 +119,7 @@ def _threads() -> dict[int, str]:
 
 
 def _segments() -> dict[str, str]:
-    return {name: f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    return {name: f"/dev/shm/{name}" for name in segments()}
 
 
 _failed = pytest.StashKey[bool]()

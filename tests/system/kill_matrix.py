@@ -42,6 +42,8 @@ from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.entries import entries
 
+from ..segments import segments
+
 CELL_DEADLINE_S = 60.0
 """A guard against hangs: the program dumps its stacks and ends when a cell takes longer."""
 
@@ -865,7 +867,7 @@ def held() -> dict[str, set]:
         "processes": {p.pid for p in psutil.Process().children(recursive=True)},
         "descriptors": fds,
         "threads": {t.name for t in threading.enumerate()},
-        "shared memory": set(os.listdir("/dev/shm")),
+        "shared memory": segments(),
     }
 
 

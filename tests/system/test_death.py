@@ -19,6 +19,7 @@ from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStar
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
+from ..segments import segments
 from ..support import Gate, wait_until
 from .programs import Concurrently, Fork, Program, dies, eventually, strike
 from .test_failures import args_of, assert_works, mark, only
@@ -280,14 +281,14 @@ def program_at_work():
 @pytest.mark.spec("SCHED-DEATH-4")
 def test_when_the_program_is_killed_at_any_moment_everybody_ends():
     rng = np.random.default_rng(3)
-    named = set(os.listdir("/dev/shm"))
+    named = segments()
     for _ in range(60):
         with Fork(program_at_work) as program:
             time.sleep(rng.uniform(0, 0.12))
             program.kill()
             assert program.wait() == -signal.SIGKILL
             assert program.everybody_ends()
-    wait_until(lambda: set(os.listdir("/dev/shm")) <= named)
+    wait_until(lambda: segments() <= named)
 
 
 def hang_in_a_task():

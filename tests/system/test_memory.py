@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import numpy as np
@@ -13,6 +12,7 @@ from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
+from ..segments import segments
 from ..support import wait_until
 from .programs import Program, check_program
 from .test_failures import args_of, mark, only
@@ -63,10 +63,10 @@ def test_a_dev_shm_of_64_kib_is_enough():
 
 
 def test_nothing_of_ours_is_ever_in_dev_shm():
-    named = set(os.listdir("/dev/shm"))
+    named = segments()
     with Worker(level=3, num_sub_workers=2) as w:
         w.start()
-        wait_until(lambda: set(os.listdir("/dev/shm")) <= named)  # but for a moment, by others
+        wait_until(lambda: segments() <= named)  # but for a moment, by others
         with open("/proc/self/maps") as maps:
             assert not [line for line in maps if "/dev/shm/" in line]
 

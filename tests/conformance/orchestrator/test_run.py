@@ -15,6 +15,7 @@ import pytest
 from simpler_ref import TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
+from tests.segments import segments
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, Gate, key, make_args, no_passes, wait_until
 
@@ -400,7 +401,7 @@ w.run(lambda orch, *_: orch.submit_sub(h))
 print(psutil.Process(w.worker_pids()[0]).ppid(), *w.worker_pids(), flush=True)
 {end}
 """
-    segments = set(os.listdir("/dev/shm"))
+    named = segments()
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
@@ -414,4 +415,4 @@ print(psutil.Process(w.worker_pids()[0]).ppid(), *w.worker_pids(), flush=True)
     if end not in ("1/0", "import os; os.kill(os.getpid(), 15)"):
         assert (done.returncode, done.stderr) == (0, "")
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-    wait_until(lambda: set(os.listdir("/dev/shm")) <= segments)
+    wait_until(lambda: segments() <= named)
