@@ -1,0 +1,151 @@
+"""The package is built without a warning, from a checkout and from its sdist, and leaves no trace."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .programs import ROOT
+
+SOURCES = ("simpler_ref", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+BUILT = shutil.ignore_patterns("__pycache__", "*.so", "*.nbi", "*.nbc")
+NEEDED = ("numba", "numpy", "llvmlite", "cloudpickle")
+DEADLINE_S = 300.0
+"""A guard against hangs."""
+
+PROGRAM = """
+import sys, simpler_ref
+from simpler_ref import Worker
+with Worker(level=3, num_sub_workers=1) as w:
+    h = w.register(lambda args: None)
+    assert w.run(lambda orch, *_: orch.submit_sub(h)).tasks == 1
+from simpler_ref.native_chip import compile_kernel
+lines = '#include "simpler_kernel.h"', "int32_t simpler_kernel(const SimplerCoreArgs *a) { return 0; }"
+compile_kernel("\\n".join(lines))
+print(simpler_ref.__file__)
+"""
+
+
+def run(*command, cwd):
+    """Run a command that must succeed; return what it says."""
+    hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")  # the first makes setuptools warn
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if name not in hidden},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """Give a folder with the sources and an environment that has setuptools and what they need."""
+    folder = tmp_path_factory.mktemp("install")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / "sources" / name, ignore=BUILT)
+        else:
+            shutil.copy(ROOT / name, folder / "sources" / name)
+    venv.create(folder / "venv", symlinks=True)
+    try:
+        pip(folder, "install", "setuptools>=77")
+    except AssertionError as error:
+        if "No matching distribution" in str(error) or "ConnectionError" in str(error):
+            pytest.skip("setuptools cannot be fetched: there is no way to a package registry")
+        raise
+    found = {str(Path(importlib.import_module(name).__file__).parents[1]) for name in NEEDED}
+    (site_packages(folder) / "needed.pth").write_text("\n".join(sorted(found)) + "\n")
+    return folder
+
+
+def python(folder):
+    return folder / "venv" / "bin" / "python"
+
+
+def site_packages(folder):
+    (found,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    return found
+
+
+def pip(folder, *arguments):
+    return run(sys.executable, "-m", "pip", "--python", python(folder), *arguments, cwd=folder)
+
+
+def warnings(said):
+    """Return the lines with a warning, but for those in which pip speaks of indexes and of itself."""
+    return [
+        line
+        for line in said.splitlines()
+        if re.search("warning|deprecat", line, re.IGNORECASE) and not line.startswith("WARNING: ")
+    ]
+
+
+def files(folder):
+    """Return all that is installed, without the traces of using setuptools."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if not re.search("setuptools|_distutils_hack|pkg_resources", str(path.relative_to(folder)))
+    }
+
+
+@pytest.fixture(scope="module")
+def sdist(elsewhere):
+    """Give the sdist, and what was said when it was built."""
+    build = "import setuptools.build_meta as b; print(b.build_sdist('../dist'))"
+    said = run(python(elsewhere), "-W", "default", "-c", build, cwd=elsewhere / "sources")
+    (path,) = (elsewhere / "dist").glob("*.tar.gz")
+    return path, said
+
+
+@pytest.mark.timeout(DEADLINE_S)
+def test_the_sdist_is_built_without_a_warning(sdist):
+    _, said = sdist
+    assert not warnings(said), said
+
+
+@pytest.mark.timeout(DEADLINE_S)
+def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warning(elsewhere):
+    options = ("-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels")
+    said = pip(elsewhere, "wheel", *options, "./sources")
+    assert not warnings(said), said
+    (wheel,) = (elsewhere / "wheels").glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name}
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "simpler_ref").rglob("*")
+        if path.suffix in (".py", ".typed") or path.parent.name == "include"
+    }
+    built = {f"simpler_ref/native_chip/{name}.so" for name in ("_shim", "_runtime", "_launch_all")}
+    assert names == sources | built
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_nothing_is_left_when_it_was_installed_from_the_sdist_used_and_uninstalled(
+    elsewhere, sdist, tmp_path
+):
+    before = files(site_packages(elsewhere))
+    said = pip(elsewhere, "install", "-v", "--no-deps", "--no-build-isolation", sdist[0])
+    assert not warnings(said), said
+    package = site_packages(elsewhere) / "simpler_ref"
+    used = run(python(elsewhere), "-c", PROGRAM, cwd=tmp_path)
+    assert used.splitlines()[-1] == str(package / "__init__.py"), used
+    assert files(site_packages(elsewhere)) > before
+    pip(elsewhere, "uninstall", "--yes", "simpler_ref")
+    assert files(site_packages(elsewhere)) == before
+    assert not package.exists()
+    assert not list(tmp_path.iterdir()), "nor in the folder of the program"
