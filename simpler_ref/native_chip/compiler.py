@@ -41,22 +41,32 @@ def compile_kernel(c_source: str, *, extra_flags: Sequence[str] = ()) -> bytes:
 
 def build_shared_object(files: dict[str, bytes], extra_flags: Sequence[str] = ()) -> bytes:
     """Return the bytes of a shared object made of sources and object files, by name."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="simpler-kernel-") as folder:
+            for name, content in files.items():
+                Path(folder, name).write_bytes(content)
+            _run_compiler(folder, [*files, *extra_flags])
+            return Path(folder, "kernel.so").read_bytes()
+    except OSError as error:
+        raise KernelCompileError(
+            f"the compiler's files cannot be written ({error}): name a folder with room for them in "
+            "the environment variable TMPDIR"
+        ) from None
+
+
+def _run_compiler(folder: str, arguments: Sequence[str]) -> None:
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    with tempfile.TemporaryDirectory(prefix="simpler-kernel-") as folder:
-        for name, content in files.items():
-            Path(folder, name).write_bytes(content)
-        command = [*compiler, *_FLAGS, f"-I{INCLUDE_DIR}", "-o", "kernel.so", *files, *extra_flags]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
-            )
-        except OSError as error:
-            raise KernelCompileError(
-                f"the C compiler {compiler[0]!r} cannot be run ({error.strerror}): install one, or "
-                "name it in the environment variable CC"
-            ) from None
-        if done.returncode != 0:
-            raise KernelCompileError(
-                f"{shlex.join(command)} failed:\n{(done.stderr or done.stdout).strip()}"
-            )
-        return Path(folder, "kernel.so").read_bytes()
+    command = [*compiler, *_FLAGS, f"-I{INCLUDE_DIR}", "-o", "kernel.so", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise KernelCompileError(
+            f"the C compiler {compiler[0]!r} cannot be run ({error.strerror}): install one, or "
+            "name it in the environment variable CC"
+        ) from None
+    if done.returncode != 0:
+        raise KernelCompileError(
+            f"{shlex.join(command)} failed:\n{(done.stderr or done.stdout).strip()}"
+        )

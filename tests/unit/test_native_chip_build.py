@@ -1,6 +1,7 @@
 """The native part of the package: its build, its settings, and what the compiler says."""
 
 import subprocess
+import tempfile
 
 import pytest
 
@@ -22,6 +23,12 @@ def test_a_missing_build_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(chip_worker, "_RUNTIME", tmp_path / "_runtime.so")
     with pytest.raises(RuntimeError, match=r"native part not built: .* `pip install .`"):
         ChipWorker()
+
+
+def test_a_compiler_without_a_folder_for_its_files_is_an_error_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with pytest.raises(KernelCompileError, match=r"/nonexistent.* variable TMPDIR"):
+        compile_kernel("int here;")
 
 
 def test_the_compilers_complaint_is_passed_on(monkeypatch):

@@ -1,0 +1,348 @@
+"""Programs in poor surroundings: damaged and full caches, no home, little memory, one core, no /dev/shm.
+
+Each program is a start with all that belongs to it. Where it would have to compile every kernel, which
+takes half a minute, a small one stands for all (`ONE_KERNEL`), and `make test-long` runs the whole.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from simpler_ref.jit import cache, entries
+from simpler_ref.jit.kernel import INTERPRETED
+
+from .programs import Program, check_program
+
+compiled = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
+
+TASKS = """
+def add(args):
+    args.tensor(0).numpy()[:] += 1
+
+def run_tasks(**options):
+    with Worker(level=3, num_sub_workers=2, **options) as w:
+        x = w.share(np.zeros(1000, np.float32))
+        h = w.register(add)
+        def graph(orch, *_):
+            for _ in range(20):
+                a = TaskArgs()
+                a.add_tensor(x, T.INOUT)
+                orch.submit_sub(h, a)
+        w.run(graph)
+        later = w.register(lambda args: add(args))
+        a = TaskArgs()
+        a.add_tensor(x, T.INOUT)
+        w.run(lambda orch, *_: orch.submit_sub(later, a))
+        assert set(x) == {21}, x
+"""
+ONE_KERNEL = """
+from simpler_ref.jit import cache, entries, kernel, layout as L
+def use_one_kernel():
+    mem = np.zeros(L.HEADER_WORDS, np.int64)
+    assert kernel.bind(entries.open_scope)(mem) == L.OK
+"""
+SMALL = ("map_lookup", "map_insert", "map_erase", "ring_reset", "ring_release", "stop_scheduler")
+"""Kernels that are compiled quickly."""
+
+
+def file_of(name):
+    """Return the name of the file that a kernel is kept in."""
+    dispatcher = getattr(entries, name)
+    codegen = dispatcher.targetctx.codegen()
+    return dispatcher._cache._place(dispatcher.entry_signature, codegen)[0]
+
+
+@pytest.fixture(scope="module")
+def all_kernels(tmp_path_factory):
+    """Give a cache that has all kernels and nothing else."""
+    root = tmp_path_factory.mktemp("caches")
+    folder = root / "simpler_ref" / "kernels"
+    folder.mkdir(parents=True, mode=0o700)
+    names = [name for name in vars(entries) if hasattr(getattr(entries, name), "entry_signature")]
+    files = {file_of(name) for name in names}
+    for name in files:
+        try:
+            shutil.copy(cache.folder() / name, folder)
+        except OSError:  # this user has no cache: the program below fills this one
+            continue
+    program = "from simpler_ref.jit.entries import entries; entries()"
+    environment = os.environ | {"XDG_CACHE_HOME": str(root), "SIMPLER_REF_FAIL_POINTS": "0"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
+    assert set(os.listdir(folder)) == files
+    return root
+
+
+@pytest.fixture
+def kernels(all_kernels, tmp_path):
+    """Give a cache that has all kernels, to be damaged."""
+    shutil.copytree(all_kernels, tmp_path / "caches")
+    return tmp_path / "caches"
+
+
+def folder_in(root):
+    return root / "simpler_ref" / "kernels"
+
+
+def under(script):
+    """Return what to put before a command for it to find other mounts; skip where that is not allowed."""
+    for options in (["--mount"], ["--mount", "--map-root-user"]):
+        prefix = ("unshare", *options, "sh", "-c", f'{script} && exec "$@"', "sh")
+        try:
+            if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+                return prefix
+        except OSError:
+            break
+    return pytest.skip("to mount a file system takes root, or user namespaces, and unshare")
+
+
+def as_somebody():
+    """Return what to put before a command to run it as a user without a name; or skip."""
+    user = ("--map-user=54321", "--map-group=54321")
+    prefix = ("unshare", "--user", *user)
+    try:
+        if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+            return prefix
+    except OSError:
+        pass
+    return pytest.skip("to be another user takes user namespaces, and unshare")
+
+
+def run(source, before=(), **environ):
+    """Run a program to its end; return its exit code, what it prints, and the lines it logs."""
+    with Program(source, before=before, **environ) as program:
+        code, out, err = program.finish()
+        assert program.everybody_ends(), f"processes outlive the program: {out}{err}"
+    return code, out, err.splitlines()
+
+
+# ---------------------------------------------------------------- damage
+@compiled
+def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
+    files = {name: folder_in(kernels) / file_of(name) for name in SMALL}
+    whole = files["map_lookup"].read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 4
+    files["map_lookup"].write_bytes(flipped)
+    files["map_insert"].write_bytes(b"")
+    files["map_erase"].write_bytes(files["map_erase"].read_bytes()[:100])
+    files["ring_reset"].write_bytes(random.Random(1).randbytes(5000))
+    files["ring_release"].write_bytes(whole)
+    files["stop_scheduler"].unlink()
+    os.mkfifo(files["stop_scheduler"])
+
+    code, _, log = run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert code == 0, log
+    assert len(log) == 1 and log[0].endswith("is damaged; what is damaged is compiled again")
+
+    before = {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()}
+    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()} == before
+
+
+# ---------------------------------------------------------------- nowhere to write
+@compiled
+def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
+    prefix = under(f"mount -t tmpfs -o size=8k,mode=700 none {tmp_path}")
+    source = ONE_KERNEL + 'use_one_kernel()\nprint(os.listdir(cache.folder()), end="")'
+    code, out, log = run(source, prefix, XDG_CACHE_HOME=str(tmp_path))
+    assert (code, out, len(log)) == (0, "[]", 1), log
+    assert "cannot be kept" in log[0] and "No space left on device" in log[0]
+
+
+@compiled
+def test_a_read_only_cache_is_read_and_what_it_lacks_is_done_without(kernels):
+    prefix = under(f"mount --bind {kernels} {kernels} && mount -o remount,bind,ro {kernels}")
+    code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
+    assert (code, log) == (0, [])
+    (folder_in(kernels) / file_of("ring_reset")).unlink()
+    code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
+    assert (code, len(log)) == (0, 1)
+    assert "cannot be kept" in log[0] and "Read-only file system" in log[0]
+
+
+NO_HOME = ("env", "-u", "HOME", "-u", "XDG_CACHE_HOME")
+NAMELESS = """
+import pwd
+try:
+    pwd.getpwuid(os.getuid())
+except KeyError:
+    pass
+else:
+    raise AssertionError("this user has a name")
+"""
+
+
+@compiled
+def test_a_user_without_a_name_and_a_home_compiles_into_memory():
+    source = NAMELESS + ONE_KERNEL + "use_one_kernel()"
+    code, _, log = run(source, (*as_somebody(), *NO_HOME))
+    assert (code, len(log)) == (0, 1), log
+    assert "user 54321 has no home" in log[0] and "XDG_CACHE_HOME" in log[0]
+
+
+@compiled
+def test_a_user_without_a_name_runs_tasks(kernels):
+    before = (*as_somebody(), *NO_HOME, "env", f"XDG_CACHE_HOME={kernels}")
+    assert run(NAMELESS + TASKS + "run_tasks()", before) == (0, "", [])
+
+
+@compiled
+@pytest.mark.parametrize("home", ["/proc", "/dev/null", "/nonexistent"])
+def test_a_home_that_nobody_can_write_is_no_hindrance(home):
+    before = ("env", "-u", "XDG_CACHE_HOME")
+    code, _, log = run(ONE_KERNEL + "use_one_kernel()", before, HOME=home)
+    assert (code, len(log)) == (0, 1), log
+    assert "cannot be kept" in log[0]
+
+
+@compiled
+def test_a_cache_that_others_can_write_is_not_loaded(kernels):
+    folder = folder_in(kernels)
+    folder.chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    source = ONE_KERNEL + "print(kernel.is_cached(entries.open_scope), end='')\nuse_one_kernel()"
+    code, out, log = run(source, XDG_CACHE_HOME=str(kernels))
+    assert (code, out, len(log)) == (0, "False", 1)
+    assert f"chmod go-w {folder}" in log[0]
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+# ---------------------------------------------------------------- little of everything
+def test_where_memory_is_short_a_worker_says_so_and_a_smaller_one_runs():
+    source = """
+    import resource
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + (1 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        run_tasks()
+    except MemoryError as error:
+        print(error)
+    run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, task_window=1024)
+    """
+    out = check_program(TASKS + dedent(source))
+    assert "cannot map" in out and "heap_ring_size, arena_size and task_window" in out
+
+
+def test_one_core_is_enough():
+    source = """
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    run_tasks()
+    run_tasks(mailbox_depth=4, pin=True)
+    """
+    assert check_program(TASKS + dedent(source)) == ""
+
+
+def test_few_descriptors_are_enough():
+    source = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    run_tasks()
+    """
+    assert check_program(TASKS + dedent(source)) == ""
+
+
+@pytest.mark.parametrize("options", ["size=64k", "size=64k,ro", "size=64k,mode=000"])
+def test_a_dev_shm_that_is_small_read_only_or_closed_is_enough(options):
+    prefix = under(f"mount -t tmpfs -o {options} none /dev/shm")
+    assert run(TASKS + "run_tasks()", prefix) == (0, "", [])
+
+
+def test_closed_standard_streams_and_a_folder_that_is_gone_are_no_hindrance(tmp_path):
+    source = f"""
+    os.mkdir({str(tmp_path / "gone")!r})
+    os.chdir({str(tmp_path / "gone")!r})
+    os.rmdir({str(tmp_path / "gone")!r})
+    for fd in range(3):
+        os.close(fd)
+    run_tasks()
+    open({str(tmp_path / "result")!r}, "w").write("good")
+    """
+    assert check_program(TASKS + dedent(source)) == ""
+    assert (tmp_path / "result").read_text() == "good"
+
+
+# ---------------------------------------------------------------- all kernels, for minutes
+START = "from simpler_ref.jit.entries import entries; entries(); print('started', end='')"
+LONG_S = 600.0
+"""A guard against hangs: a start compiles everything."""
+
+
+def starts(root, count=1, before=()):
+    """Start programs together, which compile what they do not find; return the lines that each logs."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(root)}
+    command = [*before, sys.executable, "-c", START]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    programs = [subprocess.Popen(command, env=environment, **pipes) for _ in range(count)]
+    try:
+        ends = [program.communicate(timeout=LONG_S) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    assert [program.returncode for program in programs] == [0] * count, ends
+    assert [out for out, _ in ends] == ["started"] * count
+    return [err.splitlines() for _, err in ends]
+
+
+def emptied(data, _):
+    return b""
+
+
+def truncated(data, rng):
+    return data[: rng.randrange(len(data))]
+
+
+def noise(data, rng):
+    return rng.randbytes(rng.randrange(1, 2 * len(data)))
+
+
+def three_bits_flipped(data, rng):
+    flipped = bytearray(data)
+    for _ in range(3):
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(flipped)
+
+
+@compiled
+@pytest.mark.long
+@pytest.mark.timeout(2 * LONG_S)
+@pytest.mark.parametrize("damage", [emptied, truncated, noise, three_bits_flipped])
+def test_when_every_kernel_is_damaged_a_start_compiles_all_and_the_next_one_none(damage, kernels):
+    rng = random.Random(damage.__name__)
+    for path in folder_in(kernels).iterdir():
+        path.write_bytes(damage(path.read_bytes(), rng))
+    ((line,),) = starts(kernels)
+    assert line.endswith("is damaged; what is damaged is compiled again")
+    assert starts(kernels) == [[]]
+    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+
+
+@compiled
+@pytest.mark.long
+@pytest.mark.timeout(2 * LONG_S)
+def test_programs_that_start_together_without_a_cache_all_start(tmp_path, all_kernels):
+    assert starts(tmp_path, count=4) == [[]] * 4
+    assert set(os.listdir(folder_in(tmp_path))) == set(os.listdir(folder_in(all_kernels)))
+    assert starts(tmp_path) == [[]]
+
+
+@compiled
+@pytest.mark.long
+@pytest.mark.timeout(2 * LONG_S)
+def test_a_disk_that_fills_keeps_what_it_has_room_for(tmp_path):
+    mounted = under(f"mount -t tmpfs -o size=1m,mode=700 none {tmp_path}")
+    first = shlex.join([sys.executable, "-c", START])
+    script = f'{first} >/dev/null 2>&1 && ls {folder_in(tmp_path)} >&2 && exec "$@"'
+    (log,) = starts(tmp_path, before=(*mounted, "sh", "-c", script, "sh"))
+    kept = [line for line in log if line.endswith(".nbc")]
+    assert len(kept) > 10 and len(log) == len(kept) + 1
+    assert "No space left on device" in log[-1]
