@@ -36,7 +36,10 @@ def _kernels() -> Entries:
 class Engine:
     """One engine's memory and its kernels.
 
-    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1, -2; ORCH-INV-3; HIER-ENGINE-1, -2
+    `task_window` is how many tasks may be alive at once; with one ring, how far the ids of a run may be
+    ahead of the oldest live task.
+
+    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-INV-3; HIER-ENGINE-1, -2
 
     Attributes
     ----------
@@ -46,6 +49,8 @@ class Engine:
         The bytes of all heap rings, one after the other.
     kernels : Entries
         The compiled functions, to be called with `mem`.
+    runs : int
+        Runs that were begun; ids are never used twice within one.
     placement : Placement
         The cores there are, how long threads spin on them, and which worker stands where.
     """
@@ -55,15 +60,23 @@ class Engine:
         *,
         heap_ring_size: int,
         ring_depth: int = L.MAX_RING_DEPTH,
-        task_window: int = L.DEFAULT_TASK_WINDOW,
+        task_window: int | None = None,
         next_level: int = 0,
         sub: int = 0,
         depth: int = 1,
         placement: Placement | None = None,
     ) -> None:
         self.kernels = _kernels()
+        self.runs = 0
+        window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
+        one_ring = ring_depth == 1 and task_window is not None
         words, geometry = L.plan(
-            window=task_window, rings=ring_depth, next_level=next_level, sub=sub, depth=depth
+            window=window,
+            rings=ring_depth,
+            next_level=next_level,
+            sub=sub,
+            depth=depth,
+            id_window=window if one_ring else 0,
         )
         region = create_region(8 * words)
         make_private(region, 8 * geometry[L.PRIVATE])

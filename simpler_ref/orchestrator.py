@@ -1,21 +1,20 @@
-"""What the orchestration function holds, and the documents' three structures on their own.
+"""What the orchestration function holds.
 
 `Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
-kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` give the same kernels one at a time, for
-tests and for learning.
+kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` of `structures.py`, and the views of
+`introspection.py`, can be imported from here as well.
 """
 
 from __future__ import annotations
 
 import operator
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,27 +22,29 @@ from .callable_identity import CallableHandle
 from .columns import Batch
 from .engine import PARK_NS, Engine
 from .errors import RingFullError, TaskError
+from .introspection import (
+    RingView,
+    SlotView,
+    TaskView,
+    describe_full,
+    mib,
+    requested_bytes,
+    view_slot,
+)
 from .jit import layout as L
+from .structures import INVALID, AllocResult, Ring, Scope, TensorMap
 from .task_interface import (
     Array,
     CallConfig,
     ContinuousTensor,
     DataType,
     TaskArgs,
-    TaskState,
     make_tensor,
     require_visible_now,
     to_dtype,
 )
 
-INVALID = -1
-"""`TensorMap.lookup`: nobody produces that buffer."""
-_FOREVER_NS = 1 << 62
 SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes} bytes"
 
 
 class Host(Protocol):
@@ -60,6 +61,10 @@ class Host(Protocol):
     def _own_memory(self) -> tuple[Array, ...]: ...
 
     def _describe_stuck(self) -> str: ...
+
+    def _callable_name(self, word: int) -> str: ...
+
+    def _worker_name(self, worker: int) -> str: ...
 
     def malloc(self, size: int, worker_id: int = 0) -> int: ...
 
@@ -134,7 +139,7 @@ class Orchestrator:
         self._read_geometry()
         self._thread = -1
         self._error: TaskError | None = None
-        self._ring = Ring._over(engine, worker.alloc_timeout_s)
+        self._ring = RingView(engine, worker)
 
     def _read_geometry(self) -> None:
         geometry = self._mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
@@ -142,8 +147,11 @@ class Orchestrator:
         """Workers in each pool."""
 
     @property
-    def ring(self) -> Ring:
-        """Introspection of this Worker's rings."""
+    def ring(self) -> RingView:
+        """The Worker's rings and live tasks, to look at; from any thread, also after the run.
+
+        Rule     ORCH-API-5 to -7
+        """
         return self._ring
 
     # ------------------------------------------------------------ submit
@@ -663,7 +671,9 @@ class Orchestrator:
         while code == L.WOULD_BLOCK:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
-                raise RingFullError(self.ring._full_message(self._worker.alloc_timeout_s, wire()))
+                timeout_s = self._worker.alloc_timeout_s
+                asked, depth = requested_bytes(wire()), self._depth() - 1
+                raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
             taken = int(mem[L.WIRING_TAKEN])
             code = attempt()
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
@@ -692,8 +702,8 @@ class Orchestrator:
         assert code == L.TOO_LARGE, code
         size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
         return RuntimeError(
-            f"a request exceeds per-ring heap size: {_mib(self._requested(wire))} were asked for, a "
-            f"ring has {_mib(size)}; give Worker(heap_ring_size=…) a larger value"
+            f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
+            f"ring has {mib(size)}; give Worker(heap_ring_size=…) a larger value"
         )
 
     def _progress(self) -> tuple[int, int]:
@@ -705,16 +715,6 @@ class Orchestrator:
         return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
             mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
         )
-
-    @staticmethod
-    def _requested(wire: bytes) -> int:
-        """Return the ring bytes a submit or an alloc asks for."""
-        total = 0
-        for at in range(0, len(wire) - 39, 40):
-            if not any(wire[at : at + 8]) and wire[at + 34] == L.OUTPUT:
-                nbytes = ContinuousTensor._from_wire(wire[at : at + 40]).nbytes()
-                total += L.round_up(nbytes, L.HEAP_ALIGN)
-        return total
 
     # ------------------------------------------------------------ for Worker.run
     def _open(self, next_level: Handles, subs: Handles) -> None:
@@ -728,6 +728,7 @@ class Orchestrator:
 
         Rule     ORCH-MISUSE-7
         """
+        self._engine.runs += 1
         fresh = Orchestrator.__new__(Orchestrator)
         fresh.__dict__.update(self.__dict__)
         return fresh
@@ -810,315 +811,6 @@ class ScopeGuard:
             orch.scope_end()
 
 
-# ---------------------------------------------------------------- Ring on its own
-class AllocResult(NamedTuple):
-    """What `Ring.alloc` hands out."""
-
-    slot: int
-    """Task id, counted from 0 since the ring was last reset."""
-    heap_ptr: int | None
-    """Address of the slab; None for zero bytes."""
-    heap_end_offset: int
-    """Offset in the ring just past the slab."""
-    ring_idx: int
-
-
-class SlotView(NamedTuple):
-    """A look at one live slot."""
-
-    task_id: int
-    state: TaskState
-    ring_idx: int
-    ring_slot_idx: int
-    fanout_total: int
-    fanout_released: int
-
-
-class Ring:
-    """Task ids and heap rings: `alloc` claims an id and a slab, `release` gives them back.
-
-    Rule     ORCH-API-4, -5
-
-    Parameters
-    ----------
-    heap_bytes : int
-        Size of each ring.
-    timeout_ms : int
-        How long `alloc` waits without progress.
-    ring_depth : int
-        Number of rings.
-    task_window : int
-        How many ids a ring may span, from the oldest not released to the newest.
-    """
-
-    def __init__(
-        self,
-        heap_bytes: int = L.DEFAULT_HEAP_RING_SIZE,
-        timeout_ms: int = int(L.DEFAULT_ALLOC_TIMEOUT_S * 1000),
-        *,
-        ring_depth: int = L.MAX_RING_DEPTH,
-        task_window: int = 1 << 16,
-    ) -> None:
-        engine = Engine(heap_ring_size=heap_bytes, ring_depth=ring_depth, task_window=task_window)
-        self._attach(engine, timeout_ms / 1000)
-
-    @classmethod
-    def _over(cls, engine: Engine, timeout_s: float) -> Ring:
-        ring = cls.__new__(cls)
-        ring._attach(engine, timeout_s)
-        return ring
-
-    def _attach(self, engine: Engine, timeout_s: float) -> None:
-        self._engine = engine
-        self._timeout_s = timeout_s
-        self._slots: dict[int, int] = {}
-        self._changed = threading.Condition()
-        self._shut_down = False
-
-    def alloc(self, nbytes: int = 0, scope_depth: int = 0) -> AllocResult:
-        """Claim a task id and `nbytes` from the ring of a 0-based scope depth.
-
-        Rule     ORCH-RING-12
-
-        Raises
-        ------
-        RingFullError
-            No room within the timeout.
-        RuntimeError
-            The request exceeds the ring; the ring is shut down.
-        """
-        if nbytes < 0 or scope_depth < 0:
-            raise ValueError(f"nbytes {nbytes} and scope_depth {scope_depth} must not be negative")
-        mem, kernels = self._engine.mem, self._engine.kernels
-        with self._changed:
-            while True:
-                if self._shut_down:
-                    raise RuntimeError("this Ring is shut down")
-                slot = kernels.ring_alloc(mem, nbytes, scope_depth)
-                if slot >= 0:
-                    break
-                if slot == L.TOO_LARGE:
-                    raise RuntimeError(
-                        f"{nbytes} bytes exceeds per-ring heap size: a ring has {self.heap_size(0)}"
-                    )
-                if not self._changed.wait(self._timeout_s):
-                    raise RingFullError(self._full_message(self._timeout_s, b""))
-            task_id = int(mem[slot + L.S_ID])
-            self._slots[task_id] = slot
-            ring = int(mem[slot + L.S_RING]) & 7
-            cursor = int(mem[self._word(ring, L.R_CURSOR)])
-            size = L.round_up(nbytes, L.HEAP_ALIGN)
-            pointer = self.heap_base(ring) + cursor - size if nbytes else None
-            return AllocResult(task_id, pointer, cursor, ring)
-
-    def release(self, slot: int) -> None:
-        """Give a task id back; its ring's tail moves over every released allocation that is oldest.
-
-        Raises
-        ------
-        KeyError
-            `slot` is not live.
-        """
-        with self._changed:
-            if slot not in self._slots:
-                raise KeyError(f"task {slot} is not live in this Ring")
-            self._engine.kernels.ring_release(self._engine.mem, self._slots.pop(slot))
-            self._changed.notify_all()
-
-    def slot_state(self, slot: int) -> SlotView:
-        """Return a look at a live slot.
-
-        Raises
-        ------
-        KeyError
-            `slot` is not live.
-        """
-        if slot not in self._slots:
-            raise KeyError(f"task {slot} is not live in this Ring")
-        return view_slot(self._engine, self._slots[slot])
-
-    def reset_to_empty(self) -> None:
-        """Forget every allocation: ids start at 0, every ring is empty."""
-        with self._changed:
-            self._slots.clear()
-            self._engine.kernels.ring_reset(self._engine.mem)
-            self._changed.notify_all()
-
-    def shutdown(self) -> None:
-        """Refuse every further alloc, also those that wait.
-
-        Rule     ORCH-RING-15
-        """
-        with self._changed:
-            self._shut_down = True
-            self._changed.notify_all()
-
-    # ------------------------------------------------------------ introspection
-    def _word(self, ring_idx: int, field: int) -> int:
-        if not 0 <= ring_idx < self._engine.mem[L.RINGS]:
-            raise IndexError(f"ring {ring_idx} does not exist: there are {self.ring_count()}")
-        return L.RING_BLOCK + ring_idx * L.LINE + field
-
-    def ring_count(self) -> int:
-        """Return how many rings there are."""
-        return int(self._engine.mem[L.RINGS])
-
-    def heap_base(self, ring_idx: int) -> int:
-        """Return the address of a ring."""
-        return int(self._engine.mem[self._word(ring_idx, L.R_BASE)])
-
-    def heap_size(self, ring_idx: int) -> int:
-        """Return the bytes of a ring."""
-        return int(self._engine.mem[self._word(ring_idx, L.R_SIZE)])
-
-    def heap_top(self, ring_idx: int) -> int:
-        """Return the offset at which the next allocation begins."""
-        return int(self._engine.mem[self._word(ring_idx, L.R_CURSOR)])
-
-    def heap_tail(self, ring_idx: int) -> int:
-        """Return the offset of the oldest byte still held; heap_top if there is none."""
-        tail = int(self._engine.mem[self._word(ring_idx, L.R_TAIL)])
-        top = int(self._engine.mem[self._word(ring_idx, L.R_TOP)])
-        return self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)
-
-    def heap_held(self, ring_idx: int) -> int:
-        """Return the bytes held, the skipped end of a lap included."""
-        mem = self._engine.mem
-        return int(mem[self._word(ring_idx, L.R_TOP)] - mem[self._word(ring_idx, L.R_TAIL)])
-
-    def next_task_id(self) -> int:
-        """Return the id the next allocation gets."""
-        return int(self._engine.mem[L.NEXT_TASK_ID])
-
-    def _full_message(self, timeout_s: float, wire: bytes) -> str:
-        """Say which ring is full of what, and what to do about it.
-
-        Rule     ORCH-BACK-4; ORCH-WINDOW-4
-        """
-        mem = self._engine.mem
-        depth = max(0, int(mem[L.SCOPE_DEPTH]) - 1)
-        ring = min(depth, self.ring_count() - 1)
-        r = L.RING_BLOCK + ring * L.LINE
-        alive, end = int(mem[r + L.R_ALIVE]), int(mem[r + L.R_NEXT])
-        oldest = ""
-        if alive != end:
-            entry = (
-                int(mem[L.A_FIFO + ring]) + (alive & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
-            )
-            view = view_slot(self._engine, int(mem[entry + L.FIFO_SLOT]))
-            oldest = f", the oldest is task {view.task_id} ({view.state.name})"
-        window = int(mem[L.WINDOW])
-        if end - alive >= window or mem[L.LIVE] >= window:
-            return (
-                f"task window full: {window} tasks are alive and none was reclaimed within "
-                f"{timeout_s} s{oldest}. Give Worker(task_window=…) a larger value, or end a scope "
-                "earlier"
-            )
-        asked = Orchestrator._requested(wire)
-        if end == alive and asked <= self.heap_size(ring):
-            return (
-                f"no room for the arguments or outputs of another task within {timeout_s} s: those of "
-                f"{int(mem[L.LIVE])} live tasks fill their tables. Give Worker(task_window=…) a larger "
-                "value, or end a scope earlier"
-            )
-        return (
-            f"HeapRing exhausted: ring {ring} ({_mib(self.heap_size(ring))}) had no room"
-            f"{' for ' + _mib(asked) if asked else ''} within {timeout_s} s: "
-            f"{_mib(self.heap_held(ring))} are held by {end - alive} "
-            f"task{'s' if end - alive > 1 else ''}{oldest}. Increase heap_ring_size on Worker, or end "
-            "a scope earlier"
-        )
-
-
-def view_slot(engine: Engine, slot: int) -> SlotView:
-    """Read the fields of a slot that are of interest to people."""
-    mem = engine.mem
-    fanout = int(mem[slot + L.S_FANOUT])
-    place = int(mem[slot + L.S_RING])
-    return SlotView(
-        task_id=int(mem[slot + L.S_ID]),
-        state=TaskState(int(mem[slot + L.S_STATE])),
-        ring_idx=place & 7,
-        ring_slot_idx=place >> 3,
-        fanout_total=fanout & L.FANOUT_TOTAL_MASK,
-        fanout_released=fanout >> 32,
-    )
-
-
-class TensorMap:
-    """Which task currently produces the buffer at an address.
-
-    Rule     ORCH-API-4; ORCH-MAP-1, -7
-    """
-
-    def __init__(self) -> None:
-        self._engine = Engine(heap_ring_size=L.HEAP_ALIGN, ring_depth=1, task_window=1 << 16)
-
-    def lookup(self, base_ptr: int, owner: int = -1) -> int:
-        """Return the producer of a buffer, or INVALID."""
-        return int(self._engine.kernels.map_lookup(self._engine.mem, base_ptr, owner)) - 1
-
-    def insert(self, base_ptr: int, slot: int, owner: int = -1) -> None:
-        """Make `slot` the producer of a buffer, in place of whoever was."""
-        if slot < 0 or base_ptr == 0:
-            raise ValueError(f"slot {slot} must not be negative and address {base_ptr} not 0")
-        if self._engine.kernels.map_insert(self._engine.mem, base_ptr, owner, slot + 1) != L.OK:
-            raise MemoryError("the TensorMap is full")
-
-    def erase(self, base_ptr: int, slot: int, owner: int = -1) -> bool:
-        """Remove a buffer's entry if it still names `slot`; say whether it did."""
-        return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1))
-
-    def __len__(self) -> int:
-        return int(self._engine.mem[L.MAP_COUNT])
-
-
-class Scope:
-    """The stack of open scopes: each holds a reference on the tasks registered in it.
-
-    Rule     ORCH-API-4; ORCH-SCOPE-1
-    """
-
-    def __init__(self) -> None:
-        self._frames: list[list[int]] = []
-
-    def scope_begin(self) -> None:
-        """Open a scope.
-
-        Raises
-        ------
-        RuntimeError
-            The run's own scope and 64 more are open.
-        """
-        if len(self._frames) > L.MAX_SCOPE_DEPTH:
-            raise RuntimeError(
-                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open"
-            )
-        self._frames.append([])
-
-    def scope_end(self, release_ref: Callable[[int], None]) -> None:
-        """End the innermost scope: call `release_ref` once for each of its tasks."""
-        if not self._frames:
-            raise RuntimeError("scope_end without scope_begin: no scope is open")
-        for slot in self._frames.pop():
-            release_ref(slot)
-
-    def register_task(self, slot: int) -> None:
-        """Bind a task to the innermost scope."""
-        if not self._frames:
-            raise RuntimeError("register_task without scope_begin: no scope is open")
-        if slot not in self._frames[-1]:
-            self._frames[-1].append(slot)
-
-    def depth(self) -> int:
-        """Return how many scopes are open; 0 means none."""
-        return len(self._frames)
-
-    def current_depth(self) -> int:
-        """Return the 0-based depth, from which the ring follows; 0 also without a scope."""
-        return max(0, len(self._frames) - 1)
-
-
 __all__ = [
     "INVALID",
     "AllocResult",
@@ -1126,9 +818,12 @@ __all__ = [
     "DataType",
     "Orchestrator",
     "Ring",
+    "RingView",
     "Scope",
     "ScopeGuard",
     "SlotView",
+    "TaskView",
     "TensorMap",
     "make_tensor",
+    "view_slot",
 ]

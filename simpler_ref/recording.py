@@ -24,6 +24,7 @@ from . import task_interface
 from .callable_identity import CallableHandle
 from .columns import Batch
 from .engine import Engine
+from .introspection import requested_bytes
 from .jit import layout as L
 from .orchestrator import Handles, Orchestrator, config_wire
 from .task_interface import (
@@ -299,7 +300,7 @@ class Recorder(Orchestrator):
             if 8 + used > L.MAILBOX_ARGS_CAPACITY:
                 raise self._refused(L.TOO_MANY_ARGS, arguments)
         wires = arguments[: 40 * tensors]
-        if self._requested(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
+        if requested_bytes(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
             raise self._refused(L.TOO_LARGE, wires)
 
     def _write(self, *parts: bytes) -> None:

@@ -186,7 +186,8 @@ class Worker:
     ring_depth : int
         Number of rings, 1 … 4. A task uses the ring of its scope depth, the last one if deeper.
     task_window : int | None
-        How many tasks may be alive at once; None: 2 097 152.
+        How many tasks may be alive at once; None: 2 097 152. With ``ring_depth=1``, how far the ids of
+        a run may be ahead of the oldest live task.
     arena_size : int
         Bytes for `empty` and `share`; pages take memory only when touched.
     start_timeout_s : float
@@ -244,13 +245,14 @@ class Worker:
     ) -> None:
         if not hasattr(level, "__index__") or operator.index(level) < 2:
             raise ValueError(f"level {level!r} not supported: a Worker has level 2 or more")
-        window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
         self.level = operator.index(level)
         self.num_sub_workers = _whole("num_sub_workers", num_sub_workers, 0, 1024)
         self.heap_ring_size = _whole("heap_ring_size", heap_ring_size, 1, 1 << 44)
         self.alloc_timeout_s = _seconds("alloc_timeout_s", alloc_timeout_s)
         self.ring_depth = _whole("ring_depth", ring_depth, 1, L.MAX_RING_DEPTH)
-        self.task_window = _whole("task_window", window, 1, 1 << 26)
+        if task_window is not None:
+            task_window = _whole("task_window", task_window, 1, 1 << 26)
+        self.task_window = task_window
         self._arena_size = _whole("arena_size", arena_size, 1, 1 << 44)
         self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
         self._control_timeout_s = _seconds("py_control_timeout_s", py_control_timeout_s)
@@ -1091,7 +1093,7 @@ class Worker:
         outcome, task = int(mem[L.RUN_ERROR]), int(mem[L.ERROR_TASK])
         worker, member = int(mem[L.ERROR_WORKER]), int(mem[L.ERROR_MEMBER])
         word = int(mem[L.ERROR_CALLABLE])
-        name = self._registry.name(word & L.CALLABLE_MASK)
+        name = self._callable_name(word)
         details: dict[str, Any] = {"task": task, "callable_name": name}
         if worker < 0 or manager is None:
             pool = self._subs if word >> L.WORD_KIND & 0xF == L.SUB else self._next_level
@@ -1120,6 +1122,16 @@ class Worker:
         size = int(mem[L.ERROR_TRACE])
         message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
         return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
+
+    def _callable_name(self, word: int) -> str:
+        """Return the name of the callable in a callable word."""
+        return self._registry.name(word & L.CALLABLE_MASK)
+
+    def _worker_name(self, worker: int) -> str:
+        """Return what messages call a worker of this Worker."""
+        manager = self._live().manager
+        assert manager is not None, "a worker was given a task"
+        return manager.name(worker)
 
     def _own_memory(self) -> tuple[Array, ...]:
         """Return the memory that the workers have shared from the start: arena and heap rings."""

@@ -284,6 +284,9 @@ NAP_NS = (
     ORCH_PASSES + 3
 )  # a nap must last so long to be worth it; 0: no naps; written before the fork
 CORES = ORCH_PASSES + 6  # threads that can run at a time; written before the fork
+ID_WINDOW = (
+    ORCH_PASSES + 7
+)  # ids from the oldest live task on, 0: any number; written before the fork
 NAPS_OFF = ORCH_PASSES + 4  # so many occasions for a nap are left out, since one was too short
 NAPS_PENALTY = ORCH_PASSES + 5  # what NAPS_OFF becomes the next time
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
@@ -395,7 +398,8 @@ MAX_WORKERS = 2048
 MEMBER_COUNTS = 0  # tensors | scalars << 32
 MEMBER_WORKER = 1  # worker + 1, 0 for any
 MEMBER_WORDS = 2
-MASK_TENSORS = 32  # bits used of a word of the output mask
+MASK_TENSORS = 31  # tensors in a word of the output mask: a bit for those written; and above them
+SLAB_BIT = MASK_TENSORS  # as many for those that have a slab of the task's own
 EDGE_PRODUCER = 0
 EDGE_NEXT = 1
 EDGE_CONSUMER = 2
@@ -409,7 +413,7 @@ E_SLAB = 3  # the live task whose slab begins at this address, NONE if it is no 
 ENTRY_WORDS = 4
 MAP_SMALLEST = 1024
 
-FIFO_END = 0  # R_TOP after the allocation, times two, plus one once released
+FIFO_END = 0  # R_TOP that comes back with the allocation, times two, plus one once released
 FIFO_SLOT = 1
 FIFO_WORDS = 2
 
@@ -460,9 +464,17 @@ def round_up_pow2(value: int) -> int:
 
 
 def plan(
-    *, window: int, rings: int, next_level: int, sub: int, depth: int = 1
+    *,
+    window: int,
+    rings: int,
+    next_level: int,
+    sub: int,
+    depth: int = 1,
+    id_window: int = 0,
 ) -> tuple[int, dict[int, int]]:
     """Return the words an engine of this size needs and what its geometry words hold.
+
+    A FIFO has twice the room of the tasks that may be alive: when it is full, half of it is released.
 
     From the word in PRIVATE on, nobody but the parent ever looks: ready queues, TensorMap, slots.
     """
@@ -476,6 +488,7 @@ def plan(
         POOL_END + SUB: workers,
         RINGS: rings,
         WINDOW: window,
+        ID_WINDOW: id_window,
         DEPTH: depth,
         WORKER_STRIDE: depth * WORKER_WORDS,
         **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)},
@@ -492,7 +505,7 @@ def plan(
     area(A_CALLABLES, MAX_REGISTERED_CALLABLE_IDS * DIGEST_WORDS)
     area(A_WIRING, WIRING_CAPACITY)
     for ring in range(rings):
-        area(A_FIFO + ring, circular * FIFO_WORDS)
+        area(A_FIFO + ring, 2 * circular * FIFO_WORDS)
     end = words[PRIVATE] = round_up(end, HUGE_PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):
         area(A_READY + kind, circular)

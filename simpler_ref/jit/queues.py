@@ -69,7 +69,7 @@ def has_ready(mem, kind):
 
 @kernel
 def double(mem, base, first, words, mask):
-    """Move a full circular array's entries to where twice its capacity puts them.
+    """Move a circular array's entries, from the first on, to where twice its capacity puts them.
 
     Returns  the new mask
     """

@@ -4,6 +4,9 @@ One ring per scope depth, up to RINGS; deeper scopes share the last. Each ring i
 cursor and a FIFO of its allocations in order: an allocation's bytes come back when it and every
 older one of the same ring have been released. Rings never wait for each other.
 
+The FIFO's array grows with the tasks alive. What was released behind a live allocation is left out of it
+when the array is full, so one task that lives long costs one entry, however many come and go after it.
+
 A ring's cursors count bytes handed out and bytes reclaimed since it was last empty, so "full" and
 "empty" cannot be confused; an empty ring starts over at offset 0, where its pages are warm.
 
@@ -50,7 +53,7 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and place in the ring
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
-    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-3, -5; ORCH-SUBMIT-1
+    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-1, -3, -5; ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE
@@ -58,9 +61,7 @@ def alloc(mem, nbytes, depth):
     need = align(nbytes)
     if need > size:
         return L.TOO_LARGE
-    position = int(mem[r + L.R_NEXT])
-    window = int(mem[L.WINDOW])
-    if mem[L.LIVE] >= window or position - mem[r + L.R_ALIVE] >= window:
+    if mem[L.LIVE] >= mem[L.WINDOW] or outside_window(mem):
         return L.WOULD_BLOCK
     top = int(mem[r + L.R_TOP])
     tail = int(mem[r + L.R_TAIL])
@@ -88,9 +89,9 @@ def alloc(mem, nbytes, depth):
     else:
         slot = int(mem[L.A_SLOTS] + mem[L.SLOTS_USED] * L.SLOT_WORDS)
         mem[L.SLOTS_USED] += 1
-    alive, mask = int(mem[r + L.R_ALIVE]), int(mem[L.FIFO_MASK + ring])
-    if position - alive > mask:
-        mem[L.FIFO_MASK + ring] = double(mem, int(mem[L.A_FIFO + ring]), alive, L.FIFO_WORDS, mask)
+    if mem[r + L.R_NEXT] - mem[r + L.R_ALIVE] > mem[L.FIFO_MASK + ring]:
+        make_fifo_room(mem, ring)
+    position = int(mem[r + L.R_NEXT])
     entry = fifo_entry(mem, ring, position)
     mem[entry + L.FIFO_END] = top * 2
     mem[entry + L.FIFO_SLOT] = slot
@@ -101,6 +102,45 @@ def alloc(mem, nbytes, depth):
     mem[L.NEXT_TASK_ID] += 1
     mem[L.LIVE] += 1
     return slot
+
+
+@kernel
+def outside_window(mem):
+    """Say whether the next id would be too far above the oldest live task's: one ring, and a window.
+
+    Rule     ORCH-WINDOW-3
+    """
+    if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0:
+        return False
+    oldest = int(mem[fifo_entry(mem, 0, int(mem[L.RING_BLOCK + L.R_ALIVE])) + L.FIFO_SLOT])
+    return mem[L.NEXT_TASK_ID] - mem[oldest + L.S_ID] >= mem[L.ID_WINDOW]
+
+
+@kernel
+def make_fifo_room(mem, ring):
+    """Leave out of a full FIFO what was released; if most of it is alive, double its capacity.
+
+    A released allocation comes back with the live one before it (the oldest is always live), which
+    takes over its end. Half of the capacity is free afterwards: as many claims pay for the next time.
+
+    Effects  the ring's FIFO, and its live slots' places in it
+    Rule     ORCH-WINDOW-1; ORCH-RING-9
+    """
+    r = RING_BLOCK + ring * LINE
+    last = int(mem[r + L.R_ALIVE])
+    for position in range(last + 1, int(mem[r + L.R_NEXT])):
+        entry = fifo_entry(mem, ring, position)
+        end = int(mem[entry + L.FIFO_END])
+        if end & 1 == 0:
+            last += 1
+            slot = int(mem[entry + L.FIFO_SLOT])
+            mem[fifo_entry(mem, ring, last) + L.FIFO_SLOT] = slot
+            mem[slot + L.S_RING] = ring | last << 3
+        mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end & ~1
+    mem[r + L.R_NEXT] = last + 1
+    alive, mask = int(mem[r + L.R_ALIVE]), int(mem[L.FIFO_MASK + ring])
+    if 2 * (last + 1 - alive) > mask + 1:
+        mem[L.FIFO_MASK + ring] = double(mem, int(mem[L.A_FIFO + ring]), alive, L.FIFO_WORDS, mask)
 
 
 @kernel

@@ -22,6 +22,8 @@ from .tensormap import erase, find, has_room, insert, insert_slab
 TENSOR_WORDS = L.TENSOR_WORDS
 EDGE_WORDS = L.EDGE_WORDS
 DTYPE_SIZES = L.DTYPE_SIZES
+WRITTEN = (1 << L.MASK_TENSORS) - 1
+"""The bits of the output mask that say which tensors a task writes."""
 TOO_MANY_BYTES = 1 << 62
 """More than any ring has, and far enough from the end of 64 bits for one more tensor."""
 
@@ -158,7 +160,7 @@ def body_words(tensors, scalars, members, edges):
 
 @kernel
 def mask_words(tensors):
-    """Return the words of the output mask: a bit per tensor."""
+    """Return the words of the output mask: two bits per tensor."""
     return (tensors + L.MASK_TENSORS - 1) // L.MASK_TENSORS
 
 
@@ -398,11 +400,13 @@ def register_outputs(mem, slot, words):
         data = int(mem[at + t + L.TENSOR_DATA])
         if data != 0 and writes(tag_of(words, t)):
             owner = owner_of(mem, slot, at + t, i)
+            bit = 1 << (i % L.MASK_TENSORS)
             if is_auto_output(words, t):
                 insert_slab(mem, data, owner, slot)
+                bit |= bit << L.SLAB_BIT
             else:
                 insert(mem, data, owner, slot)
-            mem[body + i // L.MASK_TENSORS] |= 1 << (i % L.MASK_TENSORS)
+            mem[body + i // L.MASK_TENSORS] |= bit
 
 
 # ---------------------------------------------------------------- alloc
@@ -437,7 +441,7 @@ def alloc_buffer(mem, words):
     if nbytes > 0:
         slab = slab_before_cursor(mem, ring_of_depth(mem, int(mem[L.SCOPE_DEPTH]) - 1), nbytes)
         mem[at + L.TENSOR_DATA] = slab
-        mem[int(mem[slot + L.S_BODY])] = 1
+        mem[int(mem[slot + L.S_BODY])] = 1 | 1 << L.SLAB_BIT
         insert_slab(mem, slab, -1, slot)
     register_task(mem, slot)
     step(mem, slot, ALLOC)
@@ -508,7 +512,7 @@ def reclaim(mem, slot):
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
     for k in range(at - body):
-        mask = int(mem[body + k])
+        mask = int(mem[body + k]) & WRITTEN
         i = k * L.MASK_TENSORS
         while mask != 0:
             if mask & 1 != 0:

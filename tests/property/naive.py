@@ -233,7 +233,8 @@ class Naive:
         ring = self.rings[index]
         if nbytes > ring.size:
             raise Refused("LARGE")
-        if len(self.live) >= self.window or len(ring.claims) >= self.window:
+        one_ring = len(self.rings) == 1
+        if len(self.live) >= self.window or (one_ring and len(ring.claims) >= self.window):
             raise Refused("BLOCK")
         if ring.place(nbytes) is None:
             raise Refused("BLOCK")

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from simpler_ref.introspection import RingView, Slab
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
@@ -462,6 +463,7 @@ class Program:
             assert d.fanin(slot) == task.fanin
         if task.state in ("READY", "RUNNING", "COMPLETED") and task.callable >= 0:
             assert all(one.state in ("COMPLETED", "CONSUMED", "FREE") for one in task.producers)
+        self.check_look(task)
         words = []
         for data, nbytes, child in task.tensors:
             words += [data, nbytes, 0, 1 << 32, 5 | child << 8]
@@ -471,6 +473,43 @@ class Program:
             assert self.mem[slot + L.S_LEFT] == task.left | task.wrong << 32
         assert [word % 2**64 for word in d.argument_words(slot)] == words
         assert all(word % L.HEAP_ALIGN == 0 for word in self.slabs)
+
+    def check_look(self, task):
+        """What `orch.ring` tells of a task is what the model knows of it."""
+        unfinished = ("PENDING", "READY", "RUNNING")
+        look = RingView(self.driver.engine, self).slot_state(task.id)
+        assert (look.task_id, STATES[look.state], look.ring_idx) == (task.id, task.state, task.ring)
+        assert (look.fanout_total, look.fanout_released) == (task.total, task.released)
+        producers = [*task.producers, *task.kept]
+        assert look.fanin == len(producers)
+        if task.state in unfinished:
+            assert sorted(look.producers) == sorted(one.id for one in producers)
+            assert look.fanin_live == sum(not one.finished for one in task.producers)
+        else:
+            assert (look.producers, look.fanin_live) == ((), 0)
+        mine = [one.id for one in self.twin.live if task in [*one.producers, *one.kept]]
+        assert set(look.consumers) <= set(mine)
+        assert look.consumers == tuple(
+            one.id for one in self.twin.live if one.id in mine and one.state in unfinished
+        )
+        assert look.callable == (None if task.callable < 0 else f"callable {task.callable}")
+        if task.state == "RUNNING" and not task.group:
+            [worker] = [
+                w for w, given in enumerate(self.twin.errands) if task in [e.task for e in given]
+            ]
+            assert look.worker == f"worker {worker}"
+        if task.state == "PENDING":
+            assert look.worker is None
+        ring = self.twin.rings[task.ring]
+        [claim] = [claim for claim in ring.claims if claim.task is task]
+        slab = Slab(ring.base + claim.start, claim.size) if claim.size else None
+        assert look.slab == slab
+
+    def _callable_name(self, word):
+        return f"callable {word & L.CALLABLE_MASK}"
+
+    def _worker_name(self, worker):
+        return f"worker {worker}"
 
     def check_free_slots(self):
         free = []

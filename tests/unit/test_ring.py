@@ -22,8 +22,10 @@ RING = 8 * KIB
 class Pair:
     """Rings in an engine's memory, and the naive ones they must equal."""
 
-    def __init__(self, rings=2, window=16):
+    def __init__(self, rings=2, window=16, fifo=L.CIRCULAR_SMALLEST):
         self.engine = small_engine(heap=RING, rings=rings, window=window)
+        self.fifo = fifo  # entries that the FIFO of an empty ring has room for
+        self.most = [0] * rings  # alive at once since the ring was empty
         self.mem, self.k = self.engine.mem, self.engine.kernels
         self.window = window
         self.naive = [naive.Ring(self.word(r, L.R_BASE), RING) for r in range(rings)]
@@ -37,17 +39,24 @@ class Pair:
         """Claim in both; return the address, or the engine's refusal."""
         index = min(depth, len(self.naive) - 1)
         ring, size = self.naive[index], naive.rounded(nbytes)
+        if not ring.claims:
+            self.mem[L.FIFO_MASK + index] = self.fifo - 1
         before = self.mem.copy()
         slot = self.k.ring_alloc(self.mem, nbytes, depth)
         if size > RING:
             assert slot == L.TOO_LARGE
-        elif self.window in (len(self.live), len(ring.claims)) or ring.place(size) is None:
+        elif self.is_full() or ring.place(size) is None:
             assert slot == L.WOULD_BLOCK
         else:
             assert slot > 0
             return self.adopt(slot, index, size)
         assert (self.mem == before).all(), "a refused claim has changed something"
         return slot
+
+    def is_full(self):
+        """One ring has a window of ids; several limit the tasks alive, wherever these stand."""
+        one_ring = len(self.naive) == 1
+        return self.window == (len(self.naive[0].claims) if one_ring else len(self.live))
 
     def adopt(self, slot, index, size):
         task = naive.Task(self.ids, index, "FREE")
@@ -77,9 +86,25 @@ class Pair:
             assert top - tail == ring.held()
             assert self.word(index, L.R_CURSOR) == ring.next
             assert self.word(index, L.R_PEAK) == ring.peak
-            assert self.word(index, L.R_NEXT) - self.word(index, L.R_ALIVE) == len(ring.claims)
+            self.check_fifo(index, ring)
             if not ring.claims:
                 assert top == tail == self.word(index, L.R_NEXT) == 0
+
+    def check_fifo(self, index, ring):
+        """The live claims in order, as many entries as were claimed since, or fewer."""
+        alive = [claim.task for claim in ring.claims if not claim.released]
+        first, end = self.word(index, L.R_ALIVE), self.word(index, L.R_NEXT)
+        mask = int(self.mem[L.FIFO_MASK + index])
+        entries = self.mem[int(self.mem[L.A_FIFO + index]) :].reshape(-1)[: 2 * (mask + 1)]
+        rows = [entries[2 * (at & mask) :][:2].tolist() for at in range(first, end)]
+        held = [(slot, at) for at, (word, slot) in enumerate(rows, first) if word & 1 == 0]
+        assert [slot for slot, _ in held] == [self.live[task] for task in alive]
+        assert [int(self.mem[slot + L.S_RING]) for slot, _ in held] == [
+            index | at << 3 for _, at in held
+        ]
+        self.most[index] = max(self.most[index], len(alive)) if alive else 0
+        assert len(alive) <= end - first <= min(mask + 1, len(ring.claims))
+        assert mask + 1 <= max(self.fifo, 4 * self.most[index]) or not alive
 
     def close(self):
         unmap(self.engine)
@@ -95,6 +120,7 @@ def pair():
 @given(
     rings=st.integers(1, 4),
     window=st.sampled_from([1, 3, 16]),
+    fifo=st.sampled_from([1, 2, 4, L.CIRCULAR_SMALLEST]),
     steps=st.lists(
         st.one_of(
             st.tuples(
@@ -108,8 +134,8 @@ def pair():
         max_size=80,
     ),
 )
-def test_rings_equal_naive_ones_whatever_is_claimed_and_released(rings, window, steps):
-    pair = Pair(rings, window)
+def test_rings_equal_naive_ones_whatever_is_claimed_and_released(rings, window, fifo, steps):
+    pair = Pair(rings, window, fifo)
     for what, *details in steps:
         if what == "alloc":
             pair.alloc(*details)
@@ -182,7 +208,8 @@ def test_a_claim_without_bytes_keeps_its_place_in_the_order(pair):
     assert pair.naive[0].held() == 0
 
 
-def test_the_window_counts_from_the_oldest_claim_that_is_alive(pair):
+def test_with_one_ring_the_window_counts_from_the_oldest_claim_that_is_alive():
+    pair = Pair(rings=1)
     for _ in range(16):
         pair.alloc(0)
     assert pair.alloc(0) == L.WOULD_BLOCK
@@ -190,6 +217,61 @@ def test_the_window_counts_from_the_oldest_claim_that_is_alive(pair):
     assert pair.alloc(0) == L.WOULD_BLOCK, "the oldest is still alive"
     pair.release(0)
     pair.alloc(0)
+    pair.close()
+
+
+def test_with_several_rings_the_window_counts_the_claims_alive_in_all_of_them(pair):
+    for i in range(16):
+        pair.alloc(0, depth=i % 2)
+    assert pair.alloc(0) == L.WOULD_BLOCK
+    for _ in range(50):
+        pair.release(5)
+        pair.alloc(0)
+        assert pair.alloc(0) == L.WOULD_BLOCK
+
+
+def test_one_ring_without_a_window_has_room_for_a_claim_whatever_its_id():
+    pair = Pair(rings=1)
+    pair.mem[L.ID_WINDOW] = 0  # as Engine does that was not given one
+    pair.alloc(0)
+    for _ in range(3 * 16):
+        pair.k.ring_release(pair.mem, pair.k.ring_alloc(pair.mem, 0, 0))
+    pair.close()
+
+
+# ---------------------------------------------------------------- the FIFO and a claim that stays
+def test_a_claim_that_stays_costs_one_entry_however_many_come_and_go(pair):
+    pair.alloc(KIB)
+    for _ in range(3 * L.CIRCULAR_SMALLEST):
+        pair.k.ring_release(pair.mem, pair.k.ring_alloc(pair.mem, 0, 0))
+    assert pair.mem[L.FIFO_MASK] == L.CIRCULAR_SMALLEST - 1
+    assert pair.word(0, L.R_NEXT) <= L.CIRCULAR_SMALLEST
+
+
+def test_a_full_fifo_of_claims_that_live_doubles_and_each_keeps_its_place():
+    pair = Pair(window=64, fifo=4)
+    for i in range(40):
+        pair.alloc(0)
+        pair.alloc(0)
+        pair.release(i)
+    assert pair.mem[L.FIFO_MASK] == 64 - 1
+    for i in (39, 0, 20, 10, *[0] * 36):
+        pair.release(i)
+    pair.close()
+
+
+def test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared():
+    pair = Pair(rings=1, window=64, fifo=2)
+    pair.alloc(KIB)
+    for _ in range(3):
+        pair.alloc(KIB)
+        pair.release(1)
+    pair.alloc(KIB)
+    assert pair.word(0, L.R_NEXT) < 5, "released entries were left out"
+    assert pair.naive[0].held() == 5 * KIB
+    pair.release(0)
+    assert pair.naive[0].held() == KIB
+    pair.close()
 
 
 def test_reset_forgets_everything(pair):

@@ -335,7 +335,7 @@ class Rings:
         ring, size = self.rings[index], naive.rounded(nbytes)
         if size > self.size:
             return {"refused": "TOO_LARGE"}
-        full = self.window in (len(self.live), len(ring.claims))
+        full = self.window == len(self.live if len(self.rings) > 1 else ring.claims)
         if full or ring.place(size) is None:
             return {"refused": "FULL"}
         made = naive.Task(self.ids, index, "FREE")
