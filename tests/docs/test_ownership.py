@@ -59,6 +59,7 @@ NOT_FIELDS = {
         "ENTRY_WORDS",
         "MAP_SMALLEST",
         "FIFO_WORDS",
+        "SLAB_BIT",
         "WIRING_CAPACITY",
         "CIRCULAR_SMALLEST",
     ),

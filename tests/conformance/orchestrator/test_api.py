@@ -1,12 +1,29 @@
 """ORCH-API: what the user holds."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
-from simpler_ref import CallConfig, TaskArgs, Worker
-from simpler_ref.orchestrator import INVALID, Ring, Scope, TensorMap
-from tests.support import Gate, inside
+from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, Worker, introspection
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
+from simpler_ref.task_interface import TaskState
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import (
+    DEADLINE_S,
+    Driver,
+    Gate,
+    auto,
+    ignores,
+    inside,
+    make_args,
+    overwrites,
+    reads,
+    wait_until,
+    writes,
+)
 
 
 @pytest.mark.spec("ORCH-API-1")
@@ -123,3 +140,287 @@ def test_rings_and_live_tasks_can_be_read_while_a_run_goes_on():
             go.open()
 
         w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-API-5")
+def test_the_tail_is_where_the_oldest_byte_still_held_begins():
+    with Gate() as go, Worker(3, num_sub_workers=1, heap_ring_size=1 << 16) as w:
+        handle = w.register(lambda args: go.wait())
+
+        def orch_fn(orch, args, config):
+            ring = orch.ring
+            with orch.scope():
+                orch.alloc(1000, "uint8")
+                orch.submit_sub(handle, make_args((orch.alloc(2000, "uint8"), T.INPUT)))
+            assert (ring.heap_tail(1), ring.heap_top(1), ring.heap_held(1)) == (1024, 3072, 2048)
+            go.open()
+
+        w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- a look at a task
+def fields(look, *names):
+    return tuple(getattr(look, name) for name in names)
+
+
+@pytest.mark.spec("ORCH-API-6")
+def test_a_look_at_a_task_tells_all_of_it():
+    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=2) as w:
+
+        def hold(args):
+            started.open(1)
+            go.wait()
+
+        def after(args):
+            pass
+
+        held, later = w.register(hold), w.register(after)
+
+        def orch_fn(orch, args, config):
+            buffer = orch.alloc(1000, "uint8")  # 0
+            output = ContinuousTensor.make(0, (3000,), DataType.UINT8)
+            first = make_args((buffer, T.INOUT), (output, T.OUTPUT), (output, T.OUTPUT))
+            orch.submit_sub(held, first)  # 1
+            with orch.scope():
+                orch.submit_sub(
+                    later, make_args((first.tensor(1), T.INPUT), (buffer, T.INPUT))
+                )  # 2
+                lone = orch.ring.slot_state(2)
+            orch.submit_sub_group(later, [make_args((first.tensor(2), T.INPUT))] * 2)  # 3
+            started.wait()
+            wait_until(lambda: orch.ring.slot_state(1).state == TaskState.RUNNING)
+
+            look = orch.ring.slot_state(0)
+            assert fields(look, "task_id", "state", "ring_idx") == (0, TaskState.COMPLETED, 0)
+            assert fields(look, "fanin", "fanin_live", "producers") == (0, 0, ())
+            assert fields(look, "fanout_total", "fanout_released") == (3, 1)
+            assert look.consumers == (1, 2)
+            assert fields(look, "callable", "worker") == (None, None)
+            assert look.slab == (buffer.data, 1024)
+
+            look = orch.ring.slot_state(1)
+            assert fields(look, "fanin", "fanin_live", "producers") == (1, 0, (0,))
+            assert fields(look, "fanout_total", "fanout_released") == (3, 0)
+            assert look.consumers == (2, 3)
+            assert look.callable.endswith("hold")
+            assert look.worker.startswith("sub_worker ")
+            assert look.slab == (first.tensor(1).data, 2 * 3072)
+
+            look = orch.ring.slot_state(2)
+            assert look == lone._replace(fanout_released=look.fanout_released)
+            assert (look.state, look.ring_idx) == (TaskState.PENDING, 1)
+            assert (look.fanin, look.fanin_live) == (2, 1)
+            assert sorted(look.producers) == [0, 1]
+            assert (look.fanout_total, look.fanout_released) == (1, 1)  # its scope has ended
+            assert look.callable.endswith("after")
+            assert fields(look, "consumers", "worker", "slab") == ((), None, None)
+
+            look = orch.ring.slot_state(3)
+            assert (look.producers, look.fanin_live, look.worker) == ((1,), 1, None)
+            go.open()
+
+        assert w.run(orch_fn).tasks == 4
+
+
+@pytest.mark.spec("ORCH-API-6")
+@pytest.mark.parametrize("tensors", [30, 31, 32, 40, 63])
+def test_a_look_finds_the_slab_whatever_tensors_come_before_it(tensors):
+    driver = Driver()
+    foreign = driver.alloc(100)
+    args = [overwrites(driver.address(foreign))] + [
+        ignores(64 * (i + 1)) for i in range(tensors - 2)
+    ]
+    slot = driver.submit(*args, auto(100), auto(5000))
+    look = RingView(driver.engine, NAMES).slot_state(driver.id(slot))
+    assert look.slab == (driver.address(slot, tensors - 1), 1024 + 5120)
+
+
+@pytest.mark.spec("ORCH-API-6")
+@pytest.mark.parametrize("task", [0, 1, -1, 2**62, 2**70])
+def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(task):
+    seen = []
+
+    def look(orch):
+        with pytest.raises(KeyError, match=f"task {task} is not alive") as refused:
+            orch.ring.slot_state(task)
+        seen.append(str(refused.value))
+
+    with Worker(3) as w:
+
+        def orch_fn(orch, args, config):
+            look(orch)
+            with orch.scope():
+                orch.alloc(8, "uint8")
+                orch.alloc(8, "uint8")
+            look(orch)
+            seen.append(orch)
+
+        for _ in range(2):
+            w.run(orch_fn)
+            look(seen.pop())
+    with pytest.raises(TypeError):
+        RingView(Driver().engine, NAMES).slot_state("1")
+    assert "0 … 1 were given out" in seen[1]
+    assert "no task was submitted" in seen[2]
+
+
+class Names:
+    """What stands for a Worker where an engine is driven by hand."""
+
+    def _callable_name(self, word):
+        return "?"
+
+    def _worker_name(self, worker):
+        return str(worker)
+
+
+NAMES = Names()
+
+
+@pytest.mark.spec("ORCH-API-6")
+@pytest.mark.parametrize("before", ["body", "end"])
+def test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task(
+    driver, before, monkeypatch
+):
+    """The task ends and its slot is another's, between the look's reads."""
+    driver.open_scope()
+    slot = driver.submit(*[auto(64)] * 40)
+    driver.close_scope()
+    view = RingView(driver.engine, NAMES)
+
+    def use_again(real):
+        def instead(*args):
+            found = real(*args)
+            if driver.id(slot) == 0:
+                driver.finish(slot)
+                assert driver.reclaim() == 1
+                driver.mem[slot + L.S_BODY] = 1 << 60  # nobody may follow what stands there
+                assert driver.submit(reads(64)) == slot
+            return found
+
+        return instead
+
+    name = {"body": "_find", "end": "_consumers"}[before]
+    monkeypatch.setattr(introspection, name, use_again(getattr(introspection, name)))
+    with pytest.raises(KeyError, match="task 0 is not alive"):
+        view.slot_state(0)
+    assert view.slot_state(1).task_id == 1
+
+
+@pytest.mark.spec("ORCH-API-6")
+def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatch):
+    producer = driver.submit(writes(64))
+    slot = driver.submit(reads(64))
+    driver.settle()
+    real = introspection._consumers
+
+    def go_on(*args):
+        if driver.state(producer) == TaskState.RUNNING:
+            driver.finish(producer)
+        return real(*args)
+
+    monkeypatch.setattr(introspection, "_consumers", go_on)
+    look = RingView(driver.engine, NAMES).slot_state(driver.id(slot))
+    assert (look.state, look.fanin_live) == (TaskState.RUNNING, 0)
+
+
+@pytest.mark.spec("ORCH-API-6", "ORCH-API-7")
+def test_another_thread_may_look_at_every_task_while_the_run_goes_on():
+    many = 60 if INTERPRETED else 3000
+    errors, seen, kept = [], [], []
+    over = threading.Event()
+
+    def watch():
+        try:
+            while not over.is_set():
+                if not kept:
+                    continue
+                ring = kept[-1].ring
+                for task in range(max(0, ring.next_task_id() - 8), ring.next_task_id()):
+                    try:
+                        look = ring.slot_state(task)
+                    except KeyError:
+                        continue
+                    assert look.task_id == task
+                    assert all(one < task for one in look.producers)
+                    assert all(one > task for one in look.consumers)
+                    assert min(1, task % 3) <= look.fanin <= task % 3
+                    assert look.ring_idx == 1
+                    assert look.slab is None or look.slab.nbytes == 1024
+                    seen.append(look)
+        except BaseException as error:
+            errors.append(error)
+
+    with Worker(3, num_sub_workers=2) as w:
+        handle = w.register(lambda args: None)
+
+        def orch_fn(orch, args, config):
+            kept.append(orch)
+            for _ in range(many):
+                with orch.scope():
+                    buffer = orch.alloc(100, "uint8")
+                    for _ in range(2):
+                        orch.submit_sub(handle, make_args((buffer, T.INOUT)))
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            for _ in range(3):
+                assert w.run(orch_fn).tasks == 3 * many
+            wait_until(lambda: seen or errors)
+        finally:
+            over.set()
+            thread.join(DEADLINE_S)
+    assert errors == []
+    with pytest.raises(KeyError, match="task 0"):  # a Worker that is closed can be looked at
+        kept[-1].ring.slot_state(0)
+
+
+@pytest.mark.spec("ORCH-API-7")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ring: ring.alloc(1024),
+        lambda ring: ring.alloc(nbytes=0, scope_depth=1),
+        lambda ring: ring.release(0),
+        lambda ring: ring.reset_to_empty(),
+        lambda ring: ring.shutdown(),
+    ],
+    ids=["alloc", "alloc nothing", "release", "reset", "shutdown"],
+)
+def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(call):
+    with Worker(3, num_sub_workers=1) as w:
+        nothing, kept = w.register(lambda: None), []
+
+        def refused(orch):
+            before = orch._mem[: L.SCHED].copy()
+            with pytest.raises(RuntimeError, match=r"orch\.ring\.\w+: .* to be looked at"):
+                call(orch.ring)
+            assert (orch._mem[: L.SCHED] == before).all()
+
+        def orch_fn(orch, args, config):
+            orch.alloc(1000, "uint8")
+            refused(orch)
+            kept.append(orch)
+            orch.submit_sub(nothing)
+
+        for _ in range(2):
+            assert w.run(orch_fn).tasks == 2
+            refused(kept[-1])
+
+
+@pytest.mark.spec("ORCH-API-7")
+def test_no_look_changes_a_word(driver):
+    driver.submit(auto(64))
+    buffer = driver.alloc(100)
+    driver.submit(reads(driver.address(buffer)))
+    driver.settle()
+    view = RingView(driver.engine, NAMES)
+    before = driver.words()
+    for task in range(4):
+        with suppress(KeyError):
+            view.slot_state(task)
+    for ring in range(view.ring_count()):
+        view.heap_base(ring), view.heap_size(ring), view.heap_top(ring)
+        view.heap_tail(ring), view.heap_held(ring), view.next_task_id()
+    assert driver.changed_since(before) == []

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import RingFullError, Worker
+from simpler_ref.engine import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Ring
@@ -25,6 +26,82 @@ def test_by_default_thousands_of_tasks_may_be_alive():
             go.open()
 
         w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-WINDOW-1")
+@pytest.mark.parametrize("rings", [1, 2, 4])
+def test_by_default_one_old_live_task_holds_no_later_id_up(rings):
+    ring = Ring(timeout_ms=0, ring_depth=rings)
+    oldest = ring.alloc(1024)
+    for _ in range(3000 if INTERPRETED else 70_000):
+        ring.release(ring.alloc(0).slot)
+    assert ring.slot_state(oldest.slot).task_id == 0
+
+
+@pytest.mark.spec("ORCH-WINDOW-1")
+def test_by_default_there_is_room_for_two_million_live_tasks():
+    driver = Driver(Engine(heap_ring_size=1024, ring_depth=4))
+    driver.mem[L.LIVE] = 2_097_151
+    assert driver.try_submit() >= 0
+    assert driver.mem[L.LIVE] == 2_097_152
+    assert driver.try_submit() == L.WOULD_BLOCK
+    driver.close()
+
+
+@pytest.mark.spec("ORCH-WINDOW-6")
+@pytest.mark.parametrize("rings", [2, 3, 4])
+@pytest.mark.parametrize("nbytes", [0, 100])
+def test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it(rings, nbytes):
+    many = 1000 if INTERPRETED else 10_000
+
+    def orch_fn(orch, args, config):
+        for _ in range(rings - 1):
+            orch.scope_begin()
+        kept = orch.alloc(nbytes, "uint8")
+        for _ in range(many):
+            with orch.scope():  # so deep that it has the same ring
+                orch.alloc(0, "uint8")
+        assert orch.live_tasks() == 1
+        look = orch.ring.slot_state(0)
+        assert look.ring_idx == rings - 1
+        assert look.slab == ((kept.data, 1024) if nbytes else None)
+
+    with Worker(3, ring_depth=rings, task_window=64, alloc_timeout_s=0) as w:
+        for _ in range(2):
+            assert w.run(orch_fn).tasks == many + 1
+
+
+@pytest.mark.spec("ORCH-WINDOW-6")
+def test_a_task_that_runs_on_holds_none_of_its_ring_up():
+    with Gate() as go, Worker(3, num_sub_workers=2, task_window=8) as w:
+        wait, nothing = w.register(go.wait), w.register(lambda: None)
+
+        def orch_fn(orch, args, config):
+            for _ in range(3):
+                orch.scope_begin()
+            orch.submit_sub(wait)
+            for _ in range(200):
+                with orch.scope():
+                    orch.submit_sub(nothing)
+            assert orch.ring.slot_state(0).state.name in ("READY", "RUNNING")
+            go.open()
+
+        assert w.run(orch_fn).tasks == 201
+
+
+@pytest.mark.spec("ORCH-WINDOW-6")
+def test_the_limit_is_of_the_tasks_alive_in_all_rings():
+    driver = Driver(window=4)
+    for _ in range(4):
+        driver.submit()
+        driver.open_scope()
+    assert driver.try_submit() == driver.try_alloc(0) == L.WOULD_BLOCK
+    driver.close_scope()
+    driver.close_scope()
+    driver.finish_everything()
+    assert driver.reclaim() == 1
+    driver.submit()
+    assert driver.try_submit() == L.WOULD_BLOCK
 
 
 @pytest.mark.spec("ORCH-WINDOW-2")
