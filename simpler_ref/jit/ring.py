@@ -53,7 +53,7 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and place in the ring
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
-    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-1, -3, -5; ORCH-SUBMIT-1
+    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-1, -3, -5, -6; ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE
@@ -124,7 +124,7 @@ def make_fifo_room(mem, ring):
     takes over its end. Half of the capacity is free afterwards: as many claims pay for the next time.
 
     Effects  the ring's FIFO, and its live slots' places in it
-    Rule     ORCH-WINDOW-1; ORCH-RING-9
+    Rule     ORCH-WINDOW-6; ORCH-RING-9
     """
     r = RING_BLOCK + ring * LINE
     last = int(mem[r + L.R_ALIVE])

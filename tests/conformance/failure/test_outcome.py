@@ -3,6 +3,8 @@
 import os
 import signal
 
+import numpy as np
+import psutil
 import pytest
 
 import simpler_ref
@@ -10,7 +12,7 @@ from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TaskState
 from tests.spec_rules import tables
-from tests.support import member, reads, writes
+from tests.support import make_args, member, reads, wait_until, writes
 
 ROWS = {row[0]: row[1:] for row in tables("FAIL-OUTCOME")[0]}
 
@@ -70,6 +72,40 @@ def test_a_member_that_is_skipped_is_not_what_the_run_raises(driver):
     driver.settle()
     assert driver.mem[L.RUN_ERROR] == L.TASK_FAILURE
     assert driver.state(group) == TaskState.FAILED
+
+
+@pytest.mark.spec("FAIL-OUTCOME-3")
+def test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the_run_raises():
+    """One worker is stopped until the other's member has failed."""
+    with Worker(3, num_sub_workers=2) as w:
+        called = w.share(np.zeros(2, np.int64))
+
+        def leaf(args):
+            called[args.scalar(0)] += 1
+            raise ValueError(f"member {args.scalar(0)}")
+
+        handle = w.register(leaf)
+        lists = [make_args(scalars=[i]) for i in range(2)]
+        w.start()
+        stopped = w.worker_pids()[1]
+
+        def orch_fn(orch, *_):
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                wait_until(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
+                orch.submit_sub_group(handle, lists)
+                wait_until(lambda: w._runtime.engine.mem[L.RUN_ERROR] != 0)
+                assert called.sum() == 1
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+
+        for _ in range(3):
+            called[:] = 0
+            with pytest.raises(TaskError, match="ValueError: member") as caught:
+                w.run(orch_fn)
+            assert called.sum() == 1, "the other member was skipped"
+            assert str(caught.value).endswith(f"ValueError: member {called.argmax()}")
+            assert w.worker_pids()[1] == stopped
 
 
 @pytest.mark.spec("FAIL-OUTCOME-3")

@@ -29,7 +29,18 @@ CALLS = [
 @pytest.mark.spec("HIER-API-1")
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_a_module_has_the_names_of_the_table(module, name):
-    assert hasattr(importlib.import_module(f"simpler_ref.{module}"), name)
+    """Under each name stands what it names, and it comes with ``from module import *``, too."""
+    there = importlib.import_module(f"simpler_ref.{module}")
+    found = getattr(there, name)
+    if name.isupper():
+        assert type(found) is int
+    elif name[0].isupper():
+        assert inspect.isclass(found)
+        assert found.__name__ == name
+    else:
+        assert inspect.isfunction(found)
+        assert found.__name__ == name
+    assert name in getattr(there, "__all__", [name])
 
 
 @pytest.mark.spec("HIER-API-2")

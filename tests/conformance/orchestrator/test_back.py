@@ -214,28 +214,21 @@ def test_every_task_that_finishes_or_is_reclaimed_starts_the_time_out_anew(kind)
 
         def orch_fn(orch, args, config):
             first = [(key(0, 4 * KIB), T.OUTPUT)]
-            with orch.scope():
-                if kind == "reclaimed":
-                    for _ in range(steps - 1):
-                        with orch.scope():
-                            orch.submit_sub(handle, make_args())
-                else:
-                    orch.scope_begin()
-                    orch.scope_begin()
+            if kind == "reclaimed":
+                with orch.scope():
                     for _ in range(steps - 1):
                         orch.submit_sub(handle, make_args())
+            else:  # the run's own scope keeps them
+                for _ in range(steps - 1):
+                    orch.submit_sub(handle, make_args())
+            with orch.scope():
                 orch.submit_sub(handle, make_args(*first))
-                if kind == "finished":
-                    orch.scope_end()
-                    orch.scope_end()
             thread.start()
             before = time.monotonic()
             orch.scope_begin()
-            if kind == "finished":
-                orch.scope_begin()
-                orch.scope_begin()
             orch.alloc(4 * KIB, "uint8")
             assert time.monotonic() - before > 2
+            assert orch.live_tasks() == (1 if kind == "reclaimed" else steps)
 
         w.run(orch_fn)
         thread.join()

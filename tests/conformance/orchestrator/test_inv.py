@@ -105,8 +105,15 @@ def test_a_pass_that_consumes_leaves_reclaiming_to_the_orch_thread(driver, fails
         lambda orch, handle: orch.scope().__enter__(),
         lambda orch, handle: orch.scope_begin(),
         lambda orch, handle: orch.scope_end(),
+        lambda orch, handle: orch.malloc(0, 8),
+        lambda orch, handle: orch.free(0, 4096),
+        lambda orch, handle: orch.copy_to(0, 4096, 4096, 8),
+        lambda orch, handle: orch.copy_from(0, 4096, 4096, 8),
     ],
-    ids=["submit", "submit with arguments", "alloc", "scope", "scope_begin", "scope_end"],
+    ids=[
+        *("submit", "submit with arguments", "alloc", "scope", "scope_begin", "scope_end"),
+        *("malloc", "free", "copy_to", "copy_from"),
+    ],
 )
 def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(call):
     with Worker(3, num_sub_workers=1) as w:
@@ -116,7 +123,7 @@ def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(call):
         def elsewhere(orch):
             try:
                 call(orch, handle)
-            except RuntimeError as error:
+            except Exception as error:
                 errors.append(error)
 
         def orch_fn(orch, args, config):
@@ -131,7 +138,8 @@ def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(call):
                 orch.scope_end()
 
         assert w.run(orch_fn).tasks == 0
-        assert "thread" in str(errors[0])
+        assert isinstance(errors[0], RuntimeError)
+        assert "belongs to the thread that called Worker.run" in str(errors[0])
 
 
 # ---------------------------------------------------------------- tags
@@ -297,3 +305,44 @@ def test_each_task_has_exactly_one_scope_reference(depths, allocs):
     driver.finish_run()
     for slot in slots:
         assert driver.refs(slot) == (1 + allocs, 1 + allocs)
+
+
+def scope_chains(mem):
+    """Return the slots in each open scope's chain, the run's own first."""
+    chains = []
+    for depth in range(int(mem[L.SCOPE_DEPTH])):
+        chain, slot = [], int(mem[L.SCOPE_STACK + depth])
+        while slot != L.NONE:
+            assert slot not in chain, "a chain that never ends"
+            chain.append(slot)
+            slot = int(mem[slot + L.S_LINK])
+        chains.append(chain)
+    return chains
+
+
+@pytest.mark.spec("ORCH-INV-5")
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_whichever_call_has_made_it_a_task_is_once_in_the_chain_of_the_innermost_scope(depth):
+    """Each way to make a task, and all of its tensors lead to one buffer."""
+    with Gate() as go, Worker(3, num_sub_workers=2) as w:
+        handle = w.register(lambda args: go.wait())
+        data = w.share(np.zeros(8, np.uint8))
+
+        def orch_fn(orch, args, config):
+            for _ in range(depth - 1):
+                orch.scope_begin()
+            same = make_args((data, T.INOUT), (data, T.INOUT), (data, T.INPUT))
+            orch.alloc(8, "uint8")
+            orch.alloc(0, "uint8")
+            orch.submit_sub(handle)
+            orch.submit_sub(handle, same)
+            orch.submit_sub_group(handle, [same, same])
+            orch.submit_sub_many(handle, [same.tensor(0)], [T.INOUT], count=3)
+            chains = scope_chains(orch._mem)
+            ids = [[int(orch._mem[slot + L.S_ID]) for slot in chain] for chain in chains]
+            assert ids == [[]] * (depth - 1) + [list(reversed(range(8)))]
+            looks = [orch.ring.slot_state(task) for task in range(8)]
+            assert [one.fanout_total - len(one.consumers) for one in looks] == [1] * 8
+            go.open()
+
+        assert w.run(orch_fn).tasks == 8

@@ -329,6 +329,10 @@ STALE_CALLS = {
     "scope": lambda orch, handle: orch.scope().__enter__(),
     "scope_begin": lambda orch, handle: orch.scope_begin(),
     "scope_end": lambda orch, handle: orch.scope_end(),
+    "malloc": lambda orch, handle: orch.malloc(0, 8),
+    "free": lambda orch, handle: orch.free(0, 4096),
+    "copy_to": lambda orch, handle: orch.copy_to(0, 4096, 4096, 8),
+    "copy_from": lambda orch, handle: orch.copy_from(0, 4096, 4096, 8),
 }
 
 

@@ -18,6 +18,7 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.segments import segments
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, Gate, key, make_args, no_passes, wait_until
+from tests.system.programs import Program
 
 
 def is_empty(orch):
@@ -366,6 +367,56 @@ def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
         w.run(lambda orch, *_: orch.submit_sub(after, TaskArgs()))
         assert w.worker_pids() == pids
         assert ran.tolist() == [1, 1]
+
+
+TERMINAL = """
+w = Worker(3, num_sub_workers=2)
+w.init()
+ran = w.share(np.zeros(2, np.int64))
+reader, writer = os.pipe()
+
+def first(args):
+    say("busy")
+    os.read(reader, 1)
+    ran[0] = 1
+
+def second(args):
+    ran[1] = 1
+
+blocked, after = w.register(first), w.register(second)
+w.start()
+pids = w.worker_pids()
+
+def orch_fn(orch, *_):
+    for handle in (blocked, after):  # one worker is busy, the other idle
+        args = TaskArgs()
+        args.add_tensor(ContinuousTensor.make(4096, (1,), DataType.INT64), T.INOUT)
+        orch.submit_sub(handle, args)
+    try:
+        while True:
+            time.sleep(0.001)
+    except KeyboardInterrupt:
+        os.write(writer, b"x")
+        raise
+
+try:
+    w.run(orch_fn)
+except KeyboardInterrupt:
+    print(ran.tolist(), w.worker_pids() == pids)
+w.run(lambda orch, *_: orch.submit_sub_group(after, [TaskArgs()] * 2))
+print(ran.tolist(), w.worker_pids() == pids)
+w.close()
+"""
+
+
+@pytest.mark.spec("ORCH-RUN-8")
+def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds():
+    with Program(TERMINAL) as program:
+        program.wait_for("busy")
+        program.signal_group(signal.SIGINT)
+        code, out, err = program.finish()
+        assert (code, err) == (0, "")
+        assert out.splitlines() == ["[1, 0] True", "[1, 1] True"]
 
 
 # ---------------------------------------------------------------- the end

@@ -29,6 +29,8 @@ from tests.support import (
 from tests.system.programs import Fork
 
 KEY = 0x7000_0000
+FEW_S = 5.0
+"""A guard: how long a task waits to hear of a death that happens at once."""
 
 
 # ---------------------------------------------------------------- a worker is killed in a task
@@ -62,6 +64,38 @@ def test_a_worker_killed_in_a_task_fails_it_and_says_which_and_how(number):
             rf"sub_worker 0 \(pid {pid[0]}\), task 1 \(.*wait_for_the_end\).*{number.name}",
             str(error),
         )
+
+
+@pytest.mark.spec("SCHED-DEATH-1")
+@pytest.mark.parametrize("orch", ["submits", "looks on"])
+def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
+    """No other event comes that could bring it to light: the other task waits to hear of it."""
+    with Gate() as started, Gate() as heard, Worker(3, num_sub_workers=2) as w:
+        in_time = w.share(np.zeros(1, np.int64))
+
+        def wait_to_hear():
+            started.open(1)
+            in_time[0] = heard.opens(FEW_S)
+
+        die = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        wait, nothing = w.register(wait_to_hear), w.register(lambda: None)
+
+        def orch_fn(this, *_):
+            this.submit_sub(wait)
+            started.wait()
+            this.submit_sub(die)
+            if orch == "looks on":
+                wait_until(lambda: this._mem[L.RUN_ERROR] != 0)
+            else:
+                with pytest.raises(WorkerLostError):
+                    while True:
+                        this.submit_sub(nothing)
+                        time.sleep(0.01)
+            heard.open()
+
+        with pytest.raises(WorkerLostError):
+            w.run(orch_fn)
+        assert in_time[0], f"the death was not known after {FEW_S} s"
 
 
 @pytest.mark.spec("SCHED-DEATH-1")

@@ -598,6 +598,20 @@ def test_a_submit_runs_a_pass_when_a_worker_runs_low_or_has_died(depth, event):
 
 
 @pytest.mark.spec("SCHED-WAKE-6")
+def test_after_63_submits_without_a_pass_the_next_one_runs_it():
+    driver = Driver(sub=1, window=256)
+    driver.submit()
+    driver.settle()
+    for _ in range(2):
+        for left_out in range(1, 64):
+            driver.x.pass_if_needed(driver.mem, driver.submit())
+            assert len(driver.wiring_queue()) == left_out, "all are at work"
+        driver.x.pass_if_needed(driver.mem, driver.submit())
+        assert driver.wiring_queue() == []
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-6")
 @pytest.mark.parametrize("what", ["a worker is idle", "a group", "a task is held", "all at work"])
 def test_a_submit_runs_a_pass_while_a_worker_is_idle_for_a_group_and_while_a_task_is_held(what):
     driver = Driver(sub=2, next_level=1)

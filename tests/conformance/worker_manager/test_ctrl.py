@@ -5,11 +5,12 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import TaskArgs, Worker, worker_manager
 from simpler_ref.children import WorkerKind
 from simpler_ref.errors import ControlError, ControlTimeoutError, WorkerLostError
 from simpler_ref.jit import layout as L
@@ -81,6 +82,25 @@ def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode, 
 
 
 # ---------------------------------------------------------------- busy for too long
+@pytest.mark.spec("WM-CTRL-2")
+def test_by_default_a_request_waits_30_seconds(make, monkeypatch):
+    """By a clock of which each look takes a second."""
+    w = make("process")
+    w.start()
+    looks = []
+
+    def hurry():
+        looks.append(1)
+        return len(looks) * 10**9
+
+    clock = SimpleNamespace(**{**vars(time), "monotonic_ns": hurry})
+    monkeypatch.setattr(worker_manager, "time", clock)
+    monkeypatch.setattr(w._runtime.engine.kernels, "claim_mailbox", lambda *_: L.TIMED_OUT)
+    with pytest.raises(ControlTimeoutError, match=r"busy with a task for 30\.0 s"):
+        w.malloc(21, 0)
+    assert 30 <= len(looks) <= 32
+
+
 @pytest.mark.spec("WM-CTRL-2")
 @MODES
 def test_a_request_to_a_worker_that_stays_busy_is_not_made(make, mode):

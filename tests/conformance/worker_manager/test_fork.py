@@ -1,13 +1,15 @@
 """WM-FORK: workers that are processes."""
 
 import os
+import signal
 import threading
 
 import numpy as np
 import pytest
 
-from simpler_ref import Worker
-from tests.support import make_args
+from simpler_ref import Worker, WorkerLostError
+from simpler_ref.children import WorkerKind
+from tests.support import make_args, wait_until
 
 
 @pytest.mark.spec("WM-FORK-1")
@@ -50,24 +52,52 @@ def test_a_worker_inherits_what_exists_without_serialisation():
         assert seen.tolist() == [2, 1]
 
 
+class SeesItsBirth(WorkerKind):
+    """Notes how many threads the process had, when it was born, that it was forked by."""
+
+    label = "newborn"
+
+    def __init__(self, births):
+        self.births = births
+
+    def start(self, desk):
+        parent = os.getppid()
+        count = self.births[0]
+        self.births[3 * count + 1 : 3 * count + 4] = (
+            parent,
+            len(os.listdir(f"/proc/{parent}/task")),
+            len(os.listdir("/proc/self/task")),
+        )
+        self.births[0] = count + 1
+
+    def run(self, callable, view, config):
+        callable()
+
+
 @pytest.mark.spec("WM-FORK-3")
-def test_a_worker_does_not_inherit_a_lock_that_another_thread_holds_for_ever_at_its_birth():
-    """The process that forks the workers has no other threads, whatever the user's has."""
-    threads = [threading.Event() for _ in range(3)]
-    running = [threading.Thread(target=event.wait) for event in threads]
+def test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_users_process_has():
+    idle = threading.Event()
+    running = [threading.Thread(target=idle.wait) for _ in range(3)]
     for thread in running:
         thread.start()
     try:
-        with Worker(3, num_sub_workers=2) as w:
-            w.start()
-            for pid in w.worker_pids():
-                with open(f"/proc/{pid}/status") as status:
-                    (parent,) = [x.split()[1] for x in status if x.startswith("PPid")]
-                assert int(parent) != os.getpid()
-                assert len(os.listdir(f"/proc/{parent}/task")) == 1
-                assert len(os.listdir(f"/proc/{pid}/task")) == 1
+        with Worker(3) as memory:
+            births = memory.share(np.zeros(16, np.int64))
+            w = Worker(3)
+            w.add_next_level(SeesItsBirth(births))
+            with w:
+                die = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+                nothing = w.register(lambda: None)
+                for born in (1, 2, 3):
+                    w.run(lambda orch, *_: orch.submit_next_level(nothing))
+                    assert births[0] == born
+                    parent, its_threads, own = births[3 * born - 2 : 3 * born + 1].tolist()
+                    assert parent not in (0, os.getpid())
+                    assert (its_threads, own) == (1, 1)
+                    with pytest.raises(WorkerLostError):
+                        w.run(lambda orch, *_: orch.submit_next_level(die))
+                    wait_until(lambda: not w.worker_pids())
     finally:
-        for event in threads:
-            event.set()
+        idle.set()
         for thread in running:
             thread.join()

@@ -1,15 +1,15 @@
 """WM-LOOP: the life of a worker."""
 
 import os
-import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
+from simpler_ref.children import SubWorker, serve_mailbox
 from simpler_ref.jit import layout as L
-from tests.support import DEADLINE_S, RUNNING, Driver, make_args
+from tests.support import DEADLINE_S, RUNNING, Driver, make_args, wait_until
 
 
 # ---------------------------------------------------------------- ready
@@ -119,20 +119,30 @@ def test_an_exception_is_reported_and_the_worker_serves_the_next_task(mode, pool
 
 @pytest.mark.spec("WM-LOOP-3")
 def test_the_report_is_error_1_with_type_and_text():
-    with Worker(3, num_sub_workers=1) as w:
+    """Nobody collects while the test looks at what a worker has written."""
+    driver = Driver(sub=1)
 
-        def body():
+    def body(args):
+        if args.scalar(0):
             raise LookupError("not there")
 
-        handle = w.register(body)
-        with pytest.raises(TaskError):
-            w.run(lambda orch, *_: orch.submit_sub(handle))
-        mem = w._runtime.engine.mem
-        start = 8 * (int(mem[L.A_WORKERS]) + L.W_MAILBOX)
-        box = mem.view(np.uint8)[start : start + L.MAILBOX_SIZE].tobytes()
-        state, error = struct.unpack_from("<ii", box, 0)
-        assert state in (L.IDLE, L.TASK_DONE) and (state == L.IDLE or error == 1)
-        assert box[16128:].split(b"\0")[0] == b"LookupError: not there"
+    known = {driver.digest(0): body}
+    with ThreadPoolExecutor(1) as threads:
+        served = threads.submit(serve_mailbox, driver.engine, 0, SubWorker(), known, in_thread=True)
+        assert driver.k.wait_ready(driver.mem, 0, int(DEADLINE_S * 1e9)) == L.OK
+        for fails in (1, 0, 1):
+            driver.submit(scalars=[fails])
+            driver.run_pass()
+            wait_until(lambda: driver.mailbox_state(0)[0] == L.TASK_DONE)
+            assert driver.mailbox_state(0) == (L.TASK_DONE, fails)
+            if fails:
+                words = driver.mailbox(0)[16128:].tobytes().split(b"\0")[0]
+                assert words == b"LookupError: not there"
+            driver.settle()
+            driver.mem[L.RUN_ERROR] = 0
+        driver.k.request_stop(driver.mem, 0)
+        served.result(DEADLINE_S)
+    driver.close()
 
 
 # ---------------------------------------------------------------- not ready
