@@ -1,4 +1,4 @@
-"""The faults that implementations of this design have really had, each as a small change of the source.
+"""Faults as small changes of the source: what such programs have really had, or tests once let pass.
 
 Every fault names tests that fail with it. The texts must stand in their files exactly once, so a change
 of the source that a fault was made for is noticed.
@@ -31,6 +31,8 @@ ORCH = "tests/conformance/orchestrator"
 SCHED = "tests/conformance/scheduler"
 WM = "tests/conformance/worker_manager"
 SPEED = "tests/conformance/speed"
+FAILURE = "tests/conformance/failure"
+HIER = "tests/conformance/hierarchy"
 
 FAULTS = (
     Fault(
@@ -410,6 +412,241 @@ FAULTS = (
         (
             f"{SPEED}/test_depth.py::"
             "test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next",
+        ),
+    ),
+    Fault(
+        "sigint-not-ignored",
+        "No process below the user's ignores the Ctrl-C of a terminal, which reaches the whole group.",
+        (
+            Patch(
+                "children.py",
+                "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
+                "    signal.signal(signal.SIGTERM",
+            ),
+            Patch(
+                "fork_server.py",
+                "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
+                "",
+            ),
+        ),
+        (
+            f"{ORCH}/test_run.py::"
+            "test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds",
+        ),
+    ),
+    Fault(
+        "memory-from-anywhere",
+        "The memory calls of `orch` do not ask which thread they are on, nor whether the run is over.",
+        tuple(
+            Patch(
+                "orchestrator.py",
+                f"        self._require_mine()\n        {call}\n",
+                f"        {call}\n",
+            )
+            for call in (
+                "return self._worker.malloc(size, worker_id)",
+                "self._worker.free(ptr, worker_id)",
+                "self._worker.copy_to(dst, src, size, worker_id)",
+                "self._worker.copy_from(dst, src, size, worker_id)",
+            )
+        ),
+        (
+            f"{ORCH}/test_inv.py::"
+            "test_a_call_on_orch_from_another_thread_raises_and_changes_nothing",
+            f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",
+        ),
+    ),
+    Fault(
+        "late-death",
+        "The death of a worker is reported eight seconds later.",
+        (
+            Patch(
+                "worker_manager.py",
+                "        with self._known:  # no successor may",
+                "        time.sleep(8)\n        with self._known:  # no successor may",
+            ),
+        ),
+        (f"{SCHED}/test_death.py::test_a_death_is_known_while_the_task_of_another_worker_goes_on",),
+    ),
+    Fault(
+        "tail-of-zero",
+        "The tail of a ring is always said to be 0.",
+        (
+            Patch(
+                "introspection.py",
+                "self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)\n",
+                "0 * tail * top\n",
+            ),
+        ),
+        (f"{ORCH}/test_api.py::test_the_tail_is_where_the_oldest_byte_still_held_begins",),
+    ),
+    Fault(
+        "many-left-out",
+        "The pass of 511 submits in a row is left out.",
+        (Patch("jit/layout.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),),
+        (f"{SCHED}/test_wake.py::test_after_63_submits_without_a_pass_the_next_one_runs_it",),
+    ),
+    Fault(
+        "error-of-five",
+        "An exception in a task is reported as error 5.",
+        (
+            Patch(
+                "children.py",
+                "            error = 1\n            write_error",
+                "            error = 5\n            write_error",
+            ),
+        ),
+        (f"{WM}/test_loop.py::test_the_report_is_error_1_with_type_and_text",),
+    ),
+    Fault(
+        "patient-control",
+        "A control request waits for five minutes unless told otherwise.",
+        (
+            Patch(
+                "worker.py",
+                "DEFAULT_CONTROL_TIMEOUT_S = 30.0\n",
+                "DEFAULT_CONTROL_TIMEOUT_S = 300.0\n",
+            ),
+        ),
+        (f"{WM}/test_ctrl.py::test_by_default_a_request_waits_30_seconds",),
+    ),
+    Fault(
+        "window-of-ids",
+        "With several rings, too, ids may be ahead of the oldest task of a ring by `task_window` only.",
+        (
+            Patch(
+                "engine.py",
+                "        one_ring = ring_depth == 1 and task_window is not None\n",
+                "        one_ring = True\n",
+            ),
+            Patch(
+                "jit/ring.py",
+                "    if mem[L.LIVE] >= mem[L.WINDOW] or outside_window(mem):\n",
+                "    next_one, oldest = mem[r + L.R_NEXT], mem[r + L.R_ALIVE]\n"
+                "    if mem[L.LIVE] >= mem[L.WINDOW] or next_one - oldest >= mem[L.ID_WINDOW]:\n",
+            ),
+        ),
+        (
+            f"{ORCH}/test_window.py::"
+            "test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it",
+            f"{ORCH}/test_window.py::test_a_task_that_runs_on_holds_none_of_its_ring_up",
+        ),
+    ),
+    Fault(
+        "small-default-window",
+        "Unless told otherwise a Worker has room for 65 536 live tasks.",
+        (
+            Patch(
+                "jit/layout.py",
+                "DEFAULT_TASK_WINDOW = 1 << 21\n",
+                "DEFAULT_TASK_WINDOW = 1 << 16\n",
+            ),
+        ),
+        (f"{ORCH}/test_window.py::test_by_default_there_is_room_for_two_million_live_tasks",),
+    ),
+    Fault(
+        "lost-end",
+        "What a full FIFO leaves out takes its bytes with it: the older allocation does not bring them "
+        "back.",
+        (
+            Patch(
+                "jit/ring.py",
+                "        mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end & ~1\n",
+                "            mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end\n",
+            ),
+        ),
+        (
+            "tests/unit/test_ring.py::"
+            "test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared",
+        ),
+    ),
+    Fault(
+        "look-at-another",
+        "A look does not ask at its end whether the slot is still the task's.",
+        (
+            Patch(
+                "introspection.py",
+                "        if not is_same():\n            return None\n        waits",
+                "        waits",
+            ),
+        ),
+        (
+            f"{ORCH}/test_api.py::"
+            "test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task",
+            f"{ORCH}/test_api.py::test_a_look_during_which_the_state_changes_is_taken_again",
+        ),
+    ),
+    Fault(
+        "reference-of-each-scope",
+        "A task takes a reference for every open scope, of which the innermost gives one back.",
+        (
+            Patch(
+                "jit/submit.py",
+                "    mem[slot + L.S_FANOUT] += 1\n    mem[slot + L.S_LINK]",
+                "    mem[slot + L.S_FANOUT] += depth\n    mem[slot + L.S_LINK]",
+            ),
+        ),
+        (f"{ORCH}/test_inv.py::test_each_task_has_exactly_one_scope_reference",),
+    ),
+    Fault(
+        "inherited-lock",
+        "A worker keeps the lock of the registry as it was when it was forked: held.",
+        (Patch("worker.py", "        self._registry.lock = threading.RLock()\n", ""),),
+        (f"{ORCH}/test_fork.py::test_a_worker_finds_no_lock_of_the_engine_held",),
+    ),
+    Fault(
+        "reclaims-alone-count",
+        "A task that finishes and is not reclaimed does not start the time-out anew.",
+        (
+            Patch(
+                "orchestrator.py",
+                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(\n"
+                "            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]\n"
+                "        )\n",
+                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), 0\n",
+            ),
+        ),
+        (
+            f"{ORCH}/test_back.py::"
+            "test_every_task_that_finishes_or_is_reclaimed_starts_the_time_out_anew",
+        ),
+    ),
+    Fault(
+        "called-though-skipped",
+        "The members of a group that have not started are not told when another has failed.",
+        (Patch("jit/collect.py", "        skip_rest(mem, slot, kind)\n", ""),),
+        (
+            f"{FAILURE}/test_outcome.py::"
+            "test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the_run_raises",
+        ),
+    ),
+    Fault(
+        "wrong-name",
+        "A name of the documents leads to another class.",
+        (
+            Patch(
+                "orchestrator.py",
+                "SCOPE_ENDED_INSIDE =",
+                "Ring = RingView  # type: ignore\nSCOPE_ENDED_INSIDE =",
+            ),
+        ),
+        (f"{HIER}/test_api.py::test_a_module_has_the_names_of_the_table",),
+    ),
+    Fault(
+        "forks-beside-a-thread",
+        "The process that forks the workers has another thread while it does so.",
+        (
+            Patch(
+                "fork_server.py",
+                "        server = os.getpid()\n",
+                "        server = os.getpid()\n"
+                "        import threading\n\n"
+                "        threading.Thread(target=time.sleep, args=(1,)).start()\n",
+            ),
+        ),
+        (
+            f"{WM}/test_fork.py::"
+            "test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_users_process_has",
         ),
     ),
 )

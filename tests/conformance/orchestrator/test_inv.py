@@ -340,9 +340,9 @@ def test_whichever_call_has_made_it_a_task_is_once_in_the_chain_of_the_innermost
             orch.submit_sub_many(handle, [same.tensor(0)], [T.INOUT], count=3)
             chains = scope_chains(orch._mem)
             ids = [[int(orch._mem[slot + L.S_ID]) for slot in chain] for chain in chains]
-            assert ids == [[]] * (depth - 1) + [list(reversed(range(8)))]
             looks = [orch.ring.slot_state(task) for task in range(8)]
-            assert [one.fanout_total - len(one.consumers) for one in looks] == [1] * 8
             go.open()
+            assert ids == [[]] * (depth - 1) + [list(reversed(range(8)))]
+            assert [one.fanout_total - len(one.consumers) for one in looks] == [1] * 8
 
         assert w.run(orch_fn).tasks == 8

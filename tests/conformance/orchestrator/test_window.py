@@ -84,9 +84,14 @@ def test_a_task_that_runs_on_holds_none_of_its_ring_up():
                 with orch.scope():
                     orch.submit_sub(nothing)
             assert orch.ring.slot_state(0).state.name in ("READY", "RUNNING")
-            go.open()
 
-        assert w.run(orch_fn).tasks == 201
+        def open_after(orch, args, config):
+            try:
+                orch_fn(orch, args, config)
+            finally:
+                go.open()
+
+        assert w.run(open_after).tasks == 201
 
 
 @pytest.mark.spec("ORCH-WINDOW-6")

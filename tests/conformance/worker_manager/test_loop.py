@@ -130,17 +130,19 @@ def test_the_report_is_error_1_with_type_and_text():
     with ThreadPoolExecutor(1) as threads:
         served = threads.submit(serve_mailbox, driver.engine, 0, SubWorker(), known, in_thread=True)
         assert driver.k.wait_ready(driver.mem, 0, int(DEADLINE_S * 1e9)) == L.OK
-        for fails in (1, 0, 1):
-            driver.submit(scalars=[fails])
-            driver.run_pass()
-            wait_until(lambda: driver.mailbox_state(0)[0] == L.TASK_DONE)
-            assert driver.mailbox_state(0) == (L.TASK_DONE, fails)
-            if fails:
-                words = driver.mailbox(0)[16128:].tobytes().split(b"\0")[0]
-                assert words == b"LookupError: not there"
-            driver.settle()
-            driver.mem[L.RUN_ERROR] = 0
-        driver.k.request_stop(driver.mem, 0)
+        try:
+            for fails in (1, 0, 1):
+                driver.submit(scalars=[fails])
+                driver.run_pass()
+                wait_until(lambda: driver.mailbox_state(0)[0] == L.TASK_DONE)
+                assert driver.mailbox_state(0) == (L.TASK_DONE, fails)
+                if fails:
+                    words = driver.mailbox(0)[16128:].tobytes().split(b"\0")[0]
+                    assert words == b"LookupError: not there"
+                driver.settle()
+                driver.mem[L.RUN_ERROR] = 0
+        finally:
+            driver.k.request_stop(driver.mem, 0)
         served.result(DEADLINE_S)
     driver.close()
 
