@@ -18,6 +18,8 @@ HEADERS = {
     "src": ["arena", "callable", "faults", "image", "pool", "run"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
+LINK_FLAGS = ["-pthread", "-Wl,--no-undefined"]
+LIBRARIES = ["dl"]
 
 
 class BuildSharedObjects(build_ext):
@@ -41,8 +43,8 @@ setup(
             include_dirs=[f"{HERE}/include"],
             depends=[f"{HERE}/{folder}/{name}.h" for folder in HEADERS for name in HEADERS[folder]],
             extra_compile_args=FLAGS,
-            extra_link_args=["-pthread", "-Wl,--no-undefined"],
-            libraries=["dl"],
+            extra_link_args=LINK_FLAGS,
+            libraries=LIBRARIES,
         )
         for name, sources in SOURCES.items()
     ],

@@ -313,8 +313,10 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     made->args.block_dim = blocks;
     made->args.tensor_count = tensor_count;
     made->args.scalar_count = scalar_count;
-    memcpy(made->args.tensors, tensors, (size_t)tensor_count * sizeof *tensors);
-    memcpy(made->args.scalars, scalars, (size_t)scalar_count * sizeof *scalars);
+    if (tensor_count > 0) /* where there are none, their address may be NULL */
+        memcpy(made->args.tensors, tensors, (size_t)tensor_count * sizeof *tensors);
+    if (scalar_count > 0)
+        memcpy(made->args.scalars, scalars, (size_t)scalar_count * sizeof *scalars);
     if (note(run, check_launch_tensors(run, made)) != PTO2_OK)
         return run->status;
     wave->count++;
