@@ -27,7 +27,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from .errors import CallableError
 from .jit import layout as L
-from .task_interface import ContinuousTensor, is_shared, view_memory
+from .task_interface import ArgDirection, ContinuousTensor, is_shared, view_memory
 
 _SCHEMA = 1
 _PAYLOAD_FORMAT = 1
@@ -62,7 +62,12 @@ def _u32(*values: int) -> bytes:
 
 
 def _text(value: str | bytes) -> bytes:
-    raw = value.encode() if isinstance(value, str) else value
+    try:
+        raw = value.encode(errors="surrogateescape") if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{value!r} is no text that UTF-8 has"
+        ) from None
     return _u32(len(raw)) + raw
 
 
@@ -91,8 +96,20 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
     """Describe the directions of a chip callable's arguments.
 
     Rule     FLOW-ID-1
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: one is no ArgDirection.
     """
-    return _u32(_SCHEMA, len(directions), *(int(direction) for direction in directions))
+    numbers = [int(direction) for direction in directions]
+    for i, number in enumerate(numbers):
+        if not 0 <= number <= ArgDirection.INOUT:
+            raise CallableError(
+                "HASHID_DESCRIPTOR_MISMATCH",
+                f"argument {i} has direction {number}; the directions are 0 to 3",
+            )
+    return _u32(_SCHEMA, len(numbers), *numbers)
 
 
 def build_chip_callable_descriptor(
@@ -306,6 +323,28 @@ def staged_object(target: Any) -> Iterator[str]:
         del _objects[number]
 
 
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file, and do not wait for anybody if it is a pipe."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _read_staged(name: str, size: int) -> bytes:
+    """Return the bytes staged under a name; no more than there are, and than were announced."""
+    try:
+        with open(name, "rb", opener=_open_at_once) as file:
+            found = os.fstat(file.fileno()).st_size
+            raw = file.read(size) if size == found else b""
+    except (OSError, ValueError) as error:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"nothing is staged as {name!r}: {error}"
+        ) from None
+    if not size == found == len(raw):
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {found} are staged"
+        )
+    return raw
+
+
 def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     """Return the callable that was staged under a name, after checking it against its digest.
 
@@ -317,13 +356,11 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
         HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
     """
     if name.startswith(_OBJECT):
-        return _objects[int(name.removeprefix(_OBJECT))]
-    with open(name, "rb") as file:
-        raw = file.read()
-    if len(raw) != size:
-        raise CallableError(
-            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {len(raw)} are staged"
-        )
+        number = name.removeprefix(_OBJECT)
+        if not number.isdecimal() or int(number) not in _objects:
+            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
+        return _objects[int(number)]
+    raw = _read_staged(name, size)
     if command == L.CTRL_REGISTER:
         return raw
     payload = unpack_payload(raw)
@@ -343,11 +380,22 @@ def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) 
     """Return the handle that was serialised: the very same one where it is known.
 
     Rule     FLOW-HANDLE-4
+
+    Raises
+    ------
+    CallableError, ValueError
+        These are the parts of no handle, or those of another one.
     """
     handle = _handles.get(token)
     if handle is None:
         handle = CallableHandle(hashid, CallableKind(kind), TargetNamespace(namespace), name)
         handle._remember(token)
+    elif (handle.hashid, handle.kind, handle.target_namespace) != (hashid, kind, namespace):
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH",
+            f"{handle!r} was serialised with another hashid, kind or namespace: {hashid!r}, {kind!r}, "
+            f"{namespace!r}",
+        )
     return handle
 
 

@@ -613,7 +613,7 @@ def obey(desk: Desk, callables: LocalCallables) -> int:
     try:
         if command in (L.CTRL_REGISTER, L.CTRL_PY_REGISTER):
             start = L.MAILBOX_OFF_CONTROL_NAME
-            name = bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0].decode()
+            name = os.fsdecode(bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0])
             callables.install(digest, read_payload(name, args[0], command, digest))
         elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
             desk.engine.kernels.forget_digests(desk.engine.mem, desk.worker)

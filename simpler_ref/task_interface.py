@@ -388,6 +388,8 @@ class ContinuousTensor:
                 "this tensor has no memory: it is part of a recording, and has some only while the "
                 "tasks of the graph run"
             )
+        if self.data >= RECORDED_LAST and self.nbytes() > 0:
+            raise ValueError(f"this tensor is at {self.data:#x}, where no machine has memory")
 
     def __repr__(self) -> str:
         where = ", child_memory" if self.child_memory else ""
@@ -402,6 +404,11 @@ class ContinuousTensor:
     @classmethod
     def _from_wire(cls, wire: bytes) -> ContinuousTensor:
         data, *sizes, ndims, dtype, child = _WIRE.unpack(wire)
+        if ndims > L.CONTINUOUS_TENSOR_MAX_DIMS or child > 1:
+            raise ValueError(
+                f"{wire.hex()} is no tensor: it has {ndims} dimensions and child_memory {child}; at "
+                f"most {L.CONTINUOUS_TENSOR_MAX_DIMS} and 1 are known"
+            )
         return cls(data, sizes[:ndims], DataType(dtype), bool(child))
 
 
@@ -805,26 +812,54 @@ class CallConfig:
             raise ValueError(
                 f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are 0 … 4"
             )
-        if len(self.output_prefix.encode()) > 1023:
-            raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
+        self._prefix_bytes()
         on = [name for name in self._FIELDS[2:] if getattr(self, name)]
         if on and not self.output_prefix:
             raise ValueError(
                 f"CallConfig.{on[0]} is on without output_prefix: say where diagnostics shall go"
             )
 
+    def _prefix_bytes(self) -> bytes:
+        """Return `output_prefix` as it travels; bytes of a path that are no UTF-8 travel as well."""
+        try:
+            raw = self.output_prefix.encode(errors="surrogateescape")
+        except (AttributeError, UnicodeEncodeError):
+            raw = b"\0"
+        if b"\0" in raw:
+            raise ValueError(
+                f"CallConfig.output_prefix is {self.output_prefix!r}; give a str that can be a path"
+            )
+        if len(raw) > 1023:
+            raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
+        return raw
+
     def to_bytes(self) -> bytes:
-        """Return the wire form, `CALL_CONFIG_SIZE` bytes."""
+        """Return the wire form, `CALL_CONFIG_SIZE` bytes; ValueError as in `validate`."""
         self.validate()
         values = [getattr(self, name) for name in self._FIELDS]
-        return self._LAYOUT.pack(*values, self.output_prefix.encode())
+        return self._LAYOUT.pack(*values, self._prefix_bytes())
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> CallConfig:
-        """Read the wire form."""
-        *values, prefix = cls._LAYOUT.unpack(raw)
+        """Read the wire form.
+
+        Rule     FLOW-CONFIG-6
+
+        Raises
+        ------
+        ValueError
+            No CallConfig has these bytes.
+        """
+        if len(raw) != cls._LAYOUT.size:
+            raise ValueError(f"a CallConfig has {cls._LAYOUT.size} bytes, these are {len(raw)}")
+        *values, text = cls._LAYOUT.unpack(raw)
+        prefix, _, rest = text.partition(b"\0")
+        if rest.strip(b"\0"):
+            raise ValueError("CallConfig.output_prefix does not end with its first NUL")
         fields = dict(zip(cls._FIELDS, values, strict=True))
-        return cls(**fields, output_prefix=prefix.rstrip(b"\0").decode())
+        made = cls(**fields, output_prefix=prefix.decode(errors="surrogateescape"))
+        made.validate()
+        return made
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)

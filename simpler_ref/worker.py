@@ -1119,7 +1119,7 @@ class Worker:
                 **details,
             )
         raw = octets[8 * L.ERROR_MSG : 8 * (L.ERROR_MSG + L.ERROR_MSG_WORDS)].tobytes()
-        size = int(mem[L.ERROR_TRACE])
+        size = min(max(int(mem[L.ERROR_TRACE]), 0), L.TRACE_CAPACITY)
         message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
         return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 

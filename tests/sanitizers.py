@@ -28,10 +28,12 @@ ADDRESS_OPTIONS = {
     "allocator_may_return_null": 1,  # as the system's does
     "use_sigaltstack": 0,  # the runtime's threads have one of their own, for faults of kernels
     **{f"handle_{fault}": 0 for fault in ("segv", "sigbus", "sigfpe", "sigill")},  # it handles them
+    "malloc_context_size": 5,  # frames; more would take most of the time
+    "quarantine_size_mb": 16,
     "abort_on_error": 0,
     "exitcode": 86,
 }
-DEADLINE_S = 100
+DEADLINE_S = 300
 """A guard against hangs."""
 REPORT = re.compile(r"AddressSanitizer|runtime error:")
 
@@ -120,6 +122,7 @@ def environment(library: str) -> dict[str, str]:
         "PYTHONMALLOC": "malloc",  # so that what is beside a bytes object is nobody's
         "NUMBA_DISABLE_JIT": "1",
         "SIMPLER_SIM_DEVICE_MEMORY": str(1 << 26),
+        "FUZZ_CFLAGS": " ".join(CHECKS),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

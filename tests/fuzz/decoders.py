@@ -1,0 +1,526 @@
+"""What any bytes must do to the decoders in Python: become something that encodes to them, or be refused.
+
+Each check takes one input. It fails by an exception, and so does a decoder that raises what it does not
+announce.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simpler_ref import callable_identity as ci
+from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.children import (
+    Desk,
+    LocalCallables,
+    ReceivedArgs,
+    SubWorker,
+    obey,
+    read_error,
+    write_error,
+)
+from simpler_ref.columns import Batch
+from simpler_ref.errors import CallableError, TaskError
+from simpler_ref.jit import layout as L
+from simpler_ref.native_chip import ChipCallable, CoreCallable
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
+
+from ..support import small_engine, unmap
+from .edits import NUMBERS, edited, edited_in_place
+
+
+class Target(NamedTuple):
+    """A decoder: what it is given, and what must hold then."""
+
+    inputs: st.SearchStrategy[Any]
+    check: Callable[[Any], None]
+
+
+REFUSED = object()
+
+
+def attempt(decode: Callable[[], Any], *documented: type[Exception]) -> Any:
+    """Return what a decoder makes of its input, or REFUSED; nothing else may be raised."""
+    try:
+        return decode()
+    except documented as error:
+        assert type(error) in documented, f"{type(error).__name__} is not announced: {error}"
+        assert str(error), "a refusal without words"
+        return REFUSED
+
+
+numbers = st.one_of(st.sampled_from(NUMBERS), st.integers(-(1 << 65), 1 << 65))
+words = st.one_of(st.sampled_from(NUMBERS), st.integers(0, (1 << 64) - 1)).map(
+    lambda n: n & (1 << 64) - 1
+)
+texts = st.one_of(st.text(max_size=40), st.text(st.characters(), max_size=400))
+"""Also with what no UTF-8 has."""
+
+
+# ---------------------------------------------------------------- configurations
+@st.composite
+def configs(draw):
+    fields = [draw(st.integers(0, 4)) for _ in range(7)]
+    prefix = draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+    return struct.pack("<7i1024s", *fields, prefix.encode() or b"p")
+
+
+def check_config(raw):
+    config = attempt(lambda: CallConfig.from_bytes(raw), ValueError)
+    if config is not REFUSED:
+        assert config.to_bytes() == raw
+
+
+def check_config_fields(fields):
+    config = CallConfig(**fields)
+    raw = attempt(config.to_bytes, ValueError)
+    if raw is not REFUSED:
+        assert repr(CallConfig.from_bytes(raw)) == repr(config)
+
+
+config_fields = st.fixed_dictionaries(
+    {},
+    optional={name: st.one_of(numbers, st.floats(), texts, st.none()) for name in CallConfig._FIELDS}
+    | {"output_prefix": st.one_of(texts, texts, st.binary(max_size=4), st.none())},
+)
+
+
+# ---------------------------------------------------------------- tensors and the mailbox
+@st.composite
+def tensors(draw):
+    """Draw the 40 bytes of a tensor that can be."""
+    shapes = draw(st.lists(st.integers(0, 9), max_size=5))
+    made = ContinuousTensor.make(
+        draw(words), shapes, draw(st.sampled_from(DataType)), draw(st.booleans())
+    )
+    return made._wire
+
+
+def same_tensor(wire):
+    """Return the bytes of a tensor that mean something: tag, padding and unused dimensions do not."""
+    ndims = struct.unpack_from("<I", wire, 28)[0]
+    return wire[: 8 + 4 * ndims], wire[28:34]
+
+
+def check_tensor(raw):
+    tensor = attempt(lambda: ContinuousTensor._from_wire(raw), ValueError)
+    if tensor is REFUSED:
+        return
+    assert same_tensor(tensor._wire) == same_tensor(raw)
+    assert ContinuousTensor._from_wire(tensor._wire) == tensor
+    array = attempt(tensor.numpy, ValueError, TypeError)  # TypeError: no bfloat16 here
+    if array is not REFUSED:
+        assert array.shape == tensor.shapes
+        assert array.nbytes in (tensor.nbytes(), 0)
+
+
+@st.composite
+def mailboxes(draw):
+    """Draw a mailbox with a task in it."""
+    wires = draw(st.lists(tensors(), max_size=4))
+    scalars = draw(st.lists(words, max_size=4))
+    box = bytearray(L.MAILBOX_SIZE)
+    struct.pack_into("<i", box, 0, L.TASK_READY)
+    box[L.MAILBOX_OFF_CONFIG :][: L.CALL_CONFIG_SIZE] = draw(configs())
+    config = draw(configs())
+    box[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_CONFIG + len(config)] = config
+    blob = struct.pack("<ii", len(wires), len(scalars)) + b"".join(wires)
+    blob += struct.pack(f"<{len(scalars)}Q", *scalars)
+    box[L.MAILBOX_OFF_ARGS : L.MAILBOX_OFF_ARGS + len(blob)] = blob
+    return bytes(box)
+
+
+@st.composite
+def damaged_mailboxes(draw):
+    """Draw one with damage where arguments and configuration are."""
+    box = bytearray(draw(mailboxes()))
+    for start, size in ((L.MAILBOX_OFF_ARGS, 200), (L.MAILBOX_OFF_CONFIG, L.CALL_CONFIG_SIZE)):
+        box[start : start + size] = draw(edited_in_place(st.just(bytes(box[start:][:size])), 3))
+    return bytes(box)
+
+
+def check_mailbox(raw):
+    box = bytearray(raw)
+    args = ReceivedArgs.__new__(ReceivedArgs)
+    args._box = memoryview(box)
+    tensors, scalars = struct.unpack_from("<ii", raw, L.MAILBOX_OFF_ARGS)
+    fits = tensors >= 0 and scalars >= 0 and 8 + 40 * tensors + 8 * scalars <= 15024
+    counts = attempt(lambda: (args.tensor_count(), args.scalar_count(), len(args)), RuntimeError)
+    assert (counts is not REFUSED) == fits
+    if not fits:
+        for read in (args.tensor, args.scalar, args.scalar_float):
+            assert attempt(lambda read=read: read(0), RuntimeError) is REFUSED
+    else:
+        assert counts == (tensors, scalars, tensors + scalars)
+        at = L.MAILBOX_OFF_ARGS + 8
+        for i in range(-1, tensors + 1):
+            documented = [ValueError] if 0 <= i < tensors else [IndexError]
+            tensor = attempt(lambda i=i: args.tensor(i), *documented)
+            if tensor is not REFUSED:
+                assert same_tensor(tensor._wire) == same_tensor(raw[at + 40 * i :][:40])
+        at += 40 * tensors
+        for i in range(scalars):
+            assert args.scalar(i) == int.from_bytes(raw[at + 8 * i :][:8], "little")
+            assert struct.pack("<d", args.scalar_float(i)) == raw[at + 8 * i :][:8] or (
+                args.scalar_float(i) != args.scalar_float(i)
+            )
+        assert attempt(lambda: args.scalar(scalars), IndexError) is REFUSED
+        attempt(args.config, ValueError)
+    assert bytes(box) == raw
+
+
+# ---------------------------------------------------------------- control requests
+class Recording(SubWorker):
+    """Notes what it is asked to do."""
+
+    def start(self, desk):
+        super().start(desk)
+        self.asked = []
+
+    def install(self, target):
+        self.asked.append(target)
+        return target
+
+    def control(self, command, arg0, arg1, arg2):
+        self.asked.append((command, arg0, arg1, arg2))
+        return arg0 if command == L.CTRL_MALLOC else super().control(command, arg0, arg1, arg2)
+
+
+PAYLOAD = ci.pack_payload(ci.serialize(len))
+DIGEST = ci.hashid_to_digest(
+    ci.compute_callable_hashid(ci.build_python_serialized_descriptor(ci.serialize(len)))
+)
+_engine: Any = None
+
+
+def shared_engine():
+    """Return an engine without processes, made when it is first needed."""
+    global _engine
+    if _engine is None:
+        _engine = small_engine()
+    return _engine
+
+
+def close_engine():
+    """Unmap it."""
+    global _engine
+    if _engine is not None:
+        unmap(_engine)
+    _engine = None
+
+
+@st.composite
+def requests(draw):
+    """Draw a staged payload and a control request, one of them perhaps damaged."""
+    payload = draw(st.one_of(st.just(PAYLOAD), edited(st.just(PAYLOAD), 2)))
+    command = draw(st.sampled_from((L.CTRL_PY_REGISTER, L.CTRL_REGISTER)) | st.integers(0, 12) | words)
+    size = draw(st.one_of(st.just(len(payload)), words))
+    name = draw(
+        st.one_of(
+            st.none(),
+            st.binary(max_size=32),
+            st.sampled_from([b"", b"object:", b"object:0", b"object:-1", b"object:x", b"/"])
+            | st.sampled_from([b"/dev/zero", b"/dev/null", b"/proc/self/mem", b"\xff" * 32]),
+        )
+    )
+    digest = draw(st.one_of(st.just(DIGEST), st.binary(min_size=32, max_size=32)))
+    return payload, command, (size, draw(words), draw(words)), name, digest
+
+
+def check_request(request):
+    payload, command, args, name, digest = request
+    desk = Desk(shared_engine(), 0)
+    kind = Recording()
+    kind.start(desk)
+    callables = LocalCallables(kind, {})
+    box = desk.box(desk.awaited)
+    with ci.staged(payload) as staged:
+        raw = bytearray(L.MAILBOX_SIZE)
+        struct.pack_into("<Q", raw, L.MAILBOX_OFF_COMMAND, command)
+        struct.pack_into("<4Q", raw, L.MAILBOX_OFF_CONTROL_ARGS, *args, 0)
+        named = staged.encode() if name is None else name
+        struct.pack_into("32s32s", raw, L.MAILBOX_OFF_CONTROL_NAME, named, digest)
+        box[:] = raw
+        error = obey(desk, callables)
+    message = read_error(bytes(box[L.MAILBOX_OFF_ERROR_MSG :]), b"")[0]
+    assert error == (1 if message else 0)
+    if error:
+        assert message.startswith("CallableError: "), message
+        assert not callables.slots
+        assert box[: L.MAILBOX_OFF_ERROR_MSG] == raw[: L.MAILBOX_OFF_ERROR_MSG]
+    elif command == L.CTRL_PY_REGISTER:
+        assert (payload, digest, args[0]) == (PAYLOAD, DIGEST, len(PAYLOAD))
+        assert (kind.asked, list(callables.slots)) == ([len], [DIGEST])
+
+
+# ---------------------------------------------------------------- errors on their way up
+class Spoken(Exception):
+    """Says what it was made to say."""
+
+
+def check_error_words(pair):
+    text, deep = pair
+    box, trace = bytearray(L.MAILBOX_SIZE), bytearray(8 * (L.WORKER_WORDS - L.W_TRACE))
+    error = TaskError(text) if deep else Spoken(text)
+    write_error(memoryview(box), memoryview(trace), error)
+    assert not any(box[: L.MAILBOX_OFF_ERROR_MSG])
+    size = int.from_bytes(trace[:8], "little")
+    assert size <= len(trace) - 8
+    message, lines = read_error(bytes(box[L.MAILBOX_OFF_ERROR_MSG :]), bytes(trace[8 : 8 + size]))
+    whole = text if deep else f"Spoken: {text}"
+    whole = whole.replace("\0", "\\0").encode(errors="replace").decode()
+    assert whole.startswith(message)
+    assert message == whole or len(message.encode()) > L.MAILBOX_ERROR_MSG_SIZE - 5
+    assert len(text) > 500 or "Error" in lines or "Spoken" in lines
+
+
+def check_error_bytes(pair):
+    message, trace = pair
+    text, lines = read_error(message, trace)
+    assert isinstance(text, str)
+    assert isinstance(lines, str)
+    assert len(text) + len(lines) <= len(message) + len(trace)
+
+
+# ---------------------------------------------------------------- callables: envelopes, hashids, handles
+def check_envelope(raw):
+    payload = attempt(lambda: ci.unpack_payload(raw), CallableError)
+    if payload is not REFUSED:
+        assert ci.pack_payload(payload) == raw
+
+
+def check_staged(request):
+    payload, command, (size, _, _), name, digest = request
+    with ci.staged(payload) as staged:
+        named = staged if name is None else name.decode("latin-1").replace("\0", "?")
+        found = attempt(lambda: ci.read_payload(named, size, command, digest), CallableError)
+    if found is not REFUSED and command == L.CTRL_REGISTER and name is None:
+        assert found == payload
+    elif found is not REFUSED and name is None:
+        assert (found, payload) == (len, PAYLOAD)
+
+
+GOOD = "sha256:" + "0123456789abcdef" * 4
+hashids = st.one_of(
+    texts,
+    numbers,
+    st.binary(min_size=32, max_size=32).map(lambda raw: "sha256:" + raw.hex()),
+    edited(st.just(GOOD.encode()), 2).map(lambda raw: raw.decode("latin-1")),
+)
+
+
+def check_hashid(hashid):
+    digest = attempt(lambda: ci.hashid_to_digest(hashid), CallableError)
+    if digest is not REFUSED:
+        assert len(digest) == 32
+        assert "sha256:" + digest.hex() == hashid
+
+
+@st.composite
+def handle_parts(draw):
+    return (
+        draw(st.one_of(hashids, st.just(GOOD))),
+        draw(st.one_of(st.integers(1, 3), numbers, texts)),
+        draw(st.one_of(st.integers(1, 3), numbers, st.none())),
+        draw(texts),
+    )
+
+
+def check_handle(parts):
+    handle = attempt(lambda: CallableHandle(*parts), CallableError, ValueError)
+    if handle is REFUSED:
+        return
+    assert (handle.hashid, handle.kind, handle.target_namespace, handle.name) == parts
+    rebuild, wire = handle.__reduce__()
+    assert rebuild(*wire) is handle
+    for name in ("hashid", "digest", "kind", "target_namespace", "name", "_token"):
+        assert attempt(lambda name=name: setattr(handle, name, 1), AttributeError) is REFUSED
+
+
+KNOWN = CallableHandle(GOOD, CallableKind.PYTHON_IMPORT, TargetNamespace.LOCAL_PYTHON, "known")
+
+
+@st.composite
+def handle_wires(draw):
+    """Draw what stands in the pickle of a handle, one part of it perhaps another's."""
+    _, wire = KNOWN.__reduce__()
+    wire = list(wire)
+    if draw(st.booleans()):
+        at = draw(st.integers(0, 4))
+        wire[at] = draw(st.one_of(hashids, numbers, texts))
+    return tuple(wire)
+
+
+def check_handle_wire(wire):
+    handle = attempt(lambda: ci._find_handle(*wire), CallableError, ValueError)
+    if handle is not REFUSED:
+        _, hashid, kind, namespace, _ = wire  # the name is for messages alone
+        assert (handle.hashid, handle.kind, handle.target_namespace) == (hashid, kind, namespace)
+
+
+@st.composite
+def descriptors(draw):
+    module, qualname = draw(texts), draw(texts)
+    if draw(st.booleans()):
+        names = st.sampled_from(["a", "os.path", "größe", "Class.method", "a.", "<locals>", "f:g"])
+        module, qualname = draw(names), draw(names)
+    return module, qualname
+
+
+def read_sized(raw, at):
+    size = struct.unpack_from("<I", raw, at)[0]
+    assert at + 4 + size <= len(raw)
+    return raw[at + 4 : at + 4 + size], at + 4 + size
+
+
+def check_import_descriptor(names):
+    raw = attempt(lambda: ci.build_python_import_descriptor(*names), CallableError)
+    if raw is not REFUSED:
+        module, at = read_sized(raw, 8)
+        qualname, end = read_sized(raw, at)
+        assert (module.decode(), qualname.decode(), end) == (*names, len(raw))
+
+
+class Described:
+    """A chip callable as its description needs it."""
+
+    def __init__(self, directions):
+        self.directions = directions
+        self.sig_count = len(directions)
+
+    def sig(self, i):
+        return self.directions[i]
+
+    def to_bytes(self):
+        return b"blob"
+
+
+def check_chip_descriptor(parts):
+    directions, platform, runtime, arch = parts
+    raw = attempt(
+        lambda: ci.build_chip_callable_descriptor(
+            target=Described(directions), platform=platform, runtime=runtime, target_arch=arch
+        ),
+        CallableError,
+    )
+    if raw is not REFUSED:
+        at = 8
+        for text in (arch, platform, runtime):
+            read, at = read_sized(raw, at)
+            assert read == os.fsencode(text)
+        assert len(raw) == at + 72
+        assert all(0 <= direction <= 3 for direction in directions)
+
+
+# ---------------------------------------------------------------- chip callables
+CORE = CoreCallable.build([1, 0], b"core")
+CHIP = ChipCallable.build([1, 2, 0], "entry", b"chip", [(7, CORE), (0, CORE)], "cfg").to_bytes()
+
+
+def check_chip_blob(raw):
+    made = attempt(lambda: ChipCallable.from_bytes(raw), ValueError)
+    if made is not REFUSED:
+        assert made.to_bytes() == raw
+
+
+# ---------------------------------------------------------------- columns
+arrays = st.sampled_from(
+    [
+        np.zeros((), np.int64),
+        np.zeros(3),
+        np.zeros((3, 2), np.complex64),
+        np.zeros((3, 2), ">f4"),
+        np.array([None, 1, "x"], object),
+        np.array([0, 1, 2], np.uint8),
+        np.array([1 << 63, (1 << 64) - 1, 0], np.uint64),
+        np.zeros((0, 3)),
+        np.zeros((3, 1, 1, 1, 1, 1, 1)),
+        np.zeros((6, 4)).T,
+    ]
+)
+anything = st.one_of(numbers, st.floats(), texts, st.none(), st.booleans(), st.binary(max_size=3))
+columns = st.one_of(
+    arrays,
+    anything,
+    st.lists(anything, max_size=4),
+    st.sampled_from(TensorArgType),
+    tensors().map(lambda wire: ContinuousTensor._from_wire(wire)),
+    st.lists(tensors().map(lambda wire: ContinuousTensor._from_wire(wire)), max_size=4),
+)
+batches = st.fixed_dictionaries(
+    {"tensors": st.one_of(st.lists(columns, max_size=3), anything), "tags": st.just([])},
+    optional={
+        "scalars": st.one_of(st.lists(columns, max_size=3), columns),
+        "count": st.one_of(anything, st.integers(0, 4)),
+        "workers": columns,
+    },
+).flatmap(
+    lambda parts: st.builds(
+        lambda tags: {**parts, "tags": tags},
+        st.one_of(
+            st.lists(
+                st.one_of(st.sampled_from(TensorArgType), columns),
+                min_size=len(parts["tensors"]) if isinstance(parts["tensors"], list) else 0,
+                max_size=len(parts["tensors"]) if isinstance(parts["tensors"], list) else 3,
+            ),
+            anything,
+        ),
+    )
+)
+
+
+def check_batch(parts):
+    batch = attempt(lambda: Batch(**parts), TypeError, ValueError, OverflowError)
+    if batch is REFUSED:
+        return
+    assert batch.size >= 0
+    if isinstance(parts.get("workers"), np.ndarray):
+        assert batch.workers.tolist() == parts["workers"].tolist()
+    if isinstance(parts.get("count"), int):
+        assert batch.size == parts["count"]
+    program, places = batch.program(0)
+    check_program(program, places)
+
+
+def check_program(program, places):
+    """Check that a bulk's program stays within itself and its places."""
+    repeat, op = program[L.PROGRAM_OPS :], program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
+    assert repeat[L.OP_TIMES] == len(places)
+    counts, size = int(op[L.OP_COUNTS]), int(op[L.OP_KIND]) >> 8
+    tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
+    patches = int(op[L.OP_PATCHES])
+    assert size == len(op) == L.OP_ARGS + 5 * tensors + scalars + L.PATCH_WORDS * patches
+    end = size - patches * L.PATCH_WORDS
+    for k in range(patches):
+        target = int(op[end + k * L.PATCH_WORDS + L.PATCH_AT])
+        assert target & 0xFFFFFFFF < end
+        assert 0 <= target >> 32 < places.shape[1]
+
+
+TARGETS = {
+    "config": Target(edited(configs()), check_config),
+    "config fields": Target(config_fields, check_config_fields),
+    "tensor": Target(edited_in_place(tensors()), check_tensor),
+    "mailbox": Target(damaged_mailboxes(), check_mailbox),
+    "request": Target(requests(), check_request),
+    "error words": Target(st.tuples(texts, st.booleans()), check_error_words),
+    "error bytes": Target(st.tuples(st.binary(), st.binary()), check_error_bytes),
+    "envelope": Target(edited(st.just(PAYLOAD)), check_envelope),
+    "staged payload": Target(requests(), check_staged),
+    "hashid": Target(hashids, check_hashid),
+    "handle": Target(handle_parts(), check_handle),
+    "handle that travelled": Target(handle_wires(), check_handle_wire),
+    "import descriptor": Target(descriptors(), check_import_descriptor),
+    "chip descriptor": Target(
+        st.tuples(st.lists(st.one_of(st.integers(0, 3), numbers), max_size=4), texts, texts, texts),
+        check_chip_descriptor,
+    ),
+    "chip blob": Target(edited(st.just(CHIP)), check_chip_blob),
+    "columns": Target(batches, check_batch),
+}

@@ -1,0 +1,31 @@
+"""Whatever the bytes: the C parts refuse them, or do what they say. `test_sanitized.py` runs this as well."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from . import chips
+from .chips import CHIP_TARGETS
+from .runs import run
+
+EXAMPLES = 100
+FIXED = 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _chip():
+    """Open a chip with little memory, and close it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(chips.DEVICE))
+        yield
+        chips.close()
+
+
+@pytest.mark.parametrize("name", CHIP_TARGETS)
+def test_bytes_are_refused_or_do_what_they_say(name):
+    drawn = random.SystemRandom().randrange(1 << 32)
+    print(f"with other inputs each time; these again: python -m tests.fuzz 10 {drawn} {name!r}")
+    for number in (FIXED, drawn):
+        run(CHIP_TARGETS[name], EXAMPLES, number)

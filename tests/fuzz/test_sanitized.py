@@ -1,0 +1,42 @@
+"""The tests of the C parts again, with C parts that report every use of memory that is not theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..mutation import mutants
+from ..mutation.faults import Fault, Patch
+from ..sanitizers import DEADLINE_S, REPORT, NoSanitizers, Sanitized, build
+
+pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
+
+UNCHECKED = Fault(
+    "unchecked length",
+    "A length in a callable's bytes is believed.",
+    (Patch("native_chip/src/callable.c", "size > in->size - in->at)", "in->at > in->size)"),),
+    ("tests/fuzz/test_chips.py::test_bytes_are_refused_or_do_what_they_say",),
+)
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """Give a copy of package and tests with C parts that are built so."""
+    try:
+        return Sanitized(tmp_path_factory.mktemp("sanitized") / "copy")
+    except NoSanitizers as why:
+        pytest.skip(str(why))
+
+
+def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized):
+    status, output = sanitized.run("tests/fuzz/test_chips.py", "tests/conformance/chip_abi")
+    assert status == 0, output[-20_000:]
+    assert not REPORT.search(output)
+
+
+def test_a_length_that_is_believed_is_reported(sanitized):
+    with mutants.put_in(UNCHECKED, sanitized.copy):
+        build(sanitized.copy)
+        status, output = sanitized.run("tests/fuzz/test_chips.py", "-k", "prepared")
+    build(sanitized.copy)
+    assert status != 0
+    assert "AddressSanitizer" in output, output[-20_000:]
