@@ -699,6 +699,11 @@ class Orchestrator:
                 f"{L.MAILBOX_ARGS_CAPACITY}: 8 + 40 per tensor + 8 per scalar; pass fewer, or put "
                 "the numbers into a tensor"
             )
+        if code == L.ILLEGAL:
+            return ValueError(
+                f"{len(wire)} bytes are not the tensors and scalars that were announced; build "
+                "arguments with TaskArgs"
+            )
         assert code == L.TOO_LARGE, code
         size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
         return RuntimeError(

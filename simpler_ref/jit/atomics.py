@@ -162,7 +162,7 @@ if INTERPRETED:
         )
 
     def wire_words(wire):
-        return np.frombuffer(wire, np.int64)
+        return np.frombuffer(wire, np.int64, len(wire) // 8)
 
 else:
     from llvmlite import ir

@@ -221,13 +221,16 @@ def submit_task(mem, callable_word, counts, members, words):
     Reads    the TensorMap, the open scope, the run's error
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or RUN_FAILED, WOULD_BLOCK,
-             TOO_LARGE, TOO_MANY_ARGS with nothing changed
-    Rule     ORCH-SUBMIT-1 to -7; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1
+             TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are no such arguments, with nothing
+             changed
+    Rule     ORCH-SUBMIT-1 to -8; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
     tensors = counts & 0xFFFFFFFF
     scalars = counts >> 32
+    if not are_there(mem, words, counts, members):
+        return L.ILLEGAL
     if not fits_mailbox(words, counts, members):
         return L.TOO_MANY_ARGS
     most_edges, outputs, slab_bytes = 0, 0, 0
@@ -237,6 +240,8 @@ def submit_task(mem, callable_word, counts, members, words):
             most_edges += 1 + in_a_ring(mem, int(words[i * TENSOR_WORDS + L.TENSOR_DATA]))
         outputs += writes(tag)
         if is_auto_output(words, i * TENSOR_WORDS):
+            if not has_bytes(words, i * TENSOR_WORDS):
+                return L.ILLEGAL
             slab_bytes += align(nbytes_of(words, i * TENSOR_WORDS))
             slab_bytes = min(slab_bytes, TOO_MANY_BYTES)
     room = body_words(tensors, scalars, members, most_edges)
@@ -262,6 +267,49 @@ def submit_task(mem, callable_word, counts, members, words):
     if slab_bytes > 0:
         return slot | L.AUTO_OUTPUT
     return slot  # step 7
+
+
+@kernel
+def are_there(mem, words, counts, members):
+    """Say whether the words have all that the counts promise, and a group's members share it out.
+
+    Its members may name workers that there are.
+
+    Nothing past the end of the words is read: they may be bytes of any length.
+
+    Rule     ORCH-SUBMIT-8
+    """
+    tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
+    if scalars < 0 or members < 0 or members > len(words):
+        return False
+    member = tensors * TENSOR_WORDS + scalars
+    if member + members * L.MEMBER_WORDS > len(words):
+        return False
+    for _ in range(members):
+        shared = int(words[member + L.MEMBER_COUNTS])
+        tensors -= shared & 0xFFFFFFFF
+        scalars -= shared >> 32
+        worker = int(words[member + L.MEMBER_WORKER])
+        if shared < 0 or tensors < 0 or scalars < 0 or worker < 0 or worker > mem[L.WORKERS]:
+            return False
+        member += L.MEMBER_WORDS
+    return members == 0 or tensors == 0 and scalars == 0
+
+
+@kernel
+def has_bytes(words, t):
+    """Say whether a tensor has an element type, at most five dimensions, and bytes that can be counted.
+
+    Rule     ORCH-SUBMIT-8
+    """
+    dims = int(words[t + L.TENSOR_DIMS]) >> 32
+    kind = int(words[t + L.TENSOR_KIND]) & 0xFF
+    if kind >= len(DTYPE_SIZES) or dims < 0 or dims > L.CONTINUOUS_TENSOR_MAX_DIMS:
+        return False
+    count = float(DTYPE_SIZES[kind])
+    for d in range(dims):
+        count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
+    return count < TOO_MANY_BYTES
 
 
 @kernel
@@ -417,12 +465,15 @@ def alloc_buffer(mem, words):
     `words` is the tensor to be: shape and dtype, no address.
 
     Effects  a slot (COMPLETED, its self-reference already released), its slab, a TensorMap entry
-    Returns  the slot; or RUN_FAILED, WOULD_BLOCK, TOO_LARGE with nothing changed. The slab's address
-             stands in the slot's first tensor; zero bytes claim a slot without slab and key (D12)
-    Rule     ORCH-ALLOC-1 to -6
+    Returns  the slot; or RUN_FAILED, WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor,
+             with nothing changed. The slab's address stands in the slot's first tensor; zero bytes
+             claim a slot without slab and key (D12)
+    Rule     ORCH-ALLOC-1 to -6; ORCH-SUBMIT-8
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
+    if len(words) < TENSOR_WORDS or not has_bytes(words, 0):
+        return L.ILLEGAL
     if not has_room(mem, 1):
         return L.WOULD_BLOCK
     nbytes = align(nbytes_of(words, 0))

@@ -259,6 +259,87 @@ def check_request(request):
         assert (kind.asked, list(callables.slots)) == ([len], [DIGEST])
 
 
+# ---------------------------------------------------------------- what goes into submit
+@st.composite
+def submits(draw):
+    """Draw counts, members and bytes for the engine's submit; most of them fit each other."""
+    members = draw(st.integers(0, 3))
+    shares = [(draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in range(members or 1)]
+    tensors_count, scalars = (sum(column) for column in zip(*shares, strict=True))
+    parts = []
+    for _ in range(tensors_count):
+        wire = bytearray(draw(tensors()))
+        wire[:8] = draw(st.sampled_from((0, 4096, 8192, (1 << 64) - 8))).to_bytes(8, "little")
+        wire[34] = draw(st.integers(0, 5))
+        parts.append(bytes(wire))
+    parts.append(bytes(8 * scalars))
+    if members:
+        parts += [struct.pack("<iiQ", *share, draw(st.integers(0, 2))) for share in shares]
+    wire = draw(edited(st.just(b"".join(parts)), 2))
+    counts = tensors_count | scalars << 32
+    if draw(st.integers(0, 3)) == 0:
+        counts = signed(draw(words))
+    if draw(st.integers(0, 7)) == 0:
+        members = signed(draw(words))
+    return counts, members, wire
+
+
+def signed(word):
+    """Return 64 bits as the signed number that they are."""
+    return word - (word >> 63 << 64)
+
+
+def is_what_was_announced(mem, counts, members, wire):
+    """Say in Python whether bytes are the arguments that counts and members announce."""
+    tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
+    table = 40 * tensors + 8 * scalars
+    if scalars < 0 or members < 0 or table + 16 * members > len(wire) // 8 * 8:
+        return False
+    shares = [struct.unpack_from("<IiQ", wire, table + 16 * i) for i in range(members)]
+    if members and (sum(s[0] for s in shares), sum(s[1] for s in shares)) != (tensors, scalars):
+        return False
+    if any(share[1] < 0 or share[2] > mem[L.WORKERS] for share in shares):
+        return False
+    for i in range(tensors):
+        one = wire[40 * i : 40 * i + 40]
+        if one[34] == L.OUTPUT and not any(one[:8]) and not is_tensor(one):
+            return False
+    return True
+
+
+def is_tensor(wire):
+    """Say whether 40 bytes are a tensor, whatever stands beside its element type."""
+    return attempt(lambda: ContinuousTensor._from_wire(wire[:33] + bytes(7)), ValueError) is not REFUSED
+
+
+def check_submit(request):
+    counts, members, wire = request
+    engine = shared_engine()
+    mem, kernels = engine.mem, engine.kernels
+    if mem[L.SCOPE_DEPTH] == 0:
+        assert kernels.begin_run(mem) == L.OK
+    before = mem.copy()
+    word = L.SUB << L.WORD_KIND
+    refusals = (L.ILLEGAL, L.TOO_MANY_ARGS, L.TOO_LARGE, L.WOULD_BLOCK)
+    fits = is_what_was_announced(mem, counts, members, wire)
+    codes = [kernels.submit_group_and_pass(mem, word, counts, members, wire)]
+    if members == 0:
+        mem[:] = before
+        codes.append(kernels.submit_and_pass(mem, word, counts, wire))
+        assert codes[0] == codes[1]
+    assert codes[-1] >= 0 or codes[-1] in refusals
+    if codes[-1] < 0:
+        assert np.array_equal(mem, before)
+    if codes[-1] != L.TOO_MANY_ARGS:  # which is said first
+        assert fits == (codes[-1] != L.ILLEGAL)
+    mem[:] = before
+    code = kernels.alloc_buffer(mem, wire)
+    fits = len(wire) >= 40 and is_tensor(wire[:40])
+    assert fits == (code != L.ILLEGAL)
+    assert code >= 0 or (code in refusals and np.array_equal(mem, before))
+    mem[:] = before
+
+
 # ---------------------------------------------------------------- errors on their way up
 class Spoken(Exception):
     """Says what it was made to say."""
@@ -509,6 +590,7 @@ TARGETS = {
     "tensor": Target(edited_in_place(tensors()), check_tensor),
     "mailbox": Target(damaged_mailboxes(), check_mailbox),
     "request": Target(requests(), check_request),
+    "submit": Target(submits(), check_submit),
     "error words": Target(st.tuples(texts, st.booleans()), check_error_words),
     "error bytes": Target(st.tuples(st.binary(), st.binary()), check_error_bytes),
     "envelope": Target(edited(st.just(PAYLOAD)), check_envelope),

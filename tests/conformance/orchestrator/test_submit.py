@@ -1,5 +1,7 @@
 """ORCH-SUBMIT: the seven steps of a submit."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -150,3 +152,50 @@ def test_the_engines_submit_returns_the_claimed_slot(driver):
     assert driver.state(first) == driver.state(second) == PENDING
     assert driver.lookup(4096) == first
     assert driver.lookup(driver.address(second)) == second
+
+
+TENSOR = auto(100).wire()
+TWO = struct.pack("<QQ", 1 | 1 << 32, 1)
+"""A member with one tensor and one scalar, for worker 0."""
+GROUP = TENSOR * 2 + bytes(16) + TWO * 2
+BYTES = {
+    "a scalar less": (2 << 32, 0, bytes(8)),
+    "part of a scalar": (1 << 32, 0, bytes(7)),
+    "a tensor less": (2, 0, TENSOR),
+    "no tensor": (1, 0, b""),
+    "scalars below none": (5 | -25 << 32, 0, TENSOR),
+    "many tensors, paid for with scalars": (0xFFFFFFFF | -(1 << 31) << 32, 0, TENSOR),
+    "members that are not there": (2 | 2 << 32, 2, GROUP[:-8]),
+    "members below none": (2 | 2 << 32, -1, GROUP),
+    "more members than words": (2 | 2 << 32, 1 << 62, GROUP),
+    "members with less than all": (3 | 2 << 32, 2, TENSOR + GROUP),
+    "members with more than all": (2 | 1 << 32, 2, TENSOR * 2 + bytes(8) + TWO * 2),
+    "a member for a worker that is none": (2 | 2 << 32, 2, GROUP[:-8] + struct.pack("<Q", 3)),
+    "a member for a worker below none": (2 | 2 << 32, 2, GROUP[:-8] + b"\xff" * 8),
+    "an element type that is none": (1, 0, TENSOR[:32] + b"\x0c" + TENSOR[33:]),
+    "six dimensions": (1, 0, TENSOR[:28] + b"\6" + TENSOR[29:]),
+    "dimensions below none": (1, 0, TENSOR[:28] + b"\xff" * 4 + TENSOR[32:]),
+    "more bytes than there can be": (1, 0, TENSOR[:8] + b"\xff" * 20 + b"\5" + TENSOR[29:]),
+}
+
+
+@pytest.mark.spec("ORCH-SUBMIT-8")
+@pytest.mark.parametrize("what", BYTES)
+def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(driver, what):
+    counts, members, wire = BYTES[what]
+    before = driver.words()
+    if members:
+        code = driver.k.submit_group_and_pass(driver.mem, L.SUB << L.WORD_KIND, counts, members, wire)
+    else:
+        code = driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, counts, wire)
+    assert code == L.ILLEGAL
+    if what.startswith(("an element", "six", "dimensions", "more bytes", "no tensor")):
+        assert driver.k.alloc_buffer(driver.mem, wire) == L.ILLEGAL
+    assert driver.changed_since(before) == []
+
+
+@pytest.mark.spec("ORCH-SUBMIT-8")
+def test_bytes_that_are_what_was_announced_are_taken(driver):
+    word = L.SUB << L.WORD_KIND
+    assert driver.k.submit_and_pass(driver.mem, word, 1 | 1 << 32, TENSOR + bytes(8)) >= 0
+    assert driver.k.submit_group_and_pass(driver.mem, word, 2 | 2 << 32, 2, GROUP) >= 0
