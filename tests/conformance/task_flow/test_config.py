@@ -1,5 +1,6 @@
 """FLOW-CONFIG: execution knobs."""
 
+import os
 import struct
 
 import numpy as np
@@ -58,6 +59,38 @@ def test_values_out_of_range_and_unknown_fields_are_refused():
         CallConfig(output_prefix="x" * 1024).validate()
     with pytest.raises(TypeError, match="block_dims"):
         CallConfig(block_dims=3)
+    for prefix in ("a\0b", "\0", "\ud800", b"bytes", None):
+        with pytest.raises(ValueError, match="output_prefix is"):
+            CallConfig(output_prefix=prefix).to_bytes()
+
+
+RAW = struct.pack("<7i1024s", 1, 3, 0, 0, 0, 0, 0, b"out")
+NO_CONFIG = {
+    "nothing": (b"", "1052 bytes"),
+    "a byte less": (RAW[:-1], "1052 bytes"),
+    "a byte more": (RAW + b"\0", "1052 bytes"),
+    "below 0": (struct.pack("<i", -1) + RAW[4:], "block_dim is -1"),
+    "level 5": (RAW[:8] + b"\5" + RAW[9:], "enable_l2_swimlane is 5"),
+    "bytes after the NUL": (RAW[:-1] + b"x", "first NUL"),
+    "no NUL": (RAW[:28] + b"x" * 1024, "1023"),
+    "a diagnostic that goes nowhere": (RAW[:16] + b"\1" + bytes(1035), "output_prefix"),
+}
+
+
+@pytest.mark.spec("FLOW-CONFIG-6")
+@pytest.mark.parametrize("what", NO_CONFIG)
+def test_bytes_that_no_configuration_has_are_refused(what):
+    raw, words = NO_CONFIG[what]
+    with pytest.raises(ValueError, match=words) as error:
+        CallConfig.from_bytes(raw)
+    assert type(error.value) is ValueError
+
+
+@pytest.mark.spec("FLOW-CONFIG-6")
+def test_a_path_that_is_no_utf_8_comes_back_as_it_was():
+    config = CallConfig(output_prefix=os.fsdecode(b"/tmp/\xff"))
+    assert CallConfig.from_bytes(config.to_bytes()).output_prefix == config.output_prefix
+    assert config.to_bytes()[28:].rstrip(b"\0") == b"/tmp/\xff"
     with pytest.raises(AttributeError):
         CallConfig().other = 1
 

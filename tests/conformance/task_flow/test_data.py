@@ -112,6 +112,15 @@ def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
         ContinuousTensor.make(data, shapes, dtype)
 
 
+@pytest.mark.spec("FLOW-DATA-4")
+@pytest.mark.parametrize(("at", "value"), [(28, 6), (31, 1), (33, 2), (33, 255), (32, 12)])
+def test_bytes_that_are_no_tensor_are_refused(at, value):
+    wire = bytearray(ContinuousTensor.make(4096, (2, 3), DataType.INT8)._wire)
+    wire[at] = value
+    with pytest.raises(ValueError, match="no tensor|DataType"):
+        ContinuousTensor._from_wire(bytes(wire))
+
+
 @pytest.mark.spec("FLOW-DATA-5")
 def test_a_tensor_cannot_be_changed():
     tensor = ContinuousTensor.make(4096, (2,), DataType.INT8)
@@ -138,6 +147,8 @@ def test_a_tensor_without_memory_of_the_host_has_no_view():
         ContinuousTensor.make(0, (3,), DataType.INT8).numpy()
     with pytest.raises(ValueError, match="next-level"):
         ContinuousTensor.make(4096, (3,), DataType.INT8, True).numpy()
+    with pytest.raises(ValueError, match="no machine has memory"):
+        ContinuousTensor.make((1 << 64) - 8, (3,), DataType.INT8).numpy()
     assert ContinuousTensor.make(0, (0, 3), DataType.INT8).numpy().shape == (0, 3)
 
 

@@ -18,6 +18,7 @@ from simpler_ref.callable_identity import (
     build_chip_callable_descriptor,
     build_python_import_descriptor,
     build_python_serialized_descriptor,
+    build_signature_schema,
     compute_callable_hashid,
     hashid_to_digest,
     validate_hashid,
@@ -73,6 +74,22 @@ def test_the_descriptor_of_a_chip_callable(directions):
     target = chip(directions=directions)
     found = build_chip_callable_descriptor(target=target, platform="sim", runtime="r")
     assert found == expected_chip(target, platform.machine(), "sim", "r")
+
+
+@pytest.mark.spec("FLOW-ID-1")
+@pytest.mark.parametrize("direction", [-1, 4, 1 << 32])
+def test_a_direction_that_is_none_is_not_described(direction):
+    with pytest.raises(CallableError, match=f"argument 1 has direction {direction}"):
+        build_signature_schema([D.IN, direction])
+
+
+@pytest.mark.spec("FLOW-ID-1")
+def test_a_path_that_is_no_utf_8_is_described_by_its_bytes():
+    target = chip(directions=())
+    found = build_chip_callable_descriptor(target=target, platform="sim", runtime="/r\udcff")
+    assert text(b"/r\xff") in found
+    with pytest.raises(CallableError, match="no text that UTF-8 has"):
+        build_chip_callable_descriptor(target=target, platform="\ud800", runtime="r")
 
 
 @pytest.mark.spec("FLOW-ID-1", "FLOW-ID-2")

@@ -114,6 +114,23 @@ def test_a_size_other_than_announced_is_refused_and_the_right_one_is_not():
     assert pickle.loads(good)
 
 
+@pytest.mark.spec("FLOW-PAYLOAD-2")
+@pytest.mark.parametrize("size", [0, 9, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize(
+    "name", ["", "/", "/dev/zero", "/proc/self/fd/9999", "object:", "object:7", "object:x", "\udcff"]
+)
+def test_a_name_under_which_nothing_is_staged_is_refused_and_nothing_is_read(name, size):
+    with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
+        read_payload(name, size, L.CTRL_PY_REGISTER, bytes(32))
+
+
+@pytest.mark.spec("FLOW-PAYLOAD-2")
+def test_nobody_waits_for_a_pipe_that_stands_in_place_of_a_payload(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CallableError, match="9 bytes were announced"):
+        read_payload(str(tmp_path / "pipe"), 9, L.CTRL_PY_REGISTER, bytes(32))
+
+
 @pytest.mark.spec("FLOW-PAYLOAD-3")
 def test_staged_bytes_have_no_name_in_any_file_system_and_are_gone_afterwards():
     before = segments()
