@@ -1,7 +1,7 @@
 """The C parts of the package, built so that they report every use of memory that is not theirs.
 
 AddressSanitizer and UndefinedBehaviorSanitizer are parts of the compiler. What they have built runs in a
-process of its own, under a Python that is not built so: their library has to be there before anything else.
+process of its own, under a Python that is not built so: their library has to be loaded before all else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .mutation.mutants import copy_sources
 from .spec_rules import ROOT
@@ -135,19 +135,25 @@ class Sanitized:
         self.copy = copy_sources(folder)
         build(self.copy)
 
+    def start(self, module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a module of the copy as a program."""
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=self.copy,
+            env=self._environment | {"PYTHONPATH": str(self.copy)},
+            stdin=subprocess.DEVNULL,
+            **options,
+        )
+
     def run(self, *tests: str) -> tuple[int, str]:
         """Run tests in the copy; return pytest's exit status and what was printed."""
-        options = ["-q", "-s", "--no-header", "-p", "no:xdist", "-p", "no:randomly"]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", *options, *tests],
-                cwd=self.copy,
-                env=self._environment | {"PYTHONPATH": str(self.copy)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=DEADLINE_S,
-            )
-        except subprocess.TimeoutExpired as late:
-            return -1, f"no end after {DEADLINE_S} s:\n{(late.stdout or b'').decode(errors='replace')}"
-        return done.returncode, done.stdout.decode(errors="replace")
+        options = ["-q", "-s", "--no-header", "-p", "no:xdist"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with self.start("pytest", *options, *tests, **pipes) as process:
+            try:
+                output, _ = process.communicate(timeout=DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+                output += b"\nno end after %d s" % DEADLINE_S
+        return process.returncode, output.decode(errors="replace")

@@ -293,7 +293,7 @@ def are_there(mem, words, counts, members):
         if shared < 0 or tensors < 0 or scalars < 0 or worker < 0 or worker > mem[L.WORKERS]:
             return False
         member += L.MEMBER_WORDS
-    return members == 0 or tensors == 0 and scalars == 0
+    return members == 0 or (tensors == 0 and scalars == 0)
 
 
 @kernel

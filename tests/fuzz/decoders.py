@@ -86,7 +86,9 @@ def check_config_fields(fields):
 
 config_fields = st.fixed_dictionaries(
     {},
-    optional={name: st.one_of(numbers, st.floats(), texts, st.none()) for name in CallConfig._FIELDS}
+    optional={
+        name: st.one_of(numbers, st.floats(), texts, st.none()) for name in CallConfig._FIELDS
+    }
     | {"output_prefix": st.one_of(texts, texts, st.binary(max_size=4), st.none())},
 )
 
@@ -219,7 +221,9 @@ def close_engine():
 def requests(draw):
     """Draw a staged payload and a control request, one of them perhaps damaged."""
     payload = draw(st.one_of(st.just(PAYLOAD), edited(st.just(PAYLOAD), 2)))
-    command = draw(st.sampled_from((L.CTRL_PY_REGISTER, L.CTRL_REGISTER)) | st.integers(0, 12) | words)
+    command = draw(
+        st.sampled_from((L.CTRL_PY_REGISTER, L.CTRL_REGISTER)) | st.integers(0, 12) | words
+    )
     size = draw(st.one_of(st.just(len(payload)), words))
     name = draw(
         st.one_of(
@@ -309,7 +313,10 @@ def is_what_was_announced(mem, counts, members, wire):
 
 def is_tensor(wire):
     """Say whether 40 bytes are a tensor, whatever stands beside its element type."""
-    return attempt(lambda: ContinuousTensor._from_wire(wire[:33] + bytes(7)), ValueError) is not REFUSED
+    return (
+        attempt(lambda: ContinuousTensor._from_wire(wire[:33] + bytes(7)), ValueError)
+        is not REFUSED
+    )
 
 
 def check_submit(request):

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from . import chips, decoders
 from .decoders import Target
+
+
+def targets() -> dict[str, Target]:
+    """Return every target by its name."""
+    return decoders.TARGETS | chips.CHIP_TARGETS
+
+
+def close_all() -> None:
+    """Give back what targets share among their inputs."""
+    decoders.close_engine()
+    chips.close()
 
 
 def run(target: Target, examples: int, number: int) -> None:

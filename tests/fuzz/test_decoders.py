@@ -1,4 +1,4 @@
-"""Whatever the bytes: the decoders in Python make something of them that encodes to them, or refuse them."""
+"""Whatever the bytes: decoders in Python make something of them that encodes to them, or refuse them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import pytest
 
 from . import decoders
+from .__main__ import fuzz, main
 from .decoders import TARGETS
 from .runs import run
 
@@ -25,6 +26,25 @@ def _engine():
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_become_something_that_encodes_to_them_or_are_refused(name):
     drawn = random.SystemRandom().randrange(1 << 32)
-    print(f"with other inputs each time; these again: python -m tests.fuzz 10 {drawn} {name!r}")
+    print(f"with other inputs each time; these again: python -m tests.fuzz 0 {drawn} {name!r}")
     for number in (FIXED, drawn):
         run(TARGETS[name], EXAMPLES, number)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_nothing_is_found_in_minutes():
+    assert fuzz(120, random.SystemRandom().randrange(1 << 32), list(TARGETS)) == 0
+
+
+def test_the_command_line_says_what_it_did_and_how_to_do_it_again(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["tests.fuzz", "0", "7", "hashid"])
+    assert main() == 0
+    assert "1 targets, 1 rounds of 300 inputs from seed 7: nothing found" in capsys.readouterr().out
+
+    def fail(_):
+        raise AssertionError("it did")
+
+    monkeypatch.setitem(TARGETS, "hashid", TARGETS["hashid"]._replace(check=fail))
+    assert main() == 1
+    assert "found by: python -m tests.fuzz 0 7 'hashid'" in capsys.readouterr().out

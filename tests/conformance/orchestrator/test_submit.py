@@ -185,7 +185,9 @@ def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(dr
     counts, members, wire = BYTES[what]
     before = driver.words()
     if members:
-        code = driver.k.submit_group_and_pass(driver.mem, L.SUB << L.WORD_KIND, counts, members, wire)
+        code = driver.k.submit_group_and_pass(
+            driver.mem, L.SUB << L.WORD_KIND, counts, members, wire
+        )
     else:
         code = driver.k.submit_and_pass(driver.mem, L.SUB << L.WORD_KIND, counts, wire)
     assert code == L.ILLEGAL

@@ -117,7 +117,7 @@ def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
 def test_bytes_that_are_no_tensor_are_refused(at, value):
     wire = bytearray(ContinuousTensor.make(4096, (2, 3), DataType.INT8)._wire)
     wire[at] = value
-    with pytest.raises(ValueError, match="no tensor|DataType"):
+    with pytest.raises(ValueError, match=r"no tensor|DataType"):
         ContinuousTensor._from_wire(bytes(wire))
 
 

@@ -117,7 +117,8 @@ def test_a_size_other_than_announced_is_refused_and_the_right_one_is_not():
 @pytest.mark.spec("FLOW-PAYLOAD-2")
 @pytest.mark.parametrize("size", [0, 9, 1 << 40, (1 << 64) - 1])
 @pytest.mark.parametrize(
-    "name", ["", "/", "/dev/zero", "/proc/self/fd/9999", "object:", "object:7", "object:x", "\udcff"]
+    "name",
+    ["", "/", "/dev/zero", "/proc/self/fd/9999", "object:", "object:7", "object:x", "\udcff"],
 )
 def test_a_name_under_which_nothing_is_staged_is_refused_and_nothing_is_read(name, size):
     with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
