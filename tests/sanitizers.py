@@ -61,8 +61,8 @@ def read_recipe() -> Recipe:
     return Recipe(found["HERE"], found["SOURCES"], found["FLAGS"], links)
 
 
-def build(copy: Path) -> None:
-    """Compile the C parts of a copy of the package, in place.
+def build(copy: Path, *only: str) -> None:
+    """Compile the C parts of a copy of the package, or only some of them, in place.
 
     Raises
     ------
@@ -71,7 +71,8 @@ def build(copy: Path) -> None:
     """
     recipe = read_recipe()
     folder = copy / recipe.folder
-    for name, sources in recipe.sources.items():
+    for name in only or recipe.sources:
+        sources = recipe.sources[name]
         files = [f"{folder}/src/{source}.c" for source in sources]
         target = [f"-I{folder}/include", *files, "-o", f"{folder}/{name}.so"]
         _compile([*recipe.flags, *MORE_FLAGS, *target, *recipe.link_flags])

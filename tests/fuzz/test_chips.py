@@ -10,7 +10,7 @@ from . import chips
 from .chips import CHIP_TARGETS
 from .runs import run
 
-EXAMPLES = 60
+EXAMPLES = 40
 FIXED = 1
 
 

@@ -37,9 +37,9 @@ def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized):
 
 def test_a_length_that_is_believed_is_reported(sanitized):
     with mutants.put_in(UNCHECKED, sanitized.copy):
-        build(sanitized.copy)
+        build(sanitized.copy, "_runtime")
         status, output = sanitized.run("tests/fuzz/test_chips.py", "-k", "prepared")
-    build(sanitized.copy)
+    build(sanitized.copy, "_runtime")
     assert status != 0
     assert "AddressSanitizer" in output, output[-20_000:]
 
