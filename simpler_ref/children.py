@@ -684,6 +684,11 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     trace[8 : 8 + len(raw)] = raw
 
 
+def trace_size(word: int) -> int:
+    """Return the bytes of a traceback by the word before it: none if that says more than there can be."""
+    return word if 0 <= word <= L.TRACE_CAPACITY else 0
+
+
 def read_error(message: bytes, trace: bytes) -> tuple[str, str]:
     """Return what `write_error` wrote: the text, and the traceback."""
     text = message.split(b"\0", 1)[0].decode(errors="replace")

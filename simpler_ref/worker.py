@@ -25,6 +25,7 @@ from .children import (
     SubWorker,
     WorkerKind,
     read_error,
+    trace_size,
 )
 from .engine import PARK_NS, Engine
 from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
@@ -1119,7 +1120,7 @@ class Worker:
                 **details,
             )
         raw = octets[8 * L.ERROR_MSG : 8 * (L.ERROR_MSG + L.ERROR_MSG_WORDS)].tobytes()
-        size = min(max(int(mem[L.ERROR_TRACE]), 0), L.TRACE_CAPACITY)
+        size = trace_size(int(mem[L.ERROR_TRACE]))
         message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
         return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 

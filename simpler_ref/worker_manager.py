@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .callable_identity import TargetNamespace
-from .children import Desk, WorkerKind, read_error, serve_mailbox
+from .children import Desk, WorkerKind, read_error, serve_mailbox, trace_size
 from .engine import PARK_NS, Engine
 from .errors import (
     ControlError,
@@ -166,7 +166,7 @@ class WorkerManager:
     def _error_bytes(desk: Desk) -> tuple[bytes, bytes]:
         frame = desk.awaited
         box, trace = desk.box(frame), desk.trace(frame)
-        size = int.from_bytes(trace[:8], "little")
+        size = trace_size(int.from_bytes(trace[:8], "little"))
         return bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE]), bytes(trace[8 : 8 + size])
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:

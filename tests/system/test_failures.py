@@ -22,6 +22,7 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
     WorkerStartError,
+    children,
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -556,3 +557,22 @@ def test_a_full_task_window_times_out_and_leaves_the_worker_usable():
 
         w.run(in_scopes)
         assert marks[2] > 0
+
+
+@pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1, L.TRACE_CAPACITY + 1])
+def test_the_length_of_a_traceback_is_not_believed_when_it_cannot_be(monkeypatch, size):
+    write = children.write_error
+
+    def write_and_damage(box, trace, exception):
+        write(box, trace, exception)
+        trace[:8] = size.to_bytes(8, "little")
+
+    monkeypatch.setattr(children, "write_error", write_and_damage)
+    with Worker(level=3, num_sub_workers=1) as w:
+        marks = w.share(np.zeros(4, np.int64))
+        broken = w.register(lambda args: {}["no such key"])
+        ok = w.register(mark)
+        with pytest.raises(TaskError, match=r"KeyError: 'no such key'$") as error:
+            w.run(lambda orch, *_: orch.submit_sub(broken))
+        assert error.value.remote_traceback == ""
+        assert_works(w, ok, marks)
