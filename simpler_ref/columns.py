@@ -188,7 +188,7 @@ def _listed(name: str, columns: Any) -> Sequence[Any]:
 
 
 def _whole(name: str, value: Any) -> int:
-    if not hasattr(value, "__index__") or operator.index(value) < 0:
+    if not hasattr(value, "__index__") or not 0 <= operator.index(value) < 1 << 63:
         raise ValueError(f"{name}={value!r} is not a number of tasks")
     return operator.index(value)
 
@@ -343,4 +343,6 @@ def _worker_column(workers: Any, agreed: _Agreed) -> Any:
     chosen = np.asarray(workers)
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
         raise ValueError("workers must be a number, or one for each task")
+    if chosen.dtype == np.uint64 and (chosen >> 63).any():
+        raise ValueError(f"workers names {chosen.max()}, which is no worker")
     return chosen.astype(np.int64)

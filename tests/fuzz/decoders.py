@@ -546,7 +546,7 @@ batches = st.fixed_dictionaries(
     optional={
         "scalars": st.one_of(st.lists(columns, max_size=3), columns),
         "count": st.one_of(anything, st.integers(0, 4)),
-        "workers": columns,
+        "workers": st.one_of(columns, st.lists(numbers, max_size=3)),
     },
 ).flatmap(
     lambda parts: st.builds(
@@ -568,8 +568,8 @@ def check_batch(parts):
     if batch is REFUSED:
         return
     assert batch.size >= 0
-    if isinstance(parts.get("workers"), np.ndarray):
-        assert batch.workers.tolist() == parts["workers"].tolist()
+    if isinstance(parts.get("workers"), (list, np.ndarray)):
+        assert batch.workers.tolist() == list(parts["workers"])
     if isinstance(parts.get("count"), int):
         assert batch.size == parts["count"]
     program, places = batch.program(0)

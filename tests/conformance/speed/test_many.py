@@ -315,6 +315,10 @@ WRONG = {
         r"scalars\[0\] has shape \(3, 2\)",
     ),
     "a scalar that does not fit": (lambda b: {"scalars": [[1, 1 << 64]]}, r"does not fit 64 bits"),
+    "more tasks than can be counted": (
+        lambda b: {"count": 1 << 63},
+        r"count=9223372036854775808 is not a number of tasks",
+    ),
     "more than a mailbox holds": (
         lambda b: {"scalars": np.zeros((2, 1900))},
         r"the arguments take 15208 bytes",
@@ -353,6 +357,7 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
         ([0, 1, 7], "worker 7 is unknown"),
         ([0, 1], r"workers has an entry for each of 2 tasks"),
         ([0.5, 1, 2], "workers must be"),
+        (np.array([0, 1, (1 << 64) - 1], np.uint64), "18446744073709551615, which is no worker"),
     ]:
         with pytest.raises(ValueError, match=message):
             next_level.orch.submit_next_level_many(
