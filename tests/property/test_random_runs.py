@@ -121,10 +121,7 @@ class Program:
             plans.append((m, read, written))
         after = []
         made = [self.member(read, written, after) for _, read, written in plans]
-        if members:
-            self.orch.submit_sub_group(self.handle, [args for args, *_ in made])
-        else:
-            self.orch.submit_sub(self.handle, made[0][0])
+        self.hand_over([args for args, *_ in made], members)
         token = made[0][0].tensor(made[0][1])
         for b, _, writes_key in after:
             if writes_key:
@@ -134,6 +131,12 @@ class Program:
                 b.readers.append(token)
         for _, _, read, written, number in made:
             mix_lists(self.values, read, written, number)
+
+    def hand_over(self, made, members):
+        if members:
+            self.orch.submit_sub_group(self.handle, made)
+        else:
+            self.orch.submit_sub(self.handle, made[0])
 
     def member(self, read, written, after):
         """Return what one worker gets: arguments, place of its token, what it reads and writes."""

@@ -1,0 +1,160 @@
+"""``python -m tests.preemption.program SEED SECONDS``: random runs until the time is up, then close.
+
+On stdout it says which threads and processes it has, again when they change; the harness gets in their
+way (`rounds.py`). A line on stdin makes it say what state its engine is in, also if it hangs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import simpler_ref.orchestrator
+import simpler_ref.worker
+import simpler_ref.worker_manager
+from simpler_ref import Worker
+from simpler_ref.jit import layout as L
+
+from .acts import Caller, Stage, Wrong
+from .shapes import MAIN, MONITOR, SCHEDULER, SERVER, WORKER, Shape, shape_of
+
+NEVER_NS = 1 << 60
+_PR_SET_PTRACER = 0x59616D61
+_ANYBODY = ctypes.c_ulong(-1)
+
+
+def allow_tracing() -> None:
+    """Let the harness trace this process where the system allows that to parents only (Yama, level 1)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
+
+
+def sleep_for_ever() -> None:
+    """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
+    for module in (simpler_ref.orchestrator, simpler_ref.worker, simpler_ref.worker_manager):
+        module.PARK_NS = NEVER_NS  # type: ignore[attr-defined]
+
+
+def make_worker(shape: Shape) -> Worker:
+    worker = Worker(
+        4 if shape.next_level else 3,
+        num_sub_workers=shape.subs,
+        mailbox_depth=shape.depth,
+        task_window=shape.window,
+        ring_depth=shape.rings,
+        heap_ring_size=shape.heap,
+        child_mode=shape.mode,
+        spin_us=shape.spin_us,
+        alloc_timeout_s=1e6,
+        start_timeout_s=1e6,
+        py_control_timeout_s=1e6,
+    )
+    for _ in range(shape.next_level):
+        worker.add_next_level(Caller())
+    return worker
+
+
+# ---------------------------------------------------------------- what the harness is told
+def say(word: str, what: object) -> None:
+    os.write(1, f"{word} {json.dumps(what)}\n".encode())
+
+
+def parties(worker: Worker) -> dict[str, list[int]]:
+    """Return the threads of each party, as the system numbers them."""
+    found: dict[str, list[int]] = {MAIN: [os.getpid()], WORKER: worker.worker_pids()}
+    for thread in threading.enumerate():
+        who = thread.name.removeprefix("simpler-")
+        if "worker" in who:
+            who = WORKER
+        if who in (SCHEDULER, MONITOR, WORKER) and thread.native_id is not None:
+            found.setdefault(who, []).append(thread.native_id)
+    for pid in worker.worker_pids():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:  # it has ended
+            continue
+        found[SERVER] = [int(stat.rpartition(")")[2].split()[1])]
+    return found
+
+
+def listen(worker: Worker) -> None:
+    """Answer the harness; end when it has ended."""
+    while os.read(0, 4096):
+        os.write(2, describe(worker).encode())
+        faulthandler.dump_traceback()
+    os._exit(99)
+
+
+def describe(worker: Worker) -> str:
+    """Return the words that say why a run does not go on."""
+    runtime = worker._runtime
+    if runtime is None:
+        return "the Worker is closed\n"
+    mem = runtime.engine.mem
+    names = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED COMPLETED_COUNT
+        FAILED_COUNT RUN_ERROR CANCEL CONSUMED_HEAD DEATHS DEATHS_SEEN PASS_LOCK PARK_ORCH PARK_SCHED
+        ORCH_PASSES ORCH_CORE WATCHING STOPPING READY_ORDER AHEAD_AFTER BACK_COUNT"""
+    lines = [", ".join(f"{name} {mem[getattr(L, name)]}" for name in names.split())]
+    pairs = "READY_HEAD READY_TAIL PINNED HELD_SINCE STUCK_SINCE QUICK AHEAD_HEAD AHEAD_TAIL"
+    for name in pairs.split():
+        at = getattr(L, name)
+        lines.append(f"{name} {mem[at : at + 2].tolist()}")
+    for number in range(int(mem[L.WORKERS])):
+        w = int(mem[L.A_WORKERS]) + number * int(mem[L.WORKER_STRIDE])
+        words = "W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED W_UNTOLD"
+        said = ", ".join(f"{name} {mem[w + getattr(L, name)]}" for name in words.split())
+        blocks = [w + frame * L.WORKER_WORDS for frame in range(int(mem[L.DEPTH]))]
+        boxes = [int(mem[at + L.W_MAILBOX + L.MAIL_STATE]) for at in blocks]
+        waits = [[int(mem[at + word]) for word in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks]
+        lines.append(f"worker {number}: {said}, mailboxes {boxes}, waits, skip and ended {waits}")
+    slots = int(mem[L.A_SLOTS])
+    for slot in range(slots, slots + int(mem[L.SLOTS_USED]) * L.SLOT_WORDS, L.SLOT_WORDS):
+        if 0 < mem[slot + L.S_STATE] and len(lines) < 300:
+            lines.append(f"slot {slot}: {mem[slot : slot + L.S_INLINE].tolist()}")
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- the program
+def main(seed: int, seconds: float) -> int:
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    allow_tracing()
+    os.register_at_fork(after_in_child=allow_tracing)
+    sleep_for_ever()
+    shape = shape_of(seed)
+    rng = random.Random(seed)
+    with make_worker(shape) as worker:
+        stage = Stage(worker, shape)
+        stage.prepare()
+        worker._live().engine.mem[L.PARK_NS] = NEVER_NS
+        threading.Thread(target=listen, args=[worker], daemon=True).start()
+        known = parties(worker)
+        say("parties", known)
+        until = time.monotonic() + seconds
+        acts = 0
+        while time.monotonic() < until:
+            if shape.kills and parties(worker) != known:
+                known = parties(worker)
+                say("parties", known)
+            act = rng.choice(shape.acts)
+            try:
+                stage.play(act, rng)
+            except Wrong as wrong:
+                say("wrong", f"act {acts}: {wrong}")
+                os.write(2, describe(worker).encode())
+                return 1
+            acts += 1
+        say("closing", acts)
+    say("done", {"acts": acts, "tasks": stage.tasks, "lost": stage.lost})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))
