@@ -31,7 +31,7 @@ ARRAYS = 5
 CELLS = 1 << 15
 ROWS = 6
 WIDE = 40
-"""A task has fewer tensors than this: with small ones beside it, slots and bodies are used again as others."""
+"""A task has fewer tensors than this. Beside small ones, slots and bodies soon become other ones."""
 
 
 class Wrong(AssertionError):
@@ -139,7 +139,9 @@ class Graph(Program):
         rng, orch, next_level = self.rng, self.orch, self.stage.shape.next_level
         self.hold(1, len(made))
         if members and members <= next_level and rng.random() < 0.5:
-            places = [p if rng.random() < 0.5 else -1 for p in rng.sample(range(next_level), members)]
+            places = [
+                p if rng.random() < 0.5 else -1 for p in rng.sample(range(next_level), members)
+            ]
             orch.submit_next_level_group(self.handle, made, workers=places)
         elif members:
             orch.submit_sub_group(self.handle, made)
@@ -280,11 +282,14 @@ class Stage:
             orch.submit_sub_many(self.link, [Rows(self.rows, index)], [T.INOUT], [numbers])
 
         self.run(orch_fn)
+        self.compare_rows(rows)
+
+    def compare_rows(self, rows):
         if self.rows.tolist() != rows:
             raise Wrong(f"bulk: the rows are {self.rows.tolist()}, not {rows}")
 
     def count_on(self, orch, used, rng):
-        """Submit short scopes of small groups and wide tasks, each of which counts in cells of its own."""
+        """Submit short scopes of groups and wide tasks, each of which counts in a cell of its own."""
 
         def cell():
             used.append(len(used))
@@ -330,7 +335,9 @@ class Stage:
     def register(self, rng):
         """Have all workers learn a function between two runs, use it, and forget it."""
 
-        def another(args, number=rng.getrandbits(60)):
+        number = rng.getrandbits(60)
+
+        def another(args):
             args.tensor(0).numpy()[args.scalar(0)] += number
 
         handle = self.worker.register(another)
@@ -345,4 +352,4 @@ class Stage:
 
         self.run(orch_fn)
         self.worker.unregister(handle)
-        self.compare_cells(range(cells), another.__defaults__[0], "register")
+        self.compare_cells(range(cells), number, "register")

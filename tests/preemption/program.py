@@ -27,6 +27,12 @@ from .acts import Caller, Stage, Wrong
 from .shapes import MAIN, MONITOR, SCHEDULER, SERVER, WORKER, Shape, shape_of
 
 NEVER_NS = 1 << 60
+OF_THE_ENGINE = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED
+    COMPLETED_COUNT FAILED_COUNT RUN_ERROR CANCEL CONSUMED_HEAD DEATHS DEATHS_SEEN PASS_LOCK PARK_ORCH
+    PARK_SCHED ORCH_PASSES ORCH_CORE WATCHING STOPPING READY_ORDER AHEAD_AFTER BACK_COUNT"""
+OF_A_POOL = "READY_HEAD READY_TAIL PINNED HELD_SINCE STUCK_SINCE QUICK AHEAD_HEAD AHEAD_TAIL"
+OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED
+    W_UNTOLD"""
 _PR_SET_PTRACER = 0x59616D61
 _ANYBODY = ctypes.c_ulong(-1)
 
@@ -98,25 +104,22 @@ def describe(worker: Worker) -> str:
     if runtime is None:
         return "the Worker is closed\n"
     mem = runtime.engine.mem
-    names = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED COMPLETED_COUNT
-        FAILED_COUNT RUN_ERROR CANCEL CONSUMED_HEAD DEATHS DEATHS_SEEN PASS_LOCK PARK_ORCH PARK_SCHED
-        ORCH_PASSES ORCH_CORE WATCHING STOPPING READY_ORDER AHEAD_AFTER BACK_COUNT"""
-    lines = [", ".join(f"{name} {mem[getattr(L, name)]}" for name in names.split())]
-    pairs = "READY_HEAD READY_TAIL PINNED HELD_SINCE STUCK_SINCE QUICK AHEAD_HEAD AHEAD_TAIL"
-    for name in pairs.split():
+    lines = [", ".join(f"{name} {mem[getattr(L, name)]}" for name in OF_THE_ENGINE.split())]
+    for name in OF_A_POOL.split():
         at = getattr(L, name)
         lines.append(f"{name} {mem[at : at + 2].tolist()}")
     for number in range(int(mem[L.WORKERS])):
         w = int(mem[L.A_WORKERS]) + number * int(mem[L.WORKER_STRIDE])
-        words = "W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED W_UNTOLD"
-        said = ", ".join(f"{name} {mem[w + getattr(L, name)]}" for name in words.split())
+        said = ", ".join(f"{name} {mem[w + getattr(L, name)]}" for name in OF_A_WORKER.split())
         blocks = [w + frame * L.WORKER_WORDS for frame in range(int(mem[L.DEPTH]))]
         boxes = [int(mem[at + L.W_MAILBOX + L.MAIL_STATE]) for at in blocks]
-        waits = [[int(mem[at + word]) for word in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks]
+        waits = [
+            [int(mem[at + word]) for word in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks
+        ]
         lines.append(f"worker {number}: {said}, mailboxes {boxes}, waits, skip and ended {waits}")
     slots = int(mem[L.A_SLOTS])
     for slot in range(slots, slots + int(mem[L.SLOTS_USED]) * L.SLOT_WORDS, L.SLOT_WORDS):
-        if 0 < mem[slot + L.S_STATE] and len(lines) < 300:
+        if mem[slot + L.S_STATE] != L.FREE and len(lines) < 300:
             lines.append(f"slot {slot}: {mem[slot : slot + L.S_INLINE].tolist()}")
     return "\n".join(lines) + "\n"
 

@@ -32,7 +32,7 @@ START_S = 120.0
 """How long a program may take until its workers are there; kernels may have to be compiled."""
 HANG_S = 60.0
 """How long a program may take to end once nobody is in its way any more."""
-AFTER_S = 1.0
+AFTER_S = 0.5
 """How long the tracers stay when a program should have begun to close."""
 NOT_PERMITTED, GONE = 4, 3
 
@@ -137,10 +137,10 @@ class Round:
         self.done: dict[Victim, Counter] = {victim: Counter() for victim in self.shape.victims}
         self.heard: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.said: dict[str, Any] = {}
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115: `end` closes it
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.lifeline, theirs = os.pipe()
         self.program = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.program", str(seed), str(seconds)],
+            [sys.executable, *self.command()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -151,6 +151,10 @@ class Round:
         os.close(theirs)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
+
+    def command(self) -> list[str]:
+        """Return what Python is to run."""
+        return ["-m", f"{__package__}.program", str(self.shape.seed), str(self.seconds)]
 
     def run(self) -> Outcome:
         """Carry the round out."""

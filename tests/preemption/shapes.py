@@ -1,4 +1,4 @@
-"""What follows from a seed: the Worker of a program, what the program does, and who is got in the way of."""
+"""What follows from a seed: a Worker, what its program does, and who is got in the way of."""
 
 from __future__ import annotations
 

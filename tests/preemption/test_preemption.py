@@ -1,0 +1,139 @@
+"""Random programs compute what they should, however slow a thread is, wherever it stops or dies.
+
+A short form of what ``python -m tests.preemption SECONDS [SEED]`` does for as long as it is told to.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+
+import pytest
+
+from simpler_ref.jit.kernel import INTERPRETED
+
+from . import rounds
+from .__main__ import main
+from .acts import Stage, Wrong
+from .program import make_worker
+from .shapes import KILL, MAIN, SCHEDULER, SERVER, SLOW, STOP, WORKER, Victim, shape_of
+
+SHORT_S = 1.0
+LONG_S = float(os.environ.get("SIMPLER_REF_PREEMPTION_S", "900"))
+SEEDS = {
+    399: [Victim(SCHEDULER, SLOW)],  # groups in short scopes: what it reads is soon another task's
+    87: [Victim(SCHEDULER, STOP)],
+    36: [Victim(MAIN, STOP)],
+    98: [Victim(MAIN, SLOW)],
+    101: [Victim(WORKER, STOP), Victim(MAIN, STOP)],
+    125: [Victim(WORKER, KILL), Victim(MAIN, STOP)],
+    520: [Victim(SERVER, KILL)],
+}
+DEADLINE_S = rounds.START_S + rounds.HANG_S + 60.0
+"""A guard against hangs of the harness itself: a round has guards of its own."""
+
+pytestmark = [
+    pytest.mark.skipif(INTERPRETED, reason="only compiled kernels run at the same time"),
+    pytest.mark.timeout(DEADLINE_S),
+]
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory):
+    if reason := rounds.why_not():
+        pytest.skip(reason)
+    return rounds.build(tmp_path_factory.mktemp("tracer"))
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, None])
+def test_a_random_program_computes_what_it_should_whoever_is_slow_stops_or_dies(tracer, seed):
+    chosen = random.randrange(1 << 32) if seed is None else seed
+    outcome = rounds.Round(tracer, chosen, SHORT_S).run()
+    assert not outcome.failure, str(outcome)
+    if seed is not None:
+        assert list(outcome.tracers) == SEEDS[seed]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LONG_S + 2 * DEADLINE_S)
+def test_so_do_many_random_programs(tracer):
+    assert main(LONG_S, None) == 0
+
+
+# ---------------------------------------------------------------- the harness itself
+PRELUDE = """
+import json, os, signal, time
+def say(word, what):
+    print(word, json.dumps(what), flush=True)
+say("parties", {"main": [os.getpid()], "worker": []})
+"""
+DONE = "say('done', {'acts': 1, 'tasks': 2, 'lost': 0})"
+
+
+class Script(rounds.Round):
+    """A round with another program, in whose way somebody gets who single-steps its main thread."""
+
+    def __init__(self, tracer, text):
+        self.text = PRELUDE + text
+        super().__init__(tracer, 98, 0.2)
+
+    def command(self):
+        return ["-c", self.text]
+
+
+def test_a_thread_is_stepped_and_runs_on_when_it_is_let_go(tracer):
+    count = "end = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\n"
+    outcome = Script(tracer, count + "sum(range(1_000_000))\n" + DONE).run()
+    assert (outcome.failure, outcome.acts, outcome.tasks) == ("", 1, 2), str(outcome)
+    assert outcome.tracers[Victim(MAIN, SLOW)]["steps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "it crashed: SIGSEGV"),
+        ("say('wrong', 'array 1'); raise SystemExit(1)", "wrong: array 1"),
+        ("raise SystemExit(3)", "it ended with status 3"),
+        ("time.sleep(600)", "it hangs"),
+    ],
+)
+def test_what_goes_wrong_is_a_failure_with_a_command_to_repeat_it(
+    tracer, text, failure, monkeypatch
+):
+    monkeypatch.setattr(rounds, "HANG_S", 1.0)
+    outcome = Script(tracer, text).run()
+    assert outcome.failure.startswith(failure)
+    assert "repeat it with: python -m tests.preemption 300 98" in str(outcome)
+
+
+def spoiled(stage, compare, *args):
+    """Change a word of what an act has computed before it is looked at."""
+    for array in (stage.arrays[1], stage.rows[1], stage.cells):
+        array[0] += 1
+    compare(*args)
+
+
+@pytest.mark.parametrize("act", ["graph", "replay", "bulk", "counting", "recount", "register"])
+def test_one_wrong_word_fails_an_act(act):
+    shape = shape_of(101)
+    with make_worker(shape) as worker:
+        stage = Stage(worker, shape)
+        stage.prepare()
+        rng = random.Random(1)
+        stage.play(act, rng)
+        for name in ("compare_arrays", "compare_rows", "compare_cells"):
+            setattr(stage, name, functools.partial(spoiled, stage, getattr(stage, name)))
+        with pytest.raises(Wrong, match=act if act != "replay" else "recording"):
+            stage.play(act, rng)
+
+
+def test_a_failure_that_does_not_come_fails_an_act():
+    shape = shape_of(101)
+    with make_worker(shape) as worker:
+        stage = Stage(worker, shape)
+        stage.prepare()
+        stage.play("failing", random.Random(1))
+        stage.fail = stage.wide
+        with pytest.raises(Wrong):
+            stage.play("failing", random.Random(1))
