@@ -28,7 +28,8 @@ from ..property.test_random_runs import FACTOR, MASK, WORDS, Program, mix
 from .shapes import Shape
 
 ARRAYS = 5
-CELLS = 1 << 15
+TINY, WIDES = 3000, 1000
+CELLS = TINY + WIDES
 ROWS = 6
 WIDE = 40
 """A task has fewer tensors than this. Beside small ones, slots and bodies soon become other ones."""
@@ -180,14 +181,19 @@ class Stage:
         self.recordings: list = []
 
     def prepare(self):
-        """Start the workers, and make the recordings, before anybody is got in the way of."""
+        """Start the workers, and make what takes long, before anybody is got in the way of."""
         self.worker.start()
+        rng = random.Random(self.shape.seed)
+        self.tiny = [arguments((self.cells, T.NO_DEP), scalars=[cell]) for cell in range(TINY)]
+        self.wides = [
+            arguments(*[(self.cells, T.NO_DEP)] * rng.randrange(1, WIDE), scalars=[cell])
+            for cell in range(TINY, CELLS)
+        ]
         if "replay" in self.shape.acts:
             self.recordings = [self.record_graph(self.shape.seed + i) for i in range(3)]
         if "recount" in self.shape.acts:
             used: list[int] = []
-            rng = random.Random(self.shape.seed)
-            made = self.worker.record(lambda orch, *_: self.count_on(orch, used, rng))
+            made = self.worker.record(lambda orch, *_: used.extend(self.count_on(orch, rng)))
             self.recount_with = made, used
 
     def record_graph(self, seed):
@@ -288,46 +294,51 @@ class Stage:
         if self.rows.tolist() != rows:
             raise Wrong(f"bulk: the rows are {self.rows.tolist()}, not {rows}")
 
-    def count_on(self, orch, used, rng):
-        """Submit short scopes of groups and wide tasks, each of which counts in a cell of its own."""
+    def count_on(self, orch, rng):
+        """Submit short scopes of groups and wide tasks, each of which counts in a cell of its own.
 
-        def cell():
-            used.append(len(used))
-            return used[-1]
-
-        def tiny():
-            return arguments((self.cells, T.NO_DEP), scalars=[cell()])
-
-        for _ in range(rng.randint(1, self.shape.length)):
+        Returns the cells that are used.
+        """
+        shape, tiny, wide = self.shape, iter(self.tiny), iter(self.wides)
+        used = [0, 0]
+        for _ in range(rng.randint(1, 4 * shape.length)):
+            members = rng.choice([shape.subs, rng.randint(1, shape.subs)])
+            many = rng.randint(0, 5)
+            if used[0] + members + 1 > TINY or used[1] + many > WIDES:
+                break
+            used = [used[0] + members + 1, used[1] + many]
             orch.scope_begin()
-            orch.submit_sub(self.count, tiny())
-            members = rng.choice([self.shape.subs, rng.randint(1, self.shape.subs)])
-            orch.submit_sub_group(self.count, [tiny() for _ in range(members)])
+            orch.submit_sub(self.count, next(tiny))
+            orch.submit_sub_group(self.count, [next(tiny) for _ in range(members)])
             orch.scope_end()
-            for _ in range(rng.randint(0, 5)):
+            for _ in range(many):
                 orch.scope_begin()
-                wide = [(self.cells, T.NO_DEP)] * rng.randrange(1, WIDE)
-                orch.submit_sub(self.wide, arguments(*wide, scalars=[cell()]))
+                orch.submit_sub(self.wide, next(wide))
                 orch.scope_end()
+        return [*range(used[0]), *range(TINY, TINY + used[1])]
 
     def compare_cells(self, used, each, what):
-        found = self.cells[: len(used)]
-        wrong = np.flatnonzero(found != each)
-        if wrong.size or self.cells[len(used) :].any():
-            raise Wrong(f"{what}: cells {wrong.tolist()} are {found[wrong].tolist()}, not {each}")
+        expected = np.zeros(CELLS, np.int64)
+        expected[used] = each
+        wrong = np.flatnonzero(self.cells != expected)
+        if wrong.size:
+            found = self.cells[wrong].tolist()
+            raise Wrong(
+                f"{what}: cells {wrong.tolist()} are {found}, not {expected[wrong].tolist()}"
+            )
 
     def counting(self, rng):
         """Use slots and bodies again as fast as possible, for groups and for wide tasks."""
         used: list[int] = []
         self.cells[:] = 0
-        self.run(lambda orch, *_: self.count_on(orch, used, rng))
+        self.run(lambda orch, *_: used.extend(self.count_on(orch, rng)))
         self.compare_cells(used, 1, "counting")
 
     def recount(self, rng):
         """Do the same from a recording, which submits without Python."""
         made, used = self.recount_with
         self.cells[:] = 0
-        times = rng.randint(1, 5)
+        times = rng.randint(1, 3)
         for _ in range(times):
             self.tasks += made.run().tasks
         self.compare_cells(used, times, "recount")
@@ -352,4 +363,4 @@ class Stage:
 
         self.run(orch_fn)
         self.worker.unregister(handle)
-        self.compare_cells(range(cells), number, "register")
+        self.compare_cells([*range(cells)], number, "register")

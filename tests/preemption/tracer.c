@@ -99,6 +99,8 @@ static int wait_for_stop(void)
     number = WSTOPSIG(status);
     if (status >> 16 == PTRACE_EVENT_STOP || number == SIGTRAP)
         number = 0; /* our own doing */
+    if (number == SIGSEGV || number == SIGBUS || number == SIGABRT || number == SIGILL || number == SIGFPE)
+        let_go = 1; /* it has crashed: what it says of that need not be slow */
     if (let_go) {
         if (has_trap_left()) { /* it would die of that, were it let go now */
             ptrace(PTRACE_CONT, thread, 0, number);
