@@ -303,7 +303,7 @@ class Stage:
         used = [0, 0]
         for _ in range(rng.randint(1, 4 * shape.length)):
             members = rng.choice([shape.subs, rng.randint(1, shape.subs)])
-            many = rng.randint(0, 5)
+            many = 0 if shape.is_compiled else rng.randint(0, 5)
             if used[0] + members + 1 > TINY or used[1] + many > WIDES:
                 break
             used = [used[0] + members + 1, used[1] + many]

@@ -37,6 +37,11 @@ class Shape(NamedTuple):
         return any(victim.how == KILL for victim in self.victims)
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether its tasks do without Python, which a worker that is slow would need minutes for."""
+        return Victim(WORKER, SLOW) in self.victims
+
+    @property
     def is_tight(self) -> bool:
         """Whether slots and memory are used again after a few tasks."""
         return self.window is not None
@@ -89,8 +94,10 @@ def shape_of(seed: int) -> Shape:
     kills = any(victim.how == KILL for victim in victims)
     window = rng.choice([8, 16, 64, None])
     acts = ["graph", "counting", "bulk", "replay", "recount", "failing", "register"]
-    if Victim(MAIN, SLOW) in victims:  # Python would take for ever
-        acts = ["bulk", "replay", "recount"]
+    if Victim(MAIN, SLOW) in victims:  # its Python would take for ever
+        acts = ["replay", "recount"]
+    elif Victim(WORKER, SLOW) in victims:
+        acts = ["bulk", "counting", "recount"]
     elif rng.random() < 0.7:
         acts = rng.sample(acts, rng.randint(1, 4))
     return Shape(
