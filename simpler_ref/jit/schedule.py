@@ -114,7 +114,7 @@ def has_work(mem):
     A task that is held back does not count, see `held`.
 
     Reads    hints only, and none of them is followed; the frame of W_HEAD is one whatever it says
-    Rule     SCHED-WAKE-2
+    Rule     SCHED-WAKE-2; SCHED-PASS-5
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
