@@ -22,6 +22,7 @@ from numba.core import types
 from .jit import layout as L
 from .jit.kernel import INTERPRETED
 from .jit.leaves import address_of_leaf, pointer
+from .runnable import require_runnable
 from .task_interface import ContinuousTensor, DataType, numpy_dtype, to_dtype
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return functools.partial(leaf, **options)
     if not inspect.isfunction(function):
         raise TypeError(f"leaf expects a plain function, got {type(function).__name__}")
+    require_runnable("leaf", function)
     unknown = set(options) - {"fastmath", "error_model", "boundscheck", "parallel"}
     if unknown:
         raise TypeError(f"leaf has no option {unknown.pop()!r}")

@@ -37,6 +37,7 @@ from .orchestrator import Orchestrator, config_wire, require_supported
 from .placement import Placement, Seat
 from .recording import Graph, record
 from .registry import Registry, is_chip_callable
+from .runnable import require_runnable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .signals import signals_blocked
@@ -383,6 +384,8 @@ class Worker:
             if self.level == 2:
                 raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
             kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
+            for method in ("start", "run", "stop"):
+                require_runnable(f"{label}.{method}", getattr(worker, method, None))
             if pool is self._subs and kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
                 raise ValueError("sub workers take Python callables")
             self._add(pool, kind)
@@ -683,7 +686,8 @@ class Worker:
         Raises
         ------
         TypeError
-            `target` is not callable; or it cannot be serialised and the workers run already.
+            `target` is not callable, or a call would not run it, such as of a generator or coroutine
+            function; or it cannot be serialised and the workers run already.
         CallableError
             CALLABLE_KIND_UNSUPPORTED: no worker takes such callables; or see `Registry.add`.
         LocalSlotExhaustedError
@@ -697,6 +701,8 @@ class Worker:
                 f"register expects a callable, got {type(target).__name__}; pass the function itself, "
                 "for a chip ChipCallable.from_kernel(kernel)"
             )
+        if not chip:
+            require_runnable("register", target)
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
         self._require_here("register")
@@ -903,7 +909,7 @@ class Worker:
         RuntimeError
             Not initialised, closed, or a run is in progress.
         TypeError, ValueError
-            `orch_fn` is not callable; `config` is not valid.
+            `orch_fn` is not callable, or a generator or coroutine function; `config` is not valid.
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
@@ -956,6 +962,7 @@ class Worker:
             raise TypeError(
                 f"{what} expects an orchestration function, got {type(orch_fn).__name__}"
             )
+        require_runnable(what, orch_fn)
         return orch_fn, config
 
     def _alone(self, act: Callable[[_Runtime], T]) -> T:

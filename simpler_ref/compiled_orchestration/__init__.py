@@ -22,6 +22,7 @@ from ..errors import OrchestrationError
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..orchestrator import Orchestrator
+from ..runnable import require_runnable
 from ..task_interface import CallConfig
 
 
@@ -99,6 +100,7 @@ class Orchestration:
             raise TypeError(
                 f"orchestration expects a function made with def, got {type(function).__name__}"
             )
+        require_runnable("orchestration", function)
         parameters = inspect.signature(function).parameters.values()
         if [one.kind for one in parameters] != [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 3:
             raise TypeError(

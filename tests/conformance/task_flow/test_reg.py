@@ -1,13 +1,15 @@
 """FLOW-REG: getting a callable to the workers."""
 
+import functools
 import os
 import signal
 import threading
+import types
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import TaskArgs, TaskError, Worker, leaf, orchestration
 from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from tests.support import Gate, make_args, wait_until
@@ -256,3 +258,121 @@ def test_a_nested_orch_function_can_register_with_its_own_worker(mode):
         handle = w.register(orch3)
         w.run(lambda orch, *_: orch.submit_next_level(handle))
         assert seen[0] == 1
+
+
+# ---------------------------------------------------------------- callables that a call does not run
+def generator(orch_or_args, args=None, config=None):
+    yield
+
+
+async def coroutine(orch_or_args, args=None, config=None):
+    pass
+
+
+async def async_generator(orch_or_args, args=None, config=None):
+    yield
+
+
+class Holds:
+    """An object with everything of a function, in every form."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def method(self, *args):
+        yield
+
+    @staticmethod
+    def static(*args):
+        yield
+
+    def __call__(self, *args):
+        yield
+
+
+def forms(function):
+    yield function
+    yield functools.partial(function, None)
+    yield functools.partial(functools.partial(function), None)
+    yield functools.lru_cache(function)
+    yield types.MethodType(function, object())
+    yield type("Calls", (), {"__call__": function})()
+    yield type("Calls", (), {"__call__": staticmethod(function)})()
+
+
+KINDS = {
+    "a generator function": (generator, r"list\(.*\(args\)\)"),
+    "a coroutine function": (coroutine, r"asyncio\.run\(.*\(args\)\)"),
+    "an async generator function": (async_generator, r"asyncio\.run\(consume\("),
+}
+
+
+@pytest.mark.spec("FLOW-REG-8")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
+    function, remedy = KINDS[kind]
+    words = f"expects a function that runs.*is {kind}: .*{remedy}"
+    with Worker(3, num_sub_workers=1) as w:
+        for form in forms(function):
+            for take in (w.register, w.run, w.record):
+                with pytest.raises(TypeError, match=words):
+                    take(form)
+        for decorator in (leaf, orchestration):
+            with pytest.raises(TypeError, match=words):
+                decorator(function)
+        assert not w._registry._used
+        for made in (Holds(None), Holds(None).method, Holds.static, Holds(None).static):
+            with pytest.raises(TypeError, match="a generator function"):
+                w.register(made)
+    for method in ("start", "run", "stop"):
+        methods = {"run": lambda self, callable, view, config: None, method: function}
+        made = type("Mine", (), methods)()
+        w = Worker(3)
+        for add in (w.add_sub, w.add_next_level):
+            with pytest.raises(TypeError, match=rf"worker\.{method} {words}"):
+                add(made)
+        assert not w._subs and not w._next_level
+
+
+@pytest.mark.spec("FLOW-REG-8")
+def test_what_wraps_such_a_function_and_runs_it_is_taken():
+    with Worker(3, num_sub_workers=1) as w:
+        done = w.share(np.zeros(3, np.int64))
+
+        def steps():
+            done[0] += 1
+            yield
+            done[1] += 1
+
+        @functools.wraps(steps)
+        def all_steps():
+            for _ in steps():
+                pass
+
+        class Steps:
+            __iter__ = generator
+
+            def __call__(self):
+                done[2] += 1
+
+        handles = [w.register(all_steps), w.register(Steps())]
+        w.run(lambda orch, *_: [orch.submit_sub(handle) for handle in handles])
+        assert done.tolist() == [1, 1, 1]
+
+
+@pytest.mark.spec("FLOW-REG-9")
+@MODES
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_returns_work_which_nobody_does_fails(mode, kind):
+    function, _ = KINDS[kind]
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        done = w.share(np.zeros(1, np.int64))
+        lazy = w.register(lambda args: function(args))
+        busy = w.register(lambda: done.__setitem__(0, done[0] + 1) or object())
+        for round_ in range(2):
+            with pytest.raises(
+                TaskError, match=rf"TypeError: the task returned an? .*{function.__name__}"
+            ):
+                w.run(lambda orch, *_: orch.submit_sub(lazy, TaskArgs()))
+            w.run(lambda orch, *_: orch.submit_sub(busy))
+            assert done[0] == round_ + 1, "what else a task returns does not matter"

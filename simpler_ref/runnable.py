@@ -1,0 +1,95 @@
+"""Callables whose call does not run them: generator and coroutine functions.
+
+A worker calls a function and drops what it returns. Of these the call makes an object that somebody
+would have to iterate or await, so the body would never run and nobody would notice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any
+
+_CACHE = type(functools.lru_cache(lambda: None))
+_REMEDY = {
+    "a generator function": "def task(args): list({name}(args))",
+    "a coroutine function": "def task(args): asyncio.run({name}(args))",
+    "an async generator function": (
+        "def task(args): asyncio.run(consume({name}(args))), where consume goes through it"
+    ),
+}
+
+
+def require_runnable(what: str, target: Any) -> None:
+    """Refuse a callable whose call would not run its body; `what` is who was given it.
+
+    Looks through partials, methods and objects with ``__call__``. A wrapper made with
+    `functools.wraps` is taken for what it is itself.
+
+    Rule     FLOW-REG-8
+
+    Raises
+    ------
+    TypeError
+        It is a generator, coroutine or async generator function; the message says what to pass.
+    """
+    kind = _never_run(target)
+    if kind:
+        name = getattr(target, "__name__", None) or type(target).__name__
+        raise TypeError(
+            f"{what} expects a function that runs when it is called; {name} is {kind}: a call only "
+            f"makes an object, and its body would never run. Pass a function that runs it, such as "
+            f"{_REMEDY[kind].format(name=name)}"
+        )
+
+
+def refuse_unrun(result: Any) -> None:
+    """Refuse what a task has returned if it is work that nobody will do.
+
+    Rule     FLOW-REG-9
+
+    Raises
+    ------
+    TypeError
+        It is a generator, a coroutine or an async generator.
+    """
+    if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        if not isinstance(result, types.AsyncGeneratorType):
+            result.close()
+        kind = type(result).__name__.replace("_", " ")
+        raise TypeError(
+            f"the task returned a {kind}, {result.__qualname__}, which nobody runs: iterate or await "
+            "it in the task"
+        )
+
+
+def _never_run(target: Any) -> str:
+    """Return what kind of function a callable is if its call would not run it, else nothing."""
+    while True:
+        if isinstance(target, functools.partial):
+            target = target.func
+        elif isinstance(target, (staticmethod, classmethod, types.MethodType)):
+            target = target.__func__
+        elif isinstance(target, _CACHE):
+            target = target.__wrapped__
+        elif isinstance(getattr(target, "py_func", None), types.FunctionType):
+            target = target.py_func  # compiled by numba, or to be
+        else:
+            break
+    kind = _kind(target)
+    if not kind and not isinstance(target, (type, types.FunctionType)):
+        call = inspect.getattr_static(type(target), "__call__", None)
+        if call is not None and not isinstance(call, types.WrapperDescriptorType):
+            return _never_run(call)
+    return kind
+
+
+def _kind(function: Any) -> str:
+    if inspect.isgeneratorfunction(function):
+        return "a generator function"
+    if inspect.iscoroutinefunction(function):
+        return "a coroutine function"
+    if inspect.isasyncgenfunction(function):
+        return "an async generator function"
+    return ""
