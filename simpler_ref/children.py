@@ -12,16 +12,16 @@ import inspect
 import os
 import signal
 import struct
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .callable_identity import TargetNamespace, read_payload
+from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .engine import Engine
 from .errors import CallableError, TaskError
 from .jit import layout as L
@@ -35,6 +35,7 @@ from .jit.fail_points import (
 )
 from .jit.kernel import FAIL_POINTS
 from .leaves import Leaf
+from .runnable import refuse_unrun
 from .shared_arrays import populate_again
 from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
 
@@ -452,6 +453,14 @@ class LocalCallables:
         """Return where compiled code stands that runs a callable's tasks, or 0."""
         return self.kind.address(self._installed[slot])
 
+    def name(self, slot: int) -> str:
+        """Return what messages call the callable of a slot, −1 for none."""
+        if slot < 0:
+            return ""
+        installed = self._installed[slot]
+        name: str = getattr(installed, "__qualname__", type(installed).__qualname__)
+        return name
+
     def remove(self, digest: bytes) -> None:
         """Forget a callable; one that is not known is no error."""
         slot = self.slots.pop(digest, None)
@@ -490,14 +499,18 @@ def serve_mailbox(
 
     What fails before the worker is ready is written into the mailbox, for whoever waits for it.
 
-    Rule     WM-LOOP-1, -4
+    Rule     WM-LOOP-1, -4; WM-LEFT-1
     """
     desk = Desk(engine, worker)
+    origin = Origin()
+    if not in_thread:
+        os.register_at_fork(before=flush_output)  # or what waits would be written twice
     arm(engine.mem, desk.start, worker)
     try:
         try:
             kind.start(desk)
             callables = LocalCallables(kind, snapshot)
+            origin.require()
             if not in_thread:
                 populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
@@ -506,92 +519,191 @@ def serve_mailbox(
                 engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
                 engine.mem[desk.start + L.W_THREAD] = threading.get_native_id()
         except BaseException as exception:
+            origin.require(exception)
             write_error(desk.box(0), desk.trace(0), exception)
             raise
-        _loop(desk, callables, in_thread)
+        _loop(desk, callables, origin, in_thread)
         die_here(engine.mem, desk.start, FAIL_STOPPING)
     finally:
         kind.stop()
 
 
-def _loop(desk: Desk, callables: LocalCallables, in_thread: bool) -> None:
+# where the loop stands, beside what the kernels answer
+_NEW = -100  # it has not said INIT_DONE
+_RUNNING = -101  # the task has begun, and what is raised is its failure
+_ENDED = -102  # it has returned, and is not answered
+_FAILED = -103  # it has failed, its words stand in the mailbox, and it is not answered
+_COMPUTING = -104  # compiled leaves run
+_OBEYED = -105  # a control request is carried out, and not answered
+
+
+def _loop(desk: Desk, callables: LocalCallables, origin: Origin, in_thread: bool) -> None:
     """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer.
 
-    Rule     WM-LOOP-2, -3; WM-THREAD-4; SCHED-MAIL-10
+    An exception may come at any moment, from what a task has left behind: a signal handler, a timer, a
+    trace function. Python runs signal handlers after calls and before jumps backwards, and an answer of
+    a kernel would be lost if one raises then. So where a kernel ends something, its answer is taken from
+    an iterator, which leaves no such moment between the kernel and the variable `local`. Thus `local`
+    always says where the worker stands, and whoever catches the exception can go on from there. The
+    kernels that end nothing are just called again.
+
+    Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
     """
     mem, kernels, worker, start = desk.engine.mem, desk.engine.kernels, desk.worker, desk.start
     boxes = [desk.box(frame) for frame in range(desk.depth)]
     traces = [desk.trace(frame) for frame in range(desk.depth)]
     several = len(boxes) > 1
-    receive = kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
+    receive = keep_result(
+        kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
+    )
+    report_ready = keep_result(kernels.report_ready)
+    finish_control = keep_result(kernels.finish_control_and_receive)
+    after_success = map(receive, repeat(mem), repeat(worker), repeat(L.SUCCESS))
+    after_failure = map(receive, repeat(mem), repeat(worker), repeat(L.TASK_FAILURE))
     leaves = callables.leaves
     new = ReceivedArgs.__new__
-    kernels.report_ready(mem, worker)
-    local, frame = L.PARK, 0
+    running, ended = _RUNNING, _ENDED
+    here = origin.here
+    beginning = Beginning(in_thread)
+    failure: BaseException | None = None
+    args = last = new(ReceivedArgs)
+    args._box = None
+    hold = beginning.hold
+    local, slot, frame, error, trials, again = _NEW, -1, 0, 0, 0, False
     while True:
-        if local < 0:
-            local = _next_local(desk, boxes, callables, local)
-            if local == L.STOP:
-                return
-            if local == L.CONTROL:
-                error = obey(desk, callables)
-                local = kernels.finish_control_and_receive(mem, worker, error)
-                continue
-            if local == L.COMPILED:
-                try:
-                    local = kernels.run_leaves(mem, worker)
-                except BaseException as exception:
-                    if not mem[start + L.W_LEAF]:  # no leaf has raised it
-                        raise
-                    mem[start + L.W_LEAF] = 0
-                    frame = desk.served
-                    write_error(boxes[frame], traces[frame], exception)
-                    local = receive(mem, worker, 1)
-                continue
-        if several:
-            frame = local >> 32 if local >= 0 else desk.served
-            local &= 0xFFFFFFFF
-        args = new(ReceivedArgs)
-        args._box = boxes[frame]
-        error = 0
         try:
-            if local >= len(leaves) or local < 0:
-                raise KeyError(
-                    f"digest {_digest(boxes[frame]).hex()} is not installed in this worker"
-                )
-            if FAIL_POINTS:
-                die_here(mem, start, FAIL_CALLING)
-            leaves[local](args)
-            if FAIL_POINTS:
-                die_here(mem, start, FAIL_CALLED)
-        except BaseException as exception:
-            error = 1
-            write_error(boxes[frame], traces[frame], exception)
-        args._box = None
-        local = receive(mem, worker, error)
+            while True:
+                try:
+                    if failure is not None:
+                        origin.require(failure)
+                        if args is not last:
+                            trials, last = 1, args
+                        if again:
+                            beginning.restore()
+                            again = False
+                        if local == _COMPUTING and mem[start + L.W_LEAF]:  # a leaf has raised it
+                            frame = desk.served
+                            local = _RUNNING
+                            mem[start + L.W_LEAF] = 0
+                            trials = 1
+                        if local == _RUNNING:
+                            beginning.blame(failure)
+                            write_error(boxes[frame], traces[frame], failure)
+                            local = _FAILED
+                        elif in_thread and _is_struck(mem, local, failure):
+                            trials = MOST_TRIALS
+                            raise failure
+                        else:
+                            beginning.contain(failure, callables.kind.label, callables.name(slot))
+                        failure = None
+                    while local >= 0:  # a task for Python: the way of most
+                        slot = local
+                        if several:
+                            frame = local >> 32
+                            slot = local & 0xFFFFFFFF
+                        args = new(ReceivedArgs)
+                        args._box = boxes[frame]
+                        local = running
+                        if FAIL_POINTS:
+                            die_here(mem, start, FAIL_CALLING)
+                        if (result := leaves[slot](args)) is not None:
+                            refuse_unrun(result)
+                            result = None
+                        local = ended
+                        if FAIL_POINTS:
+                            die_here(mem, start, FAIL_CALLED)
+                        if not here[0]:
+                            origin.require()
+                        args._box = None
+                        for local in after_success:  # noqa: B007
+                            break
+                    if local == L.STOP:
+                        flush_output()
+                        beginning.restore()
+                        return
+                    if local == L.PARK:
+                        flush_output()
+                        local = int(kernels.park_and_receive(mem, worker))
+                    elif local == L.RESOLVE or local == L.MISMATCH:
+                        frame = desk.served
+                        found = callables.slots.get(_digest(boxes[frame]))
+                        if found is None:
+                            args, local = new(ReceivedArgs), _RUNNING
+                            raise KeyError(
+                                f"digest {_digest(boxes[frame]).hex()} is not installed in this worker"
+                            )
+                        if local == L.MISMATCH:  # Python says what is wrong with the arguments
+                            local = found | frame << 32
+                        else:
+                            address = callables.address(found)
+                            local = int(kernels.remember(mem, worker, found, address))
+                    elif local == L.COMPILED:
+                        answers = map(kernels.run_leaves, (mem,), (worker,))
+                        local = _COMPUTING
+                        for local in answers:  # noqa: B007
+                            break
+                    elif local == L.CONTROL:
+                        for error in map(obey, (desk,), (callables,)):  # noqa: B007
+                            local = _OBEYED
+                            break
+                    elif local == _OBEYED:
+                        origin.require()
+                        for local in map(finish_control, (mem,), (worker,), (error,)):  # noqa: B007
+                            break
+                    elif local == _ENDED:
+                        args._box = None
+                        for local in after_success:  # noqa: B007
+                            break
+                    elif local == _FAILED:
+                        args._box = None
+                        for local in after_failure:  # noqa: B007
+                            break
+                    elif local == _NEW:
+                        for _ in map(report_ready, (mem,), (worker,)):
+                            local = L.PARK
+                            break
+                    else:  # compiled leaves have run, or not begun to
+                        local = L.PARK
+                except BaseException as exception:  # no call stands here, so nothing can come
+                    trials += 1
+                    if trials > MOST_TRIALS:
+                        raise
+                    if failure is None:
+                        failure = exception
+                    else:
+                        again = True
+        except BaseException as exception:  # from the jump back to the inner `try`
+            trials += 1
+            if trials > MOST_TRIALS:
+                raise
+            if failure is None:
+                failure = exception
+            again = True
+            # they come faster than they are dealt with: no more until `restore`. The first call ends
+            # that, though it raises what has come by then; the others take what may still be there
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
 
 
-def _next_local(
-    desk: Desk, boxes: Sequence[memoryview], callables: LocalCallables, local: int
-) -> int:
-    """Return who runs the next task (see `mailbox.resolve`), STOP, CONTROL, or RESOLVE for an unknown
-    digest.
+def _is_struck(
+    mem: np.ndarray[Any, np.dtype[np.int64]], local: int, failure: BaseException
+) -> bool:
+    """Say whether a thread was asked to end the task that it is about to begin.
+
+    A second Ctrl-C has asked, and there will be no third: so it ends with its thread.
     """
-    mem, kernels, worker = desk.engine.mem, desk.engine.kernels, desk.worker
-    if local == L.PARK:
-        flush_output()
-        local = int(kernels.park_and_receive(mem, worker))
-    if local == L.STOP:
-        flush_output()
-    if local in (L.RESOLVE, L.MISMATCH):
-        frame = desk.served
-        found = callables.slots.get(_digest(boxes[frame]))
-        if found is None:
-            return local
-        if local == L.MISMATCH:  # Python says what is wrong with the arguments
-            return found | frame << 32
-        return int(kernels.remember(mem, worker, found, callables.address(found)))
-    return local
+    begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.COMPILED)
+    return begins and isinstance(failure, SystemExit) and bool(mem[L.CANCEL])
 
 
 def _digest(box: memoryview, offset: int = L.MAILBOX_OFF_DIGEST) -> bytes:
@@ -625,13 +737,6 @@ def obey(desk: Desk, callables: LocalCallables) -> int:
         write_error(box, desk.trace(frame), exception)
         return 1
     return 0
-
-
-def flush_output() -> None:
-    """Write out what Python has buffered for the terminal, if there is one."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, absent, or somebody's own object
-            stream.flush()
 
 
 # ---------------------------------------------------------------- errors on their way up

@@ -25,7 +25,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from .callable_identity import TargetNamespace
-from .children import WorkerKind, become_worker, flush_output, serve_mailbox
+from .children import WorkerKind, become_worker, serve_mailbox
+from .containment import flush_output
 from .engine import Engine
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]

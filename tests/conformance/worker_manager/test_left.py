@@ -1,0 +1,425 @@
+"""WM-LEFT: what tasks leave behind."""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, Worker, WorkerLostError, leaf
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import DEADLINE_S, Gate, make_args
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+DEPTHS = pytest.mark.parametrize("depth", [1, 4])
+
+
+def end_of(child: int) -> int:
+    """Return the exit code of a child of this process, as soon as it ends."""
+    fd = os.pidfd_open(child)
+    try:
+        assert select.select([fd], [], [], DEADLINE_S)[0], "the child does not end"
+    finally:
+        os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def raise_again(error):
+    raise error
+
+
+WAYS_BACK = {
+    "returns": (lambda: None, 0),
+    "exits": (lambda: sys.exit(0), 0),
+    "exits with a status": (lambda: sys.exit(7), 7),
+    "exits with words": (lambda: sys.exit("that was all"), 1),
+    "raises": (lambda: raise_again(ValueError("in the child")), 1),
+    "is interrupted": (lambda: raise_again(KeyboardInterrupt()), 1),
+}
+
+
+# ---------------------------------------------------------------- children
+@pytest.mark.spec("WM-LEFT-1")
+@MODES
+@DEPTHS
+@pytest.mark.parametrize("way", WAYS_BACK)
+def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, way, capfd):
+    come_back, status = WAYS_BACK[way]
+    with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
+        done = w.share(np.zeros(1, np.int64))
+        ended = w.share(np.full(1, -1, np.int64))
+        children = []
+
+        def forks():
+            child = os.fork()
+            if child:
+                children.append(child)
+            else:
+                come_back()
+
+        def counts():
+            done[0] += 1
+
+        def sees():
+            ended[0] = end_of(children.pop())
+
+        fork, count, see = w.register(forks), w.register(counts), w.register(sees)
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(fork)
+            for _ in range(20):
+                orch.submit_sub(count)
+            orch.submit_sub(see)
+
+        for _ in range(3):
+            done[0] = 0
+            w.run(orch_fn)
+            assert (done[0], ended[0]) == (20, status)
+    said = capfd.readouterr().err
+    assert said.count("ValueError: in the child") == (3 if way == "raises" else 0)
+    assert said.count("that was all") == (3 if way == "exits with words" else 0)
+
+
+@pytest.mark.spec("WM-LEFT-1")
+def test_a_fork_behind_pythons_back_is_one_too():
+    with Worker(3, num_sub_workers=1) as w:
+        ended = w.share(np.full(1, -1, np.int64))
+
+        def forks():
+            child = ctypes.PyDLL(None).fork()
+            if child:
+                ended[0] = end_of(child)
+
+        w.run(lambda orch, *_: orch.submit_sub(w.register(forks)))
+        assert ended[0] == 0
+
+
+@pytest.mark.spec("WM-LEFT-1")
+@MODES
+def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
+    inner = Worker(3, num_sub_workers=1)
+    with Worker(3) as memory:
+        ran, ended = memory.share(np.zeros(1, np.int64)), memory.share(np.full(1, -1, np.int64))
+        task = inner.register(lambda: ran.__setitem__(0, ran[0] + 1))
+
+        def orch_fn(orch, args, config):
+            child = os.fork()
+            if child:
+                ended[0] = end_of(child)
+                orch.submit_sub(task)
+
+        w = Worker(4, child_mode=mode)
+        w.add_worker(inner)
+        handle = w.register(orch_fn)
+        with w:
+            for _ in range(3):
+                w.run(lambda orch, *_: orch.submit_next_level(handle))
+        assert ran[0] == 3
+        assert ended[0] == 1, "it has been told that the Worker is not its own"
+    assert "belongs to process" in capfd.readouterr().err
+
+
+@pytest.mark.spec("WM-LEFT-1")
+@pytest.mark.parametrize("what", ["start", "install"])
+def test_the_child_of_a_workers_start_ends(what):
+    with Worker(3) as memory:
+        ended = memory.share(np.full(1, -1, np.int64))
+
+        def fork():
+            child = os.fork()
+            if child:
+                ended[0] = end_of(child)
+
+        class Forks:
+            def start(self):
+                fork()
+
+            def run(self, callable, view, config):
+                callable(view)
+
+        class ForksWhenInstalled:
+            def __reduce__(self):
+                return fork_and_be, (fork,)
+
+            def __call__(self):
+                pass
+
+        w = Worker(3, num_sub_workers=int(what == "install"))
+        if what == "start":
+            w.add_sub(Forks())
+        with w:
+            w.start()
+            handle = w.register(ForksWhenInstalled() if what == "install" else lambda args: None)
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+            assert ended[0] == 0
+
+
+def fork_and_be(fork):
+    fork()
+    return lambda: None
+
+
+@pytest.mark.spec("WM-LEFT-1")
+def test_what_children_are_for_works():
+    import multiprocessing
+
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.share(np.zeros(3, np.int64))
+
+        def uses_children():
+            done = subprocess.run(
+                [sys.executable, "-c", "print(5)"], capture_output=True, check=True
+            )
+            seen[0] = int(done.stdout)
+            process = multiprocessing.get_context("fork").Process(
+                target=seen.__setitem__, args=(1, 6)
+            )
+            process.start()
+            process.join()
+            seen[2] = process.exitcode == 0
+
+        handle = w.register(uses_children)
+        for _ in range(2):
+            seen[:] = 0
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+            assert seen.tolist() == [5, 6, 1]
+
+
+# ---------------------------------------------------------------- between two tasks
+class Late(BaseException):
+    pass
+
+
+def raise_late(*_):
+    raise Late("from a task that has ended")
+
+
+def strike_later(bench):
+    """Leave a handler; the test sends its signal when the worker sleeps."""
+    signal.signal(signal.SIGUSR1, raise_late)
+
+
+def profile(bench):
+    sys.setprofile(lambda frame, event, arg: raise_late() if event == "c_call" else None)
+
+
+def trace(bench):
+    """Leave a function that raises in what the worker itself calls."""
+    sys.settrace(lambda frame, *_: raise_late() if frame.f_code.co_name == "flush_output" else None)
+
+
+def recurse(bench):
+    limit = 1
+    while True:
+        try:
+            sys.setrecursionlimit(limit)
+            return
+        except RecursionError:
+            limit += 1
+
+
+def inject(bench):
+    """Leave a thread that raises an exception in the main one when it is told to."""
+    main = ctypes.c_ulong(threading.main_thread().ident)
+
+    def raise_there():
+        bench.go.wait()
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(Late))
+        bench.gone.open(1)
+
+    threading.Thread(target=raise_there, daemon=True).start()
+
+
+LEFT = [strike_later, profile, trace]
+if not INTERPRETED:  # these would cut an interpreted kernel in two
+    LEFT += [recurse, inject]
+
+
+class Bench:
+    """A Worker with one process; a task leaves something behind, which comes while the worker waits."""
+
+    def __init__(self, leave, **options):
+        self.leave = leave
+        self.w = Worker(3, num_sub_workers=1, **options)
+        self.go, self.gone = Gate(), Gate()
+
+    def __enter__(self):
+        self.w.__enter__()
+        self.done = self.w.share(np.zeros(1, np.int64))
+        self.leaves = self.w.register(lambda: self.leave(self))
+        self.count = self.w.register(lambda: self.done.__setitem__(0, self.done[0] + 1))
+        self.compiled = self.w.register(adds_one)
+        self.w.start()
+        self.pids = self.w.worker_pids()
+        return self
+
+    def __exit__(self, *error):
+        self.w.__exit__(*error)
+        self.go.__exit__()
+        self.gone.__exit__()
+
+    def run(self, handle, times=1):
+        args = make_args((self.done, T.INOUT)) if handle is self.compiled else None
+        self.w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(times)])
+
+    def leave_behind(self):
+        self.run(self.leaves)
+        if self.leave is strike_later:
+            os.kill(self.pids[0], signal.SIGUSR1)
+        elif self.leave is inject:
+            self.go.open(1)
+            self.gone.wait()
+
+
+@leaf
+def adds_one(x):
+    x[0] += 1
+
+
+@pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-10")
+@DEPTHS
+@pytest.mark.parametrize("leave", LEFT)
+@pytest.mark.parametrize("what", ["count", "compiled"])
+def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, what, depth):
+    with Bench(leave, mailbox_depth=depth) as b:
+        b.run(getattr(b, what))
+        for round_ in range(3):
+            b.done[0] = 0
+            b.leave_behind()
+            b.run(getattr(b, what), 20)
+            assert b.done[0] == 20, round_
+        assert b.w.worker_pids() == b.pids
+
+
+@pytest.mark.spec("WM-LEFT-2")
+@pytest.mark.parametrize("leave", [one for one in LEFT if one is not recurse])
+def test_what_comes_before_a_control_request_fails_nothing(leave):
+    with Bench(leave) as b:
+        for i in range(3):
+            b.leave_behind()
+            late = b.w.register(lambda args, i=i: args.tensor(0).numpy().__setitem__(0, i + 10))
+            args = make_args((b.done, T.INOUT))
+            b.w.run(lambda orch, *_, late=late, args=args: orch.submit_sub(late, args))
+            assert b.done[0] == i + 10
+        assert b.w.worker_pids() == b.pids
+
+
+@pytest.mark.spec("WM-LEFT-2")
+@pytest.mark.parametrize("leave", LEFT)
+def test_what_comes_before_the_end_does_not_hold_it_up(leave, capfd):
+    with Bench(leave) as b:
+        b.leave_behind()
+    assert "Traceback" not in capfd.readouterr().err.split("was raised between two tasks")[0]
+
+
+@pytest.mark.spec("WM-LEFT-2")
+def test_the_worker_has_what_it_had_at_its_start_again():
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.share(np.zeros((2, 8), np.int64))
+
+        def look(row):
+            seen[row, 0] = signal.getsignal(signal.SIGUSR1) is raise_late
+            seen[row, 1] = signal.getsignal(signal.SIGALRM) is raise_late
+            seen[row, 2] = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+            seen[row, 3] = sys.getprofile() is not None
+            seen[row, 4] = sys.gettrace() is not None
+            seen[row, 5] = sys.getrecursionlimit() < 500
+            seen[row, 6] = signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            seen[row, 7] = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+        def leaves():
+            for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGINT):
+                signal.signal(number, raise_late)
+            signal.setitimer(signal.ITIMER_REAL, 1000)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+            sys.setrecursionlimit(400)
+            sys.settrace(lambda *_: None)
+            sys.setprofile(lambda *_: None)
+            look(0)
+
+        leave, look_again = w.register(leaves), w.register(lambda: look(1))
+        w.run(lambda orch, *_: orch.submit_sub(leave))
+        os.kill(w.worker_pids()[0], signal.SIGUSR1)
+        w.run(lambda orch, *_: orch.submit_sub(look_again))
+        assert seen.tolist() == [[1] * 8, [0] * 8]
+
+
+@pytest.mark.spec("WM-LEFT-2")
+def test_a_failing_task_keeps_what_it_has_set_up():
+    with Worker(3, num_sub_workers=1) as w:
+
+        def fails():
+            signal.signal(signal.SIGUSR2, raise_late)
+            raise ValueError("as any task may")
+
+        def looks():
+            assert signal.getsignal(signal.SIGUSR2) is raise_late
+
+        failing, look = w.register(fails), w.register(looks)
+        with pytest.raises(TaskError, match="as any task may"):
+            w.run(lambda orch, *_: orch.submit_sub(failing))
+        w.run(lambda orch, *_: orch.submit_sub(look))
+
+
+# ---------------------------------------------------------------- names
+@pytest.mark.spec("WM-LEFT-3")
+@DEPTHS
+@pytest.mark.parametrize("earlier_run", [False, True])
+def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
+    with Worker(3, num_sub_workers=1, mailbox_depth=depth) as w:
+        cell = w.share(np.zeros(1, np.int64))
+
+        def leaves_an_alarm():
+            pass
+
+        def victim():
+            os.kill(os.getpid(), signal.SIGALRM)
+
+        first, second = w.register(leaves_an_alarm), w.register(victim)
+        args = make_args((cell, T.INOUT))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(first, args)
+            orch.submit_sub(first, args)
+            if not earlier_run:
+                orch.submit_sub(second, args)
+
+        words = (
+            r"task \d+ \(.*victim\).*SIGALRM.*; before that it had run task 1 \(.*leaves_an_alarm\)"
+        )
+        with pytest.raises(WorkerLostError, match=words):
+            w.run(orch_fn)
+            w.run(lambda orch, *_: orch.submit_sub(second, args))
+        with pytest.raises(WorkerLostError) as caught:
+            w.run(lambda orch, *_: orch.submit_sub(second))
+        assert "before that" not in str(caught.value), "the new one had done nothing"
+
+
+@pytest.mark.spec("WM-LEFT-4")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_an_exception_of_a_handler_that_a_task_has_left_says_so():
+    with Worker(3, num_sub_workers=1) as w:
+
+        def leaves():
+            signal.signal(signal.SIGUSR1, raise_late)
+
+        def victim():
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        def fails():
+            raise ValueError("of its own")
+
+        leave, hit, fail = map(w.register, (leaves, victim, fails))
+        w.run(lambda orch, *_: orch.submit_sub(leave))
+        with pytest.raises(TaskError, match="Late: from a task") as caught:
+            w.run(lambda orch, *_: orch.submit_sub(hit))
+        assert "raised by the handler of SIGUSR1, raise_late" in caught.value.remote_traceback
+        with pytest.raises(TaskError, match="of its own") as caught:
+            w.run(lambda orch, *_: orch.submit_sub(fail))
+        assert "handler" not in caught.value.remote_traceback
