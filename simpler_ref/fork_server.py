@@ -28,6 +28,7 @@ from .callable_identity import TargetNamespace
 from .children import WorkerKind, become_worker, serve_mailbox
 from .containment import flush_output
 from .engine import Engine
+from .random_streams import Entropy
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
 """What is registered when workers are made: per namespace, digest → target."""
@@ -57,6 +58,7 @@ def serve(
     snapshot: Snapshot,
     signals: set[int],
     by_main_thread: bool,
+    entropy: Entropy,
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
 
@@ -76,7 +78,7 @@ def serve(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         gc.freeze()  # what is inherited stays shared: no collection writes to it
-        _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot).loop()
+        _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot, entropy).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -93,12 +95,15 @@ class _Server:
         parent_fd: int,
         kinds: Sequence[WorkerKind],
         snapshot: Snapshot,
+        entropy: Entropy,
     ) -> None:
         self.engine = engine
         self.sock = sock
         self.parent_fd = parent_fd
         self.kinds = kinds
         self.snapshot = snapshot
+        self.entropy = entropy
+        self.births = [0] * len(kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
@@ -144,9 +149,10 @@ class _Server:
     def fork(self, worker: int) -> None:
         """Fork a worker and report its birth.
 
-        Rule     WM-FORK-1, -2; FLOW-REG-4
+        Rule     WM-FORK-1, -2; WM-RANDOM-3; FLOW-REG-4
         """
         server = os.getpid()
+        self.births[worker] += 1
         pid = os.fork()
         if pid == 0:
             self.run_worker(worker, server)
@@ -164,6 +170,7 @@ class _Server:
             kind = self.kinds[worker]
             _prctl(_PR_SET_NAME, f"{kind.label.replace('_', '-')}-{worker}".encode()[:15])
             become_worker([self.sock.fileno(), self.parent_fd, *self.workers])
+            self.entropy.seed_worker(worker, self.births[worker])
             callables = self.snapshot.get(kind.target_namespace, {})
             serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
             status = 0

@@ -36,6 +36,7 @@ from .errors import (
 )
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
 from .jit import layout as L
+from .random_streams import draw_entropy
 from .signals import put_handlers_back, signals_blocked
 
 log = logging.getLogger("simpler_ref")
@@ -484,10 +485,11 @@ class ProcessManager(WorkerManager):
         parent_pid = os.getpid()
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
+        entropy = draw_entropy(beside=len(_open) - 1)
 
         def in_the_child() -> NoReturn:
             put_handlers_back(all_of_them=True)
-            serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main)
+            serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main, entropy)
 
         with theirs:
             parent_fd = os.pidfd_open(parent_pid)

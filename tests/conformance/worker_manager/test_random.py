@@ -1,0 +1,174 @@
+"""WM-RANDOM: random numbers in workers."""
+
+import os
+import random
+import signal
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, Worker, WorkerLostError
+from simpler_ref.random_streams import draw_entropy
+from simpler_ref.task_interface import TensorArgType as T
+from tests.spec_rules import ROOT
+
+COUNT = 4
+
+
+@pytest.fixture(autouse=True)
+def own_state():
+    """Leave the generators of the tests as they were."""
+    before = random.getstate(), np.random.get_state(legacy=False), np.random.get_bit_generator()
+    yield
+    np.random.set_bit_generator(before[2])
+    np.random.set_state(before[1])
+    random.setstate(before[0])
+
+
+class Drawing:
+    """A Worker whose workers draw: numpy's numbers and Python's, a row for each worker."""
+
+    def __init__(self, workers=2):
+        self.w = Worker(3, num_sub_workers=workers)
+        self.workers = workers
+
+    def __enter__(self):
+        self.w.__enter__()
+        self.x = self.w.empty((self.workers, 2, COUNT))
+
+        def draw(args):
+            out = args.tensor(0).numpy()
+            out[0] = np.random.rand(COUNT)
+            out[1] = [random.random() for _ in range(COUNT)]
+
+        self.handle = self.w.register(draw)
+        return self
+
+    def __exit__(self, *error):
+        self.w.__exit__(*error)
+
+    def draw(self):
+        """Return what the workers draw, in no order: a set of rows for numpy and for `random`."""
+        args = []
+        for row in self.x:
+            args.append(TaskArgs())
+            args[-1].add_tensor(row, T.OUTPUT_EXISTING)
+        self.w.run(lambda orch, *_: orch.submit_sub_group(self.handle, args))
+        return tuple({tuple(row) for row in self.x[:, i].tolist()} for i in (0, 1))
+
+
+def drawn():
+    with Drawing() as d:
+        return d.draw()
+
+
+def seed(number):
+    np.random.seed(number)
+    random.seed(number)
+
+
+@pytest.mark.spec("WM-RANDOM-1")
+@pytest.mark.parametrize("seeded", [False, True])
+def test_each_worker_draws_numbers_of_its_own(seeded):
+    if seeded:
+        seed(5)
+    with Drawing(3) as d:
+        numpy, python = d.draw()
+    mine = np.float32(np.random.rand(COUNT)).tolist(), [random.random() for _ in range(COUNT)]
+    assert len(numpy | {tuple(mine[0])}) == 4
+    assert len(python | {tuple(np.float32(mine[1]).tolist())}) == 4
+    assert len({number for row in numpy for number in row}) == 3 * COUNT
+
+
+@pytest.mark.spec("WM-RANDOM-1")
+def test_two_workers_side_by_side_draw_different_numbers():
+    seed(6)
+    with Drawing(1) as one, Drawing(1) as other:
+        one.w.start()
+        other.w.start()
+        for a, b in zip(one.draw(), other.draw(), strict=True):
+            assert not a & b
+
+
+@pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
+def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
+    np.random.set_bit_generator(np.random.PCG64(7))
+    with Drawing() as d:
+        numpy, _ = d.draw()
+    assert len(numpy) == 2
+    assert np.random.rand() == np.random.Generator(np.random.PCG64(7)).random()
+
+
+@pytest.mark.spec("WM-RANDOM-2")
+def test_a_start_draws_nothing_from_the_parents_generators():
+    seed(8)
+    drawn()
+    after = np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
+    seed(8)
+    assert after == (np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1))
+
+
+@pytest.mark.spec("WM-RANDOM-2")
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
+    draws = []
+    for number in (9, 9, 10):
+        seed(number)
+        draws.append(drawn()[0])
+    assert draws[0] == draws[1]
+    assert not draws[0] & draws[2]
+
+
+PROGRAM = """
+import random, numpy as np
+random.seed(3), np.random.seed(4)
+from tests.conformance.worker_manager.test_random import drawn
+print([sorted(rows) for _ in range(2) for rows in drawn()])
+"""
+
+
+@pytest.mark.spec("WM-RANDOM-2")
+def test_a_program_that_seeds_draws_the_same_each_time():
+    import subprocess
+
+    command = [sys.executable, "-c", PROGRAM]
+    said = [
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert said[0] == said[1] and said[0].startswith("[[(0.")
+
+
+@pytest.mark.spec("WM-RANDOM-2")
+def test_starts_do_not_repeat_each_other_where_nobody_has_seeded():
+    np.random.set_bit_generator(np.random.MT19937())
+    first, second = drawn(), drawn()
+    assert not first[0] & second[0] and not first[1] & second[1]
+
+
+@pytest.mark.spec("WM-RANDOM-3")
+def test_a_successor_draws_other_numbers():
+    seed(11)
+    with Drawing() as d:
+        kill = d.w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        seen = d.draw()
+        with pytest.raises(WorkerLostError):
+            d.w.run(lambda orch, *_: orch.submit_sub_group(kill, [TaskArgs()] * 2))
+        for a, b in zip(seen, d.draw(), strict=True):
+            assert not a & b
+
+
+@pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
+def test_torch_is_seeded_where_it_is_loaded(monkeypatch):
+    """A stand-in with the three names that are used."""
+    seeds = []
+    torch = types.ModuleType("torch")
+    torch.get_rng_state = lambda: types.SimpleNamespace(numpy=lambda: np.arange(16, dtype=np.uint8))
+    torch.default_generator = types.SimpleNamespace(manual_seed=seeds.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    entropy = draw_entropy(0)
+    for worker, birth in ((0, 1), (1, 1), (0, 2), (0, 1)):
+        entropy.seed_worker(worker, birth)
+    assert len(set(seeds)) == 3 and seeds[0] == seeds[3]
+    assert all(0 <= number < 1 << 63 for number in seeds)
