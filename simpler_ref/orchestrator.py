@@ -61,6 +61,7 @@ class Host(Protocol):
     def _own_memory(self) -> tuple[Array, ...]: ...
 
     def _describe_stuck(self) -> str: ...
+    def _look(self) -> None: ...
 
     def _callable_name(self, word: int) -> str: ...
 
@@ -676,8 +677,11 @@ class Orchestrator:
                 raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
             taken = int(mem[L.WIRING_TAKEN])
             code = attempt()
+            waited = L.OK
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
-                kernels.help_scheduler(mem, -1, taken, min(rest, PARK_NS))
+                waited = kernels.help_scheduler(mem, -1, taken, min(rest, PARK_NS))
+            if waited == L.TIMED_OUT:
+                self._worker._look()
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()
         if code >= 0:

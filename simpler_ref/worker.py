@@ -20,7 +20,6 @@ from .callable_identity import CallableHandle, TargetNamespace
 from .children import (
     ChipChild,
     CustomWorker,
-    Desk,
     NestedWorker,
     SubWorker,
     WorkerKind,
@@ -42,6 +41,7 @@ from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .signals import signals_blocked
 from .task_interface import Array, CallConfig, TaskArgs
+from .watch import Watch
 from .worker_manager import (
     ProcessManager,
     ThreadManager,
@@ -127,6 +127,7 @@ class _Runtime:
         self.orch: Orchestrator
         self.host: Any
         self.pid = os.getpid()
+        self._watch: Watch | None = None
 
     def start(self, snapshot: Snapshot) -> None:
         self.mappings = shared_mappings()
@@ -141,6 +142,17 @@ class _Runtime:
                 scheduler = Scheduler(self.engine, self.host)
                 scheduler.start()
                 self.scheduler = scheduler
+
+    def watch(self, registry: Registry) -> Watch:
+        """Return what knows which tasks run, one for each run that has to wait."""
+        assert self.manager is not None
+        watch = self._watch
+        if watch is None or watch.manager is not self.manager:
+            self._watch = watch = Watch(self.engine, self.manager, registry)
+        return watch
+
+    def forget_watch(self) -> None:
+        self._watch = None
 
     def stop_workers(self) -> None:
         if self.manager is not None:
@@ -1007,7 +1019,7 @@ class Worker:
                 if not called:
                     called = True
                     self._call(runtime, orch_fn, args, config)
-                self._drain(runtime, cancel=failure is not None)
+                self._drain(runtime, failure)
                 break
             except BaseException as error:
                 if runtime.pid != os.getpid():  # a process that orch_fn forked: not its run
@@ -1023,6 +1035,7 @@ class Worker:
             runtime.manager.spare_idle()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
         kernels.end_run(mem)
+        runtime.forget_watch()
         device_ns = 0
         if device_before is not None and runtime.manager is not None:
             device_ns = max(0, int((runtime.manager.device_ns() - device_before).max()))
@@ -1064,19 +1077,21 @@ class Worker:
         """Finish the last run if a signal has cut its end short."""
         mem = runtime.engine.mem
         if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
-            self._drain(runtime, cancel=True)
+            self._drain(runtime, None, cancel=True)
             runtime.engine.kernels.end_run(mem)
 
-    @staticmethod
-    def _drain(runtime: _Runtime, cancel: bool) -> None:
-        """End every scope and wait until every task is reclaimed.
+    def _drain(
+        self, runtime: _Runtime, failure: BaseException | None, cancel: bool = False
+    ) -> None:
+        """End every scope and wait until every task is reclaimed; `failure` cancels what can be.
 
-        Rule     ORCH-RUN-3, -4
+        Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
         """
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        kernels.finish_run(mem, cancel)
+        kernels.finish_run(mem, cancel or failure is not None)
         while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
-            pass
+            if runtime.manager is not None:
+                runtime.watch(self._registry).look(failure)
 
     def _renumber_configs(self, runtime: _Runtime) -> None:
         """Forget configurations between runs when many have gathered."""
@@ -1121,8 +1136,8 @@ class Worker:
             code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
             ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
             return WorkerLostError(
-                f"{where}: the worker {ended} before the task was done; the next run starts a new "
-                "one",
+                f"{where}: the worker {ended} before the task was done"
+                f"{runtime.watch(self._registry).ran_before(worker)}; the next run starts a new one",
                 status=code,
                 **details,
             )
@@ -1147,28 +1162,14 @@ class Worker:
         return runtime.arena.memory, runtime.engine.heap
 
     def _describe_stuck(self) -> str:
-        """Say which group waits for which workers.
+        """Say which group waits for which workers."""
+        return self._live().watch(self._registry).stuck_group()
 
-        Rule     WM-PLACE-4
-        """
+    def _look(self) -> None:
+        """Tell of tasks that keep a thread waiting; see `Watch.look`."""
         runtime = self._live()
-        mem, manager = runtime.engine.mem, runtime.manager
-        assert manager is not None
-        for pool in (L.NEXT_LEVEL, L.SUB):
-            if mem[L.STUCK_SINCE + pool] and mem[L.STUCK_SINCE + pool] == mem[L.STUCK_TOLD]:
-                task, members = int(mem[L.STUCK_TASK + pool]), int(mem[L.STUCK_MEMBERS + pool])
-                index = int(mem[L.STUCK_CALLABLE + pool]) & L.CALLABLE_MASK
-                busy = [
-                    manager.name(worker)
-                    for worker in range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
-                    if mem[Desk(runtime.engine, worker).start + L.W_GIVEN]
-                ]
-                return (
-                    f"task {task} ({self._registry.name(index)}), a group of {members}, has waited "
-                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are "
-                    f"{', '.join(busy) or 'none'}"
-                )
-        return ""
+        if runtime.manager is not None:
+            runtime.watch(self._registry).look()
 
     # ------------------------------------------------------------ looking in from outside
     def progress(self) -> tuple[int, int]:

@@ -47,7 +47,8 @@ def collect_from(mem, worker, w):
     finds it.
 
     Returns  how many were taken
-    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2
+    Effects  W_RAN, for the message should the worker die in its next task
+    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2; WM-LEFT-3
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -59,6 +60,9 @@ def collect_from(mem, worker, w):
             break
         if outcome != L.SUCCESS and started:
             record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+        if started:
+            ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
+            mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
         fetch_lines(mem, w, frame)
         vacate(mem, w)
         moved += 1

@@ -192,6 +192,9 @@ W_LAST_CALLABLE = W_SLOT + 1  # index + 1 of the digest that stands in the mailb
 W_LAST_CONFIG = W_SLOT + 2  # index + 1 of the configuration that stands in the mailbox
 W_MEMBER = W_SLOT + 3  # of a group: index + 1; 0 for a task of its own
 W_FILLED = W_SLOT + 4  # how often the frame was filled, ever: the answers it will have had
+W_RAN = (
+    W_SLOT + 5
+)  # first block only: the task it ended last, id + 1 << RAN_TASK | callable; 0: none
 W_HEAD = (
     W_SLOT + LINE
 )  # first block only: the oldest frame in use, as an offset from the first block
@@ -386,6 +389,7 @@ FANOUT_TOTAL_MASK = (1 << 32) - 1
 
 # the callable word: what to run, in which pool, on which worker, with which configuration
 CALLABLE_MASK = (1 << 24) - 1  # index of the callable
+RAN_TASK = 24  # of W_RAN: the bits above the index are the task's id, plus 1
 WORD_KIND = 32  # worker type, 4 bits
 WORD_WORKER = 36  # worker + 1, 0 for any, 12 bits; it owns the task's child_memory tensors
 WORKER_MASK = (1 << 12) - 1

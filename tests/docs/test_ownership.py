@@ -38,6 +38,7 @@ RELATIVE = {"Rings", "Mailbox", "Body", "Members"}
 NOT_FIELDS = {
     *("ALIVE", "CLAIMED", "CLAIM_WAITS", "CLAIM_GRANTED", "MAX_CONFIGS", "MAX_WORKERS"),
     *("CALLABLE_MASK", "WORD_KIND", "WORD_WORKER", "WORKER_MASK", "WORD_CONFIG", "CONFIG_MASK"),
+    "RAN_TASK",
     "MEMBER_WORDS",
     *(
         "ENDED_WELL",

@@ -221,10 +221,23 @@ def test_on_a_terminal_a_line_counts_what_is_compiled(monkeypatch, capsys):
     assert out == ""
     counts = [part.rstrip(" …\ndone")[-3:] for part in said.split("\r") if part]
     assert counts == ["1/2", "2/2"] and said.endswith("done\n")
+
+
+def test_elsewhere_two_lines_say_that_kernels_are_compiled(monkeypatch, capsys):
+    from simpler_ref.jit import entries
+
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    monkeypatch.setattr(entries, "is_cached", lambda _: False)
+    found = {"one": None, "two": None, "three": None}
+    monkeypatch.setattr(entries, "is_cached", lambda _: True)
     assert [name for name, _ in entries._with_progress(found)] == list(found)
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", ""), "the cache is warm"
+    monkeypatch.setattr(entries, "is_cached", lambda _: False)
+    said = []
+    for _ in entries._with_progress(found):
+        said.append(capsys.readouterr().err)
+    first = "simpler_ref: compiling 3 kernels, once on this machine (about a minute)\n"
+    assert said == [first, "", ""], "before the first is compiled, and then no more"
+    assert capsys.readouterr() == ("", "simpler_ref: kernels are compiled\n")
 
 
 def test_numba_still_knows_whether_there_is_linear_algebra():

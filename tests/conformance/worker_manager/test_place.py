@@ -329,7 +329,15 @@ def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
         (record,) = caplog.records
         words = record.getMessage()
         assert record.name == "simpler_ref" and record.levelno == logging.WARNING
-        for part in ("task 1", "pair", "group of 2", "0.05 s", "sub_worker"):
+        for part in (
+            "task 1",
+            "pair",
+            "group of 2",
+            "0.05 s",
+            "sub_worker",
+            "with task 0 (",
+            "wait)",
+        ):
             assert part in words
         assert sum(f"sub_worker {i}" in words for i in range(2)) == 1, "one of them is busy"
 

@@ -1,0 +1,168 @@
+"""Words for those who wait: which tasks run where, what a group waits for, what the user can do.
+
+Everything here is read while others write it. A task that ends meanwhile may be left out, or named
+although it has just ended; nothing depends on that but a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .children import Desk
+from .engine import Engine
+from .jit import layout as L
+from .registry import Registry
+from .worker_manager import ThreadManager, WorkerManager
+
+log = logging.getLogger("simpler_ref")
+
+STALL_S = 30.0
+"""Time without the end of any task after which those that run are named, seconds."""
+MOST_NAMED = 8
+"""Tasks that one message names."""
+
+
+class RunningTask(NamedTuple):
+    """A task that a worker has, its oldest one."""
+
+    worker: int
+    task: int
+    name: str
+
+
+class Watch:
+    """What is known of the tasks that run, for messages.
+
+    Rule     ORCH-TELL-1, -2; WM-PLACE-4
+    """
+
+    def __init__(self, engine: Engine, manager: WorkerManager, registry: Registry) -> None:
+        self._mem = engine.mem
+        self._engine = engine
+        self.manager = manager
+        self._registry = registry
+        self._told: set[tuple[int, int]] = set()
+        self._told_interrupt = False
+        self._done = -1
+        self._since = 0.0
+
+    def look(self, failure: BaseException | None = None) -> None:
+        """Say what has to be said now; called about ten times a second by a thread that waits.
+
+        `failure` is what has cancelled the run, if anything has.
+        """
+        if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
+            self._told_interrupt = True
+            self._tell_interrupt(failure)
+        now = time.monotonic()
+        done = int(self._mem[L.COMPLETED_COUNT]) + int(self._mem[L.FAILED_COUNT])
+        if done != self._done:
+            self._done, self._since = done, now
+        elif now - self._since >= STALL_S:
+            self._tell_stall()
+
+    def _tell_interrupt(self, failure: BaseException) -> None:
+        """Say what a run that was interrupted waits for.
+
+        Rule     ORCH-TELL-1
+        """
+        running = list(self.running())
+        if not running:
+            return
+        count = f"{len(running)} running task{'s' * (len(running) > 1)}"
+        again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
+        ends = "kills their workers"
+        if isinstance(self.manager, ThreadManager):
+            ends = "ends them at their next line of Python"
+        log.warning(
+            "%s: waiting for %s: %s; %s %s",
+            type(failure).__name__,
+            count,
+            self._list(running),
+            again,
+            ends,
+        )
+
+    def _tell_stall(self) -> None:
+        """Name each task that has kept the run waiting for so long, once.
+
+        Rule     ORCH-TELL-2
+        """
+        for one in self.running():
+            if (one.worker, one.task) in self._told:
+                continue
+            self._told.add((one.worker, one.task))
+            pid = self.manager.pids.get(one.worker, os.getpid())
+            log.warning(
+                "no task has ended for %g s; %s still runs. `py-spy dump --pid %d` shows what it does; "
+                "Ctrl-C cancels the run, a second one ends the task",
+                STALL_S,
+                self._words(one),
+                pid,
+            )
+
+    # ------------------------------------------------------------ what runs
+    def running(self) -> Iterator[RunningTask]:
+        """Go through the workers that have a task, each with its oldest one."""
+        mem = self._mem
+        for worker in range(int(mem[L.WORKERS])):
+            w = Desk(self._engine, worker).start
+            if not mem[w + L.W_GIVEN] or worker in self.manager.dead:
+                continue
+            at = w + int(mem[w + L.W_HEAD]) + L.W_SLOT
+            slot = int(mem[at]) if at < len(mem) else L.NONE
+            first = int(mem[L.A_SLOTS])
+            if not first <= slot < first + int(mem[L.WINDOW]) * L.SLOT_WORDS:
+                continue  # it has just ended
+            task, callable_word = int(mem[slot + L.S_ID]), int(mem[slot + L.S_CALLABLE])
+            yield RunningTask(worker, task, self._registry.name(callable_word & L.CALLABLE_MASK))
+
+    def _words(self, one: RunningTask) -> str:
+        return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
+
+    def _list(self, running: list[RunningTask]) -> str:
+        words = [self._words(one) for one in running[:MOST_NAMED]]
+        if len(running) > MOST_NAMED:
+            words.append(f"{len(running) - MOST_NAMED} more")
+        return ", ".join(words)
+
+    def ran_before(self, worker: int) -> str:
+        """Name the last task that a worker has done before the one it was lost in, if there is any.
+
+        What has killed a worker may come from a task that had ended.
+
+        Rule     WM-LEFT-3
+        """
+        word = int(self._mem[Desk(self._engine, worker).start + L.W_RAN])
+        if not word:
+            return ""
+        name = self._registry.name(word & L.CALLABLE_MASK)
+        return f"; before that it had run task {(word >> L.RAN_TASK) - 1} ({name})"
+
+    # ------------------------------------------------------------ groups
+    def stuck_group(self) -> str:
+        """Say which group waits for which workers, if one has waited too long.
+
+        Rule     WM-PLACE-4
+        """
+        mem = self._mem
+        for pool in (L.NEXT_LEVEL, L.SUB):
+            if mem[L.STUCK_SINCE + pool] and mem[L.STUCK_SINCE + pool] == mem[L.STUCK_TOLD]:
+                task, size = int(mem[L.STUCK_TASK + pool]), int(mem[L.STUCK_MEMBERS + pool])
+                index = int(mem[L.STUCK_CALLABLE + pool]) & L.CALLABLE_MASK
+                members = range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
+                busy = [
+                    f"{self.manager.name(one.worker)} with task {one.task} ({one.name})"
+                    for one in self.running()
+                    if one.worker in members
+                ]
+                return (
+                    f"task {task} ({self._registry.name(index)}), a group of {size}, has waited "
+                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are {', '.join(busy) or 'none'}. It starts when enough of them "
+                    "have ended; a larger pool lets it start earlier"
+                )
+        return ""
