@@ -6,13 +6,14 @@ from typing import NoReturn
 
 import numpy as np
 
+from . import regions
 from .jit import layout as L
 from .jit.entries import Entries, entries
 from .jit.kernel import INTERPRETED
 from .placement import Placement
-from .shared_arrays import create_region, make_private
+from .shared_arrays import create_region
 from .signals import in_one_piece
-from .task_interface import CallConfig
+from .task_interface import Array, CallConfig
 
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
@@ -78,8 +79,7 @@ class Engine:
             depth=depth,
             id_window=window if one_ring else 0,
         )
-        region = create_region(8 * words)
-        make_private(region, 8 * geometry[L.PRIVATE])
+        region = create_region(8 * words, 8 * geometry[L.PRIVATE])
         self.mem = region[: 8 * words].view(np.int64)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
         self.heap = create_region(size * ring_depth, huge=True)
@@ -101,10 +101,23 @@ class Engine:
         )
         self.write_config(0, CallConfig().to_bytes())
 
+    @classmethod
+    def attached(cls, mem: Array, heap: Array, placement: Placement) -> Engine:
+        """Return the engine of another process over its memory, mapped here."""
+        engine = cls.__new__(cls)
+        engine.kernels = _kernels()
+        engine.mem, engine.heap, engine.placement = mem, heap, placement
+        return engine
+
     def write_config(self, index: int, wire: bytes) -> None:
         """Put a configuration where `encode` takes it from."""
         start = 8 * (int(self.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS)
         self.mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
+
+    def close(self) -> None:
+        """Give the descriptors back; the memory stays as long as anybody refers to it."""
+        regions.release(self.mem)
+        regions.release(self.heap)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine is memory of one process: it cannot be pickled")

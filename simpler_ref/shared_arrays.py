@@ -1,9 +1,8 @@
 """Shared memory: for the engine, for the heap rings, and for users' tensors.
 
-A region is an anonymous shared mapping: forked processes share it at the same address, and it has no
-name that a killed process could leave behind, holds no descriptor, and is not limited by the size of
-``/dev/shm`` (64 MiB in many containers, where touching more would end in SIGBUS). It lives as long as
-any array over it does: an array from `Worker.empty` stays valid after the Worker is closed.
+Workers have a region at the same address as the user's process, and it has no name that a killed process
+could leave behind (`regions.py`). It lives as long as any array over it does: an array from
+`Worker.empty` stays valid after the Worker is closed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import bisect
 import ctypes
 import errno
-import mmap
 import os
 import threading
 import weakref
@@ -22,23 +20,21 @@ from typing import Any
 
 import numpy as np
 
+from . import regions
 from .jit.layout import round_up
+from .regions import PAGE
 from .task_interface import Array
 
-PAGE = mmap.PAGESIZE
 ARENA_ALIGN = 64
-_MAP_FIXED = 0x10
-_MAP_NORESERVE = 0x4000
-_MADV_HUGEPAGE = 14
-_MADV_WIPEONFORK = 18
 _MADV_POPULATE_WRITE = 23
 
 
-def create_region(nbytes: int, *, huge: bool = False) -> Array:
-    """Return fresh, zeroed bytes that this process and all it forks from now on share.
+def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
+    """Return fresh, zeroed bytes that this process shares with its workers.
 
     Pages take memory only once they are touched. With `huge` they are huge pages where the system
     allows that for shared memory: the first touch then costs a third, and workers find them mapped.
+    From `private_from` (page-aligned) on, the bytes are private to this process.
 
     Rule     ORCH-FORK-4
 
@@ -47,49 +43,7 @@ def create_region(nbytes: int, *, huge: bool = False) -> Array:
     MemoryError
         The address space or the system's limits do not allow a region of this size.
     """
-    nbytes = round_up(max(nbytes, 1), PAGE)
-    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    try:
-        mapping = mmap.mmap(-1, nbytes, flags=flags)
-    except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(
-            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
-            "arena_size and task_window set the sizes"
-        ) from error
-    if huge:
-        with suppress(OSError):  # a kernel without them
-            mapping.madvise(_MADV_HUGEPAGE)
-    return np.frombuffer(mapping, np.uint8)
-
-
-def make_private(region: Array, start: int) -> None:
-    """Turn the bytes of a region from `start` (page-aligned) on into memory of this process alone.
-
-    They keep their place, so one array spans both parts. A forked child finds zeros there: it can
-    neither read nor change what the parent keeps in them. Private memory may use huge pages, which
-    shared memory on most systems may not: a fresh 4 KiB page costs more than several tasks.
-
-    Rule     ORCH-INV-3
-    """
-    address = region.ctypes.data + start
-    length = region.nbytes - start
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    got = libc.mmap(
-        ctypes.c_void_p(address),
-        ctypes.c_size_t(length),
-        mmap.PROT_READ | mmap.PROT_WRITE,
-        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE,
-        -1,
-        ctypes.c_long(0),
-    )
-    if got != address:
-        raise MemoryError(f"cannot map {length} private bytes: {os.strerror(ctypes.get_errno())}")
-    for advice in (
-        _MADV_WIPEONFORK,
-        _MADV_HUGEPAGE,
-    ):  # a kernel without huge pages refuses the last
-        libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice)
+    return regions.create(nbytes, private_from, huge=huge)
 
 
 # ---------------------------------------------------------------- pages made ahead of their use
@@ -152,6 +106,10 @@ class Arena:
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Give the descriptor back; the memory stays as long as anybody refers to it."""
+        regions.release(self.memory)
 
     def empty(self, shape: int | Sequence[int], dtype: Any, populate: bool = False) -> Array:
         """Return an uninitialised array of the arena; its pages are made at once with `populate`.

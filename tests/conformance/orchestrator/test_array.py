@@ -11,7 +11,9 @@ from tests.support import make_args
 
 @pytest.fixture
 def arena():
-    return Arena(1 << 16)
+    made = Arena(1 << 16)
+    yield made
+    made.close()
 
 
 @pytest.mark.spec("ORCH-ARRAY-2")

@@ -1,0 +1,297 @@
+"""Regions of shared memory that a process which was not forked from this one can map as well.
+
+A region is a file in ``/dev/shm`` that never has a name, so that a killed process can leave none behind;
+where the free space there cannot hold it, it is a `memfd_create` file, which has no limit of its own.
+Whatever is forked inherits the mapping. A fresh interpreter is given the descriptor, and maps the same
+bytes at the same address. Addresses are therefore taken from a range where a new process has nothing
+of its own; where they are taken all the same, it is started again, and finds itself elsewhere.
+
+The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
+a region keeps one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from .jit.layout import round_up
+from .task_interface import Array
+
+log = logging.getLogger("simpler_ref")
+
+PAGE = mmap.PAGESIZE
+SHM = "/dev/shm"
+_ALIGN = 1 << 21
+_LOW, _HIGH = 1 << 45, 1 << 46
+"""Where regions stand: programs, heaps and libraries of a 47-bit address space are far from there."""
+_ATTEMPTS = 16
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_MAP_FIXED_NOREPLACE = 0x100000
+_MADV_HUGEPAGE = 14
+_MADV_WIPEONFORK = 18
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class AddressTaken(Exception):
+    """Something else stands where a region should be mapped."""
+
+
+class Region(NamedTuple):
+    """One region, as another process must know it to map it."""
+
+    address: int
+    nbytes: int
+    """Its length, the private part included."""
+    shared: int
+    """Bytes of it that are shared; what follows is private to each process."""
+    owner: int
+    """The process that has the descriptor."""
+    fd: int
+    inode: int
+    huge: bool
+    in_shm: bool
+
+
+_regions: dict[int, Region] = {}
+"""The regions that this process has mapped, until their owner gives them back: address → region."""
+_held: set[Region] = set()
+"""Those whose descriptors this process has."""
+
+
+def spans() -> list[tuple[int, int, str]]:
+    """Return which memory a fresh interpreter can have, sorted, in the form that `covers` takes."""
+    return sorted(
+        (one.address, one.address + one.shared, f"region {one.inode}") for one in _regions.values()
+    )
+
+
+@contextmanager
+def descriptors() -> Iterator[dict[Region, int]]:
+    """Give a descriptor of each region that a fresh interpreter can be given.
+
+    One that belongs to a process further up, from which this one was forked, is opened through that.
+    """
+    found: dict[Region, int] = {}
+    opened: list[int] = []
+    try:
+        for one in _regions.values():
+            if one in _held:
+                found[one] = one.fd
+                continue
+            with suppress(OSError):  # its owner has given it back
+                fd = os.open(f"/proc/{one.owner}/fd/{one.fd}", os.O_RDWR)
+                opened.append(fd)
+                if os.fstat(fd).st_ino == one.inode:
+                    found[one] = fd
+        yield found
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def close_inherited() -> None:
+    """In a process just forked: close the descriptors, which stay with their owner."""
+    while _held:
+        _close(_held.pop())
+
+
+# ---------------------------------------------------------------- making one
+def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
+    """Return fresh, zeroed bytes at an address that a fresh interpreter can have, too.
+
+    From `private_from` (page-aligned) on they are private: see `make_private`.
+
+    Raises
+    ------
+    MemoryError
+        The address space or the system's limits do not allow a region of this size.
+    """
+    nbytes = round_up(max(nbytes, 1), PAGE)
+    shared = nbytes if private_from is None else private_from
+    fd = -1
+    try:
+        fd, in_shm = _open_memory(shared)
+        inode = os.fstat(fd).st_ino
+        at = _reserve(nbytes)
+        region = Region(at, nbytes, shared, os.getpid(), fd, inode, huge, in_shm)
+        array = _map(region, fd)
+    except (OSError, OverflowError) as error:
+        if fd >= 0:
+            os.close(fd)
+        raise MemoryError(
+            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
+            "arena_size and task_window set the sizes"
+        ) from error
+    _regions[region.address] = region
+    _held.add(region)
+    return array
+
+
+def release(array: Array) -> None:
+    """Close the descriptor of a region; whoever has mapped it keeps it as long as arrays need it."""
+    region = _regions.get(array.ctypes.data)
+    if region is not None:
+        _forget(region)
+
+
+def _forget(region: Region) -> None:
+    if _regions.get(region.address) is region:
+        del _regions[region.address]
+    if region in _held:
+        _held.discard(region)
+        _close(region)
+
+
+def _close(region: Region) -> None:
+    with suppress(OSError):  # somebody else has closed what he does not know
+        os.close(region.fd)
+
+
+_told = False
+
+
+def _open_memory(nbytes: int) -> tuple[int, bool]:
+    """Return the descriptor of fresh memory without a name, and whether it counts as /dev/shm's.
+
+    Pages are made when they are touched, and a page for which ``/dev/shm`` has no room would end the
+    process with SIGBUS. So what could ever be touched is compared with what is free there.
+
+    Rule     ORCH-FORK-6
+    """
+    global _told
+    with suppress(OSError):  # no /dev/shm, or one that knows no files without names
+        space = os.statvfs(SHM)
+        free = space.f_bavail * space.f_frsize
+        promised = sum(one.shared for one in _regions.values() if one.in_shm)
+        if promised + nbytes <= free:
+            fd = os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
+            return _sized(fd, nbytes), True
+        if not _told:
+            _told = True
+            log.info(
+                "%s has %d bytes free, too few for %d more: shared memory is made by memfd_create",
+                *(SHM, free - promised, nbytes),
+            )
+    return _sized(os.memfd_create("simpler-region"), nbytes), False
+
+
+def _sized(fd: int, nbytes: int) -> int:
+    try:
+        os.ftruncate(fd, nbytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+# ---------------------------------------------------------------- mapping it
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _mmap(address: int, nbytes: int, protection: int, flags: int, fd: int = -1) -> int:
+    got = _libc.mmap(address, nbytes, protection, flags, fd, 0)
+    if got == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return got or 0
+
+
+def _reserve(nbytes: int, address: int | None = None) -> int:
+    """Reserve addresses: those given, or some that a fresh interpreter is likely to have free."""
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    if address is not None:
+        got = _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
+        if got != address:  # a kernel before 4.17 takes the address for a hint
+            _libc.munmap(got, nbytes)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        return got
+    room = _HIGH - _LOW - nbytes
+    for _ in range(_ATTEMPTS if room > 0 else 0):
+        chosen = _LOW + int.from_bytes(os.urandom(8), "little") % room // _ALIGN * _ALIGN
+        with suppress(OSError):  # taken, or this machine has no such addresses
+            return _reserve(nbytes, chosen)
+    return _mmap(0, nbytes, 0, kind)
+
+
+def _map(region: Region, fd: int) -> Array:
+    """Map a region where its addresses are reserved; they are given back with the last array."""
+    try:
+        flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
+        write = mmap.PROT_READ | mmap.PROT_WRITE
+        _mmap(region.address, region.shared, write, flags, fd)
+        if region.huge:  # a kernel without them refuses
+            _libc.madvise(region.address, region.shared, _MADV_HUGEPAGE)
+        if region.shared < region.nbytes:
+            make_private(region.address + region.shared, region.nbytes - region.shared)
+    except BaseException:
+        _libc.munmap(region.address, region.nbytes)
+        raise
+    owner = (ctypes.c_uint8 * region.nbytes).from_address(region.address)
+    weakref.finalize(owner, _unmap, region).atexit = False
+    array: Array = np.frombuffer(memoryview(owner), np.uint8)
+    return array
+
+
+def _unmap(region: Region) -> None:
+    _libc.munmap(region.address, region.nbytes)
+    _forget(region)
+
+
+def make_private(address: int, nbytes: int) -> None:
+    """Turn reserved addresses into memory of this process alone.
+
+    A forked child finds zeros there: it can neither read nor change what the parent keeps in them.
+    Private memory may use huge pages, which shared memory on most systems may not: a fresh 4 KiB page
+    costs more than several tasks.
+
+    Rule     ORCH-INV-3
+    """
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+    _mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, kind)
+    for advice in (_MADV_WIPEONFORK, _MADV_HUGEPAGE):  # a kernel without huge pages refuses
+        _libc.madvise(address, nbytes, advice)
+
+
+def attach(region: Region, fd: int) -> Array:
+    """Map a region of another process here, at the address it has there; `fd` is a descriptor of it.
+
+    Rule     ORCH-FORK-4
+
+    Raises
+    ------
+    AddressTaken
+        Something else stands there.
+    OSError
+        The system does not allow a region of this size.
+    """
+    try:
+        _reserve(region.nbytes, region.address)
+    except OSError as error:
+        if error.errno != errno.EEXIST:
+            raise
+        raise AddressTaken(f"{region.nbytes} bytes at {region.address:#x}") from error
+    array = _map(region, fd)
+    _regions[region.address] = region
+    return array
