@@ -1,9 +1,10 @@
 """The process that forks the workers and sees them die.
 
-It is forked from the user's process when the Worker starts, before its threads are busy, and stays
-single-threaded: a worker that died can be replaced at any time by forking from it,
-where forking from a process with threads would inherit locks nobody will ever release. It holds the
-snapshot of the registered callables that all workers are made from, and the kinds of the workers.
+It is forked from the user's process when the Worker starts, before its threads are busy, or is a fresh
+interpreter (`fresh_interpreter.py`). It stays single-threaded: a worker that died can be replaced at any
+time by forking from it, where forking from a process with threads would inherit locks nobody will ever
+release. It holds the snapshot of the registered callables that all workers are made from, and the kinds
+of the workers.
 
 It reports each worker's end over a socket, and outlives nobody: when the user's process is gone it
 kills the workers and ends; when it is killed itself, the kernel kills the workers with it.
@@ -49,6 +50,11 @@ def _prctl(option: int, value: Any) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that made it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve(
     engine: Engine,
     sock: socket.socket,
@@ -59,6 +65,7 @@ def serve(
     signals: set[int],
     by_main_thread: bool,
     entropy: Entropy,
+    limit_threads: Callable[[], None],
 ) -> NoReturn:
     """Be the fork server until the parent says so or is gone. Never returns.
 
@@ -67,16 +74,17 @@ def serve(
     kernel kills it when the parent ends, which reaches it even while it is stopped; of any other
     thread the kernel would take the end for the parent's.
 
-    Rule     ORCH-FORK-5; WM-FORK-3; SCHED-DEATH-4
+    Rule     ORCH-FORK-5; WM-FORK-3; WM-START-6; SCHED-DEATH-4
     """
     try:
         if by_main_thread:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        limit_threads()
         gc.freeze()  # what is inherited stays shared: no collection writes to it
         _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot, entropy).loop()
     except BaseException:
@@ -164,7 +172,7 @@ class _Server:
     def run_worker(self, worker: int, server: int) -> NoReturn:
         status = 1
         try:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
             if os.getppid() != server:
                 os._exit(1)
             kind = self.kinds[worker]

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from . import thread_pools
 from .callable_identity import TargetNamespace
 from .children import Desk, WorkerKind, read_error, serve_mailbox, trace_size
 from .engine import PARK_NS, Engine
@@ -473,15 +474,26 @@ class ProcessManager(WorkerManager):
         self._monitor: threading.Thread | None = None
 
     def _get_ready(self, snapshot: Snapshot) -> None:
+        limit_threads = thread_pools.limiter()
         with signals_blocked() as mask:
-            self._fork_server(snapshot, mask)
-            monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
-            monitor.start()
-            self._monitor = monitor
+            self._fork_server(snapshot, mask, limit_threads)
+            self._start_monitor()
 
-    def _fork_server(self, snapshot: Snapshot, mask: set[int]) -> None:
+    def _start_monitor(self) -> None:
+        monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
+        monitor.start()
+        self._monitor = monitor
+
+    def _connect(self) -> socket.socket:
+        """Make the connection to a server, and return its end."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
+        return theirs
+
+    def _fork_server(
+        self, snapshot: Snapshot, mask: set[int], limit_threads: Callable[[], None]
+    ) -> None:
+        theirs = self._connect()
         parent_pid = os.getpid()
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
@@ -489,7 +501,18 @@ class ProcessManager(WorkerManager):
 
         def in_the_child() -> NoReturn:
             put_handlers_back(all_of_them=True)
-            serve(engine, theirs, parent_pid, parent_fd, kinds, snapshot, mask, main, entropy)
+            serve(
+                engine,
+                theirs,
+                parent_pid,
+                parent_fd,
+                kinds,
+                snapshot,
+                mask,
+                main,
+                entropy,
+                limit_threads,
+            )
 
         with theirs:
             parent_fd = os.pidfd_open(parent_pid)
@@ -500,6 +523,10 @@ class ProcessManager(WorkerManager):
                     server = fork_server(in_the_child)
             finally:
                 os.close(parent_fd)
+        self._watch_server(server)
+
+    def _watch_server(self, server: int) -> None:
+        """Keep a descriptor of the server's process."""
         try:
             self._server_fd = os.pidfd_open(server)
         except OSError:

@@ -1,18 +1,21 @@
 """ORCH-FORK: fork hygiene."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskError, Worker, WorkerLostError
+from simpler_ref import TaskError, Worker, WorkerLostError, regions
+from simpler_ref.shared_arrays import create_region
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, make_args
@@ -262,3 +265,147 @@ def test_workers_and_their_replacements_are_forked_by_a_process_with_one_thread(
     finally:
         idle.set()
         ours.join()
+
+
+# ---------------------------------------------------------------- shared regions
+@pytest.fixture
+def room(monkeypatch):
+    """Have /dev/shm say that so many bytes are free."""
+
+    def have(free):
+        space = os.statvfs("/dev/shm")
+        values = {name: getattr(space, name) for name in dir(space) if name.startswith("f_")}
+        told = types.SimpleNamespace(**values | {"f_bavail": free // 4096, "f_frsize": 4096})
+        monkeypatch.setattr(regions.os, "statvfs", lambda _: told)
+        monkeypatch.setattr(regions, "_told", False)
+
+    return have
+
+
+def path_of(array):
+    with open("/proc/self/maps") as lines:
+        rows = [line.split(maxsplit=5) for line in lines]
+    start = f"{array.ctypes.data:x}-"
+    (path,) = [row[5].strip() for row in rows if row[0].startswith(start)]
+    return path
+
+
+@pytest.mark.spec("ORCH-FORK-6")
+def test_a_region_is_in_dev_shm_as_long_as_all_that_was_asked_for_fits_there(room, caplog):
+    caplog.set_level(logging.INFO, "simpler_ref")
+    promised = sum(one.shared for one in regions._regions.values() if one.in_shm)
+    room(promised + (5 << 20))
+    names = set(os.listdir("/dev/shm"))
+    made = [create_region(2 << 20) for _ in range(4)]
+    assert [path_of(one).split("#")[0] for one in made] == [
+        "/dev/shm/",
+        "/dev/shm/",
+        "/memfd:simpler-region (deleted)",
+        "/memfd:simpler-region (deleted)",
+    ]
+    assert not {name for name in set(os.listdir("/dev/shm")) - names if name.startswith("#")}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"/dev/shm has {1 << 20} bytes free, too few for {2 << 20} more: shared memory is made by "
+        "memfd_create"
+    )
+    made[0] = None  # what is given back is free again
+    assert path_of(create_region(2 << 20)).startswith("/dev/shm/")
+
+
+@pytest.mark.spec("ORCH-FORK-6")
+@pytest.mark.parametrize("free", [0, 1 << 40])
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_both_kinds_of_memory_serve_both_kinds_of_workers_and_no_other_keeps_them(room, how, free):
+    def held(pid):
+        listing = subprocess.run(["ls", "-l", f"/proc/{pid}/fd"], capture_output=True, text=True)
+        links = listing.stdout.splitlines()
+        return [link for link in links if "simpler-region" in link or "/dev/shm/#" in link]
+
+    room(free)
+    before = len(held(os.getpid()))
+    with Worker(3, num_sub_workers=1, start_method=how) as w:
+        x = w.share(np.arange(5, dtype=np.int32))
+        handle = w.register(lambda args: args.tensor(0).numpy().__imul__(2))
+        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((x, T.INOUT))))
+        assert x.tolist() == [0, 2, 4, 6, 8]
+        (worker,) = w.worker_pids()
+        assert held(worker) == held(psutil.Process(worker).ppid()) == []
+        listing = ["ls", "-l", "/proc/self/fd"]
+        program = subprocess.run(listing, close_fds=False, capture_output=True, text=True)
+        assert "simpler-region" not in program.stdout
+        assert "/dev/shm" not in program.stdout
+        assert len(held(os.getpid())) == before + 3
+    assert len(held(os.getpid())) == before
+    assert x.tolist() == [0, 2, 4, 6, 8]
+
+
+# ---------------------------------------------------------------- thread pools
+POOLS = """
+    import json, os, signal
+    import numpy as np
+    from threadpoolctl import threadpool_info, threadpool_limits
+    threadpool_limits(2)  # as on a machine of two cores, should this one have fewer
+    os.environ.pop("KMP_DUPLICATE_LIB_OK", None)
+    from simpler_ref import Worker, WorkerLostError
+
+    def pools():
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.share(np.zeros((2, 1), np.int64))
+
+        def look(args):
+            seen[args.scalar(0)] = pools()
+
+        handle = w.register(look)
+        dies = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+        def run(which, handle):
+            from simpler_ref import TaskArgs
+            args = TaskArgs()
+            args.add_scalar(which)
+            w.run(lambda orch, *_: orch.submit_sub(handle, args))
+
+        run(0, handle)
+        try:
+            run(0, dies)
+        except WorkerLostError:
+            pass
+        run(1, handle)
+        print(json.dumps([seen.tolist(), pools()]))
+"""
+
+
+@pytest.mark.spec("ORCH-FORK-7")
+def test_the_libraries_that_are_loaded_have_one_thread_in_workers_and_as_many_as_before_outside():
+    workers, ours = run_program(POOLS)
+    assert workers == [[1], [1]]
+    assert ours == [2]
+
+
+@pytest.mark.spec("ORCH-FORK-7")
+@pytest.mark.parametrize("name", ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_a_library_whose_variable_the_user_has_set_is_left_as_it_is(name):
+    workers, _ = run_program(POOLS, **{name: "2"})
+    assert workers == [[2], [2]]
+
+
+@pytest.mark.spec("ORCH-FORK-7")
+def test_an_openmp_that_is_loaded_has_one_thread_in_workers_unless_the_user_says_otherwise():
+    program = """
+        import ctypes, glob, importlib.util, json
+        from pathlib import Path
+        import numpy as np
+        site = Path(importlib.util.find_spec("sklearn").origin).parents[1]
+        gomp = ctypes.CDLL(glob.glob(str(site / "scikit_learn.libs" / "libgomp*"))[0])
+        gomp.omp_set_num_threads(3)
+        from simpler_ref import Worker
+        with Worker(3, num_sub_workers=1) as w:
+            seen = w.share(np.zeros(1, np.int64))
+            handle = w.register(lambda: seen.__setitem__(0, gomp.omp_get_max_threads()))
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+            print(json.dumps([int(seen[0]), gomp.omp_get_max_threads()]))
+    """
+    assert run_program(program) == [1, 3]
+    assert run_program(program, OMP_NUM_THREADS="2") == [3, 3]

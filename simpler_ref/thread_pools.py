@@ -1,0 +1,148 @@
+"""Thread pools of numeric libraries: how large they are in workers, and whether they survive a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+_VARIABLES = {
+    "OMP_NUM_THREADS": ("openmp", "openblas", "mkl", "blis", "flexiblas"),
+    "OPENBLAS_NUM_THREADS": ("openblas",),
+    "MKL_NUM_THREADS": ("mkl",),
+    "BLIS_NUM_THREADS": ("blis",),
+}
+"""Who reads each variable, by threadpoolctl's `internal_api`."""
+
+_TOLERANCE = "KMP_DUPLICATE_LIB_OK"
+
+_users: set[str] = set()
+"""Variables that were set before the first Worker was made."""
+
+
+def set_variables() -> None:
+    """Have libraries that are loaded from now on start with one thread; what the user has set stays.
+
+    Rule     ORCH-FORK-1
+    """
+    _users.update(name for name in _VARIABLES if name in os.environ)
+    for name in _VARIABLES:
+        os.environ.setdefault(name, "1")
+
+
+def users_variables() -> set[str]:
+    """Return which variables the user has set himself."""
+    return set(_users)
+
+
+def take_over(users: set[str]) -> None:
+    """In a fresh interpreter: tell the user's variables from those that its parent has set."""
+    _users.clear()
+    _users.update(users)
+
+
+def limiter() -> Callable[[], None]:
+    """Return what gives libraries that are loaded one thread each, unless the user has set a variable.
+
+    It is made before a process forks another, and called in that one: the libraries are looked up while
+    no lock of the loader can be held by a thread that is not there.
+
+    Rule     ORCH-FORK-7
+    """
+    left = {library for name in _users for library in _VARIABLES[name]}
+    chosen = {library for libraries in _VARIABLES.values() for library in libraries} - left
+    controller = _controller().select(internal_api=sorted(chosen))
+
+    def limit() -> None:
+        controller.limit(limits=1)
+
+    return limit
+
+
+def _controller() -> Any:
+    tolerance = os.environ.get(_TOLERANCE)
+    from threadpoolctl import ThreadpoolController
+
+    if tolerance is None:  # which that module has set for everybody
+        os.environ.pop(_TOLERANCE, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
+        return ThreadpoolController()
+
+
+# ---------------------------------------------------------------- threads that a fork leaves behind
+_SETTLE_S, _LOOKS = 0.005, 20
+"""A thread that looks for work has gone to sleep after some looks at such intervals, or works."""
+
+
+def why_not_fork() -> str | None:
+    """Say why processes forked from this one could hang; None if nothing speaks against it.
+
+    A forked process would wait for a pool of OpenMP threads of which it has none. OpenBLAS ends its own
+    threads before a fork, and makes them anew. Nothing tells whose a thread is. But OpenBLAS's sleep on
+    a word of that library's own; so where OpenMP is loaded, all others count as its threads that are
+    neither those nor Python's.
+
+    Rule     WM-START-2
+    """
+    if not _threads_of_libraries():
+        return None
+    openmp, openblas = _images("libgomp", "libomp", "libiomp"), _images("blas")
+    if not openmp:
+        return None
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_SETTLE_S)
+        waits = [_sleeps_on(thread) for thread in _threads_of_libraries()]
+        strangers = sum(
+            not any(start <= word < end for start, end in openblas.values()) for word in waits
+        )
+        if 0 not in waits:
+            break
+    if not strangers:
+        return None
+    names = " and ".join(
+        sorted({os.path.basename(path).split("-")[0].split(".")[0] for path in openmp})
+    )
+    return (
+        f"{names} is in use: forked workers would wait for its threads ({strangers} of this process), "
+        "which a fork leaves behind"
+    )
+
+
+def _threads_of_libraries() -> set[int]:
+    """Return the threads of this process that are not Python's."""
+    ours = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+    return {int(name) for name in os.listdir("/proc/self/task")} - ours
+
+
+def _sleeps_on(thread: int) -> int:
+    """Return the address of the word that a thread waits for; 0 if it runs, or that cannot be told."""
+    try:
+        with open(f"/proc/self/task/{thread}/syscall") as file:
+            words = file.read().split()
+        return int(words[1], 16)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _images(*parts: str) -> dict[str, tuple[int, int]]:
+    """Return where libraries stand whose file names contain one of `parts`: path → (start, end)."""
+    found: dict[str, tuple[int, int]] = {}
+    last = ""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, _, _, _, *rest = line.rstrip("\n").split(maxsplit=5)
+            start, end = (int(number, 16) for number in span.split("-"))
+            path = rest[0] if rest else ""
+            if not path and last in found and found[last][1] == start:
+                path = last  # its data that begins as zeros
+            elif not any(part in os.path.basename(path) for part in parts):
+                path = ""
+            if path:
+                found[path] = found.get(path, (start, end))[0], end
+            last = path
+    return found
