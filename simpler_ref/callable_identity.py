@@ -10,6 +10,7 @@ import enum
 import hashlib
 import io
 import itertools
+import math
 import os
 import pickle
 import platform as _platform
@@ -186,12 +187,27 @@ def hashid_to_digest(hashid: str) -> bytes:
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))
 
 
+def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array over shared memory that this process has, too.
+
+    Rule     WM-START-4
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not is_shared(address, nbytes):
+        raise ValueError(
+            f"the {nbytes} bytes at {address:#x}, an array that the callable refers to, are not in this "
+            "process: it was mapped after the workers were started, or it is shared by other means; "
+            "let the callable refer to an array of Worker.share or Worker.empty"
+        )
+    return view_memory(address, shape, dtype)
+
+
 def _view_strided(
     place: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
 ) -> Any:
     """Return an array over shared memory whose elements do not stand one after the other."""
     low, span, offset = place
-    memory = view_memory(low, (span,), np.dtype(np.uint8))
+    memory = _view_shared(low, (span,), np.dtype(np.uint8))
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
@@ -207,7 +223,7 @@ class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
                 if obj.flags.c_contiguous:
-                    return view_memory, (address, obj.shape, obj.dtype)
+                    return _view_shared, (address, obj.shape, obj.dtype)
                 place = low, high - low, address - low
                 return _view_strided, (place, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
@@ -360,8 +376,20 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
         if not number.isdecimal() or int(number) not in _objects:
             raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
         return _objects[int(number)]
-    raw = _read_staged(name, size)
-    if command == L.CTRL_REGISTER:
+    return load_payload(_read_staged(name, size), command == L.CTRL_REGISTER, digest)
+
+
+def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
+    """Return the callable that some bytes stand for, after checking them against its digest.
+
+    Rule     FLOW-PAYLOAD-2
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+    """
+    if chip:
         return raw
     payload = unpack_payload(raw)
     if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:

@@ -25,6 +25,7 @@ from .callable_identity import (
     build_chip_callable_descriptor,
     build_python_serialized_descriptor,
     compute_callable_hashid,
+    load_payload,
     pack_payload,
     serialize,
     staged,
@@ -46,6 +47,29 @@ def is_chip_callable(target: Any) -> bool:
     """Say whether a target is a ChipCallable, without importing what only chips need."""
     chips = sys.modules.get("simpler_ref.native_chip.callables")
     return chips is not None and isinstance(target, chips.ChipCallable)
+
+
+def require_payload(name: str, target: Any, payload: bytes, running: bool = False) -> None:
+    """Refuse a callable that cannot travel to workers that run already, or to a fresh interpreter.
+
+    Rule     FLOW-UNDO-3; WM-START-3
+
+    Raises
+    ------
+    TypeError
+        It cannot be serialised.
+    """
+    if payload:
+        return
+    where = "workers that run already" if running else "workers in a fresh interpreter"
+    remedy = (
+        "register it before Worker.start or the first run"
+        if running
+        else "make what it needs in the task, or give Worker(start_method='fork')"
+    )
+    raise TypeError(
+        f"{name} cannot be serialised for {where} ({why_not_serialisable(target)}); {remedy}"
+    )
 
 
 class Registered:
@@ -117,6 +141,45 @@ class Registry:
         for digest, one in self._installed.items():
             tables[one.namespace][digest] = one.target
         return tables
+
+    def payloads(self) -> Snapshot:
+        """Return the same for workers in a fresh interpreter: bytes instead of targets.
+
+        Rule     WM-START-3
+
+        Raises
+        ------
+        TypeError
+            A callable cannot be serialised.
+        """
+        tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
+        for digest, one in self._installed.items():
+            require_payload(one.name, one.target, one.payload)
+            tables[one.namespace][digest] = one.payload
+        return tables
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Return what a fresh interpreter makes the registry of a child Worker from."""
+        self.payloads()  # refuses what cannot travel
+        return self._timeout_s, [
+            (one.index, one.payload, list(one.handles)) for one in self._installed.values()
+        ]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        timeout_s, installed = state
+        self.__init__(timeout_s)  # type: ignore[misc]
+        for index, payload, handles in installed:
+            chip = handles[0].target_namespace == TargetNamespace.LOCAL_CHIP
+            target = load_payload(payload, chip, handles[0].digest)
+            one = Registered(handles[0], index, target, payload)
+            self._used[index] = self._installed[one.digest] = one
+            for handle in handles:
+                self._make_live(one, handle)
+
+    def _make_live(self, one: Registered, handle: CallableHandle) -> None:
+        one.handles.add(handle)
+        for pool in WorkerType:
+            self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND
 
     def explain(self, handle: CallableHandle) -> Exception:
         """Say why a handle is refused.
@@ -194,9 +257,7 @@ class Registry:
                 if engine is not None:
                     self._write_digest(engine, one)
                 self._installed[digest] = one
-            one.handles.add(handle)
-            for pool in WorkerType:
-                self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND
+            self._make_live(one, handle)
 
     def _come_back(self, digest: bytes) -> Registered | None:
         """Return an installation whose removal waits for the end of the run: it stays after all.
@@ -258,12 +319,8 @@ class Registry:
         command, _ = one.commands
         if isinstance(manager, ThreadManager):
             staging, size = staged_object(one.target), 0
-        elif not one.payload:
-            raise TypeError(
-                f"{one.name} cannot be serialised for workers that run already "
-                f"({why_not_serialisable(one.target)}); register it before Worker.start or the first run"
-            )
         else:
+            require_payload(one.name, one.target, one.payload, running=True)
             staging, size = staged(one.payload), len(one.payload)
         with staging as name:
             manager.control(

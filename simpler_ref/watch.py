@@ -162,7 +162,8 @@ class Watch:
                 ]
                 return (
                     f"task {task} ({self._registry.name(index)}), a group of {size}, has waited "
-                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are {', '.join(busy) or 'none'}. It starts when enough of them "
-                    "have ended; a larger pool lets it start earlier"
+                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are "
+                    f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
+                    "pool lets it start earlier"
                 )
         return ""

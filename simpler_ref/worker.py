@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import task_interface
+from . import regions, task_interface, thread_pools
 from .callable_identity import CallableHandle, TargetNamespace
 from .children import (
     ChipChild,
@@ -31,15 +31,15 @@ from .errors import CallableError, ControlError, TaskError, WorkerLostError, des
 from .fork_server import Snapshot
 from .jit import layout as L
 from .leaves import Leaf
-from .mappings import covers, shared_mappings
 from .orchestrator import Orchestrator, config_wire, require_supported
 from .placement import Placement, Seat
 from .recording import Graph, record
-from .registry import Registry, is_chip_callable
+from .registry import Registry, is_chip_callable, require_payload
 from .runnable import require_runnable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
 from .signals import signals_blocked
+from .start_method import StartMethod, check_start_method
 from .task_interface import Array, CallConfig, TaskArgs
 from .watch import Watch
 from .worker_manager import (
@@ -114,6 +114,7 @@ class _Runtime:
         kinds: Sequence[WorkerKind],
         child_mode: str,
         start_timeout_s: float,
+        start_method: str | None,
     ) -> None:
         self.engine = engine
         self.arena = arena
@@ -122,20 +123,21 @@ class _Runtime:
         self.start_timeout_s = start_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
-        self.mappings: list[tuple[int, int, str]] = []
+        self.method = StartMethod(start_method)
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
         self.host: Any
         self.pid = os.getpid()
         self._watch: Watch | None = None
 
-    def start(self, snapshot: Snapshot) -> None:
-        self.mappings = shared_mappings()
-        self.snapshot = snapshot
+    def start(self, registry: Registry) -> None:
+        if self.child_mode == "process":
+            self.method.decide()
+        spawn = self.method.spawn
+        self.snapshot = registry.payloads() if spawn else registry.snapshot()
         if self.kinds:
-            mode = ThreadManager if self.child_mode == "thread" else ProcessManager
-            self.manager = mode(self.engine, self.kinds, self.start_timeout_s)
-            self.manager.start(snapshot)
+            self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
+            self.manager.start(self.snapshot)
             self.manager.admit(range(len(self.kinds)))
         with signals_blocked():
             if self.scheduler is None:
@@ -154,6 +156,15 @@ class _Runtime:
     def forget_watch(self) -> None:
         self._watch = None
 
+    def _mode(self) -> type[WorkerManager]:
+        if self.child_mode == "thread":
+            return ThreadManager
+        if not self.method.spawn:
+            return ProcessManager
+        from .fresh_interpreter import SpawnManager
+
+        return SpawnManager
+
     def stop_workers(self) -> None:
         if self.manager is not None:
             self.manager.stop()
@@ -166,6 +177,8 @@ class _Runtime:
             self.scheduler.stop()
             self.scheduler = None
         self.stop_workers()
+        self.engine.close()
+        self.arena.close()
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see some memory; None if they can."""
@@ -173,19 +186,14 @@ class _Runtime:
             start = memory.ctypes.data
             if start <= address and address + nbytes <= start + memory.nbytes:
                 return None
-        now = covers(shared_mappings(), address, nbytes)
-        if now is None:
-            return "it is private to this process"
-        if self.scheduler is not None and covers(self.mappings, address, nbytes) != now:
-            return "it was allocated after the workers were started"
-        return None
+        return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)
 
 
 class Worker:
     """A task engine with a pool of workers below it.
 
     Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
-             SPEED-WAIT-11; SPEED-DEPTH-12
+             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1
 
     Parameters
     ----------
@@ -208,6 +216,11 @@ class Worker:
         How long a worker may take to report that it is ready.
     child_mode : str
         ``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one.
+    start_method : str | None
+        How worker processes come into being. ``"fork"``: they inherit this process. ``"spawn"``: they
+        are made by a fresh interpreter, which has the Worker's memory at the same addresses and what
+        was registered, and inherits nothing else. None: spawn where a library in this process has
+        threads that a fork would leave behind (OpenMP), fork otherwise. A child Worker has its own.
     device_id : int | None
         Level 2: the chip; 0 if it is not given.
     device_ids : Sequence[int]
@@ -248,6 +261,7 @@ class Worker:
         arena_size: int = DEFAULT_ARENA_SIZE,
         start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
         child_mode: str = "process",
+        start_method: str | None = None,
         device_id: int | None = None,
         device_ids: Sequence[int] = (),
         platform: str = "sim",
@@ -278,6 +292,7 @@ class Worker:
         if child_mode not in CHILD_MODES:
             raise ValueError(f"child_mode={child_mode!r}: it is 'process' or 'thread'")
         self.child_mode = child_mode
+        self._start_method = check_start_method(start_method, child_mode)
         self.platform = str(platform)
         self.runtime = None if runtime is None else os.fspath(runtime)
         self._next_level: list[WorkerKind] = self._chips(device_id, device_ids)
@@ -503,6 +518,7 @@ class Worker:
                 [*self._next_level, *self._subs],
                 self.child_mode,
                 self._start_timeout_s,
+                self._start_method,
             )
             # a proxy: no cycle, so that a Worker nobody refers to is closed at once
             runtime.host = weakref.proxy(self)
@@ -625,7 +641,7 @@ class Worker:
                                 kind.inner._send_away()
                     self._registry.write_digests(runtime.engine)
                     self._registry.forget_tombstones()
-                    runtime.start(self._registry.snapshot())
+                    runtime.start(self._registry)
                 else:
                     successors = manager.replace_dead()
                     for worker in successors:
@@ -724,6 +740,8 @@ class Worker:
         handle, target, payload = self._registry.describe(
             target, chip, self.platform, self.runtime or "reference"
         )
+        if self._start_method == "spawn":
+            require_payload(handle.name, target, payload)
         runtime = self._runtime
         if runtime is not None:
             self._live()
@@ -1237,12 +1255,6 @@ def _take_down(runtime: _Runtime) -> None:
 
 
 # ---------------------------------------------------------------- fork hygiene
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-)
 _hygiene_done = False
 
 
@@ -1261,8 +1273,7 @@ def fork_hygiene_once() -> None:
     if _hygiene_done:
         return
     _hygiene_done = True
-    for name in _THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")
+    thread_pools.set_variables()
     if os.uname().sysname == "Darwin":
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
     os.register_at_fork(after_in_child=_leave_to_parent)
@@ -1274,6 +1285,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 def _leave_to_parent() -> None:
     task_interface.forget_visibility()
     close_inherited()
+    regions.close_inherited()
     for worker in list(_workers):
         worker._disown()
 

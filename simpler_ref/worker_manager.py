@@ -37,7 +37,7 @@ from .errors import (
 )
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
 from .jit import layout as L
-from .random_streams import draw_entropy
+from .random_streams import Entropy, draw_entropy
 from .signals import put_handlers_back, signals_blocked
 
 log = logging.getLogger("simpler_ref")
@@ -479,6 +479,9 @@ class ProcessManager(WorkerManager):
             self._fork_server(snapshot, mask, limit_threads)
             self._start_monitor()
 
+    def _draw_entropy(self) -> Entropy:
+        return draw_entropy(beside=sum(one is not self for one in _open))
+
     def _start_monitor(self) -> None:
         monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
         monitor.start()
@@ -497,7 +500,7 @@ class ProcessManager(WorkerManager):
         parent_pid = os.getpid()
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
-        entropy = draw_entropy(beside=len(_open) - 1)
+        entropy = self._draw_entropy()
 
         def in_the_child() -> NoReturn:
             put_handlers_back(all_of_them=True)

@@ -235,8 +235,8 @@ FAULTS = (
         "Memory that was allocated after the fork is taken, though no worker can see it.",
         (
             Patch(
-                "worker.py",
-                "        if self.scheduler is not None and covers(",
+                "start_method.py",
+                "        if started and covers(",
                 "        if False and covers(",
             ),
         ),

@@ -1,0 +1,106 @@
+"""How worker processes come into being, and which memory they see for that reason."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from . import regions
+from .mappings import covers, shared_mappings
+from .thread_pools import why_not_fork
+
+START_METHODS = ("fork", "spawn")
+
+log = logging.getLogger("simpler_ref")
+_told = False
+
+Mappings = list[tuple[int, int, str]]
+
+
+def check_start_method(given: Any, child_mode: str) -> str | None:
+    """Return `given` if it names a way to start worker processes.
+
+    Raises
+    ------
+    ValueError
+        It does not; or the workers are threads.
+    """
+    if given is None:
+        return None
+    if given not in START_METHODS:
+        raise ValueError(f"start_method={given!r}: it is 'fork', 'spawn' or None")
+    if child_mode == "thread":
+        raise ValueError(
+            f"start_method={given!r} is for processes, and child_mode='thread' makes none: leave one out"
+        )
+    return str(given)
+
+
+class StartMethod:
+    """The start method of one Worker: the one it was given, or one that is chosen at each start.
+
+    Rule     WM-START-2, -4; ORCH-MISUSE-2
+
+    Attributes
+    ----------
+    spawn : bool
+        Whether the workers are, or would be now, made by a fresh interpreter.
+    """
+
+    def __init__(self, given: str | None) -> None:
+        self._given = given
+        self.spawn = given == "spawn"
+        self._at_start: Mappings = []
+        self._inherited: tuple[int, int] | None = None
+
+    def decide(self) -> None:
+        """Choose, if nothing was given; remember what memory the workers will see.
+
+        Raises
+        ------
+        RuntimeError
+            They must not be forked, and memory was accepted that only forked ones see.
+        """
+        if self._given is None:
+            self._choose(why_not_fork())
+        self._at_start = self._look()
+
+    def _choose(self, why: str | None) -> None:
+        global _told
+        self.spawn = why is not None
+        if why is None:
+            return
+        if self._inherited is not None:
+            address, nbytes = self._inherited
+            raise RuntimeError(
+                f"{why}; and workers in a fresh interpreter cannot see the {nbytes} bytes at "
+                f"{address:#x}, shared by other means, which were accepted before the start: use "
+                "Worker.share or Worker.empty, or give Worker(start_method='fork') if no task uses "
+                "those libraries"
+            )
+        if not _told:
+            _told = True
+            log.warning(
+                "%s; so the workers are made by a fresh interpreter (start_method='spawn'); "
+                "Worker(start_method=…) decides otherwise",
+                why,
+            )
+
+    def _look(self) -> Mappings:
+        return regions.spans() if self.spawn else shared_mappings()
+
+    def why_invisible(self, address: int, nbytes: int, started: bool) -> str | None:
+        """Say why workers cannot see some memory of other Workers, or shared by other means; or None."""
+        now = covers(self._look(), address, nbytes)
+        if now is None:
+            if self.spawn and covers(shared_mappings(), address, nbytes) is not None:
+                return (
+                    "it is shared by other means, and workers that a fresh interpreter makes "
+                    "(start_method='spawn') do not inherit it"
+                )
+            return "it is private to this process"
+        if started and covers(self._at_start, address, nbytes) != now:
+            return "it was allocated after the workers were started"
+        if self._given is None and not started and covers(regions.spans(), address, nbytes) is None:
+            self._inherited = address, nbytes
+        return None
