@@ -174,7 +174,9 @@ class TensorMap:
 
 
 class Scope:
-    """The stack of open scopes: each holds a reference on the tasks registered in it.
+    """The stack of open scopes, in plain Python: each holds a reference on the tasks registered in it.
+
+    It shows the rules; the engine's own scopes are chains that the kernels keep.
 
     Rule     ORCH-API-4; ORCH-SCOPE-1
     """
