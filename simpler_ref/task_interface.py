@@ -812,15 +812,15 @@ class CallConfig:
             raise ValueError(
                 f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are 0 … 4"
             )
-        self._prefix_bytes()
+        self._check_prefix()
         on = [name for name in self._FIELDS[2:] if getattr(self, name)]
         if on and not self.output_prefix:
             raise ValueError(
                 f"CallConfig.{on[0]} is on without output_prefix: say where diagnostics shall go"
             )
 
-    def _prefix_bytes(self) -> bytes:
-        """Return `output_prefix` as it travels; bytes of a path that are no UTF-8 travel as well."""
+    def _check_prefix(self) -> None:
+        """Refuse an `output_prefix` that cannot be a path; the bytes of one need not be UTF-8."""
         try:
             raw = self.output_prefix.encode(errors="surrogateescape")
         except (AttributeError, UnicodeEncodeError):
@@ -831,13 +831,12 @@ class CallConfig:
             )
         if len(raw) > 1023:
             raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
-        return raw
 
     def to_bytes(self) -> bytes:
         """Return the wire form, `CALL_CONFIG_SIZE` bytes; ValueError as in `validate`."""
         self.validate()
         values = [getattr(self, name) for name in self._FIELDS]
-        return self._LAYOUT.pack(*values, self._prefix_bytes())
+        return self._LAYOUT.pack(*values, self.output_prefix.encode(errors="surrogateescape"))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> CallConfig:
@@ -856,8 +855,10 @@ class CallConfig:
         prefix, _, rest = text.partition(b"\0")
         if rest.strip(b"\0"):
             raise ValueError("CallConfig.output_prefix does not end with its first NUL")
-        fields = dict(zip(cls._FIELDS, values, strict=True))
-        made = cls(**fields, output_prefix=prefix.decode(errors="surrogateescape"))
+        made = cls.__new__(cls)
+        for name, value in zip(cls._FIELDS, values, strict=True):
+            setattr(made, name, value)
+        made.output_prefix = prefix.decode(errors="surrogateescape")
         made.validate()
         return made
 
