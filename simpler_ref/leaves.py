@@ -23,7 +23,14 @@ from .jit import layout as L
 from .jit.kernel import INTERPRETED
 from .jit.leaves import address_of_leaf, pointer
 from .runnable import require_runnable
-from .task_interface import ContinuousTensor, DataType, numpy_dtype, to_dtype
+from .task_interface import (
+    END_OF_ADDRESSES,
+    FIRST_ADDRESS,
+    ContinuousTensor,
+    DataType,
+    numpy_dtype,
+    to_dtype,
+)
 
 if TYPE_CHECKING:
     from .children import ReceivedArgs
@@ -364,9 +371,10 @@ def _reason(error: Exception) -> str:
 def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     """Return a compiled function of the address of an args blob that runs a leaf on what stands there.
 
-    It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes.
+    It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
+    a tensor that has no memory: `Leaf.run_task` has the words.
 
-    Rule     SPEED-LEAF-5
+    Rule     SPEED-LEAF-5, -11
     """
     arrays = [kind for kind in kinds if isinstance(kind, types.Array)]
     numbers = list(kinds[len(arrays) :])
@@ -390,12 +398,15 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         ]
     for i, kind in enumerate(arrays):
         t = 1 + i * L.TENSOR_WORDS
-        shape = "".join(
-            f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF, "
+        dims = [
+            f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF"
             for d in range(kind.ndim)
-        )
-        data = f"pointer(words[{t + L.TENSOR_DATA}])"
-        lines.append(f"    a{i} = carray({data}, ({shape}), dtype_{i})")
+        ]
+        data, full = f"words[{t + L.TENSOR_DATA}]", " and ".join(f"({dim}) != 0" for dim in dims)
+        lines += [
+            f"    if not FIRST <= {data} < END and {full}: return ILLEGAL",
+            f"    a{i} = carray(pointer({data}), ({', '.join(dims)},), dtype_{i})",
+        ]
     for i, kind in enumerate(numbers):
         word = f"words[{1 + len(arrays) * L.TENSOR_WORDS + i}]"
         low, high = _limits(kind)
@@ -412,6 +423,8 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         "OK": L.OK,
         "ILLEGAL": L.ILLEGAL,
         "KIND_MASK": L.TENSOR_KIND_MASK,
+        "FIRST": FIRST_ADDRESS,
+        "END": END_OF_ADDRESSES,
         **{kind.name: kind for kind in _NUMBER_TYPES - {types.boolean}},
         **{f"dtype_{i}": kind.dtype for i, kind in enumerate(arrays)},
     }

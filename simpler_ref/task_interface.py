@@ -374,7 +374,7 @@ class ContinuousTensor:
         """
         if self.child_memory:
             raise ValueError("this tensor is in a next-level worker's memory; copy it from there")
-        if not 0 < self.data < RECORDED_FIRST:
+        if not FIRST_ADDRESS <= self.data < END_OF_ADDRESSES:
             self._require_memory()
         return view_memory(self.data, self.shapes, numpy_dtype(self.dtype), self._keep)
 
@@ -388,8 +388,8 @@ class ContinuousTensor:
                 "this tensor has no memory: it is part of a recording, and has some only while the "
                 "tasks of the graph run"
             )
-        if self.data >= RECORDED_LAST and self.nbytes() > 0:
-            raise ValueError(f"this tensor is at {self.data:#x}, where no machine has memory")
+        if self.nbytes() > 0:
+            raise ValueError(f"this tensor is at {self.data:#x}, where no program has memory")
 
     def __repr__(self) -> str:
         where = ", child_memory" if self.child_memory else ""
@@ -413,8 +413,9 @@ class ContinuousTensor:
 
 
 TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
-_FIRST_ADDRESS = 4096
-_memory: Any = (ctypes.c_char * ((1 << 47) - _FIRST_ADDRESS)).from_address(_FIRST_ADDRESS)
+FIRST_ADDRESS, END_OF_ADDRESSES = 4096, 1 << 47
+"""Where memory of a program can be."""
+_memory: Any = (ctypes.c_char * (END_OF_ADDRESSES - FIRST_ADDRESS)).from_address(FIRST_ADDRESS)
 """The whole address space as one buffer: numpy makes views of it faster than of anything else."""
 
 
@@ -422,7 +423,7 @@ def view_memory(data: int, shape: Sequence[int], dtype: np.dtype[Any], keep: Any
     """Return an array over memory at an address; `keep` lives as long as the array does."""
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
-    base = _FIRST_ADDRESS if keep is None else keep.ctypes.data
+    base = FIRST_ADDRESS if keep is None else keep.ctypes.data
     view: Array = np.ndarray(
         shape, dtype, buffer=_memory if keep is None else keep, offset=data - base
     )

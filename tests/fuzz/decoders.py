@@ -120,6 +120,7 @@ def check_tensor(raw):
     if array is not REFUSED:
         assert array.shape == tensor.shapes
         assert array.nbytes in (tensor.nbytes(), 0)
+        assert array.nbytes == 0 or 4096 <= tensor.data < 1 << 47
 
 
 @st.composite

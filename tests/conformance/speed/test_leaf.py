@@ -11,7 +11,7 @@ import pytest
 from numba import boolean, float32, float64, int8, int32, int64, njit, uint8, uint32, uint64
 from numba import types as nb
 
-from simpler_ref import ContinuousTensor, DataType, TaskError, Worker, leaf
+from simpler_ref import ContinuousTensor, DataType, TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
@@ -32,6 +32,11 @@ def task(*values, tag=T.INOUT):
 def run(w, handle, *values):
     """Run one task."""
     w.run(lambda orch, *_: orch.submit_sub(handle, task(*values)))
+
+
+def run_as_given(w, handle, *values):
+    """Run one task for whose tensors the runtime provides no memory."""
+    w.run(lambda orch, *_: orch.submit_sub(handle, task(*values, tag=T.NO_DEP)))
 
 
 def source_line(function, words):
@@ -529,6 +534,29 @@ def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(mode):
             run(w, handle, arrays["a"], arrays["b"], 3)  # the next task is not hurt
             assert (arrays["a"][0], arrays["b"][0, 0]) == (1, 3)
             arrays["a"][:] = arrays["b"][:] = 0
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-11")
+@pytest.mark.parametrize("data", [0, 8, 4095, 1 << 47, 0x7FF9 << 48, 0x7FFF << 48, (1 << 64) - 8])
+def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(mode, data):
+    @leaf
+    def touch(a: int32[:], b: int32[:, :], none: int32[:]):
+        a[0] += 1
+        b[0, 0] += 1
+        a[1] = len(none)
+
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(touch)
+        a = w.share(np.zeros(2, np.int32))
+        b, none = w.share(np.zeros((1, 1), np.int32)), w.share(np.zeros(0, np.int32))
+        wrong = ContinuousTensor.make(data, (1, 1), DataType.INT32)
+        with pytest.raises(TaskError, match=r"ValueError") as failure:
+            run_as_given(w, handle, a, wrong, none)
+        assert not isinstance(failure.value, WorkerLostError)
+        assert not a.any()
+        run_as_given(w, handle, a, b, ContinuousTensor.make(0, (0,), DataType.INT32))
+        assert (a.tolist(), b.tolist()) == ([1, 0], [[1]])
 
 
 @MODES
