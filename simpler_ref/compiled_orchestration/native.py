@@ -40,7 +40,15 @@ from ..jit import entries, kernel
 from ..jit import layout as L
 from ..jit.atomics import now_ns
 from ..jit.cache import KernelCache
-from ..task_interface import ContinuousTensor, DataType, TaskArgs, TensorArgType, to_dtype
+from ..task_interface import (
+    END_OF_ADDRESSES,
+    FIRST_ADDRESS,
+    ContinuousTensor,
+    DataType,
+    TaskArgs,
+    TensorArgType,
+    to_dtype,
+)
 
 # ---------------------------------------------------------------- the words of one call
 S_MEM = 0
@@ -989,9 +997,8 @@ def _nbytes(tensor):
 @helper()
 def check_memory(data, kind, nbytes):
     """Refuse to look at a tensor without host memory."""
-    if (kind >> 8 & 0xFF != 0 or (data == 0 and nbytes > 0)) and (
-        ask(ASK_NUMPY, data, kind, 0, 0) < 0
-    ):
+    nowhere = nbytes > 0 and (data < FIRST_ADDRESS or data >= END_OF_ADDRESSES)
+    if (kind >> 8 & 0xFF != 0 or nowhere) and ask(ASK_NUMPY, data, kind, 0, 0) < 0:
         raise Refused
 
 

@@ -510,6 +510,23 @@ def test_python_errors_of_compiled_code_are_pythons(function):
         assert compiled[0] is written[0]
 
 
+def _fill(orch, args, config):
+    ContinuousTensor.make(args.scalar(0), (4,), np.int64).numpy()[0] = 1
+
+
+@pytest.mark.spec("SPEED-ORCH-3")
+def test_an_address_where_no_memory_can_be_is_refused_alike():
+    with Worker(3, num_sub_workers=1) as w:
+        x = w.share(np.zeros(4, np.int64))
+        for compiled_or_not in ways(_fill):
+            x[0] = 0
+            w.run(compiled_or_not, make_args(scalars=[x.ctypes.data]))
+            assert x[0] == 1
+            for address in (8, 4095, 1 << 47):
+                with pytest.raises(ValueError, match=f"at {address:#x}, where no program has"):
+                    w.run(compiled_or_not, make_args(scalars=[address]))
+
+
 @pytest.mark.spec("SPEED-ORCH-3")
 def test_a_worker_that_does_not_exist_and_memory_of_an_unnamed_worker_are_refused_alike():
     class Idle:
