@@ -172,9 +172,14 @@ class Stage:
         self.mix = worker.register(mix)
         self.fail = worker.register(fail)
         self.wide = worker.register(count_wide)
-        self.link = worker.register(link)
-        self.count = worker.register(count)
-        self.leaves = {n: worker.register(_mix_leaf(n)) for n in (1, 2, 3)}
+        uses = set(shape.acts)  # what is compiled takes a while
+        self.leaves = {}
+        if uses & {"graph", "replay", "failing"}:
+            self.leaves = {n: worker.register(_mix_leaf(n)) for n in (2, 3)}
+        if uses & {"counting", "recount"}:
+            self.count = worker.register(count)
+        if "bulk" in uses:
+            self.link = worker.register(link)
         self.arrays = [worker.empty(WORDS, np.uint64) for _ in range(ARRAYS)]
         self.rows = worker.empty((ROWS, WORDS), np.uint64)
         self.cells = worker.empty(CELLS, np.int64)

@@ -107,6 +107,15 @@ def test_what_goes_wrong_is_a_failure_with_a_command_to_repeat_it(
     assert "repeat it with: python -m tests.preemption 300 98" in str(outcome)
 
 
+@pytest.fixture(scope="module")
+def stage():
+    shape = shape_of(101)
+    with make_worker(shape) as worker:
+        made = Stage(worker, shape)
+        made.prepare()
+        yield made
+
+
 def spoiled(stage, compare, *args):
     """Change a word of what an act has computed before it is looked at."""
     for array in (stage.arrays[1], stage.rows[1], stage.cells):
@@ -115,25 +124,21 @@ def spoiled(stage, compare, *args):
 
 
 @pytest.mark.parametrize("act", ["graph", "replay", "bulk", "counting", "recount", "register"])
-def test_one_wrong_word_fails_an_act(act):
-    shape = shape_of(101)
-    with make_worker(shape) as worker:
-        stage = Stage(worker, shape)
-        stage.prepare()
-        rng = random.Random(1)
+def test_one_wrong_word_fails_an_act(act, stage, monkeypatch):
+    rng = random.Random(1)
+    stage.play(act, rng)
+    for name in ("compare_arrays", "compare_rows", "compare_cells"):
+        compare = getattr(stage, name)
+        monkeypatch.setattr(stage, name, functools.partial(spoiled, stage, compare))
+    with pytest.raises(Wrong, match=act if act != "replay" else "recording"):
         stage.play(act, rng)
-        for name in ("compare_arrays", "compare_rows", "compare_cells"):
-            setattr(stage, name, functools.partial(spoiled, stage, getattr(stage, name)))
-        with pytest.raises(Wrong, match=act if act != "replay" else "recording"):
-            stage.play(act, rng)
 
 
-def test_a_failure_that_does_not_come_fails_an_act():
-    shape = shape_of(101)
-    with make_worker(shape) as worker:
-        stage = Stage(worker, shape)
-        stage.prepare()
+def test_another_failure_or_none_at_all_fails_an_act(stage, monkeypatch):
+    stage.play("failing", random.Random(1))
+    monkeypatch.setattr(stage, "fail", stage.wide)
+    with pytest.raises(Wrong, match="was to be 'planned"):
         stage.play("failing", random.Random(1))
-        stage.fail = stage.wide
-        with pytest.raises(Wrong):
-            stage.play("failing", random.Random(1))
+    monkeypatch.setattr(stage, "run", lambda orch_fn: None)
+    with pytest.raises(Wrong, match="ended well"):
+        stage.play("failing", random.Random(1))
