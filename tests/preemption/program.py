@@ -6,7 +6,6 @@ way (`rounds.py`). A line on stdin makes it say what state its engine is in, als
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -24,6 +23,7 @@ from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
 from .acts import Caller, Stage, Wrong
+from .permission import allow_tracing
 from .shapes import MAIN, MONITOR, SCHEDULER, SERVER, WORKER, Shape, shape_of
 
 NEVER_NS = 1 << 60
@@ -33,13 +33,6 @@ OF_THE_ENGINE = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY
 OF_A_POOL = "READY_HEAD READY_TAIL PINNED HELD_SINCE STUCK_SINCE QUICK AHEAD_HEAD AHEAD_TAIL"
 OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED
     W_UNTOLD"""
-_PR_SET_PTRACER = 0x59616D61
-_ANYBODY = ctypes.c_ulong(-1)
-
-
-def allow_tracing() -> None:
-    """Let the harness trace this process where the system allows that to parents only (Yama, level 1)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
 
 
 def sleep_for_ever() -> None:
@@ -129,7 +122,7 @@ def main(seed: int, seconds: float) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     allow_tracing()
-    os.register_at_fork(after_in_child=allow_tracing)
+    os.register_at_fork(after_in_child=allow_tracing)  # it is no property that a child inherits
     sleep_for_ever()
     shape = shape_of(seed)
     rng = random.Random(seed)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..system.programs import ROOT, _end_of_file
-from .shapes import KILL, SLOW, Victim, shape_of
+from .shapes import KILL, MAIN, SLOW, Victim, shape_of
 
 SOURCE = Path(__file__).with_name("tracer.c")
 START_S = 120.0
@@ -35,6 +35,16 @@ HANG_S = 60.0
 AFTER_S = 0.5
 """How long the tracers stay when a program should have begun to close."""
 NOT_PERMITTED, GONE = 4, 3
+
+
+SUBJECT = """
+import time
+from tests.preemption.permission import allow_tracing
+allow_tracing()
+print(flush=True)
+time.sleep(60)
+"""
+"""A program that may be traced, if any may."""
 
 
 class Outcome(NamedTuple):
@@ -86,8 +96,18 @@ def why_not() -> str:
         return "single steps break the exclusive loads of a processor without LSE atomics"
     if shutil.which("cc") is None:
         return "there is no C compiler: cc"
-    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(["sleep", "60"]) as other:
-        tracer = Tracer(build(Path(folder)), Victim("sleep", SLOW), other.pid, 0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-c", SUBJECT],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        ) as other,
+    ):
+        assert other.stdout is not None
+        other.stdout.readline()
+        tracer = Tracer(build(Path(folder)), Victim(MAIN, SLOW), other.pid, 0)
         status = tracer.stop()
         other.kill()
     return "" if status == 0 else f"ptrace is not permitted: {tracer.said}"
@@ -106,14 +126,13 @@ class Tracer:
             text=True,
         )
         assert self.process.stdout is not None
-        if self.process.stdout.readline() != "at work\n":
-            self.said = "it did not begin"
+        self.first = self.process.stdout.readline()  # that it is at work, or why it is not
 
     def stop(self) -> int:
         """Have it let go of its thread; return its exit status."""
         self.process.terminate()
         out, _ = self.process.communicate()
-        self.said = out.strip()
+        self.said = f"{self.first}{out}".strip()
         return self.process.returncode
 
     def has_ended(self) -> bool:
