@@ -38,7 +38,7 @@
 enum { MOST_RANGES = 4096, FRESH_RANGES = 50, MOST_STEPS = 2000, MOST_TRIES = 10, MOST_SIGNALS = 16 };
 
 static pid_t thread;
-static volatile sig_atomic_t let_go;
+static volatile sig_atomic_t let_go, time_is_up;
 static uint64_t dice;
 static long steps, stops, in_compiled, kills;
 static struct range { uint64_t start, end; } ranges[MOST_RANGES];
@@ -65,11 +65,12 @@ static void finish(int status)
     exit(status);
 }
 
-static void on_sigterm(int number)
+static void on_signal(int number) /* SIGTERM, or SIGALRM */
 {
     int before = errno;
-    (void)number;
-    let_go = 1;
+    if (number == SIGTERM)
+        let_go = 1;
+    time_is_up = 1;
     ptrace(PTRACE_INTERRUPT, thread, 0, 0); /* it may sleep: whoever waits for it shall not */
     errno = before;
 }
@@ -169,7 +170,7 @@ static int is_in_compiled_code(void)
     return 0;
 }
 
-/* Bring the thread to a random instruction. One that sleeps is brought there when somebody has woken it. */
+/* Bring the thread to a random instruction. One that sleeps is brought there when somebody wakes it in time. */
 static int bring_somewhere(int number)
 {
     int tries = chance() < 0.67 ? MOST_TRIES : 1;
@@ -179,8 +180,11 @@ static int bring_somewhere(int number)
     do
         number = interrupt_after(between(5, 500), number);
     while (--tries > 0 && !is_in_compiled_code());
-    while (left-- > 0)
+    time_is_up = 0;
+    alarm(1);
+    while (left-- > 0 && !time_is_up)
         number = step(number);
+    alarm(0);
     in_compiled += is_in_compiled_code();
     return number;
 }
@@ -216,7 +220,7 @@ static void kill_it(int number)
 
 int main(int count, char **words)
 {
-    struct sigaction action = {.sa_handler = on_sigterm, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     void (*how)(int) = NULL;
     if (count == 4)
         how = !strcmp(words[1], "slow") ? slow
@@ -228,6 +232,7 @@ int main(int count, char **words)
     thread = atoi(words[2]);
     dice = strtoull(words[3], NULL, 10) * 0x9E3779B97F4A7C15ULL + 1;
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGALRM, &action, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (ptrace(PTRACE_SEIZE, thread, 0, 0) < 0) {
         int status = errno == ESRCH ? 3 : 4;
