@@ -331,7 +331,7 @@ class NestedWorker(WorkerKind):
 class ChipChild(WorkerKind):
     """Runs chip callables on one chip.
 
-    Rule     WM-CHIP-1, -5; FLOW-EDGE-4; FLOW-WALK-2
+    Rule     WM-CHIP-1, -5, -8; FLOW-EDGE-4; FLOW-WALK-2
     """
 
     label = "chip_worker"

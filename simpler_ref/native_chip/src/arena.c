@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "arena.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,6 +9,16 @@
 /* Address space without access at either end: a kernel that runs past the memory meets it, whatever its
  * stride. A multiple of any page size. */
 #define GUARD (1ULL << 20)
+
+/* The devices' part of the address space: programs, stacks, heaps and mappings stand elsewhere on every
+ * 64-bit Linux with 47 bits or more for a process, and so does the shadow memory of sanitizers. From its end
+ * to 0x540000000000 is room for windows that devices share: addresses that are nobody's own. */
+#define DEVICES_FIRST 0x210000000000ULL
+#define DEVICES_END 0x500000000000ULL
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
 
 /* Bytes that an allocation takes; 0 if that is more than there can be. */
 static uint64_t rounded(uint64_t size)
@@ -21,15 +32,38 @@ static uint64_t end_of(const Span *span)
     return span->at + rounded(span->size);
 }
 
-bool arena_open(Arena *arena, uint64_t size)
+/* Address space that a device with so much memory takes: its strip. */
+static uint64_t strip_of(uint64_t size)
 {
     const uint64_t guard = GUARD;
-    size = (size + guard - 1) & ~(guard - 1);
+    return ((size + guard - 1) & ~(guard - 1)) + 2 * guard;
+}
+
+uint64_t arena_devices(uint64_t size)
+{
+    return (DEVICES_END - DEVICES_FIRST) / strip_of(size);
+}
+
+static void *reserve(uint64_t at, uint64_t bytes)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *mapping =
+        mmap((void *)(uintptr_t)at, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+    if (mapping != MAP_FAILED) /* Linux before 4.17 takes the address for a wish */
+        return mapping;
+    return mmap(NULL, bytes, PROT_NONE, flags, -1, 0);
+}
+
+/* Rule CHIP-MEM-6 */
+bool arena_open(Arena *arena, uint64_t size, int32_t device_id)
+{
+    const uint64_t guard = GUARD, strip = strip_of(size);
+    size = strip - 2 * guard;
     memset(arena, 0, sizeof *arena);
-    void *mapping = mmap(NULL, size + 2 * guard, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *mapping = reserve(DEVICES_FIRST + (uint64_t)device_id * strip, strip);
     if (mapping == MAP_FAILED)
         return false;
+    arena->device_id = device_id;
     arena->mapping = mapping;
     arena->first = (uint64_t)(uintptr_t)mapping + guard;
     arena->end = arena->lowest = arena->first + size;
@@ -138,6 +172,19 @@ bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)
 {
     return within(at, size, arena->lowest, arena->end - arena->lowest);
+}
+
+/* Rule CHIP-MEM-6 */
+void arena_explain(const Arena *arena, uint64_t at, char *words, size_t room)
+{
+    words[0] = '\0';
+    if (at < DEVICES_FIRST || at >= DEVICES_END)
+        return;
+    uint64_t strip = arena->end - arena->first + 2 * GUARD;
+    uint64_t owner = (at - DEVICES_FIRST) / strip;
+    if (owner != (uint64_t)arena->device_id)
+        snprintf(words, room, ": address 0x%llx belongs to device %llu, this is device %d",
+                 (unsigned long long)at, (unsigned long long)owner, (int)arena->device_id);
 }
 
 /* Rule CHIP-RUN-6 */

@@ -1,5 +1,8 @@
 /* The memory of a simulated chip: one mapping, with a ledger of what is allocated in it.
  *
+ * Devices have addresses of their own, in every process: device n has the n-th strip of a part of the
+ * address space where nothing else is. So an address says whose it is, and no chip has to be asked.
+ *
  * Allocations of the user grow from the low end; what a run needs for its own time grows from the high
  * end and goes all at once. Nothing of the ledger stands in the chip's memory, so a kernel that writes
  * beyond its tensors cannot damage it. */
@@ -16,6 +19,7 @@ typedef struct Span {
 } Span;
 
 typedef struct Arena {
+    int32_t device_id;
     char *mapping; /* with a strip without access at either end */
     uint64_t first;
     uint64_t end;
@@ -28,7 +32,12 @@ typedef struct Arena {
 
 #define ARENA_ALIGN 64
 
-bool arena_open(Arena *arena, uint64_t size);
+/* How many devices with so much memory have addresses of their own: ids from 0 to one less. */
+uint64_t arena_devices(uint64_t size);
+
+/* Open the memory of a device. Where its addresses are taken, say by the same device opened twice in a
+ * process, or where the machine has none there, it gets others, which are no device's. */
+bool arena_open(Arena *arena, uint64_t size, int32_t device_id);
 void arena_close(Arena *arena);
 
 /* Allocate. Returns 0 if there is no room. */
@@ -40,6 +49,11 @@ bool arena_free(Arena *arena, uint64_t at);
 /* Say whether bytes [at, at + size) lie in one allocation of the user, or in the run's memory. */
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
+
+/* Say whose an address is, if it is another device's: ": address 0x… belongs to device 1, this is device
+ * 0", else nothing. Devices with memory of another size do not count. */
+#define WHOSE 96 /* room for these words */
+void arena_explain(const Arena *arena, uint64_t at, char *words, size_t room);
 
 /* Allocate for the time of a run; give all of that back. */
 uint64_t arena_borrow(Arena *arena, uint64_t size);

@@ -98,10 +98,12 @@ static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *ten
 {
     if (bytes == 0 || arena_holds(&chip->arena, tensor->data, bytes))
         return PTO2_OK;
+    char whose[WHOSE];
+    arena_explain(&chip->arena, tensor->data, whose, sizeof whose);
     return chip_fail(chip, PTO2_E_ADDRESS,
                      "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside one "
-                     "live allocation of this chip",
-                     i, (unsigned long long)bytes, (unsigned long long)tensor->data);
+                     "live allocation of this chip%s",
+                     i, (unsigned long long)bytes, (unsigned long long)tensor->data, whose);
 }
 
 static int32_t sort_tensors(Chip *chip, const Callable *callable,
@@ -279,12 +281,15 @@ static int32_t check_launch_tensors(Run *run, const Launch *launch)
         if (!tensor_bytes(run->chip, tensor, i, &bytes))
             return PTO2_E_ARGS;
         if (bytes > 0 && !arena_lends(arena, tensor->data, bytes) &&
-            !arena_holds(arena, tensor->data, bytes))
+            !arena_holds(arena, tensor->data, bytes)) {
+            char whose[WHOSE];
+            arena_explain(arena, tensor->data, whose, sizeof whose);
             return chip_fail(run->chip, PTO2_E_ADDRESS,
                              "%s launches func_id %d with %llu bytes at 0x%llx as tensor %d, which "
-                             "are not device memory of this run",
+                             "are not device memory of this run%s",
                              run->callable->name, launch->core->func_id, (unsigned long long)bytes,
-                             (unsigned long long)tensor->data, i);
+                             (unsigned long long)tensor->data, i, whose);
+        }
     }
     return PTO2_OK;
 }

@@ -99,10 +99,17 @@ static int32_t open_chip(int32_t device_id)
     if (!setting("SIMPLER_SIM_DEVICE_MEMORY", DEFAULT_MEMORY, 1ULL << 44, &memory) ||
         !setting("SIMPLER_SIM_CORES", DEFAULT_CORES, MAX_CORES, &cores))
         return PTO2_E_CONFIG;
+    if ((uint64_t)device_id >= arena_devices(memory))
+        return chip_fail(&chip, PTO2_E_CONFIG,
+                         "there are no addresses for device %d: with %llu bytes of memory each, there are "
+                         "some for devices 0 to %llu; give a lower device_id, or set "
+                         "SIMPLER_SIM_DEVICE_MEMORY to less",
+                         device_id, (unsigned long long)memory,
+                         (unsigned long long)arena_devices(memory) - 1);
     if (!fork_watched && pthread_atfork(NULL, NULL, after_fork) != 0)
         return chip_fail(&chip, PTO2_E_SYSTEM, "no memory");
     fork_watched = true;
-    if (!arena_open(&chip.arena, memory))
+    if (!arena_open(&chip.arena, memory, device_id))
         return chip_fail(&chip, PTO2_E_MEMORY,
                          "the system has no %llu bytes of address space for the device's memory: %s; "
                          "set SIMPLER_SIM_DEVICE_MEMORY to less",
@@ -250,19 +257,23 @@ EXPORT int32_t pto2_free(uint64_t address)
         return PTO2_E_STATE;
     if (arena_free(&chip.arena, address))
         return leave(PTO2_OK);
+    char whose[WHOSE];
+    arena_explain(&chip.arena, address, whose, sizeof whose);
     return leave(chip_fail(&chip, PTO2_E_ADDRESS,
                            "no live allocation begins at 0x%llx; it was freed already, or is not this "
-                           "chip's",
-                           (unsigned long long)address));
+                           "chip's%s",
+                           (unsigned long long)address, whose));
 }
 
 static int32_t check_device(uint64_t device, uint64_t size)
 {
     if (arena_holds(&chip.arena, device, size))
         return PTO2_OK;
+    char whose[WHOSE];
+    arena_explain(&chip.arena, device, whose, sizeof whose);
     return chip_fail(&chip, PTO2_E_ADDRESS,
-                     "the %llu bytes at device address 0x%llx are not inside one live allocation",
-                     (unsigned long long)size, (unsigned long long)device);
+                     "the %llu bytes at device address 0x%llx are not inside one live allocation%s",
+                     (unsigned long long)size, (unsigned long long)device, whose);
 }
 
 EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)

@@ -1,11 +1,14 @@
 """CHIP-MEM: memory of the device."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref.native_chip import (
+    ChipCallable,
     ChipError,
     ChipStatus,
     ChipWorker,
@@ -15,11 +18,19 @@ from simpler_ref.task_interface import (
     DataType,
     TaskArgs,
 )
-from tests.chip_kernels import host_args, numbers
+from tests import chip_kernels as K
+from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
 
 
 def child(address, count):
     return ContinuousTensor.make(address, (count,), DataType.FLOAT32, child_memory=True)
+
+
+def tensors(*given):
+    args = TaskArgs()
+    for one in given:
+        args.add_tensor(one)
+    return args
 
 
 @pytest.mark.spec("CHIP-MEM-1")
@@ -104,6 +115,77 @@ def test_child_memory_must_be_in_one_live_allocation(adder):
     args.add_tensor(child(at, 50))
     with pytest.raises(ChipError, match="not inside one live allocation"):
         adder.run_args(0, args)
+
+
+@pytest.mark.spec("CHIP-MEM-6")
+def test_devices_have_addresses_of_their_own():
+    with ChipWorker(0) as zero, ChipWorker(1) as one, ChipWorker(7) as seven:
+        chips = (zero, one, seven)
+        whole = 1 << 30
+        spans = sorted((chip.malloc(whole), chip.device_id) for chip in chips)
+        assert [number for _, number in spans] == [0, 1, 7]
+        for (below, _), (above, _) in pairwise(spans):
+            assert below + whole < above
+
+
+@pytest.mark.spec("CHIP-MEM-6")
+@pytest.mark.parametrize("number", [0, 5])
+def test_another_devices_address_is_refused_with_both_devices(number):
+    host = np.zeros(10, np.float32)
+    with ChipWorker(number) as chip, ChipWorker(3) as other:
+        chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
+        mine, foreign = chip.malloc(40), other.malloc(40)
+        for call in (
+            lambda: chip.copy_to(foreign, host),
+            lambda: chip.copy_from(host, foreign),
+            lambda: chip.free(foreign),
+            lambda: chip.run_args(0, tensors(child(mine, 10), child(foreign, 10), child(mine, 10))),
+        ):
+            words = f"address {foreign:#x} belongs to device 3, this is device {number}$"
+            with pytest.raises(ChipError, match=words) as error:
+                call()
+            assert error.value.code == ChipStatus.ADDRESS
+        for address in (mine + 40, 64, 0x51 << 40, 1 << 63):  # nobody's
+            with pytest.raises(ChipError, match=r"not inside one live allocation$"):
+                chip.copy_to(address, host)
+
+
+@pytest.mark.spec("CHIP-MEM-6")
+def test_a_kernel_is_not_launched_on_another_devices_memory():
+    with ChipWorker(0) as chip, ChipWorker(1) as other:
+        foreign = other.malloc(16)
+        chip.prepare(0, orchestration("launches_on_host", [*ADD, D.SCALAR], [(0, K.add_core())]))
+        x, y = numbers(4)
+        with pytest.raises(ChipError, match="belongs to device 1, this is device 0"):
+            chip.run_args(0, host_args(x, y, x, scalars=[foreign]))
+
+
+@pytest.mark.spec("CHIP-MEM-6")
+def test_the_numbers_of_devices_end_where_their_addresses_do(monkeypatch):
+    most = 1 << 20
+    with pytest.raises(ChipError, match=f"no addresses for device {most}: .*DEVICE_MEMORY to less"):
+        ChipWorker(most).init()
+    monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(32 << 20))
+    with ChipWorker(most) as last, ChipWorker(most - 1) as other:
+        foreign = last.malloc(64)
+        with pytest.raises(ChipError, match=f"to device {most}, this is device {most - 1}"):
+            other.free(foreign)
+    with pytest.raises(ChipError, match="no addresses for device 2147483647"):
+        ChipWorker((1 << 31) - 1).init()
+
+
+@pytest.mark.spec("CHIP-MEM-6")
+def test_a_device_that_is_open_twice_in_a_process_has_other_addresses():
+    with ChipWorker(2) as one, ChipWorker(2) as two:
+        first, second = one.malloc(64), two.malloc(64)
+        assert first != second
+        one.copy_to(first, b"1" * 64)
+        two.copy_to(second, b"2" * 64)
+        back = bytearray(64)
+        one.copy_from(back, first)
+        assert back == b"1" * 64
+        with pytest.raises(ChipError, match="not inside one live allocation"):
+            two.copy_from(back, first)
 
 
 @pytest.mark.spec("CHIP-MEM-5")

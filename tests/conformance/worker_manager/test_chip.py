@@ -1,5 +1,7 @@
 """WM-CHIP: workers that are chips."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -184,18 +186,49 @@ def test_a_tensor_in_a_chips_memory_is_used_where_it_is(mode):
 
 @pytest.mark.spec("WM-CHIP-4")
 def test_equal_addresses_on_two_chips_do_not_depend_on_each_other():
-    with Worker(3, device_ids=[0, 1]) as w:
-        there = [w.malloc(4 * N, chip) for chip in range(2)]
-        add = w.register(adding())
-        x = w.share(np.ones(N, np.float32))
-        tensors = [device(a) for a in there]
+    w = Worker(3)
+    for _ in range(2):  # simulated chips have no equal addresses
+        w.add_next_level(SimpleNamespace(run=lambda *_: None))
+    with w:
+        handle = w.register(len)
 
         def orch_fn(orch, *_):
-            for chip in range(2):
-                args = make_args((x, T.INPUT), (x, T.INPUT), (tensors[chip], T.INOUT))
-                orch.submit_next_level(add, args, worker=chip)
+            for chip in (0, 1, 0):
+                orch.submit_next_level(handle, make_args((device(4096), T.INOUT)), worker=chip)
 
-        assert w.run(orch_fn).edges == 0
+        assert w.run(orch_fn).edges == 1
+
+
+@pytest.mark.spec("WM-CHIP-8")
+@MODES
+def test_memory_of_another_chip_fails_the_task_and_names_both(mode):
+    with Worker(3, device_ids=[4, 9], child_mode=mode) as w:
+        ones = w.share(np.ones(N, np.float32))
+        result = w.empty((N,), np.float32)
+        result[:] = 7
+        there = [w.malloc(4 * N, chip) for chip in range(2)]
+        for chip in range(2):
+            w.copy_to(there[chip], ones.ctypes.data, 4 * N, chip)
+        add = w.register(adding())
+
+        def submit(orch, chip, tensor, out):
+            args = make_args((ones, T.INPUT), (tensor, T.INPUT), (out, T.OUTPUT_EXISTING))
+            orch.submit_next_level(add, args, worker=chip)
+
+        words = f"chip_worker 0 .*address {there[1]:#x} belongs to device 9, this is device 4"
+        for tensors in ((device(there[1]), result), (ones, device(there[1]))):
+            with pytest.raises(TaskError, match=words):
+                w.run(lambda orch, *_, tensors=tensors: submit(orch, 0, *tensors))
+        for call in (
+            lambda: w.copy_to(there[1], ones.ctypes.data, 4 * N, 0),
+            lambda: w.copy_from(ones.ctypes.data, there[1], 4 * N, 0),
+            lambda: w.free(there[1], 0),
+        ):
+            with pytest.raises(ControlError, match="belongs to device 9, this is device 4"):
+                call()
+        assert (result == 7).all()
+        w.run(lambda orch, *_: submit(orch, 1, device(there[1]), result))
+        assert (result == 2).all(), "what was there has not been written"
 
 
 # ---------------------------------------------------------------- a task that fails
