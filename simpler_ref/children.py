@@ -36,6 +36,7 @@ from .jit.fail_points import (
 from .jit.kernel import FAIL_POINTS
 from .leaves import Leaf
 from .runnable import refuse_unrun
+from .scalars import as_float, as_it_went_in
 from .shared_arrays import populate_again
 from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
 
@@ -50,7 +51,7 @@ class ReceivedArgs(TaskArgs):
 
     They are valid during the call: what a callable wants to keep, it copies.
 
-    Rule     FLOW-VIEW-1 to -3; SCHED-MAIL-5, -6
+    Rule     FLOW-VIEW-1 to -3; FLOW-SCALAR-1 to -3; SCHED-MAIL-5, -6
     """
 
     __slots__ = ("_box",)
@@ -79,20 +80,25 @@ class ReceivedArgs(TaskArgs):
         start = L.MAILBOX_OFF_ARGS + 8 + 40 * i
         return ContinuousTensor._from_wire(bytes(self._box[start : start + 40]))
 
-    def _scalar_bytes(self, i: int) -> bytes:
+    def _scalar(self, i: int) -> tuple[bytes, int]:
+        """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
         tensors, scalars = self._counts()
         if not 0 <= i < scalars:
             raise IndexError(f"scalar index {i} is out of range: there are {scalars}")
         start = L.MAILBOX_OFF_ARGS + 8 + 40 * tensors + 8 * i
-        return bytes(self._box[start : start + 8])
+        kind = self._box[L.MAILBOX_SIZE + i] if len(self._box) > L.MAILBOX_SIZE else L.RAW
+        return bytes(self._box[start : start + 8]), kind
 
-    def scalar(self, i: int) -> int:
-        """Return scalar `i` as an unsigned 64-bit integer."""
-        return int.from_bytes(self._scalar_bytes(i), "little")
+    def _all_scalars(self) -> list[tuple[bytes, int]]:
+        return [self._scalar(i) for i in range(self.scalar_count())]
+
+    def scalar(self, i: int) -> int | float:
+        """Return scalar `i` as it was added; see `TaskArgs.scalar`."""
+        return as_it_went_in(*self._scalar(i))
 
     def scalar_float(self, i: int) -> float:
-        """Return scalar `i`, which was added as a Python float."""
-        return float(struct.unpack("<d", self._scalar_bytes(i))[0])
+        """Return scalar `i` as a float; see `TaskArgs.scalar_float`."""
+        return as_float(*self._scalar(i))
 
     def config(self) -> CallConfig:
         """Return the configuration that the task was submitted with."""
@@ -152,7 +158,7 @@ class Desk(NamedTuple):
         return int(self.engine.mem[self.start + L.W_TAIL]) // L.WORKER_WORDS
 
     def box(self, frame: int) -> memoryview:
-        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes."""
+        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes, and the kinds of its task's scalars."""
         return self._octets(frame, L.W_MAILBOX, L.W_TRACE)
 
     def trace(self, frame: int) -> memoryview:

@@ -13,17 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .jit import layout as L
+from .scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from .task_interface import (
     Array,
-    BoundFloat,
-    BoundInt,
-    BoundWord,
     ContinuousTensor,
     check_tag,
     keep_alive,
     make_tensor,
     require_visible_now,
-    scalar_to_uint64,
     to_dtype,
 )
 
@@ -68,6 +65,15 @@ class _Tensors(NamedTuple):
     """Addresses: an int64, or (tasks,) of them."""
     rest: Array
     """Shape, dtype, tag: the other four words, (4,) or (tasks, 4)."""
+
+
+class _Scalars(NamedTuple):
+    """One scalar of every task: a number for all, or one for each."""
+
+    bits: Any
+    """An int64, or (tasks,) of them."""
+    kind: Any
+    """What they were added as: an int64, or (tasks,) of them."""
 
 
 class Batch:
@@ -153,9 +159,11 @@ class Batch:
             addresses.append((start, data))
             others += [(start + 1 + k, rest[..., k]) for k in range(L.TENSOR_WORDS - 1)]
         start = L.OP_ARGS + width * L.TENSOR_WORDS
-        others += [(start + j, column) for j, column in enumerate(self.scalars)]
+        for column in self.scalars:
+            others += [(start + L.SCALAR_BITS, column.bits), (start + L.SCALAR_KIND, column.kind)]
+            start += L.SCALAR_WORDS
         differ = addresses + [(where, value) for where, value in others if np.ndim(value)]
-        at = start + len(self.scalars)
+        at = start
         size = at + len(differ) * L.PATCH_WORDS
         program = np.zeros(L.PROGRAM_OPS + L.OP_REPEAT_WORDS + size, np.int64)
         program[L.PROGRAM_AT] = L.PROGRAM_OPS
@@ -285,7 +293,7 @@ def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
     return _Tensors(column.data, rest)
 
 
-def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[Any]:
+def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:
     """Read the scalars: an array (tasks, scalars), or a list of columns.
 
     Rule     SPEED-MANY-3
@@ -298,38 +306,52 @@ def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[Any]:
                 f"scalars has shape {scalars.shape}; give (tasks, scalars), or a list of columns"
             )
         agreed.on("scalars", len(scalars))
-        return list(_bits("scalars", scalars).T)
+        return [_words_of("scalars", column) for column in scalars.T]
     return [
         _scalar_column(f"scalars[{j}]", column, agreed)
         for j, column in enumerate(_listed("scalars", scalars))
     ]
 
 
-def _scalar_column(name: str, column: Any, agreed: _Agreed) -> Any:
+def _scalar_column(name: str, column: Any, agreed: _Agreed) -> _Scalars:
     if isinstance(column, np.ndarray) and column.ndim:
         if column.ndim != 1:
             raise ValueError(
                 f"{name} has shape {column.shape}; a column has one number for each task"
             )
         agreed.on(name, len(column))
-        return _bits(name, column)
-    if isinstance(column, (list, tuple)):
+        return _words_of(name, column)
+    one_for_all = not isinstance(column, (list, tuple))
+    if not one_for_all:
         agreed.on(name, len(column))
-        return np.array([scalar_to_uint64(one) for one in column], np.uint64).view(np.int64)
-    return np.uint64(scalar_to_uint64(column)).view(np.int64)
+    wires = []
+    for i, one in enumerate([column] if one_for_all else column):
+        try:
+            wires.append(scalar_wire(one))
+        except (TypeError, OverflowError) as error:
+            where = name if one_for_all else f"{name}[{i}]"
+            raise type(error)(f"{where}: {error}") from None
+    bits, kinds = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.SCALAR_WORDS).T
+    if one_for_all:
+        return _Scalars(bits[0], kinds[0])
+    same = len(kinds) > 0 and bool((kinds == kinds[0]).all())
+    return _Scalars(bits, kinds[0] if same else kinds)
 
 
-def _bits(name: str, numbers: Array) -> Array:
-    """Return numbers as the 64 bits that travel, by their dtype; see `scalar_to_uint64`."""
+def _words_of(name: str, numbers: Array) -> _Scalars:
+    """Return numbers as the 64 bits that travel and their kind, by their dtype; see `scalar_wire`."""
     kind, size = numbers.dtype.kind, numbers.dtype.itemsize
     if kind == "u":
-        return numbers.astype(np.uint64, copy=False).view(np.int64)
+        bits = np.ascontiguousarray(numbers, np.uint64).view(np.int64)
+        small = bits >= 0
+        return _Scalars(bits, L.SIGNED if small.all() else np.where(small, L.SIGNED, L.UNSIGNED))
     if kind in "bi":
-        return numbers.astype(np.int64, copy=False)
-    if kind == "f" and size == 8:
-        return np.ascontiguousarray(numbers, np.float64).view(np.int64)
+        return _Scalars(numbers.astype(np.int64, copy=False), L.SIGNED)
+    if kind == "f" and size in (2, 8):
+        return _Scalars(np.ascontiguousarray(numbers, np.float64).view(np.int64), L.FLOAT64)
     if kind == "f" and size == 4:
-        return np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.int64)
+        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.int64)
+        return _Scalars(bits, L.FLOAT32)
     raise TypeError(
         f"{name}: dtype {numbers.dtype} cannot be passed as scalars; convert to float64, float32 or "
         "an integer type"

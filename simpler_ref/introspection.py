@@ -287,7 +287,8 @@ def _edges_at(words: list[int]) -> int:
     """Return where the edges begin in a body."""
     tensors, scalars = words[L.S_COUNTS] & _LOW, words[L.S_COUNTS] >> 32
     members = words[L.S_MEMBERS] * L.MEMBER_WORDS
-    return _mask_words(tensors) + tensors * L.TENSOR_WORDS + scalars + members
+    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
+    return _mask_words(tensors) + arguments + members
 
 
 def _edges(words: list[int], body: list[int]) -> list[list[int]]:
@@ -320,7 +321,8 @@ def _consumers(mem: Array, slot: int) -> tuple[int, ...]:
     is_same = (slots[rows, L.S_ID] == words[:, L.S_ID]) & _is_unfinished(slots[rows, L.S_STATE])
     rows, words = rows[is_same], words[is_same]
     tensors, scalars = words[:, L.S_COUNTS] & _LOW, words[:, L.S_COUNTS] >> 32
-    arguments = tensors * L.TENSOR_WORDS + scalars + words[:, L.S_MEMBERS] * L.MEMBER_WORDS
+    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
+    arguments += words[:, L.S_MEMBERS] * L.MEMBER_WORDS
     first = words[:, L.S_BODY] - -tensors // L.MASK_TENSORS + arguments
     edges = words[:, L.S_EDGES] & _LOW
     start = np.cumsum(edges) - edges  # of each task's edges among all of them

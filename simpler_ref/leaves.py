@@ -21,8 +21,9 @@ from numba.core import types
 
 from .jit import layout as L
 from .jit.kernel import INTERPRETED
-from .jit.leaves import address_of_leaf, pointer
+from .jit.leaves import address_of_leaf, as_float, as_single, pointer
 from .runnable import require_runnable
+from .scalars import ScalarBits
 from .task_interface import (
     END_OF_ADDRESSES,
     FIRST_ADDRESS,
@@ -53,16 +54,7 @@ _NUMBERS: dict[Any, Kind] = {
 _NUMBER_TYPES = frozenset(_NUMBERS.values())
 _ANY = (inspect.Parameter.empty, np.ndarray)
 """Annotations that leave the type to the first argument."""
-_FROM_WORD = {
-    types.int64: "word",
-    types.uint64: "uint64(word)",
-    types.float64: "np.int64(word).view(np.float64)",
-    types.float32: "np.int32(word).view(np.float32)",
-    types.boolean: "word != 0",
-} | {
-    kind: f"{kind.name}(word)" for kind in _NUMBER_TYPES if kind.name in ("int8", "int16", "int32")
-}
-_FROM_WORD |= {kind: f"{kind.name}(word)" for kind in _NUMBER_TYPES - set(_FROM_WORD)}
+_FLOATS = (types.float64, types.float32)
 
 
 class Leaf:
@@ -192,16 +184,20 @@ class Leaf:
             )
         arrays = [tensor.numpy() for tensor in tensors]
         known = self.kinds or self._declared
-        numbers = [_number_kind(kind) for kind in known[len(tensors) :]]
+        given = [args.scalar(i) for i in range(scalars)]
+        numbers = [
+            _number_kind(kind, value)
+            for kind, value in zip(known[len(tensors) :], given, strict=True)
+        ]
         self._settle([*map(_kind_of_tensor, tensors), *numbers])
-        for i, kind in enumerate(numbers):
-            low, high = _limits(kind)
-            if not low <= _signed(args.scalar(i)) < high:
+        values = [_converted(kind, value) for kind, value in zip(numbers, given, strict=True)]
+        for i, value in enumerate(values):
+            if value is None:
+                shown = f"{given[i]:#x}" if isinstance(given[i], ScalarBits) else repr(given[i])
                 raise TypeError(
-                    f"{self._name}: {self._names[len(tensors) + i]} takes {kind}, and scalar {i} is "
-                    f"{args.scalar(i):#x}, which is none; add it as a number of this type"
+                    f"{self._name}: {self._names[len(tensors) + i]} takes {numbers[i]}, and scalar {i} "
+                    f"is {shown}, which is none; add it as a number of this type"
                 )
-        values = [_from_word(kind, args.scalar(i)) for i, kind in enumerate(numbers)]
         self._compiled(*arrays, *values)  # as the compiled code takes them
 
 
@@ -212,7 +208,7 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     scalars. An array may be annotated with a numba type (``float32[:]``), a number with ``float``,
     ``int``, ``bool``, or a numpy or numba type. What is not annotated is settled by the first arguments
     the leaf meets: in a call from Python, or by each worker for itself in its first task, which takes a
-    moment there; a scalar without annotation is an integer then, as `TaskArgs.scalar` gives it.
+    moment there; a scalar without annotation is then what `TaskArgs.scalar` gives, an integer or a float.
 
     Rule     SPEED-LEAF-8
 
@@ -313,14 +309,21 @@ def _kind_of(value: Any) -> Kind:
             )
         return _array_kind(to_dtype(value.dtype), value.ndim)
     kind = _NUMBERS.get(type(value))
+    if kind is None and isinstance(value, (int, float)):  # a scalar of a task has a type of its own
+        kind = types.float64 if isinstance(value, float) else types.int64
     if kind is None:
         raise TypeError(f"a leaf takes arrays and numbers, not {type(value).__name__}")
     return kind
 
 
-def _number_kind(kind: Kind | None) -> Kind:
-    """Return what a scalar of a task is taken for where a parameter has that type."""
-    return kind if kind in _NUMBER_TYPES else types.int64
+def _number_kind(kind: Kind | None, value: int | float) -> Kind:
+    """Return what a scalar of a task is taken for where a parameter has that type.
+
+    Rule     SPEED-LEAF-3
+    """
+    if kind in _NUMBER_TYPES:
+        return kind
+    return types.float64 if isinstance(value, float) else types.int64
 
 
 def _fits(want: Kind, have: Kind) -> bool:
@@ -338,25 +341,40 @@ def _words(kind: Kind) -> str:
 
 
 def _limits(kind: Kind) -> tuple[int, int]:
-    """Return between which words, taken as signed, those of a number's type lie."""
+    """Return between which numbers those of an integer type lie; words, of a float type."""
     bits = 64 if kind == types.boolean else kind.bitwidth
-    if bits == 64:
-        return -(1 << 63), 1 << 63
     if str(kind).startswith("int"):
         return -(1 << bits - 1), 1 << bits - 1
     return 0, 1 << bits
 
 
-def _signed(word: int) -> int:
-    return word - (word >> 63 << 64)
+def _converted(kind: Kind, value: int | float) -> Any:
+    """Return a scalar as the code of `_task_of` takes it from the mailbox; None if that takes none.
 
-
-def _from_word(kind: Kind, word: int) -> Any:
-    """Return a scalar as the code of `_task_of` takes it from the mailbox."""
+    Rule     SPEED-LEAF-4, -10
+    """
+    if isinstance(value, ScalarBits):
+        return _from_bits(kind, value)
+    if kind in _FLOATS:
+        with np.errstate(over="ignore"):
+            return np.dtype(str(kind)).type(value)
+    if isinstance(value, float):
+        return None
     if kind == types.boolean:
-        return word != 0
+        return value != 0
+    low, high = _limits(kind)
+    return np.dtype(str(kind)).type(value) if low <= value < high else None
+
+
+def _from_bits(kind: Kind, bits: int) -> Any:
+    """Return the number that bits without a kind are; None if they are none of this type."""
+    if kind == types.boolean:
+        return bits != 0
     size = kind.bitwidth // 8
-    return np.frombuffer(word.to_bytes(8, "little")[:size], np.dtype(str(kind)))[0]
+    low, high = _limits(kind)
+    if size < 8 and not low <= bits - (bits >> 63 << 64) < high:
+        return None
+    return np.frombuffer(bits.to_bytes(8, "little")[:size], np.dtype(str(kind)))[0]
 
 
 def _reason(error: Exception) -> str:
@@ -374,7 +392,7 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
     a tensor that has no memory: `Leaf.run_task` has the words.
 
-    Rule     SPEED-LEAF-5, -11
+    Rule     SPEED-LEAF-5, -10, -11
     """
     arrays = [kind for kind in kinds if isinstance(kind, types.Array)]
     numbers = list(kinds[len(arrays) :])
@@ -384,9 +402,12 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         )
     counts = len(arrays) | len(numbers) << 32
     size = 1 + len(arrays) * L.TENSOR_WORDS + len(numbers)
+    beside = 8 * (L.W_KINDS - L.W_MAILBOX - L.MAIL_COUNTS)
     lines = [
         "def task(blob):",
         f"    words = carray(pointer(blob), {size}, int64)",
+        f"    kinds = carray(pointer(blob + {beside}), {len(numbers)}, uint8)",
+        f"    packed = carray(pointer(blob + {beside}), {-(-len(numbers) // L.WORD)}, int64)",
         f"    if words[0] != {counts}: return ILLEGAL",
     ]
     for i, kind in enumerate(arrays):
@@ -407,18 +428,19 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
             f"    if not FIRST <= {data} < END and {full}: return ILLEGAL",
             f"    a{i} = carray(pointer({data}), ({', '.join(dims)},), dtype_{i})",
         ]
+    lines.append("    wrong = False")
+    lines += _lines_of_kinds(numbers)
     for i, kind in enumerate(numbers):
-        word = f"words[{1 + len(arrays) * L.TENSOR_WORDS + i}]"
-        low, high = _limits(kind)
-        if high < 1 << 63:
-            lines.append(f"    if {word} < {low} or {word} >= {high}: return ILLEGAL")
-        lines.append(f"    s{i} = {_FROM_WORD[kind].replace('word', word)}")
+        lines.append(f"    w{i} = words[{size - len(numbers) + i}]")
+        lines += _lines_of_number(i, kind)
     given = [f"a{i}" for i in range(len(arrays))] + [f"s{i}" for i in range(len(numbers))]
-    lines += [f"    compiled({', '.join(given)})", "    return OK"]
+    lines += ["    if wrong: return ILLEGAL", f"    compiled({', '.join(given)})", "    return OK"]
     names: dict[str, Any] = {
         "np": np,
         "carray": carray,
         "pointer": pointer,
+        "as_float": as_float,
+        "as_single": as_single,
         "compiled": compiled,
         "OK": L.OK,
         "ILLEGAL": L.ILLEGAL,
@@ -432,3 +454,48 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     task = numba.njit(nogil=True)(names["task"])
     task.compile((types.int64,))
     return task
+
+
+def _lines_of_kinds(numbers: Sequence[Kind]) -> list[str]:
+    """Return the lines that note in `wrong` whether something else than an integer came for one.
+
+    They look at eight kinds at a time. What is in no form that the lines below take, such as an integer
+    of 64 bits without a sign, is left to Python as well.
+    """
+    lines = []
+    for at in range(0, len(numbers), L.WORD):
+        octets = [
+            0 if kind in _FLOATS else 0xFF & ~(L.RAW | L.SIGNED)
+            for kind in numbers[at : at + L.WORD]
+        ]
+        mask = int.from_bytes(bytes(octets).ljust(L.WORD, b"\0"), "little", signed=True)
+        if mask:
+            lines.append(f"    wrong |= packed[{at // L.WORD}] & {mask} != 0")
+    return lines
+
+
+def _lines_of_number(i: int, kind: Kind) -> list[str]:
+    """Return the lines that make number `i` of its word and what it was added as; see `_converted`.
+
+    They note in `wrong` whether it is none of that type: one branch for all numbers compiles in less time
+    than one for each.
+    """
+    word, was, name = f"w{i}", f"kinds[{i}]", f"s{i}"
+    if kind == types.float64:
+        return [f"    {name} = as_float({word}, {was})"]
+    low, high = _limits(kind)
+    outside = f"    wrong |= ({word} < {low}) | ({word} >= {high})"
+    if kind == types.float32:
+        raw = f"({was} == {L.RAW})"
+        return [
+            f"    wrong |= {raw} & (({word} < {low}) | ({word} >= {high}))",
+            f"    {name} = as_single({word}, {was})",
+        ]
+    if kind == types.boolean:
+        return [f"    {name} = {word} != 0"]
+    lines = [f"    {name} = {kind.name}({word})"]
+    if kind == types.uint64:
+        lines.append(f"    wrong |= ({was} != {L.RAW}) & ({word} < 0)")
+    elif kind.bitwidth < 64:
+        lines.append(outside)
+    return lines

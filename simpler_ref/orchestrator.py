@@ -198,7 +198,7 @@ class Orchestrator:
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
             attempt = partial(self._submit, self._mem, word, counts, wire)
-            slot = self._retry(slot, attempt, lambda: wire)
+            slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
         if slot & L.AUTO_OUTPUT and args is not None:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
 
@@ -238,7 +238,7 @@ class Orchestrator:
         slot = self._submit(self._mem, word, counts, wire)
         if slot < 0:
             attempt = partial(self._submit, self._mem, word, counts, wire)
-            slot = self._retry(slot, attempt, lambda: wire)
+            slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
         if slot & L.AUTO_OUTPUT and args is not None:
             self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
 
@@ -367,8 +367,8 @@ class Orchestrator:
             For each column its tag, or a list with one for each task.
         scalars : numpy.ndarray or list, optional
             An array (tasks, scalars); or a list of columns, each an array or a list with a number for
-            each task, or one number for all. 64 bits travel: integers and bools as they are, float64
-            and float32 as the bits of their IEEE 754 form.
+            each task, or one number for all. A task's scalars are what `TaskArgs.add_scalar` would make
+            of each number.
         count : int, optional
             The number of tasks, where no column has it.
 
@@ -757,6 +757,17 @@ class Orchestrator:
         return self._error
 
 
+def blob_bytes(counts: int) -> int:
+    """Return the bytes of some tensors and scalars in a mailbox."""
+    return (counts & 0xFFFFFFFF) * 40 + (counts >> 32) * 8
+
+
+def asked_for(wire: bytes, counts: int) -> bytes:
+    """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
+    tensors = 40 * (counts & 0xFFFFFFFF)
+    return wire[:tensors] + bytes(blob_bytes(counts) - tensors)
+
+
 def _counts(args: TaskArgs | None) -> int:
     """Return how many tensors and scalars there are, as the kernels take it."""
     return 0 if args is None else len(args._tensors) | len(args._scalars) << 32
@@ -780,8 +791,8 @@ def _wire_of_op(program: Array) -> bytes:
         tensor = program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS]
         return bytes(tensor.tobytes())
     counts = int(program[at + L.OP_COUNTS])
-    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS + (counts >> 32)
-    return bytes(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes())
+    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
+    return asked_for(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes(), counts)
 
 
 class ScopeGuard:

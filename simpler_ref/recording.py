@@ -26,14 +26,12 @@ from .columns import Batch
 from .engine import Engine
 from .introspection import requested_bytes
 from .jit import layout as L
-from .orchestrator import Handles, Orchestrator, config_wire
+from .orchestrator import Handles, Orchestrator, blob_bytes, config_wire
+from .scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from .task_interface import (
     RECORDED_FIRST,
     RECORDED_LAST,
     Array,
-    BoundFloat,
-    BoundInt,
-    BoundWord,
     CallConfig,
     ContinuousTensor,
     TaskArgs,
@@ -61,25 +59,39 @@ class RecordedArgs(TaskArgs):
     Rule     SPEED-REPLAY-4
     """
 
-    __slots__ = ()
+    __slots__ = ("_floats",)
+
+    _floats: list[BoundWord]
 
     def __init__(self, args: TaskArgs) -> None:
         super().__init__()
         self._tensors = list(args._tensors)
-        self._scalars = [BoundWord(raw, i) for i, raw in enumerate(args._scalars)]
+        provided = [BoundWord(raw, i) for i, raw in enumerate(_provided_scalars(args))]
+        self._scalars = provided[: len(args._scalars)]
+        self._floats = provided[len(args._scalars) :]
         self._doubts = args._doubts
 
-    def scalar(self, i: int) -> int:
-        """Return scalar `i`: an int that can be re-bound if it is passed to a task as it is."""
+    def scalar(self, i: int) -> int | float:
+        """Return scalar `i`: a number that can be re-bound if it is passed to a task as it is."""
         value = super().scalar(i)
         word = self._scalars[i]
-        return BoundInt(value, word) if isinstance(word, BoundWord) else value
+        if not isinstance(word, BoundWord):
+            return value
+        return BoundInt(value, word) if isinstance(value, int) else BoundFloat(value, word)
 
     def scalar_float(self, i: int) -> float:
         """Return scalar `i` as a float; see `scalar`."""
         value = super().scalar_float(i)
         word = self._scalars[i]
-        return BoundFloat(value, word) if isinstance(word, BoundWord) else value
+        if not isinstance(word, BoundWord):
+            return value
+        return BoundFloat(value, self._floats[word.position])
+
+
+def _provided_scalars(args: TaskArgs) -> list[bytes]:
+    """Return the scalars that a replay provides: as they are, then as `scalar_float` gives them."""
+    floats = [scalar_wire(args.scalar_float(i)) for i in range(args.scalar_count())]
+    return [*args._scalars, *floats]
 
 
 class _Span(NamedTuple):
@@ -139,7 +151,7 @@ class Recorder(Orchestrator):
         self._scopes = 1
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
-        self.places = tensors + scalars
+        self.places = tensors + 2 * scalars * L.SCALAR_WORDS
         self._spans: dict[bool, list[_Span]] = {False: [], True: []}
         if args is not None:
             self._note_arguments(args)
@@ -225,15 +237,15 @@ class Recorder(Orchestrator):
         op = program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
         patches = op[len(op) - L.PATCH_WORDS * places.shape[1] :].reshape(-1, L.PATCH_WORDS)
         targets = patches[:, L.PATCH_AT] & 0xFFFFFFFF
-        end = L.OP_ARGS + width * L.TENSOR_WORDS + len(batch.scalars)
+        end = L.OP_ARGS + width * L.TENSOR_WORDS + len(batch.scalars) * L.SCALAR_WORDS
         for i in range(batch.size):
             op[targets] = places[i]
             raw = op[L.OP_ARGS : end].tobytes()
             split = 40 * width
             tensors = [raw[at : at + 40] for at in range(0, split, 40)]
             scalars = [
-                batch.bound(j, i) or raw[split + 8 * j : split + 8 * j + 8]
-                for j in range(len(batch.scalars))
+                batch.bound(j, i) or raw[at : at + 8 * L.SCALAR_WORDS]
+                for j, at in enumerate(range(split, len(raw), 8 * L.SCALAR_WORDS))
             ]
             for j, address in self._append(int(op[L.OP_CALLABLE]), tensors, scalars).items():
                 places[i, j] = address
@@ -250,7 +262,7 @@ class Recorder(Orchestrator):
         """Append a task; return the address of each tensor that the runtime has to provide."""
         self._require_mine()
         arguments = b"".join(tensors) + b"".join(scalars)
-        self._require_possible(arguments, len(tensors), members)
+        self._require_possible(arguments, len(tensors), len(scalars), members)
         first = L.OP_ARGS + len(tensors) * L.TENSOR_WORDS
         patches = []
         asked: list[tuple[int, int]] = []
@@ -263,20 +275,23 @@ class Recorder(Orchestrator):
             elif wire[34] == L.OUTPUT:
                 asked.append((i, ContinuousTensor._from_wire(wire).nbytes()))
         for j, raw in enumerate(scalars):
+            at = first + j * L.SCALAR_WORDS
             if isinstance(raw, BoundWord):
-                patches.append((first + j, self._first_scalar + raw.position, 0))
+                place = self._first_scalar + raw.position * L.SCALAR_WORDS
+                patches += [(at + k, place + k, 0) for k in range(L.SCALAR_WORDS)]
             else:
-                value = _WORD.unpack(raw)[0]
+                value = _WORD.unpack_from(raw)[0]
                 mine = self._first <= value < self._fresh  # else it is just a number
                 found = self._locate(value, False) if mine else None
                 if found is not None:
-                    patches.append((first + j, *found))
+                    patches.append((at + L.SCALAR_BITS, *found))
         outputs = -1
         if asked:
             outputs = self.places
             self.places += len(tensors)
         provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
-        size = first + len(scalars) + L.MEMBER_WORDS * len(members) + L.PATCH_WORDS * len(patches)
+        size = first + len(scalars) * L.SCALAR_WORDS
+        size += L.MEMBER_WORDS * len(members) + L.PATCH_WORDS * len(patches)
         counts = len(tensors) | len(scalars) << 32
         kind = L.OP_SUBMIT | size << 8
         self.callable_words.append(self.words + L.OP_CALLABLE)
@@ -289,16 +304,18 @@ class Recorder(Orchestrator):
         self.tasks += 1
         return provided
 
-    def _require_possible(self, arguments: bytes, tensors: int, members: Sequence[bytes]) -> None:
+    def _require_possible(
+        self, arguments: bytes, tensors: int, scalars: int, members: Sequence[bytes]
+    ) -> None:
         """Refuse at once what no replay could submit.
 
         Rule     SPEED-REPLAY-7
         """
-        sizes = [_MEMBER.unpack(one)[0] for one in members] or [len(arguments)]
+        counts = tensors | scalars << 32
+        sizes = [_MEMBER.unpack(one)[0] for one in members] or [counts]
         for size in sizes:
-            used = (size & 0xFFFFFFFF) * 40 + (size >> 32) * 8 if members else size
-            if 8 + used > L.MAILBOX_ARGS_CAPACITY:
-                raise self._refused(L.TOO_MANY_ARGS, arguments)
+            if 8 + blob_bytes(size) > L.MAILBOX_ARGS_CAPACITY:
+                raise self._refused(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)))
         wires = arguments[: 40 * tensors]
         if requested_bytes(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
             raise self._refused(L.TOO_LARGE, wires)
@@ -315,7 +332,7 @@ class Recorder(Orchestrator):
 
     # ------------------------------------------------------------ buffers and scopes
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
-        self._require_possible(tensor._wires[L.OUTPUT], 1, ())
+        self._require_possible(tensor._wires[L.OUTPUT], 1, 0, ())
         kind = L.OP_ALLOC | L.OP_ALLOC_WORDS << 8
         self._write(struct.pack("<2q", kind, self.places), tensor._wires[L.OUTPUT])
         self.places += 1
@@ -469,7 +486,7 @@ class Graph:
         """Carry the program out: the orchestration function of a replay."""
         if args is not None:
             require_visible_now(args._doubts)
-            raw = b"".join([*(wire[:8] for wire in args._tensors), *args._scalars])
+            raw = b"".join([*(wire[:8] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
             self._places[: len(bound)] = bound
         self._resolve(orch)

@@ -17,12 +17,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any, SupportsInt, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from .jit import layout as L
 from .mappings import covers, shared_mappings
+from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
+from .scalars import scalar_to_uint64 as scalar_to_uint64
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
@@ -139,6 +141,9 @@ _FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": 
 
 _WIRE = struct.Struct("<Q5IIBB6x")
 _U64_MASK = (1 << 64) - 1
+_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
+_pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
+_SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
 _TAG_AT = 34
 _TAGS = {int(tag): bytes((tag, 0, 0, 0, 0, 0)) for tag in TensorArgType}
 """What stands in a tensor's padding on its way into submit."""
@@ -159,63 +164,6 @@ def get_element_size(dtype: DataType) -> int:
 def get_dtype_name(dtype: DataType) -> str:
     """Return the name of an element type, e.g. ``"FLOAT32"``."""
     return DataType(dtype).name
-
-
-def scalar_to_uint64(value: Any) -> int:
-    """Return the 64 bits that carry a scalar argument.
-
-    Integers (also negative ones, in two's complement) and bools as they are; a Python or 64-bit
-    numpy float, and a `ctypes` or 32-bit numpy float, as the bits of their IEEE 754 form.
-
-    Rule     FLOW-BUILD-3
-    """
-    if isinstance(value, (float, np.float64)):
-        return int.from_bytes(struct.pack("<d", value), "little")
-    if isinstance(value, (np.float32, ctypes.c_float)):
-        return int.from_bytes(struct.pack("<f", float(getattr(value, "value", value))), "little")
-    if isinstance(value, ctypes._SimpleCData):
-        return scalar_to_uint64(value.value)
-    number = int(value)
-    if not -(1 << 63) <= number < 1 << 64:
-        raise OverflowError(f"scalar {value} does not fit 64 bits")
-    return number & _U64_MASK
-
-
-class BoundWord(bytes):
-    """The 64 bits of a scalar that a replay may give another value."""
-
-    position: int
-    """Which scalar of `args` it is."""
-
-    def __new__(cls, raw: bytes, position: int) -> BoundWord:
-        """Make one from 8 bytes."""
-        word = super().__new__(cls, raw)
-        word.position = position
-        return word
-
-
-class BoundInt(int):
-    """A scalar of the `args` that a graph is recorded with."""
-
-    word: BoundWord
-
-    def __new__(cls, value: int, word: BoundWord) -> BoundInt:
-        """Make one that remembers its word."""
-        number = super().__new__(cls, value)
-        number.word = word
-        return number
-
-
-class BoundFloat(float):
-    """The same, read as a float."""
-
-    word: BoundWord
-
-    def __new__(cls, value: float, word: BoundWord) -> BoundFloat:
-        """Make one that remembers its word."""
-        number = super().__new__(cls, value)
-        number.word = word
-        return number
 
 
 _DTYPES_SEEN: dict[Any, DataType] = {}
@@ -622,7 +570,7 @@ class TaskArgs:
 
     _tensors: list[bytes]
     _scalars: Sequence[bytes]
-    """A list from the first scalar on."""
+    """A list from the first scalar on; each with its kind, 16 bytes."""
     _doubts: tuple[tuple[int, int], ...]
     """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
 
@@ -654,14 +602,27 @@ class TaskArgs:
         except (KeyError, TypeError):
             self._tensors.append(tensor._wires[check_tag(tag)])
 
-    def add_scalar(self, value: SupportsInt | float) -> None:
-        """Append a scalar: 64 bits; see `scalar_to_uint64`."""
-        if type(value) is int and 0 <= value <= _U64_MASK:
-            raw = value.to_bytes(8, "little")
-        elif isinstance(value, (BoundInt, BoundFloat)):
-            raw = value.word
+    def add_scalar(self, value: SupportsIndex | float) -> None:
+        """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.
+
+        64 bits travel (see `scalar_to_uint64`), and beside them what they were added as: `scalar` and
+        `scalar_float` give the value back.
+
+        Rule     FLOW-SCALAR-1, -4
+
+        Raises
+        ------
+        TypeError
+            It is neither an integer nor a float of at most 64 bits.
+        OverflowError
+            An integer that does not fit 64 bits.
+        """
+        if type(value) is int and _I64_FIRST <= value <= _I64_LAST:
+            raw = _pack_integer(value, _SIGNED)
+        elif type(value) is float:
+            raw = _pack_number(value, _FLOAT64)
         else:
-            raw = scalar_to_uint64(value).to_bytes(8, "little")
+            raw = scalar_wire(value)
         if self._scalars:
             self._scalars.append(raw)  # type: ignore[attr-defined]
         else:
@@ -677,23 +638,35 @@ class TaskArgs:
         """
         return ContinuousTensor._from_wire(self._tensors[_check_index(i, self._tensors, "tensor")])
 
-    def scalar(self, i: int) -> int:
-        """Return scalar `i` as the unsigned 64-bit integer that travelled.
+    def scalar(self, i: int) -> int | float:
+        """Return scalar `i` as it was added: an int, or a float of the same value.
+
+        Bits of which nobody says what they are (see `scalar_to_uint64`) come as an unsigned integer.
+
+        Rule     FLOW-SCALAR-1, -3
 
         Raises
         ------
         IndexError
             `i` is not in 0 … scalar_count()-1.
         """
-        return int.from_bytes(self._scalars[_check_index(i, self._scalars, "scalar")], "little")
+        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        return as_it_went_in(raw, raw[8])
 
     def scalar_float(self, i: int) -> float:
-        """Return scalar `i`, which was added as a Python float.
+        """Return scalar `i` as a float: what was added as an integer is converted.
 
-        Rule     FLOW-BUILD-4
+        Bits of which nobody says what they are come as the 64-bit float that has these bits.
+
+        Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … scalar_count()-1.
         """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
-        return float(struct.unpack("<d", raw)[0])
+        return as_float(raw, raw[8])
 
     def tag(self, i: int) -> TensorArgType:
         """Return the tag of tensor `i`."""

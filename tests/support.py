@@ -111,6 +111,11 @@ class Member(NamedTuple):
     worker: int = -1
 
 
+def raw_scalar(bits: int) -> bytes:
+    """Return a scalar on its way into submit of which nobody says what it is."""
+    return struct.pack("<Qq", bits, L.RAW)
+
+
 def member(*args: Arg, scalars: Iterable[int] = (), worker: int = -1) -> Member:
     """Return a member of a group, for `Driver.submit_group`."""
     return Member(args, tuple(scalars), worker)
@@ -204,7 +209,7 @@ class Driver:
     ) -> int:
         """Submit without a pass; return what the kernel returned, AUTO_OUTPUT included."""
         tensors = [arg.wire() for arg in args]
-        values = [int(value).to_bytes(8, "little") for value in scalars]
+        values = [raw_scalar(value) for value in scalars]
         counts = len(tensors) | len(values) << 32
         wire = b"".join(tensors + values)
         word = callable | kind << L.WORD_KIND | config << L.WORD_CONFIG
@@ -225,7 +230,7 @@ class Driver:
     ) -> int:
         """Submit a group without a pass; return what the kernel returned."""
         tensors = [arg.wire() for member in members for arg in member.args]
-        values = [int(v).to_bytes(8, "little") for member in members for v in member.scalars]
+        values = [raw_scalar(value) for member in members for value in member.scalars]
         table = [
             struct.pack("<iiQ", len(member.args), len(member.scalars), member.worker + 1)
             for member in members
@@ -400,10 +405,11 @@ class Driver:
         return int(self.mem[slot + L.S_BODY]) + -(-self.counts(slot)[0] // L.MASK_TENSORS)
 
     def argument_words(self, slot: int) -> list[int]:
-        """Return what a slot stores of its arguments: five words per tensor, then the scalars."""
+        """Return what a slot stores of its arguments: five words per tensor, then the scalars' bits."""
         tensors, scalars = self.counts(slot)
         at = self._tensors_at(slot)
-        return self.mem[at : at + 5 * tensors + scalars].tolist()
+        words = self.mem[at : at + 5 * tensors + L.SCALAR_WORDS * scalars].tolist()
+        return words[: 5 * tensors] + words[5 * tensors + L.SCALAR_BITS :: L.SCALAR_WORDS]
 
     def address(self, slot: int, tensor: int = 0) -> int:
         """Return the address of one of a slot's tensors."""
@@ -414,7 +420,7 @@ class Driver:
         count = int(self.mem[slot + L.S_EDGES]) & 0xFFFFFFFF
         tensors, scalars = self.counts(slot)
         members = int(self.mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
-        at = self._tensors_at(slot) + 5 * tensors + scalars + members
+        at = self._tensors_at(slot) + 5 * tensors + L.SCALAR_WORDS * scalars + members
         words = self.mem[at : at + count * L.EDGE_WORDS].reshape(count, L.EDGE_WORDS)
         return [Edge(*row) for row in words.tolist()]
 

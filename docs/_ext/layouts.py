@@ -132,6 +132,7 @@ def blob():
 FRAME = {
     "W_CACHE": L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS,
     "W_MAILBOX": L.MAILBOX_WORDS,
+    "W_KINDS": L.KINDS_WORDS,
     "W_TRACE": L.TRACE_WORDS,
 }
 FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows

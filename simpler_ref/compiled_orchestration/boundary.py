@@ -22,13 +22,14 @@ from ..children import ReceivedArgs
 from ..errors import OrchestrationError
 from ..jit import layout as L
 from ..mappings import shared_mappings
-from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator
+from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
+from ..scalars import as_it_went_in
 from ..task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs
 from . import native as N
 
 errors: dict[int, BaseException] = {}
 """The last thing compiled code was refused, by thread."""
-_MOST_WORDS = L.MAILBOX_ARGS_CAPACITY // L.WORD
+_MOST_WORDS = L.SCALAR_WORDS * L.MAILBOX_ARGS_CAPACITY // L.WORD
 _SUBMITS = ("submit_sub", "submit_next_level", "submit_sub_group", "submit_next_level_group")
 _INDEXED = ("tensor", "tag", "scalar")
 
@@ -122,7 +123,7 @@ class Call:
     def _task_args(self, args: TaskArgs) -> N.Native:
         if id(args) not in self._seen:
             task_interface.require_visible_now(args._doubts)
-            used = len(args._tensors) * L.TENSOR_WORDS + len(args._scalars)
+            used = len(args._tensors) * L.TENSOR_WORDS + len(args._scalars) * L.SCALAR_WORDS
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
             self._given.append((args, block))
@@ -131,9 +132,10 @@ class Call:
 
     def _received(self, args: ReceivedArgs) -> N.Native:
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
-        scalars = [args._scalar_bytes(i) for i in range(args.scalar_count())]
+        scalars = [bits + kind.to_bytes(8, "little") for bits, kind in args._all_scalars()]
         wires = [tensor._wire for tensor in tensors]
-        block = self._block(wires, scalars, len(wires) * L.TENSOR_WORDS + len(scalars))
+        room = len(wires) * L.TENSOR_WORDS + len(scalars) * L.SCALAR_WORDS
+        block = self._block(wires, scalars, room)
         self._keep.append(block)
         kinds = tuple((tensor.ndims, int(tensor.dtype)) for tensor in tensors)
         return N.Native(N.ReceivedType(kinds, len(scalars)), block.ctypes.data)
@@ -154,7 +156,8 @@ class Call:
             words[:, L.TENSOR_KIND] &= ~N.FROM_ARRAY
             args._tensors[:] = [row.tobytes() for row in words]
             first = 1 + tensors * L.TENSOR_WORDS
-            args._scalars = [word.tobytes() for word in block[first : first + scalars]]
+            rest = block[first : first + scalars * L.SCALAR_WORDS].reshape(scalars, L.SCALAR_WORDS)
+            args._scalars = [pair.tobytes() for pair in rest]
             args._doubts = tuple((one.data, one.nbytes()) for one in unseen)
 
     # ------------------------------------------------------------ what compiled code asks for
@@ -192,10 +195,7 @@ class Call:
         elif what == N.ASK_INDEX:
             task_interface._check_index(a, range(b), _INDEXED[address])
         elif what == N.ASK_SCALAR:
-            raise OverflowError(
-                f"scalar {b} is {a & (1 << 64) - 1}, more than the signed 64 bits of a compiled integer; "
-                "read a float with scalar_float"
-            )
+            _refuse_scalar(a, b, kind=address)
         elif what == N.ASK_NUMPY:
             ContinuousTensor(a, (1,), DataType.UINT8, bool(b >> 8)).numpy()
         elif what == N.ASK_PLACE:
@@ -223,7 +223,23 @@ class Call:
             attempt = partial(kernels.submit_group_and_pass, mem, word, counts, members, wire)
             return self.orch._retry(code, attempt, lambda: asked)
         attempt = partial(kernels.submit_and_pass, mem, word, counts, wire)
-        return self.orch._retry(code, attempt, lambda: wire)
+        return self.orch._retry(code, attempt, lambda: asked_for(wire, counts))
+
+
+def _refuse_scalar(bits: int, i: int, kind: int) -> None:
+    """Say that a scalar is no integer of compiled code.
+
+    Rule     SPEED-ORCH-13
+    """
+    value = as_it_went_in(bits.to_bytes(8, "little", signed=True), kind)
+    if isinstance(value, float):
+        raise TypeError(
+            f"scalar {i} is {value!r}, no integer; compiled code reads it with scalar_float"
+        )
+    raise OverflowError(
+        f"scalar {i} is {value}, more than the signed 64 bits of a compiled integer; "
+        "read a float with scalar_float"
+    )
 
 
 def _without_tag(row: Any) -> bytes:

@@ -40,6 +40,7 @@ from ..jit import entries, kernel
 from ..jit import layout as L
 from ..jit.atomics import now_ns
 from ..jit.cache import KernelCache
+from ..jit.leaves import as_float
 from ..task_interface import (
     END_OF_ADDRESSES,
     FIRST_ADDRESS,
@@ -100,6 +101,7 @@ INLINE = 48
 """Words of arguments that a TaskArgs holds without memory of its own: nine tensors, some scalars."""
 INPUT, OUTPUT, TAGS, DTYPES = L.INPUT, L.OUTPUT, len(TensorArgType), len(DataType)
 TENSOR_WORDS, TENSOR_KIND, MEMBER_WORDS = L.TENSOR_WORDS, L.TENSOR_KIND, L.MEMBER_WORDS
+SCALAR_WORDS, SCALAR_BITS, SCALAR_KIND = L.SCALAR_WORDS, L.SCALAR_BITS, L.SCALAR_KIND
 DIM_LIMIT = 1 << 32
 
 
@@ -132,16 +134,6 @@ def poke(typingctx, address, value):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def float_of(typingctx, bits):
-    """Return the float whose bits these are."""
-
-    def codegen(context, builder, sig, args):
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
 
 
 @intrinsic
@@ -322,6 +314,12 @@ def ask_about(what, a, b, words):
 
 
 @part
+def argument_words(counts):
+    """Return the words of some tensors and scalars."""
+    return (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32) * SCALAR_WORDS
+
+
+@part
 def tag_at(block, t):
     """Return the tag of the tensor at word `t` of some arguments."""
     return peek(block + 8 * (t + TENSOR_KIND)) >> L.TENSOR_TAG_SHIFT & 0xFF
@@ -401,7 +399,7 @@ def submit_one(state, word, block):
         counts = peek(block)
     slot = call_submit(state, word, counts, 0, block + 8)
     if slot < 0:
-        words = (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
+        words = argument_words(counts)
         slot = ask(ASK_RETRY_SUBMIT | -slot << 8, word, counts, block + 8, words)
         if slot < 0:
             raise Refused
@@ -460,16 +458,16 @@ def submit_group(state, word, blocks, places):
         check_arrays(state, block)
         tensors += peek(block) & 0xFFFFFFFF
         scalars += peek(block) >> 32
-    words = np.empty(tensors * TENSOR_WORDS + scalars + members * MEMBER_WORDS, np.int64)
     at, rest = 0, tensors * TENSOR_WORDS
-    table = rest + scalars
+    table = rest + scalars * SCALAR_WORDS
+    words = np.empty(table + members * MEMBER_WORDS, np.int64)
     for i in range(members):
         block = blocks[i]
         own = (peek(block) & 0xFFFFFFFF) * TENSOR_WORDS
         for k in range(own):
             words[at + k] = peek(block + 8 * (1 + k))
         at += own
-        for k in range(peek(block) >> 32):
+        for k in range((peek(block) >> 32) * SCALAR_WORDS):
             words[rest] = peek(block + 8 * (1 + own + k))
             rest += 1
         words[table + i * MEMBER_WORDS + L.MEMBER_COUNTS] = peek(block)
@@ -551,14 +549,6 @@ def check_index(i, count, what):
     """Refuse an index that is out of range; `what` says of what."""
     if not 0 <= i < count and ask(ASK_INDEX, i, count, what, 0) < 0:
         raise Refused
-
-
-@helper()
-def check_scalar(value, i):
-    """Refuse a scalar that is no signed 64-bit integer."""
-    if value < 0 and ask(ASK_SCALAR, value, i, 0, 0) < 0:
-        raise Refused
-    return value
 
 
 @part
@@ -1138,8 +1128,7 @@ def data_of(typingctx, array):
 @part
 def is_full(box, words):
     """Say whether a TaskArgs has no room for so many words more."""
-    counts = peek(peek(box))
-    return (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32) + words > peek(box + 8)
+    return argument_words(peek(peek(box))) + words > peek(box + 8)
 
 
 @part
@@ -1224,15 +1213,19 @@ def _add_scalar(args, value):
     numbers = (types.IntEnumMember, types.Integer, types.Boolean)
     if not isinstance(value, numbers) and value not in (types.float64, types.float32):
         raise complaint(f"a scalar must be a number of at most 64 bits, not {value}")
+    kind = {types.float64: L.FLOAT64, types.float32: L.FLOAT32}.get(value, L.SIGNED)
+    unsigned = isinstance(value, types.Integer) and not value.signed
 
     def impl(args, value):
         box = box_of(args)
-        if is_full(box, 1):
+        if is_full(box, SCALAR_WORDS):
             grow(box)
         block = peek(box)
         counts = peek(block)
-        at = (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
-        poke(block + 8 * (1 + at), scalar_bits(value))
+        at = block + 8 * (1 + argument_words(counts))
+        bits = scalar_bits(value)
+        poke(at + 8 * SCALAR_BITS, bits)
+        poke(at + 8 * SCALAR_KIND, L.UNSIGNED if unsigned and bits < 0 else kind)
         poke(block, counts + (1 << 32))
 
     return impl
@@ -1294,24 +1287,45 @@ def _len(args):
     return None
 
 
-@helper()
+@part
 def scalar_at(block, i):
-    """Return the bits of scalar `i` of some arguments."""
+    """Return the address of scalar `i` of some arguments."""
     counts = peek(block)
     check_index(i, counts >> 32, 2)
-    return peek(block + 8 * (1 + (counts & 0xFFFFFFFF) * TENSOR_WORDS + i))
+    return block + 8 * (1 + argument_words(counts & 0xFFFFFFFF) + i * SCALAR_WORDS)
+
+
+@helper()
+def integer_at(block, i):
+    """Return scalar `i` of some arguments; refuse one that is no signed 64-bit integer.
+
+    Rule     SPEED-ORCH-13
+    """
+    at = scalar_at(block, i)
+    bits, kind = peek(at + 8 * SCALAR_BITS), peek(at + 8 * SCALAR_KIND)
+    good = kind == L.SIGNED or (kind <= L.UNSIGNED and bits >= 0)
+    if not good and ask(ASK_SCALAR, bits, i, kind, 0) < 0:
+        raise Refused
+    return bits
+
+
+@helper()
+def float_at(block, i):
+    """Return scalar `i` of some arguments as a float."""
+    at = scalar_at(block, i)
+    return as_float(peek(at + 8 * SCALAR_BITS), peek(at + 8 * SCALAR_KIND))
 
 
 @overload_method(ArgsType, "scalar")
 @overload_method(ReceivedType, "scalar")
 def _scalar(args, i):
-    return lambda args, i: check_scalar(scalar_at(args._address(), i), i)
+    return lambda args, i: integer_at(args._address(), i)
 
 
 @overload_method(ArgsType, "scalar_float")
 @overload_method(ReceivedType, "scalar_float")
 def _scalar_float(args, i):
-    return lambda args, i: float_of(scalar_at(args._address(), i))
+    return lambda args, i: float_at(args._address(), i)
 
 
 @helper()

@@ -387,7 +387,7 @@ def encode_member(mem, frame, slot, m):
     for _ in range(m):
         counts = int(mem[member + L.MEMBER_COUNTS])
         tensors += (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
-        scalars += counts >> 32
+        scalars += (counts >> 32) * L.SCALAR_WORDS
         member += L.MEMBER_WORDS
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
 

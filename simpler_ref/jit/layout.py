@@ -215,7 +215,9 @@ W_SKIP = W_WAITS + 1  # of each frame; SKIPPED or GIVEN_BACK: answer so instead 
 W_WAIT_FOR = W_WAITS + 2  # of each frame; for each of W_WAITS: where its W_ENDED is, and the count
 MOST_WAITS = 8
 W_MAILBOX = W_WAITS + 3 * LINE
-W_TRACE = W_MAILBOX + MAILBOX_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
+W_KINDS = W_MAILBOX + MAILBOX_WORDS  # of each frame; a byte per scalar of its task: the kind
+KINDS_WORDS = 240
+W_TRACE = W_KINDS + KINDS_WORDS  # i64 byte count, UTF-8 bytes; written by the worker
 TRACE_WORDS = 8192
 TRACE_CAPACITY = (TRACE_WORDS - 1) * WORD
 WORKER_WORDS = W_TRACE + TRACE_WORDS
@@ -398,7 +400,12 @@ CONFIG_MASK = (1 << 14) - 1
 MAX_CONFIGS = 4096
 MAX_WORKERS = 2048
 
-# body: output mask, tensors, scalars, members, edges
+# body: output mask, tensors, scalars with kinds, members, edges
+SCALAR_BITS = 0  # what stands in the args blob
+SCALAR_KIND = 1  # what was added, one of the following; in a mailbox's frame a byte of W_KINDS
+SCALAR_WORDS = 2
+RAW, SIGNED, UNSIGNED, FLOAT64, FLOAT32 = range(5)
+"""Bits of which nobody says what they are; integers; floats, those of 32 bits in the low half."""
 MEMBER_COUNTS = 0  # tensors | scalars << 32
 MEMBER_WORKER = 1  # worker + 1, 0 for any
 MEMBER_WORDS = 2
@@ -435,7 +442,7 @@ OP_COUNTS = 2  # tensors | scalars << 32
 OP_MEMBERS = 3
 OP_PATCHES = 4  # how many of its words come from the places
 OP_OUTPUTS = 5  # place of its first tensor, from which those of its outputs follow; -1: nobody asks
-OP_ARGS = 6  # tensors with tags, scalars, members; then the patches
+OP_ARGS = 6  # tensors with tags, scalars with kinds, members; then the patches
 OP_TIMES = 1  # of a repeat: how often the submit after it is made
 OP_DONE = 2  # how often it was
 OP_STEP = 3  # from one time to the next, its places move by so many

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
+import numpy as np
 from numba.core import cgutils, types
 from numba.core.typing.templates import signature
 from numba.extending import intrinsic
 
+from . import layout as L
 from .kernel import INTERPRETED
 
 if INTERPRETED:
@@ -25,6 +28,12 @@ if INTERPRETED:
 
     def pointer(address):
         raise NotImplementedError("interpreted code has no pointers")
+
+    def as_float(bits, kind):
+        raise NotImplementedError("interpreted leaves are called by Python")
+
+    def as_single(bits, kind):
+        raise NotImplementedError("interpreted leaves are called by Python")
 
 else:
     from llvmlite import ir
@@ -51,6 +60,46 @@ else:
             return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
 
         return signature(types.voidptr, types.int64), codegen
+
+    @intrinsic
+    def double_of(typingctx, bits):
+        """Return the 64-bit float whose bits these are."""
+
+        def codegen(context, builder, sig, args):
+            return builder.bitcast(args[0], ir.DoubleType())
+
+        return signature(types.float64, types.int64), codegen
+
+    @intrinsic
+    def single_of(typingctx, bits):
+        """Return the 32-bit float whose bits these are, the upper half left out."""
+
+        def codegen(context, builder, sig, args):
+            low = builder.trunc(args[0], ir.IntType(32))
+            return builder.bitcast(low, ir.FloatType())
+
+        return signature(types.float32, types.int64), codegen
+
+    @numba.njit(nogil=True, error_model="numpy")
+    def as_float(bits, kind):
+        """Return a scalar as a float; bits without a kind are one.
+
+        Rule     FLOW-SCALAR-2, -3
+        """
+        if kind == L.SIGNED:
+            return np.float64(bits)
+        if kind == L.UNSIGNED:
+            return np.float64(np.uint64(bits))
+        if kind == L.FLOAT32:
+            return np.float64(single_of(bits))
+        return double_of(bits)
+
+    @numba.njit(nogil=True, error_model="numpy")
+    def as_single(bits, kind):
+        """Return a scalar as a 32-bit float; bits without a kind are one, in the low half."""
+        if kind == L.RAW or kind == L.FLOAT32:
+            return single_of(bits)
+        return np.float32(as_float(bits, kind))
 
     @intrinsic
     def call_leaf(typingctx, leaf, args):

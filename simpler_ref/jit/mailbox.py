@@ -118,7 +118,8 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
     Reads    the slot's callable word; its body at `tensors` and `scalars`
-    Effects  the mailbox but for its state; configuration and digest only if others stand there
+    Effects  the mailbox but for its state; configuration and digest only if others stand there; beside
+             it the kinds of the scalars
     Rule     SCHED-MAIL-1; SCHED-PASS-4; FLOW-ARGS-1, -2; FLOW-ID-5; WM-MAIL-1, -2; ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
@@ -139,7 +140,28 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     mem[box + L.MAIL_COUNTS] = counts
     words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
     copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
-    copy_words(mem, box + L.MAIL_TENSORS + words, scalars, counts >> 32)
+    if counts >> 32 != 0:
+        encode_scalars(mem, frame, box + L.MAIL_TENSORS + words, scalars, counts >> 32)
+
+
+@inlined
+def encode_scalars(mem, frame, to, scalars, count):
+    """Write the scalars of a frame, and their kinds beside the mailbox.
+
+    The line of the kinds stays in the worker's cache if they are those of the task before.
+
+    Rule     FLOW-SCALAR-5, -6
+    """
+    kinds = 0
+    for k in range(count):
+        mem[to + k] = mem[scalars + L.SCALAR_BITS]
+        kinds |= int(mem[scalars + L.SCALAR_KIND]) << 8 * (k & 7)
+        scalars += L.SCALAR_WORDS
+        if k & 7 == 7 or k == count - 1:
+            at = frame + L.W_KINDS + (k >> 3)
+            if mem[at] != kinds:
+                mem[at] = kinds
+            kinds = 0
 
 
 @inlined

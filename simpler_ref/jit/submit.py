@@ -154,8 +154,14 @@ def take_body(mem, slot, words):
 @kernel
 def body_words(tensors, scalars, members, edges):
     """Return the words of a body: output mask, tensors, scalars, members, so many edges at most."""
-    arguments = tensors * TENSOR_WORDS + scalars + members * L.MEMBER_WORDS
+    arguments = argument_words(tensors, scalars) + members * L.MEMBER_WORDS
     return mask_words(tensors) + arguments + edges * EDGE_WORDS
+
+
+@kernel
+def argument_words(tensors, scalars):
+    """Return the words of some tensors and scalars on their way to a mailbox."""
+    return tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS
 
 
 @kernel
@@ -179,7 +185,7 @@ def scalars_at(mem, slot):
 @kernel
 def members_at(mem, slot):
     """Return where the members of a group stand in its slot's body."""
-    return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> 32)
+    return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> 32) * L.SCALAR_WORDS
 
 
 @kernel
@@ -215,8 +221,9 @@ def forget_bodies(mem):
 def submit_task(mem, callable_word, counts, members, words):
     """Add one task to the graph: the seven steps.
 
-    `words` are the tensors, five words each with the tag in the padding, then the scalars, then,
-    for a group, its members, two words each. A group is one task with the tensors of all of them.
+    `words` are the tensors, five words each with the tag in the padding, then the scalars, each with
+    its kind in a second word, then, for a group, its members, two words each. A group is one task
+    with the tensors of all of them.
 
     Reads    the TensorMap, the open scope, the run's error
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
@@ -282,7 +289,7 @@ def are_there(mem, words, counts, members):
     tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
     if scalars < 0 or members < 0 or members > len(words):
         return False
-    member = tensors * TENSOR_WORDS + scalars
+    member = tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS
     if member + members * L.MEMBER_WORDS > len(words):
         return False
     for _ in range(members):
@@ -320,7 +327,7 @@ def fits_mailbox(words, counts, members):
     """
     if members == 0:
         return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
-    member = (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32)
+    member = argument_words(counts & 0xFFFFFFFF, counts >> 32)
     for _ in range(members):
         if frame_bytes(int(words[member + L.MEMBER_COUNTS])) > L.MAILBOX_ARGS_CAPACITY:
             return False
@@ -358,7 +365,8 @@ def store_arguments(mem, slot, words, slab_bytes):
                 mem[at + t + L.TENSOR_DATA] = slab
                 slab += nbytes
     first = tensors * TENSOR_WORDS
-    for k in range((counts >> 32) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS):
+    rest = int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS + (counts >> 32) * L.SCALAR_WORDS
+    for k in range(rest):
         mem[at + first + k] = words[first + k]
 
 

@@ -273,7 +273,8 @@ class ChipWorker:
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
         tensors = [wire[:_TAG_AT] + _PADDING for wire in task_args._tensors]
-        view = b"".join((counts, *tensors, *task_args._scalars))
+        scalars = [raw[:8] for raw in task_args._scalars]
+        view = b"".join((counts, *tensors, *scalars))
         self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())
 
     @property

@@ -32,14 +32,14 @@ class Row(NamedTuple):
     ordering: str
 
 
-RELATIVE = {"Rings", "Mailbox", "Body", "Members"}
+RELATIVE = {"Rings", "Mailbox", "Body", "Scalars", "Members"}
 """Headings of tables whose offsets start anew."""
 
 NOT_FIELDS = {
     *("ALIVE", "CLAIMED", "CLAIM_WAITS", "CLAIM_GRANTED", "MAX_CONFIGS", "MAX_WORKERS"),
     *("CALLABLE_MASK", "WORD_KIND", "WORD_WORKER", "WORKER_MASK", "WORD_CONFIG", "CONFIG_MASK"),
     "RAN_TASK",
-    "MEMBER_WORDS",
+    *("MEMBER_WORDS", "SCALAR_WORDS", "RAW", "SIGNED", "UNSIGNED", "FLOAT64", "FLOAT32"),
     *(
         "ENDED_WELL",
         "ENDED_BADLY",
@@ -51,7 +51,7 @@ NOT_FIELDS = {
     ),
     *("NAPPING", "MOST_NAPS_OFF", "S_FRAME", "S_UNPLACED"),
     *("DEATH_BIAS", "DIGEST_CACHE", "DIGEST_CACHE_WORDS", "TRACE_WORDS", "TRACE_CAPACITY"),
-    *("CACHE_LOCAL", "CACHE_LEAF", "MAX_DEPTH"),
+    *("CACHE_LOCAL", "CACHE_LEAF", "MAX_DEPTH", "KINDS_WORDS"),
     *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
     *("SCOPE_STACK_WORDS", "SCHED", "HEADER_WORDS", "ON_DUTY", "OFF_DUTY", "TIMED"),
     *("SLOT_WORDS", "INLINE_WORDS", "FANOUT_RELEASE", "FANOUT_TOTAL_MASK", "MASK_TENSORS"),
@@ -196,7 +196,7 @@ IN_PYTHON = {
 }
 """Words that Python code writes."""
 
-WHOLE = {"W_MAILBOX", "S_INLINE", "MEMBER_COUNTS", "MEMBER_WORKER"}
+WHOLE = {"W_MAILBOX", "S_INLINE", "SCALAR_BITS", "SCALAR_KIND", "MEMBER_COUNTS", "MEMBER_WORKER"}
 """Areas, and words that kernels copy together with others, so that they are not named there."""
 
 

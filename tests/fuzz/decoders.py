@@ -277,7 +277,7 @@ def submits(draw):
         wire[:8] = draw(st.sampled_from((0, 4096, 8192, (1 << 64) - 8))).to_bytes(8, "little")
         wire[34] = draw(st.integers(0, 5))
         parts.append(bytes(wire))
-    parts.append(bytes(8 * scalars))
+    parts.append(bytes(8 * L.SCALAR_WORDS * scalars))
     if members:
         parts += [struct.pack("<iiQ", *share, draw(st.integers(0, 2))) for share in shares]
     wire = draw(edited(st.just(b"".join(parts)), 2))
@@ -297,7 +297,7 @@ def signed(word):
 def is_what_was_announced(mem, counts, members, wire):
     """Say in Python whether bytes are the arguments that counts and members announce."""
     tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
-    table = 40 * tensors + 8 * scalars
+    table = 40 * tensors + 8 * L.SCALAR_WORDS * scalars
     if scalars < 0 or members < 0 or table + 16 * members > len(wire) // 8 * 8:
         return False
     shares = [struct.unpack_from("<IiQ", wire, table + 16 * i) for i in range(members)]
@@ -584,7 +584,11 @@ def check_program(program, places):
     counts, size = int(op[L.OP_COUNTS]), int(op[L.OP_KIND]) >> 8
     tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
     patches = int(op[L.OP_PATCHES])
-    assert size == len(op) == L.OP_ARGS + 5 * tensors + scalars + L.PATCH_WORDS * patches
+    assert (
+        size
+        == len(op)
+        == L.OP_ARGS + 5 * tensors + L.SCALAR_WORDS * scalars + L.PATCH_WORDS * patches
+    )
     end = size - patches * L.PATCH_WORDS
     for k in range(patches):
         target = int(op[end + k * L.PATCH_WORDS + L.PATCH_AT])

@@ -532,7 +532,9 @@ class Program:
             room = int(self.mem[slot + L.S_EDGES]) >> 32
             body = int(self.mem[slot + L.S_BODY])
             members = int(self.mem[slot + L.S_MEMBERS])
-            words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + scalars + 2 * members + 3 * room
+            words = (
+                -(-tensors // L.MASK_TENSORS) + 5 * tensors + 2 * scalars + 2 * members + 3 * room
+            )
             spans.append((body, body + words))
             if body == slot + L.S_INLINE:
                 assert words <= L.INLINE_WORDS

@@ -196,7 +196,9 @@ def test_the_words_of_a_worker_are_apart_by_writer():
         assert one.isdisjoint(other)
     assert max(parent | worker | scheduler) < L.W_MAILBOX
     assert L.W_MAILBOX % L.LINE == L.W_TRACE % L.LINE == L.WORKER_WORDS % L.LINE == 0
-    assert L.W_TRACE - L.W_MAILBOX == 2048
+    assert L.W_KINDS - L.W_MAILBOX == 2048
+    assert L.W_KINDS % L.LINE == 0
+    assert (L.W_TRACE - L.W_KINDS) * L.WORD >= (L.MAILBOX_ARGS_CAPACITY - L.WORD) // L.WORD
     assert L.WORKER_WORDS - L.W_TRACE == L.TRACE_WORDS
 
 

@@ -19,7 +19,7 @@ from simpler_ref.native_chip.abi import CallConfigStorage, ContinuousTensorStora
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
 from simpler_ref.worker_manager import ThreadManager
 
-from ..support import DEADLINE_S, Driver
+from ..support import DEADLINE_S, Driver, raw_scalar
 from .reader import to_bytes
 
 WIDTHS = {"u8": 1, "char": 1, "i32": 4, "u32": 4, "u64": 8, "ContinuousTensor": 40}
@@ -138,7 +138,7 @@ def check_config_refused(case):
 # ---------------------------------------------------------------- the mailbox
 def wire_of(value):
     tensors = b"".join(tensor_of(one)._wires[L.NO_DEP] for one in value["tensors"])
-    return tensors + b"".join(int(one, 16).to_bytes(8, "little") for one in value["scalars"])
+    return tensors + b"".join(raw_scalar(int(one, 16)) for one in value["scalars"])
 
 
 def dispatched(value, digest=None, config=None):

@@ -16,6 +16,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.leaves import Leaf
+from simpler_ref.task_interface import scalar_to_uint64
 from tests.support import Gate, make_args, wait_until
 
 compiled_only = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
@@ -481,17 +482,26 @@ def test_a_call_that_cannot_be_compiled_settles_nothing():
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-3")
-def test_a_scalar_of_a_first_task_is_a_64_bit_integer(mode):
+def test_a_scalar_of_a_first_task_is_a_64_bit_integer_or_float_as_it_was_added(mode):
     @leaf
-    def put(a: int64[:], n):
+    def whole(a: float32[:], n):
+        a[0] = n
+
+    @leaf
+    def real(a: float32[:], n):
         a[0] = n
 
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(put)
-        a = w.share(np.zeros(1, np.int64))
-        for value, seen in [(-3, -3), (True, 1), (1.0, 0x3FF0000000000000), ((1 << 64) - 2, -2)]:
-            run(w, handle, a, value)
-            assert a[0] == seen, value
+        integers, floats = w.register(whole), w.register(real)
+        a = w.share(np.zeros(1, np.float32))
+        for value in (-3, True, np.int8(5)):
+            run(w, integers, a, value)
+            assert a[0] == value, value
+        with pytest.raises(TaskError, match=r"TypeError: .*n takes int64, and scalar 0 is 2\.5"):
+            run(w, integers, a, 2.5)
+        for value in (2.5, 3, -1, np.float32(0.25), (1 << 64) - 1):
+            run(w, floats, a, value)
+            assert a[0] == np.float32(value), value
 
 
 # ---------------------------------------------------------------- 4: other arguments
@@ -569,18 +579,76 @@ def test_a_scalar_that_cannot_be_of_its_type_is_refused(mode):
         store.__annotations__ = {"a": float32[:], "n": kind}
         return leaf(store)
 
-    bad = {np.float32: 1.5, np.int8: 128, np.uint8: -1, np.int32: 1 << 31, np.uint16: 1 << 16}
-    good = {np.float32: np.float32(1.5), np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
+    bad = {
+        np.int8: (128, 1.0, 1 << 63),
+        np.uint8: (-1, 255.0),
+        np.int32: (1 << 31, float("nan")),
+        np.uint16: (1 << 16, np.float32(1)),
+        np.int64: (2.5, (1 << 64) - 1),
+        np.uint64: (-1, 0.0),
+        np.bool_: (1.0,),
+    }
+    good = {np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
+    good |= {np.int64: -7, np.uint64: 1 << 63, np.bool_: 1}
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         a = w.share(np.zeros(1, np.float32))
         handles = {kind: w.register(put(kind)) for kind in bad}
         for kind, handle in handles.items():
-            a[0] = 77
-            with pytest.raises(TaskError, match=rf"TypeError: .*n takes {kind.__name__}.*scalar 0"):
-                run(w, handle, a, bad[kind])
-            assert a[0] == 77
+            for value in bad[kind]:
+                a[0] = 77
+                words = rf"TypeError: .*n takes \w+, and scalar 0 is {re.escape(repr(value))}"
+                if isinstance(value, np.float32):
+                    words = "TypeError: .*scalar 0 is 1.0"
+                with pytest.raises(TaskError, match=words):
+                    run(w, handle, a, value)
+                assert a[0] == 77
             run(w, handle, a, good[kind])
             assert a[0] == good[kind]
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-10")
+@pytest.mark.parametrize("kind", [float, np.float32], ids=lambda kind: kind.__name__)
+def test_any_number_is_converted_for_a_parameter_that_is_a_float(mode, kind):
+    def store(a, n):
+        a[0] = n
+
+    store.__annotations__ = {"a": float32[:], "n": kind}
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(leaf(store))
+        a = w.share(np.zeros(1, np.float32))
+        for value in (3, -1, 2.5, np.float32(0.1), (1 << 64) - 1, True, -0.0, float("inf"), 1e30):
+            for _ in range(2):
+                a[0] = 77
+                run(w, handle, a, value)
+                assert a.tobytes() == np.array([value], np.float64).astype(np.float32).tobytes()
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-10")
+def test_bits_without_a_kind_are_taken_for_the_type_of_the_parameter(mode):
+    def put(kind):
+        def store(a, n):
+            a[0] = n
+
+        store.__annotations__ = {"a": float32[:], "n": kind}
+        return leaf(store)
+
+    given = {float: 2.5, np.float32: np.float32(0.25), int: -3, np.uint16: 9, np.bool_: True}
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        a = w.share(np.zeros(1, np.float32))
+        handles = {kind: w.register(put(kind)) for kind in given}
+        for kind, value in given.items():
+            for _ in range(2):
+                a[0] = 77
+                run(w, handles[kind], a, scalar_to_uint64(value))
+                assert a[0] == value, kind
+        with pytest.raises(TaskError, match=r"n takes uint16, and scalar 0 is 0x10000,"):
+            run(w, handles[np.uint16], a, scalar_to_uint64(1 << 16))
+        with pytest.raises(
+            TaskError, match=r"n takes float32, and scalar 0 is 0x3ff0000000000000,"
+        ):
+            run(w, handles[np.float32], a, scalar_to_uint64(1.0))
 
 
 @MODES

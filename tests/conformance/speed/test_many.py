@@ -165,6 +165,7 @@ def test_a_column_may_have_a_tag_for_each_task(hand):
         np.array([1, 2, 1 << 63], np.uint64),
         np.array([1.5, -0.0, np.inf]),
         np.array([1.5, -2.0, np.nan], np.float32),
+        np.array([1.5, -2.0, 3.0], np.float16),
         np.array([True, False, True]),
         np.array([1, 2, 3], ">i4"),
         np.arange(6, dtype=np.float64)[::2],
@@ -184,8 +185,9 @@ def test_scalars_travel_as_those_of_add_scalar_do(hand, column):
         args = TaskArgs()
         args.add_scalar(column[i] if isinstance(column, list) or np.shape(column) else column)
         body = int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY])
-        sent = hand.mem[body : body + 2].view(np.uint64).tolist()
-        assert sent == [args.scalar(0), 5]
+        args.add_scalar(5)
+        sent = hand.mem[body : body + 2 * L.SCALAR_WORDS].tobytes()
+        assert sent == b"".join(args._scalars)
 
 
 @pytest.mark.spec("SPEED-MANY-3")
@@ -194,7 +196,8 @@ def test_all_scalars_may_come_in_one_array(hand):
     hand.orch.submit_sub_many(hand.sub, scalars=table)
     slots = int(hand.mem[L.A_SLOTS])
     bodies = [int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY]) for i in range(3)]
-    assert [hand.mem[body : body + 2].tolist() for body in bodies] == table.tolist()
+    sent = [hand.mem[body : body + 4 : L.SCALAR_WORDS].tolist() for body in bodies]
+    assert sent == table.tolist()
 
 
 @pytest.mark.spec("SPEED-MANY-4")
@@ -305,9 +308,17 @@ WRONG = {
     ),
     "no tensor at all": (lambda b: {"tensors": [17], "tags": [T.INPUT]}, r"tensors\[0\] is a int"),
     "no tag": (lambda b: {"tensors": [b], "tags": [9]}, r"9 is no TensorArgType"),
-    "half precision": (
-        lambda b: {"scalars": [np.zeros(3, np.float16)]},
-        r"scalars\[0\]: dtype float16",
+    "more than 64 bits": (
+        lambda b: {"scalars": [np.zeros(3, np.longdouble)]},
+        r"scalars\[0\]: dtype float128",
+    ),
+    "words in a list of scalars": (
+        lambda b: {"scalars": [[1, "5", 2]]},
+        r"scalars\[0\]\[1\]: scalar '5' is a str",
+    ),
+    "words for all scalars": (
+        lambda b: {"scalars": ["5"], "count": 2},
+        r"scalars\[0\]: scalar '5'",
     ),
     "a flat array of scalars": (lambda b: {"scalars": np.zeros(3)}, r"scalars has shape \(3,\)"),
     "a deep column of scalars": (

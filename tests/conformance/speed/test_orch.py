@@ -26,6 +26,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import load
 from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import scalar_to_uint64
 from tests.support import Struck, key, make_args, struck_after, wait_until
 
 
@@ -239,11 +240,21 @@ def test_arguments_are_arrays_numbers_handles_tensors_and_tuples_of_them():
 
 
 @pytest.mark.spec("SPEED-ORCH-1")
-@pytest.mark.parametrize("value", [0, 7, -1, True, 2.5, -0.0, math.inf, np.float32(0.1)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, 7, -1, True, 2.5, -0.0, math.inf, np.float32(0.1)),
+        *(np.uint64((1 << 64) - 1), np.uint64(5), np.int8(-3)),
+    ],
+)
 def test_a_scalar_travels_as_the_same_bits(value):
+    def keep(args):
+        bits, kind = args._scalar(0)
+        args.tensor(0).numpy()[:] = int.from_bytes(bits, "little"), kind
+
     with Worker(3, num_sub_workers=1) as w:
-        x = w.share(np.zeros(1, np.uint64))
-        handle = w.register(note)
+        x = w.share(np.zeros(2, np.uint64))
+        handle = w.register(keep)
 
         def send(orch, number, config):
             a = TaskArgs()
@@ -254,8 +265,79 @@ def test_a_scalar_travels_as_the_same_bits(value):
         seen = []
         for way in ways(send):
             w.run(way, value)
-            seen.append(int(x[0]))
+            seen.append(x.tolist())
         assert seen[0] == seen[1]
+
+
+def _given(values):
+    args = TaskArgs()
+    for value in values:
+        args.add_scalar(value)
+    return args
+
+
+@pytest.mark.spec("SPEED-ORCH-1", "SPEED-ORCH-13")
+def test_scalars_are_read_as_they_were_added():
+    values = [-1, 3, 2.5, np.float32(0.1), (1 << 63) + 7, scalar_to_uint64(0.75), -(1 << 63)]
+
+    def keep(args):
+        floats = [float(args.scalar(i)) for i in range(args.scalar_count())]
+        args.tensor(0).numpy().view(np.float64)[:] = floats
+
+    def read(orch, args, config):
+        a = TaskArgs()
+        a.add_tensor(x, T.INOUT)
+        a.add_scalar(args.scalar(0))
+        a.add_scalar(args.scalar(1) + args.scalar(6))
+        for i in range(args.scalar_count()):
+            a.add_scalar(args.scalar_float(i))
+        a.add_scalar(a.scalar(0))
+        a.add_scalar(a.scalar_float(4))
+        orch.submit_sub(handle, a)
+
+    with Worker(3, num_sub_workers=1) as w:
+        x, handle = w.empty((11,), np.int64), w.register(keep)
+        expected = [-1, 3 - 2**63, *values[:5], 0.75, -(2**63), -1, 2.5]
+        for way in ways(read):
+            x[:] = 0
+            w.run(way, _given(values))
+            assert x.view(np.float64).tolist() == [float(one) for one in expected]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
+@pytest.mark.spec("SPEED-ORCH-13")
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_scalar_that_is_no_integer_of_compiled_code_is_refused(nested):
+    @orchestration
+    def read(orch, args, config):
+        args.scalar(0)
+
+    refused = {
+        2.5: (TypeError, "scalar 0 is 2.5, no integer; .*scalar_float"),
+        np.float32(0.5): (TypeError, "scalar 0 is 0.5, no integer"),
+        (1 << 64) - 1: (OverflowError, "scalar 0 is 18446744073709551615, more than the signed 64"),
+        scalar_to_uint64(-1): (OverflowError, "scalar 0 is 18446744073709551615"),
+    }
+    if not nested:
+        with Worker(3, num_sub_workers=1) as w:
+            for value, (kind, words) in refused.items():
+                with pytest.raises(kind, match=words):
+                    w.run(read, _given([value]))
+            w.run(read, _given([-1]))
+        return
+    inner = Worker(3)
+    w = Worker(4)
+    w.add_worker(inner)
+    with w:
+        handle = w.register(read)
+
+        def pass_on(orch, args, config):
+            orch.submit_next_level(handle, args)
+
+        for value, (kind, words) in refused.items():
+            with pytest.raises(TaskError, match=f"{kind.__name__}: {words}"):
+                w.run(pass_on, _given([value]))
+        w.run(pass_on, _given([-1]))
 
 
 @pytest.mark.spec("SPEED-ORCH-1")

@@ -1,0 +1,170 @@
+"""Scalars: 64 bits, and beside them what they were added as.
+
+On the wire a scalar is 64 bits and nothing else. Up to a mailbox a second word goes with it, its kind
+(`jit/layout.py`), and in a worker a byte beside the mailbox, so that a value comes back as it went in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from .jit import layout as L
+
+INTEGER = struct.Struct("<qq")
+"""A signed integer and its kind."""
+NUMBER = struct.Struct("<dq")
+"""A 64-bit float and its kind."""
+_WORD = struct.Struct("<Qq")
+_SINGLE = struct.Struct("<f4xq")
+
+
+class ScalarBits(int):
+    """64 bits of a scalar of which nobody says what they are; as a number they are unsigned.
+
+    Added to another task, they are bits again.
+    """
+
+    __slots__ = ()
+
+
+class Float32(float):
+    """A scalar that was added as a 32-bit float; added to another task, it is one again."""
+
+    __slots__ = ()
+
+
+class BoundWord(bytes):
+    """A scalar with its kind that a replay may give another value."""
+
+    position: int
+    """Which of the scalars that a replay provides it is."""
+
+    def __new__(cls, raw: bytes, position: int) -> BoundWord:
+        """Make one from 16 bytes."""
+        word = super().__new__(cls, raw)
+        word.position = position
+        return word
+
+
+class BoundInt(int):
+    """A scalar of the `args` that a graph is recorded with."""
+
+    word: BoundWord
+
+    def __new__(cls, value: int, word: BoundWord) -> BoundInt:
+        """Make one that remembers its word."""
+        number = super().__new__(cls, value)
+        number.word = word
+        return number
+
+
+class BoundFloat(float):
+    """The same, read as a float."""
+
+    word: BoundWord
+
+    def __new__(cls, value: float, word: BoundWord) -> BoundFloat:
+        """Make one that remembers its word."""
+        number = super().__new__(cls, value)
+        number.word = word
+        return number
+
+
+# ---------------------------------------------------------------- on their way in
+def scalar_wire(value: Any) -> bytes:
+    """Return the 16 bytes of a scalar on its way to a mailbox: its 64 bits and its kind.
+
+    Rule     FLOW-BUILD-3; FLOW-SCALAR-4
+
+    Raises
+    ------
+    TypeError
+        It is neither an integer nor a float of at most 64 bits.
+    OverflowError
+        An integer that does not fit 64 bits.
+    """
+    if isinstance(value, (BoundInt, BoundFloat)):
+        return value.word
+    if isinstance(value, ScalarBits):
+        return _WORD.pack(value, L.RAW)
+    if isinstance(value, (np.ndarray, ctypes._SimpleCData)) or hasattr(value, "data_ptr"):
+        return _wire_of_content(value)
+    if isinstance(value, (Float32, np.float32)):
+        return _SINGLE.pack(value, L.FLOAT32)
+    if isinstance(value, (float, np.float16)):
+        return NUMBER.pack(value, L.FLOAT64)
+    try:
+        number = index(int(value) if isinstance(value, np.bool_) else value)
+    except TypeError:
+        raise TypeError(
+            f"scalar {value!r} is a {type(value).__name__}; give an integer or a float of at most 64 "
+            "bits, and convert what is none with int() or float()"
+        ) from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError(f"scalar {value} does not fit 64 bits")
+    if number < 1 << 63:
+        return INTEGER.pack(number, L.SIGNED)
+    return _WORD.pack(number, L.UNSIGNED)
+
+
+def _wire_of_content(value: Any) -> bytes:
+    """Return the wire of what stands in an array or tensor without dimensions, or a C number."""
+    if isinstance(value, ctypes._SimpleCData):
+        content = value.value
+        return scalar_wire(np.float32(content) if isinstance(value, ctypes.c_float) else content)
+    if value.ndim != 0:
+        raise TypeError(
+            f"scalar {value!r} has {value.ndim} dimensions; add one number, or pass the array as a tensor"
+        )
+    return scalar_wire(value[()] if isinstance(value, np.ndarray) else value.item())
+
+
+def scalar_to_uint64(value: Any) -> int:
+    """Return the 64 bits that carry a scalar argument.
+
+    Integers (also negative ones, in two's complement) and bools as they are; a Python or 64-bit
+    numpy float as the bits of its IEEE 754 form, a `ctypes` or 32-bit numpy float as the 32 bits of
+    its own in the low half, a 16-bit one as the 64-bit float of the same value.
+
+    What this returns, added as a scalar, stays bits: a worker's `scalar` gives them as an unsigned
+    integer, `scalar_float` as the 64-bit float that has them.
+
+    Rule     FLOW-BUILD-3; FLOW-SCALAR-3
+
+    Raises
+    ------
+    TypeError, OverflowError
+        See `TaskArgs.add_scalar`.
+    """
+    return ScalarBits.from_bytes(scalar_wire(value)[:8], "little")
+
+
+# ---------------------------------------------------------------- on their way out
+def as_it_went_in(raw: bytes, kind: int) -> int | float:
+    """Return a scalar from the 8 bytes that `raw` begins with.
+
+    Rule     FLOW-SCALAR-1, -3
+    """
+    if kind == L.SIGNED:
+        return int.from_bytes(raw[:8], "little", signed=True)
+    if kind == L.FLOAT64:
+        return float(struct.unpack_from("<d", raw)[0])
+    if kind == L.FLOAT32:
+        return Float32(struct.unpack_from("<f", raw)[0])
+    bits = int.from_bytes(raw[:8], "little")
+    return ScalarBits(bits) if kind == L.RAW else bits
+
+
+def as_float(raw: bytes, kind: int) -> float:
+    """Return a scalar as a float, from the 8 bytes that `raw` begins with.
+
+    Rule     FLOW-SCALAR-2, -3
+    """
+    if kind == L.RAW:
+        kind = L.FLOAT64
+    return float(as_it_went_in(raw, kind))

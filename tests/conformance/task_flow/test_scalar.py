@@ -1,0 +1,270 @@
+"""FLOW-SCALAR: what a scalar was added as."""
+
+import ctypes
+import struct
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref import CallConfig, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.children import ReceivedArgs
+from simpler_ref.jit import layout as L
+from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
+from simpler_ref.task_interface import ArgDirection as D
+from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
+from tests.support import Driver, make_args
+
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+INTEGERS = [
+    *((0, 0), (7, 7), (-1, -1), (-(1 << 63), -(1 << 63)), ((1 << 64) - 1, (1 << 64) - 1)),
+    *((True, 1), (np.bool_(True), 1), (np.int8(-3), -3), (np.uint64(1 << 63), 1 << 63)),
+    *((ctypes.c_int(-4), -4), (ctypes.c_uint64(5), 5), (TensorArgType.INOUT, 2)),
+    *((np.array(-9), -9), (ctypes.c_bool(True), 1)),
+]
+FLOATS = [
+    *((2.5, 2.5), (-0.0, -0.0), (float("-inf"), float("-inf")), (5e-324, 5e-324)),
+    *((np.float64(0.1), 0.1), (np.float32(0.1), float(np.float32(0.1))), (np.float16(0.5), 0.5)),
+    *((ctypes.c_float(1.5), 1.5), (ctypes.c_double(0.1), 0.1), (np.array(3.0), 3.0)),
+    *((np.ones(4, np.float32).mean(), 1.0), (np.array(0.25, np.float32), 0.25)),
+]
+BITS = [scalar_to_uint64(one) for one in (2.5, -1, 7, -1.5)]
+ALL = [value for value, _ in INTEGERS + FLOATS] + BITS
+SEEN = [seen for _, seen in INTEGERS + FLOATS] + [int(one) for one in BITS]
+AS_FLOATS = [float(seen) for _, seen in INTEGERS + FLOATS]
+AS_FLOATS += [struct.unpack("<d", one.to_bytes(8, "little"))[0] for one in BITS]
+
+
+def shown(values):
+    """Return values in a form in which 1, 1.0 and -0.0 are not the same."""
+    return repr([float(v) if isinstance(v, float) else int(v) for v in values])
+
+
+def require_all(args):
+    """Fail unless these are the scalars of ALL."""
+    count = args.scalar_count()
+    assert count == len(ALL)
+    assert shown(args.scalar(i) for i in range(count)) == shown(SEEN)
+    assert shown(args.scalar_float(i) for i in range(count)) == shown(AS_FLOATS)
+
+
+# ---------------------------------------------------------------- values come back
+@pytest.mark.spec("FLOW-SCALAR-1", "FLOW-SCALAR-2", "FLOW-SCALAR-3")
+@MODES
+def test_a_scalar_comes_back_as_it_was_added(mode):
+    args = make_args(scalars=ALL)
+    require_all(args)
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        handle = w.register(require_all)
+        w.run(lambda orch, *_: orch.submit_sub(handle, args))
+        w.run(lambda orch, given, _: require_all(given), args)
+
+
+@pytest.mark.spec("FLOW-SCALAR-1", "FLOW-SCALAR-2")
+@given(st.lists(st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)))
+def test_every_number_of_64_bits_comes_back(values):
+    args = make_args(scalars=values)
+    assert shown(args.scalar(i) for i in range(len(values))) == shown(values)
+    floats = [args.scalar_float(i) for i in range(len(values))]
+    assert shown(floats) == shown([float(value) for value in values])
+
+
+@pytest.mark.spec("FLOW-SCALAR-1")
+@pytest.mark.parametrize("count", [2, 7, 8, 9, 16, 1877])
+def test_many_scalars_keep_their_kinds_one_by_one_also_after_others(count):
+    values = [-1, 2.5, np.float32(0.5), (1 << 64) - 1, 3]
+    seen = [-1, 2.5, 0.5, (1 << 64) - 1, 3]
+    given = [[values[(i + turn) % 5] for i in range(count)] for turn in range(3)]
+
+    def body(args):
+        turn = args.scalar(count - 1)
+        rest = [args.scalar(i) for i in range(count - 1)]
+        assert shown(rest) == shown(seen[(i + turn) % 5] for i in range(count - 1))
+
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(body)
+
+        def orch_fn(orch, *_):
+            for turn, numbers in enumerate(given):
+                orch.submit_sub(handle, make_args(scalars=[*numbers[:-1], turn]))
+
+        w.run(orch_fn)
+
+
+@pytest.mark.spec("FLOW-SCALAR-3")
+def test_a_blob_made_by_hand_has_unsigned_integers_and_floats_by_their_bits():
+    box = bytearray(L.MAILBOX_SIZE)
+    struct.pack_into("<iiqd", box, L.MAILBOX_OFF_ARGS, 0, 2, -1, 2.5)
+    view = ReceivedArgs.__new__(ReceivedArgs)
+    view._box = memoryview(box)
+    assert (view.scalar(0), view.scalar(1)) == ((1 << 64) - 1, 0x4004000000000000)
+    assert view.scalar_float(1) == 2.5
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.spec("FLOW-SCALAR-4")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("5", "scalar '5' is a str"),
+        (b"5", "scalar b'5' is a bytes"),
+        (None, "scalar None is a NoneType"),
+        (1 + 2j, r"scalar \(1\+2j\) is a complex"),
+        (Decimal("2.5"), "scalar Decimal.* is a Decimal"),
+        (np.longdouble(1), "is a longdouble"),
+        (np.ones(1), "has 1 dimensions.*pass the array as a tensor"),
+        ([1], r"scalar \[1\] is a list"),
+        (ctypes.c_char(b"a"), "scalar b'a' is a bytes"),
+    ],
+)
+def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added(value, words):
+    args = make_args(scalars=[1])
+    with pytest.raises(TypeError, match=words):
+        args.add_scalar(value)
+    with pytest.raises(TypeError, match=words):
+        scalar_to_uint64(value)
+    assert (args.scalar_count(), args.scalar(0)) == (1, 1)
+
+
+# ---------------------------------------------------------------- on other ways
+@pytest.mark.spec("FLOW-SCALAR-5")
+@MODES
+def test_values_keep_it_in_groups_and_in_bulk(mode):
+    def one_kind(args):
+        i = args.scalar(0)
+        assert shown([args.scalar(1), args.scalar_float(1)]) == shown([SEEN[i], AS_FLOATS[i]])
+
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        everything, one = w.register(require_all), w.register(one_kind)
+
+        def orch_fn(orch, *_):
+            members = [make_args(scalars=ALL), make_args(scalars=ALL)]
+            orch.submit_sub_group(everything, members)
+            orch.submit_sub_many(everything, scalars=ALL, count=3)
+            orch.submit_sub_many(one, scalars=[list(range(len(ALL))), ALL])
+            for dtype in (np.int8, np.uint16, np.float16, np.float32, np.float64, np.bool_):
+                column = np.array([1, 0, 1], dtype)
+                expected = column.astype(float) if column.dtype.kind == "f" else column.astype(int)
+                same = w.register(same_as(expected.tolist()))
+                orch.submit_sub_many(same, scalars=[column, np.arange(3)])
+
+        w.run(orch_fn)
+
+
+def same_as(expected):
+    def body(args):
+        assert shown([args.scalar(0)]) == shown([expected[args.scalar(1)]])
+
+    return body
+
+
+@pytest.mark.spec("FLOW-SCALAR-5")
+@MODES
+def test_a_nested_worker_passes_scalars_on_as_they_are(mode):
+    inner = Worker(3, num_sub_workers=1)
+    w = Worker(4, child_mode=mode)
+    w.add_worker(inner)
+    leaf = inner.register(require_all)
+
+    def below(orch, args, config):
+        require_all(args)
+        orch.submit_sub(leaf, make_args(scalars=[args.scalar(i) for i in range(len(ALL))]))
+
+    with w:
+        handle = w.register(below)
+        w.run(lambda orch, *_: orch.submit_next_level(handle, make_args(scalars=ALL)))
+
+
+@pytest.mark.spec("FLOW-SCALAR-5")
+def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
+    with Worker(3, num_sub_workers=1) as w:
+        seen = w.empty((4, 3), np.int64)
+
+        def keep(args):
+            row = args.tensor(0).numpy()
+            row[:] = [int.from_bytes(args._scalar(i)[0], "little", signed=True) for i in range(3)]
+            row[2] = args._scalar(0)[1] | args._scalar(1)[1] << 8 | args._scalar(2)[1] << 16
+
+        handle = w.register(keep)
+
+        def orch_fn(orch, args, config):
+            for i in range(3):
+                task = make_args((seen[i], T.INOUT))
+                task.add_scalar(args.scalar(i))
+                task.add_scalar(args.scalar_float(i))
+                task.add_scalar(i)
+                orch.submit_sub(handle, task)
+            columns = [args.scalar(0), [args.scalar_float(1)], args.scalar(2)]
+            orch.submit_sub_many(handle, tensors=[seen[3:]], tags=[T.INOUT], scalars=columns)
+
+        graph = w.record(orch_fn, make_args(scalars=[1, 2, 3]))
+        for values in (
+            (1, 2, 3),
+            (-1, 2.5, np.float32(0.5)),
+            (2.5, (1 << 64) - 1, scalar_to_uint64(1.5)),
+            (np.float32(-2), 3, 0.5),
+        ):
+            args = make_args(scalars=values)
+            seen[:] = 0
+            w.run(orch_fn, args)
+            plain = seen.tolist()
+            seen[:] = 0
+            graph.run(args)
+            assert seen.tolist() == plain
+
+
+# ---------------------------------------------------------------- what travels
+@pytest.mark.spec("FLOW-SCALAR-6")
+def test_the_blob_has_the_64_bits_and_nothing_else():
+    driver = Driver(sub=1)
+    wire = b"".join(make_args(scalars=ALL)._scalars)
+    word = L.SUB << L.WORD_KIND
+    assert driver.x.submit_task(driver.mem, word, len(ALL) << 32, 0, wire) > 0
+    driver.settle()
+    box = driver.mailbox(0).tobytes()
+    used = 8 + 8 * len(ALL)
+    bits = [scalar_to_uint64(value) for value in ALL]
+    assert box[L.MAILBOX_OFF_ARGS :][:used] == struct.pack(f"<ii{len(ALL)}Q", 0, len(ALL), *bits)
+    assert not any(box[L.MAILBOX_OFF_ARGS + used : L.MAILBOX_OFF_ERROR_MSG])
+    driver.close()
+
+
+KERNEL = """
+#include <string.h>
+#include "simpler_kernel.h"
+
+int32_t simpler_kernel(const SimplerCoreArgs *args)
+{
+    float *out = (float *)args->tensors[0].data, single;
+    double number;
+    memcpy(&number, &args->scalars[1], sizeof number);
+    memcpy(&single, &args->scalars[2], sizeof single);
+    out[0] = (float)(int64_t)args->scalars[0];
+    out[1] = (float)number;
+    out[2] = single;
+    out[3] = (float)(args->scalars[2] >> 32);
+    return 0;
+}
+"""
+
+
+@pytest.mark.spec("FLOW-SCALAR-6")
+def test_a_chip_finds_integers_and_floats_of_either_size():
+    core = CoreCallable.build([D.INOUT, *[D.SCALAR] * 3], compile_kernel(KERNEL))
+    callable_ = ChipCallable.from_kernel(core)
+    values = [-3, 0.25, np.float32(1.5)]
+    with Worker(3, device_ids=[0]) as w, ChipWorker() as chip:
+        out = w.share(np.ones(4, np.float32))
+        handle = w.register(callable_)
+        args = make_args((out, T.INOUT), scalars=values)
+        config = CallConfig(block_dim=1)
+        w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
+        assert out.tolist() == [-3, 0.25, 1.5, 0]
+        out[:] = 1
+        chip.prepare(0, callable_)
+        chip.run_args(0, args, config)
+        assert out.tolist() == [-3, 0.25, 1.5, 0]
