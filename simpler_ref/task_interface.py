@@ -505,7 +505,8 @@ def _from_torch(tensor: Any) -> ContinuousTensor:
     if not tensor.is_contiguous():
         raise ValueError("a torch tensor must be contiguous; call .contiguous().share_memory_()")
     nbytes = tensor.numel() * tensor.element_size()
-    _require_visible(tensor.data_ptr(), nbytes, "call .share_memory_() before the Worker starts")
+    remedy = "call .share_memory_() before forked workers start, or pass Worker.share(tensor)"
+    _require_visible(tensor.data_ptr(), nbytes, remedy)
     keep_alive(tensor)
     return ContinuousTensor(tensor.data_ptr(), tuple(tensor.shape), to_dtype(tensor.dtype))
 

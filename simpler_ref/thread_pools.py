@@ -74,6 +74,7 @@ def _controller() -> Any:
 
 
 # ---------------------------------------------------------------- threads that a fork leaves behind
+_OPENMP = ("libgomp", "libomp", "libiomp")
 _SETTLE_S, _LOOKS = 0.005, 20
 """A thread that looks for work has gone to sleep after some looks at such intervals, or works."""
 
@@ -90,9 +91,11 @@ def why_not_fork() -> str | None:
     """
     if not _threads_of_libraries():
         return None
-    openmp, openblas = _images("libgomp", "libomp", "libiomp"), _images("blas")
-    if not openmp:
+    with open("/proc/self/maps") as file:
+        maps = file.read()
+    if not any(name in maps for name in _OPENMP):
         return None
+    openmp, openblas = _images(maps, *_OPENMP), _images(maps, "blas")
     for look in range(_LOOKS):
         if look:
             time.sleep(_SETTLE_S)
@@ -102,7 +105,7 @@ def why_not_fork() -> str | None:
         )
         if 0 not in waits:
             break
-    if not strangers:
+    if not strangers or not openmp:
         return None
     names = " and ".join(
         sorted({os.path.basename(path).split("-")[0].split(".")[0] for path in openmp})
@@ -129,20 +132,19 @@ def _sleeps_on(thread: int) -> int:
         return 0
 
 
-def _images(*parts: str) -> dict[str, tuple[int, int]]:
+def _images(maps: str, *parts: str) -> dict[str, tuple[int, int]]:
     """Return where libraries stand whose file names contain one of `parts`: path → (start, end)."""
     found: dict[str, tuple[int, int]] = {}
     last = ""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            span, _, _, _, _, *rest = line.rstrip("\n").split(maxsplit=5)
-            start, end = (int(number, 16) for number in span.split("-"))
-            path = rest[0] if rest else ""
-            if not path and last in found and found[last][1] == start:
-                path = last  # its data that begins as zeros
-            elif not any(part in os.path.basename(path) for part in parts):
-                path = ""
-            if path:
-                found[path] = found.get(path, (start, end))[0], end
-            last = path
+    for line in maps.splitlines():
+        span, _, _, _, _, *rest = line.split(maxsplit=5)
+        start, end = (int(number, 16) for number in span.split("-"))
+        path = rest[0] if rest else ""
+        if not path and last in found and found[last][1] == start:
+            path = last  # its data that begins as zeros
+        elif not any(part in os.path.basename(path) for part in parts):
+            path = ""
+        if path:
+            found[path] = found.get(path, (start, end))[0], end
+        last = path
     return found

@@ -123,7 +123,7 @@ class _Runtime:
         self.start_timeout_s = start_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
-        self.method = StartMethod(start_method)
+        self.method = StartMethod("fork" if child_mode == "thread" else start_method)
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
         self.host: Any
@@ -131,10 +131,8 @@ class _Runtime:
         self._watch: Watch | None = None
 
     def start(self, registry: Registry) -> None:
-        if self.child_mode == "process":
-            self.method.decide()
-        spawn = self.method.spawn
-        self.snapshot = registry.payloads() if spawn else registry.snapshot()
+        self.method.decide()
+        self.snapshot = registry.payloads() if self.method.spawn else registry.snapshot()
         if self.kinds:
             self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
             self.manager.start(self.snapshot)
