@@ -22,11 +22,12 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest $(SHARED) tests
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors tests/interleaving
 
 # The tests that search for minutes what make test looks at for seconds: those marked `long`.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long --timeout 3600 tests
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table

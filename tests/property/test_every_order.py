@@ -5,7 +5,8 @@ through all situations that Orch thread, Scheduler and workers can get into. Wha
 in steps of their own, in any order: workers do something between them, and an order that no pass has
 does no harm. A worker's answer is two stores: it may die, and others may look, in between.
 
-Not in it: the order of the stores within one such step, workers that sleep, control requests.
+Not in it, but in tests/interleaving: the order of the stores within one such step, workers that sleep,
+control requests.
 
     python -m tests.property.test_every_order TASKS SECONDS [SEED]
 

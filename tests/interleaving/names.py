@@ -1,0 +1,54 @@
+"""What the words of an engine are called."""
+
+from __future__ import annotations
+
+from simpler_ref.jit import layout as L
+
+DATA = 1 << 40
+"""First of the words that stand for the contents of tensors."""
+
+_HEADER = {
+    value: name
+    for name, value in vars(L).items()
+    if name.isupper() and isinstance(value, int) and L.ORCH <= value < L.HEADER_WORDS
+    and not name.startswith(("MAIL", "MAX_", "TRACE", "W_", "S_", "E_", "R_", "DEFAULT"))
+    and name not in ("ORCH", "SCHED", "WORKER_WORDS", "MOST_NAPS_OFF", "MAP_SMALLEST")
+}  # fmt: skip
+_WORKER = {
+    value: name for name, value in vars(L).items() if name.startswith("W_") and name != "W_FAIL"
+}
+_SLOT = {
+    value: name
+    for name, value in vars(L).items()
+    if name.startswith("S_") and name not in ("S_FRAME", "S_UNPLACED")
+}
+
+
+def name_of(mem, i):
+    """Return what a word is called: ``PARK_ORCH``, ``worker 1 W_AT``, ``slot 2 S_STATE``."""
+    i = int(i)
+    if i >= DATA:
+        return f"data {i - DATA}"
+    if i < L.HEADER_WORDS:
+        return _nearest(_HEADER, i) if i >= L.ORCH else f"geometry {i}"
+    peek = mem.peek
+    first, stride = peek(L.A_WORKERS), peek(L.WORKER_STRIDE)
+    if first <= i < first + peek(L.WORKERS) * stride:
+        worker, place = divmod(i - first, stride)
+        frame, place = divmod(place, L.WORKER_WORDS)
+        name = _nearest(_WORKER, place)
+        if place == L.W_MAILBOX + L.MAIL_STATE:
+            name = "MAIL_STATE"
+        return f"worker {worker} " + (f"frame {frame} " if frame else "") + name
+    if peek(L.A_SLOTS) <= i < peek(L.A_SPILL):
+        slot, place = divmod(i - peek(L.A_SLOTS), L.SLOT_WORDS)
+        return f"slot {slot} {_nearest(_SLOT, place)}"
+    areas = {"wiring": L.A_WIRING, "ready": L.A_READY, "map": L.A_MAP, "fifo": L.A_FIFO}
+    before = [(peek(where), name) for name, where in areas.items() if peek(where) <= i]
+    start, name = max(before)
+    return f"{name} {i - start}"
+
+
+def _nearest(names, i):
+    start = max((value for value in names if value <= i), default=0)
+    return names.get(start, "word") + (f" + {i - start}" if i != start else "")

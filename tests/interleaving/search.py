@@ -1,0 +1,83 @@
+"""Scenes drawn at random, each played many times."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from tests.property.test_every_order import NAMES
+
+from .scene import Scene
+from .schedules import Drawn
+
+
+class Found(AssertionError):
+    """Something that must not be, with what repeats it and the last steps of each actor."""
+
+
+def attempt(scene, schedule, **how):
+    """Play a scene; should anything be wrong, play it again and tell the story."""
+    try:
+        return scene.play(schedule, **how)
+    except AssertionError as error:
+        wrong = error
+    again = schedule.again()
+    traced = scene.begin(again, traced=True, **how)
+    try:
+        traced.run()
+        traced.check()
+        told = "IT DOES NOT REPEAT"
+    except AssertionError as error:
+        told = traced.world.tell()
+        assert str(error) == str(wrong), f"again, it is something else: {error}"
+    raise Found(f"{wrong}\n{scene}.play({again!r}, **{how})\n{told}") from wrong
+
+
+def draw(seed, kind):
+    """Return a scene: `kind` is "liveness" or "death"."""
+    rng = random.Random(f"{kind} {seed}")
+    size, workers = rng.randint(2, 6), rng.choice([1, 2, 2, 2, 3])
+    words = []
+    for number, name in enumerate(NAMES[:size]):
+        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
+        if workers > 1 and rng.random() < 0.12:
+            where = f"*{rng.randint(2, workers)}"
+        before = [one for one in NAMES[:number] if rng.random() < 0.4]
+        words.append(name + where + "<" * any(before) + "".join(before))
+    how = {
+        "workers": workers,
+        "depth": rng.choice([1, 2, 2, 3]),
+        "bulk": rng.random() < 0.4,
+        "nap_ns": rng.choice([0, 0, 300]),
+        "spin_ns": rng.choice([0, 300, 300, 1500]),
+    }
+    if rng.random() < 0.3:
+        how["fails"] = rng.choice(NAMES[:size])
+    if kind == "liveness":
+        how |= {"services": "".join(rng.sample(NAMES[:size], rng.randint(0, 2))), "away": True}
+    else:
+        how |= {"runs": 2, "requests": rng.choice([0, 0, 1])}
+    return Scene(" ".join(words), **how)
+
+
+def search(seed, kind, plays):
+    """Play one scene that is drawn at random so many times; with each, a worker may die."""
+    scene = draw(seed, kind)
+    rng = random.Random(f"deaths {seed}")
+    for number in range(plays):
+        deaths = {}
+        if kind == "death":
+            for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
+                deaths[worker] = rng.randint(1, 60)
+        attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths)
+
+
+def play_for(seconds, seed=0, plays=40):
+    """Play scenes until the time is up; return how many there were, and the next seed."""
+    until = time.monotonic() + seconds
+    first = seed
+    while time.monotonic() < until:
+        for kind in ("liveness", "death"):
+            search(seed, kind, plays)
+        seed += 1
+    return 2 * (seed - first), seed

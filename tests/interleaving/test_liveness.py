@@ -1,0 +1,79 @@
+"""A ready task and an idle worker lead to a start, even if the Orch thread never comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from simpler_ref.jit import mailbox
+from simpler_ref.jit import schedule as kernels
+
+from .scene import Scene
+from .schedules import Drawn, InTurn, every_schedule
+from .search import Found, attempt, draw, search
+
+UNSEEN_END = "a@0 b@0 c@1<a"
+"""b never ends: nobody but its worker knows that a has."""
+
+SCENES = [
+    (UNSEEN_END, {"services": "b"}),
+    ("a b c<a d<b e<c", {"services": "b"}),
+    ("a b c<a d<c", {"services": "b", "nap_ns": 300}),
+    ("a b*2<a c", {"services": "c"}),
+    ("a@0 b@0<a c@1<b d", {"services": "d"}),
+    ("a b<a c<b d<c", {"workers": 3, "spin_ns": 0}),
+]
+
+
+@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize(("program", "how"), SCENES)
+def test_no_ready_task_stays_off_an_idle_worker(program, how, depth, bulk):
+    scene = Scene(program, depth=depth, bulk=bulk, away=True, **how)
+    attempt(scene, InTurn())
+    for seed in range(25):
+        attempt(scene, Drawn(seed))
+
+
+@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
+def test_nor_in_any_order_with_one_preemption(bulk):
+    scene = Scene(UNSEEN_END, services="b", away=True, bulk=bulk, spin_ns=0)
+    for schedule in every_schedule(1):
+        attempt(scene, schedule)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_in_programs_drawn_at_random(seed):
+    search(seed, "liveness", 20)
+
+
+# ---------------------------------------------------------------- these checks can fail
+@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
+def test_an_end_that_nobody_sees_is_found(monkeypatch, bulk):
+    monkeypatch.setattr(kernels, "may_miss_an_end", lambda mem: False)
+    scene = Scene(UNSEEN_END, services="b", away=True, bulk=bulk)
+    with pytest.raises(Found, match="c is ready and idle workers 1 are not given it") as found:
+        for seed in range(100):
+            attempt(scene, Drawn(seed))
+    assert "worker 0: waits outside the kernels" in str(found.value)
+
+
+def test_an_end_that_is_never_announced_is_found(monkeypatch):
+    monkeypatch.setattr(mailbox, "announce_uncollected", lambda mem, w: None)
+    with pytest.raises(Found, match="is ready and idle"):
+        for seed in range(100):
+            attempt(Scene("a b<a", workers=1, depth=1, away=True), Drawn(seed))
+
+
+def test_what_was_found_can_be_played_again(monkeypatch):
+    monkeypatch.setattr(kernels, "may_miss_an_end", lambda mem: False)
+    names = {"Scene": Scene, "Drawn": Drawn}
+    with pytest.raises(Found) as found:
+        for seed in range(100):
+            attempt(Scene(UNSEEN_END, services="b", away=True), Drawn(seed))
+    what, again = str(found.value).splitlines()[:2]
+    with pytest.raises(AssertionError, match=what):
+        eval(again, names)
+
+
+def test_the_same_seed_draws_the_same_scene():
+    assert repr(draw(7, "death")) == repr(draw(7, "death"))
