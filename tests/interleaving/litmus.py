@@ -1,0 +1,438 @@
+"""What each row of "Every release and its acquire" promises, as a program small enough to see it broken.
+
+A litmus is a scene, or a part of one: what has happened before, and then the actors whose order is in
+question. It is played in two ways. One looks for races: two accesses without order between them count,
+whatever they read. The other plays it in weak memory: loads may answer what is old, and then a task
+reads what is wrong, or somebody sleeps for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from simpler_ref.jit import entries, queues, schedule, slots
+from simpler_ref.jit import layout as L
+
+from .memory import FENCE, Recorder, Weakening, WeakMemory
+from .scene import Play, Scene
+from .schedules import Drawn
+
+W = Weakening
+
+
+class Litmus(NamedTuple):
+    scene: Callable[[], Scene]
+    before: Callable[[Play], None] | None = None
+    """What has happened, played to its end."""
+    actors: Callable[[Play], None] | None = None
+    """Adds the actors; None: all of the scene."""
+    check: Callable[[Play], None] | None = None
+    """What must hold at the end; None: all that must of a scene."""
+    no_timers: tuple[str, ...] = ("orch",)
+    deaths: bool = False
+
+    def play(self, seed, memory):
+        """Play it once, and check it."""
+        scene = scene_of(self.scene)
+        play = Play(scene, memory(scene), Drawn(f"litmus {seed}", 500))
+        play.world.no_timers = self.no_timers
+        play.to_die = {0: 1 + seed % 20} if self.deaths else {}
+        play.run(self.before, self.actors)
+        (self.check or Play.check)(play)
+        return play
+
+
+scene_of = functools.cache(lambda made: made())
+
+
+def races(litmus, seed, weakened=()):
+    """Play it; return the words that were used without order, and by whom."""
+    made = []
+
+    def memory(scene):
+        made.append(Recorder(scene.image, weakened))
+        return made[0]
+
+    with contextlib.suppress(AssertionError):
+        litmus.play(seed, memory)
+    return {made[0].name(i): who for i, who in made[0].races.items()}
+
+
+def wrong(litmus, seed, weakened=()):
+    """Play it in weak memory; return what is wrong, or None."""
+    try:
+        litmus.play(
+            seed, lambda scene: WeakMemory(scene.image, scene.cells, scene.points, weakened)
+        )
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+# ---------------------------------------------------------------- parts of scenes
+@contextlib.contextmanager
+def short_queue():
+    """Let the wiring queue hold two entries, so that it is soon full."""
+    before = L.WIRING_CAPACITY, queues.WIRING_MASK
+    L.WIRING_CAPACITY, queues.WIRING_MASK = 2, 1
+    try:
+        yield
+    finally:
+        L.WIRING_CAPACITY, queues.WIRING_MASK = before
+
+
+def through_the_queue(play):
+    mem, world = play.mem, play.world
+
+    def produce():
+        for number in range(1, 6):
+            with short_queue():
+                full = queues.wiring_full(mem)
+            while full:
+                world.give_way()
+                with short_queue():
+                    full = queues.wiring_full(mem)
+            with short_queue():
+                queues.push_wiring(mem, number)
+
+    def consume():
+        expected = 1
+        while expected < 6:
+            with short_queue():
+                got = queues.pop_wiring(mem)
+            if got == L.NONE:
+                world.give_way()
+                continue
+            assert got == expected, f"{got} comes out of the queue, not {expected}"
+            expected += 1
+
+    world.add("orch", produce)
+    world.add("scheduler", consume)
+
+
+def one_reference_left(play):
+    """The last reference on a task that is done is dropped while a consumer wants one."""
+    mem = play.mem
+    play.pinned = play.consumed = None
+    slot = mem.peek(L.A_SLOTS)
+
+    def prepared():
+        mem.store(slot + L.S_FANOUT, 1 | 1 << 32)
+        mem.store(slot + L.S_STATE, L.COMPLETED)
+        play.world.add("orch", lambda: setattr(play, "pinned", slots.pin(mem, slot)))
+        play.world.add("scheduler", lambda: setattr(play, "consumed", slots.release_ref(mem, slot)))
+
+    play.world.add("start", prepared)
+
+
+def exactly_one_of_them(play):
+    assert play.pinned != play.consumed, f"pinned {play.pinned}, consumed {play.consumed}"
+
+
+def submits(count):
+    """The Orch thread has submitted so many tasks, and nobody else has done anything."""
+
+    def before(play):
+        def orch():
+            play.begin(0)
+            entries.begin_run(play.mem)
+            for number in range(count):
+                play.submit(number)
+
+        play.world.add("start", orch)
+
+    return before
+
+
+def submits_the_rest(play):
+    def orch():
+        for number in range(len(play.slots), len(play.program)):
+            play.submit(number)
+
+    play.world.add("orch", orch)
+    play.add_others()
+
+
+def submits_with_a_pass(play):
+    """What the end of a bulk does: it pushes entries, and runs a pass afterwards."""
+    real = schedule.pass_in_bulk
+
+    def orch():
+        play.submit(0)
+
+    def pass_afterwards(mem, slot):
+        schedule.pass_after_submit(mem)
+
+    play.world.add("orch", orch)
+    play.world.add("scheduler", play.scheduler)
+    play.hire(0)
+    schedule.pass_in_bulk = pass_afterwards
+    play.undo = lambda: setattr(schedule, "pass_in_bulk", real)
+
+
+def works_until_stopped(play):
+    play.closing = True
+    play.hire(0)
+    play.world.add("closer", lambda: entries.request_stop(play.mem, 0))
+
+
+def everybody_has_ended(play):
+    assert not play.asleep, f"{play.asleep}: asleep for ever"
+
+
+def drains(play):
+    """The Orch thread waits for a task that never ends, and for one before it."""
+    play.world.add("orch", lambda: entries.help_scheduler(play.mem, 0, -1, 10**12))
+    play.add_others()
+
+
+def ends_are_seen(play):
+    seen = {number for number, event, _ in play.world.history if event == "complete"}
+    unseen = {number for number, _ in play.stood} - seen
+    assert not unseen, f"the ends of {unseen} stand in mailboxes, and nobody looks"
+
+
+def cached(text, **how):
+    return lambda: Scene(text, **how)
+
+
+CHAIN = Litmus(cached("a b<a c<b d", runs=2))
+FRAMES = Litmus(cached("a@0 b@1<a c@0<b d", runs=1))
+PAIR = Litmus(cached("a b<a", depth=1))
+ALONE = Litmus(cached("a b<a", workers=1, depth=1))
+DEATH = Litmus(cached("a b<a", depth=1, runs=2), deaths=True)
+FAILURE = Litmus(cached("a b c<a d e f", depth=1, fails="a"))
+REQUEST = Litmus(cached("a b", depth=1, requests=2))
+CLAIM = Litmus(cached("a@0 b@0", workers=1, depth=1, requests=1, fails="a"))
+RELEASED = Litmus(cached("a@0 b@0", workers=1, depth=1, requests=1))
+CANCEL = Litmus(cached("a b<a c d<c", depth=2, cancel=True))
+STUCK = Litmus(cached("a b*2", depth=1, away=True, services="a"))
+AWAY = Litmus(cached("a@0 b@1<a", depth=1, away=True))
+QUEUE = Litmus(cached("a"), actors=through_the_queue, check=everybody_has_ended)
+REFERENCE = Litmus(cached("a"), actors=one_reference_left, check=exactly_one_of_them)
+STOPS = Litmus(
+    cached("a", workers=1, depth=1, spin_ns=0),
+    before=submits(1),
+    actors=works_until_stopped,
+    check=everybody_has_ended,
+)
+WAITS = Litmus(
+    cached("a@0 b@0", workers=1, services="b"),
+    before=submits(2),
+    actors=drains,
+    check=ends_are_seen,
+    no_timers=("orch", "scheduler"),
+)
+NAPS = WAITS._replace(scene=cached("a@0 b@0", workers=1, services="b", nap_ns=300))
+LEFT_OUT = Litmus(
+    cached("a b", workers=1, depth=1, away=True), before=submits(1), actors=submits_the_rest
+)
+IN_BULK = LEFT_OUT._replace(scene=cached("a b<a", workers=1, depth=1, away=True, bulk=True))
+TAKEN = Litmus(
+    cached("a", workers=1, depth=1, away=True, bulk=True),
+    before=submits(0),
+    actors=submits_with_a_pass,
+)
+HELD = Litmus(cached("a@0 b", depth=1, away=True, services="a"))
+
+
+class Row(NamedTuple):
+    """A row of the table: how it begins, and what is found when one of its accesses is weaker."""
+
+    release: str
+    where: str
+    litmus: tuple[Litmus, ...]
+    races: tuple[tuple[Weakening, ...], ...] = ()
+    """Each makes a race."""
+    wrongs: tuple[tuple[Weakening, ...], ...] = ()
+    """Each makes something go wrong in weak memory."""
+    harmless: tuple[Weakening, ...] = ()
+    """These do no harm: the value itself is all that the row promises."""
+
+
+def each(*weakenings):
+    return tuple((weakening,) for weakening in weakenings)
+
+
+ROWS = [
+    Row(
+        "store WIRING_PUSHED",
+        "push_wiring",
+        (CHAIN,),
+        races=each(W("push_wiring", "store"), W("pop_wiring", "load")),
+    ),
+    Row(
+        "store WIRING_TAKEN",
+        "pop_wiring",
+        (QUEUE,),
+        races=each(W("pop_wiring", "store"), W("wiring_full", "load")),
+    ),
+    Row(
+        "store PASS_LOCK = 0",
+        "unlock",
+        (CHAIN,),
+        races=(
+            (W("unlock", "store"),),
+            (W("try_lock", "load"), W("try_lock", "compare_exchange")),
+        ),
+    ),
+    Row("store S_STATE", "step", (CHAIN, IN_BULK), harmless=(W("step", "store"),)),
+    Row(
+        "compare-and-exchange S_FANOUT",
+        "pin",
+        (REFERENCE,),
+        wrongs=each(W("pin", "compare_exchange"), W("release_ref", "fetch_add")),
+    ),
+    Row(
+        "fetch-and-add S_FANOUT",
+        "release_ref",
+        (CHAIN,),
+        races=each(W("release_ref", "fetch_add")),
+        harmless=(W("pin", "load"),),
+    ),
+    Row(
+        "store MAIL_STATE = TASK_READY",
+        "send",
+        (PAIR,),
+        races=each(W("send", "store"), W("receive", "load", "MAIL_STATE")),
+    ),
+    Row(
+        "exchange MAIL_STATE = TASK_DONE",
+        "post",
+        (PAIR,),
+        races=each(W("post", "exchange"), W("is_done", "load")),
+    ),
+    Row(
+        "exchange MAIL_STATE = INIT_DONE",
+        "post",
+        (DEATH,),
+        races=each(W("post", "exchange"), W("wait_ready", "load", "MAIL_STATE")),
+    ),
+    Row("store MAIL_STATE = IDLE", "set_idle", (PAIR,), harmless=(W("set_idle", "store"),)),
+    Row(
+        "exchange MAIL_STATE = CONTROL_REQUEST",
+        "publish",
+        (REQUEST,),
+        races=each(W("publish", "exchange"), W("receive", "load", "MAIL_STATE")),
+    ),
+    Row(
+        "exchange MAIL_STATE = CONTROL_DONE",
+        "post",
+        (REQUEST,),
+        races=each(W("post", "exchange"), W("await_control", "load", "MAIL_STATE")),
+    ),
+    Row(
+        "store W_CLAIM = CLAIM_GRANTED",
+        "grant_claim, lose_tasks",
+        (CLAIM,),
+        races=each(W("grant_claim", "store"), W("claim_mailbox", "load", "W_CLAIM")),
+    ),
+    Row(
+        "store MAY_MOVE, unlock, fence, load of the park words",
+        "hand_over",
+        (RELEASED,),
+        wrongs=each(W("hand_over", FENCE), W("help_until", FENCE)),
+    ),
+    Row(
+        "store W_SKIP",
+        "skip_rest, skip_waiting, poison, take_back",
+        (FRAMES, CANCEL),
+        harmless=(W("poison", "store"), W("skip_waiting", "store"), W("take_back", "store")),
+    ),
+    Row(
+        "store W_ENDED",
+        "post_done",
+        (FRAMES,),
+        races=each(W("post_done", "store"), W("may_start", "load", "W_ENDED")),
+    ),
+    Row(
+        "STUCK_SINCE, fence, load of WATCHING and PARK_SCHED",
+        "watch_groups",
+        (STUCK,),
+        wrongs=each(W("watch_groups", FENCE), W("scheduler_loop", FENCE)),
+    ),
+    Row(
+        "store MAIL_STATE, fence, load W_PARKED",
+        "send, wake_sleepers",
+        (ALONE,),
+        wrongs=each(W("wake_sleepers", FENCE), W("park_and_receive", FENCE)),
+    ),
+    Row(
+        "exchange, then load_sc of PARK_ORCH, PARK_SCHED",
+        "post, announce_done",
+        (WAITS,),
+        wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("help_until", FENCE)),
+    ),
+    Row(
+        "exchange, then load_sc of PARK_ORCH = NAPPING",
+        "post, announce_done",
+        (NAPS,),
+        wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("take_nap", FENCE)),
+    ),
+    Row(
+        "exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED",
+        "post, announce_uncollected",
+        (AWAY,),
+        wrongs=each(W("post", "exchange"), W("scheduler_loop", FENCE)),
+    ),
+    Row(
+        "store W_DEATH",
+        "mark_dead",
+        (DEATH,),
+        harmless=(W("mark_dead", "store", "W_DEATH"),),
+    ),
+    Row(
+        "store DEATHS, fence, store of the park words, wake",
+        "mark_dead",
+        (DEATH,),
+        wrongs=((W("mark_dead", "store", "DEATHS"),), (W("mark_dead", FENCE),)),
+    ),
+    Row(
+        "store RUN_ERROR",
+        "record_error",
+        (FAILURE,),
+        races=each(W("record_error", "store"), W("submit_task", "load")),
+    ),
+    Row("store CANCEL", "request_cancel", (CANCEL,), harmless=(W("request_cancel", "store"),)),
+    Row(
+        "store W_SHUTDOWN, fence, then MAIL_STATE = SHUTDOWN",
+        "request_stop",
+        (STOPS,),
+        wrongs=each(W("request_stop", FENCE), W("park_and_receive", FENCE)),
+    ),
+    Row(
+        "store STOPPING, fence, store PARK_SCHED, wake",
+        "stop_scheduler",
+        (ALONE,),
+        wrongs=each(W("stop_scheduler", FENCE), W("scheduler_loop", FENCE)),
+    ),
+    Row(
+        "the moves of a pass, fence, load PARK_ORCH",
+        "scheduler_loop",
+        (PAIR,),
+        wrongs=each(W("scheduler_loop", FENCE), W("help_until", FENCE)),
+    ),
+    Row(
+        "store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, "
+        "when a pass may be left out",
+        "pass_if_needed, pass_in_bulk",
+        (LEFT_OUT, IN_BULK),
+        wrongs=each(W("pass_if_needed", FENCE), W("pass_in_bulk", FENCE)),
+    ),
+    Row(
+        "store WIRING_PUSHED, fence, load PARK_SCHED, when the pass was taken",
+        "pass_after_submit",
+        (TAKEN,),
+        wrongs=each(W("pass_after_submit", FENCE)),
+    ),
+    Row(
+        "HELD_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
+        "unseen",
+        "have_time_kept, leave_pass_out",
+        (HELD,),
+        wrongs=each(W("have_time_kept", FENCE)),
+    ),
+]

@@ -1,0 +1,93 @@
+"""Every row of the table of releases and acquires: what it promises holds, and is missed without it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from . import litmus
+from .litmus import ROWS, Litmus, races, wrong
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ownership.md"
+LITMUSES = {name: value for name, value in vars(litmus).items() if isinstance(value, Litmus)}
+RACES, WRONGS = 40, 300
+"""So many plays at most find what is weaker."""
+
+
+def cells(line):
+    return [cell.strip().replace("`", "") for cell in line.strip().strip("|").split("|")]
+
+
+def table():
+    """Return release and place of each row of the page's table."""
+    text = PAGE.read_text().split("## Every release and its acquire")[1]
+    rows = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    return [(row[0], row[1]) for row in rows[2:]]
+
+
+def hints():
+    """Return the words that the page lets somebody read as a hint."""
+    lines = [line for line in PAGE.read_text().splitlines() if "hint" in line]
+    return {cells(line)[0] for line in lines if re.match(r"\| `[A-Z_]+` \|", line)}
+
+
+def word_of(name):
+    """Return a word's name on the page: ``worker 1 frame 1 W_AT + 1`` is of W_AT."""
+    return re.findall(r"[A-Z][A-Z_]+|^[a-z]+", name)[-1]
+
+
+HINTS = hints()
+
+
+def unordered(which, seed, weakened=()):
+    found = races(which, seed, weakened)
+    return {name: who for name, who in found.items() if word_of(name) not in HINTS}
+
+
+def test_every_row_has_a_litmus():
+    assert [(row.release, row.where) for row in ROWS] == table()
+
+
+@pytest.mark.parametrize("name", LITMUSES)
+def test_what_must_be_visible_is(name):
+    for seed in range(25):
+        assert wrong(LITMUSES[name], seed) is None, seed
+
+
+@pytest.mark.parametrize("name", LITMUSES)
+def test_only_hints_are_read_without_order(name):
+    for seed in range(10):
+        assert unordered(LITMUSES[name], seed) == {}, seed
+
+
+def each(kind):
+    return [
+        pytest.param(row, weakened, id=f"{row.release}: {', '.join(map(str, weakened))}")
+        for row in ROWS
+        for weakened in getattr(row, kind)
+    ]
+
+
+@pytest.mark.parametrize(("row", "weakened"), each("races"))
+def test_without_it_there_is_a_race(row, weakened):
+    assert any(unordered(which, seed, weakened) for seed in range(RACES) for which in row.litmus)
+
+
+@pytest.mark.parametrize(("row", "weakened"), each("wrongs"))
+def test_without_it_somebody_is_missed(row, weakened):
+    assert any(wrong(which, seed, weakened) for seed in range(WRONGS) for which in row.litmus)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.harmless], ids=lambda row: row.release)
+def test_where_the_value_is_all_no_order_is_needed(row):
+    for weakening in row.harmless:
+        for which in row.litmus:
+            for seed in range(8):
+                assert unordered(which, seed, (weakening,)) == {}, (weakening, seed)
+                assert wrong(which, seed, (weakening,)) is None, (weakening, seed)
+
+
+def test_every_row_is_weakened():
+    assert all(row.races or row.wrongs or row.harmless for row in ROWS)
