@@ -12,7 +12,7 @@ from simpler_ref.jit import layout as L
 from tests.property.test_every_order import NAMES, parse
 
 from .actors import World, played
-from .memory import Memory, Recorder
+from .memory import Memory, Recorder, WeakMemory
 from .names import DATA
 from .schedules import Drawn, InTurn
 
@@ -114,17 +114,17 @@ class Scene:
                 entries.set_usable(memory, worker, 1)
         return dict(memory)
 
-    def play(self, schedule, *, deaths=None, memory=Memory, traced=False, **more):
+    def play(self, schedule, **how):
         """Play it once; return the play, of which everything that must hold has been checked."""
-        play = self.begin(schedule, deaths=deaths, memory=memory, traced=traced, **more)
+        play = self.begin(schedule, **how)
         play.run()
         play.check()
         return play
 
-    def begin(self, schedule, *, deaths=None, memory=Memory, traced=False, **more):
+    def begin(self, schedule, *, deaths=None, weak=False, traced=False):
         """Return what is played then; `deaths`: after how many stores a worker dies."""
-        cells = memory(self.image, self.cells, self.points, **more)
-        play = Play(self, cells, schedule, traced)
+        memory = WeakMemory if weak else Memory
+        play = Play(self, memory(self.image, self.cells, self.points), schedule, traced)
         play.to_die = deaths or {}
         return play
 

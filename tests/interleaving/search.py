@@ -61,7 +61,10 @@ def draw(seed, kind):
 
 
 def search(seed, kind, plays):
-    """Play one scene that is drawn at random so many times; with each, a worker may die."""
+    """Play one scene that is drawn at random so many times; every fourth time in weak memory.
+
+    Of a "death" scene, workers die each time.
+    """
     scene = draw(seed, kind)
     rng = random.Random(f"deaths {seed}")
     for number in range(plays):
@@ -69,7 +72,7 @@ def search(seed, kind, plays):
         if kind == "death":
             for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
                 deaths[worker] = rng.randint(1, 60)
-        attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths)
+        attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths, weak=number % 4 == 3)
 
 
 def play_for(seconds, seed=0, plays=40):
