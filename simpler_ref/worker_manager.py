@@ -7,7 +7,6 @@ is a thread of this process that serves a mailbox in the same memory.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
@@ -37,6 +36,7 @@ from .errors import (
 )
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
 from .jit import layout as L
+from .raised_elsewhere import raise_in, take_back
 from .random_streams import Entropy, draw_entropy
 from .signals import put_handlers_back, signals_blocked
 
@@ -622,6 +622,7 @@ class ThreadManager(WorkerManager):
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
         super().__init__(engine, kinds, start_timeout_s)
         self._threads: dict[int, threading.Thread] = {}
+        self._struck: set[int] = set()
         self._snapshot: Snapshot = {}
 
     def _get_ready(self, snapshot: Snapshot) -> None:
@@ -657,16 +658,15 @@ class ThreadManager(WorkerManager):
 
     def _strike(self, worker: int) -> bool:
         thread = self._threads.get(worker)
-        if thread is not None and thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
-            )
+        if thread is not None:
+            self._struck.add(worker)
+            raise_in(thread, SystemExit)
         return False
 
     def _spare(self, worker: int) -> None:
-        thread = self._threads.get(worker)
-        if thread is not None and thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), None)
+        if worker in self._struck:
+            self._struck.discard(worker)
+            take_back(self._threads[worker])
 
     def _wait_for_end(self) -> None:
         deadline = time.monotonic() + GRACE_S

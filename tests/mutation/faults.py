@@ -90,7 +90,11 @@ FAULTS = (
         "polling",
         "The Scheduler thread parks without a look at the work, and a poll every millisecond hides that.",
         (
-            Patch("jit/schedule.py", "not has_work(mem) and held(mem)", "held(mem)"),
+            Patch(
+                "jit/schedule.py",
+                "    if has_work(mem):\n        return False\n    if duty",
+                "    if duty",
+            ),
             Patch(
                 "jit/schedule.py",
                 "        timeout = -1\n        since",
@@ -120,8 +124,8 @@ FAULTS = (
             ),
             Patch(
                 "jit/dispatch.py",
-                "                    mem[L.STUCK_SINCE + kind] = now_ns()\n                break\n",
-                "                    mem[L.STUCK_SINCE + kind] = now_ns()\n"
+                "                note_stuck(mem, slot, kind)\n                break\n",
+                "                note_stuck(mem, slot, kind)\n"
                 "                drop_first_ready(mem, kind)\n"
                 "                push_ready(mem, kind, slot)\n"
                 "                if mem[first_ready(mem, kind) + L.S_MEMBERS] != 0:\n"
@@ -492,8 +496,8 @@ FAULTS = (
         (
             Patch(
                 "children.py",
-                "            error = 1\n            write_error",
-                "            error = 5\n            write_error",
+                "repeat(worker), repeat(L.TASK_FAILURE))",
+                "repeat(worker), repeat(5))",
             ),
         ),
         (f"{WM}/test_loop.py::test_the_report_is_error_1_with_type_and_text",),

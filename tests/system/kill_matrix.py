@@ -577,7 +577,7 @@ def dies_as_it_wakes(rig_type):
             rig.submit(orch, rig.task, 0, to(rig.rows, 0, T.INOUT))
             rig.submit(orch, held, 0, to(rig.rows, 0, T.INOUT))
             rig.submit(orch, rig.task, 1, to(rig.rows, 0, T.INOUT))
-            wait_until(lambda: rig.rows[0, HELD] and rig.mem[L.PARK_SCHED] == L.ON_DUTY)
+            wait_until(lambda: rig.rows[0, HELD] and rig.mem[L.PARK_SCHED] != 0)
             [victim] = [m for m in range(2) if rig.mem[rig.words_of(m) + L.W_GIVEN]]
             rig.mem[rig.words_of(victim) + L.W_FAIL] = NUMBER["waking"]
             rig.rows[0, GO] = 1

@@ -529,3 +529,31 @@ def test_a_tree_below_a_thread_that_cannot_start_leaves_nothing():
             assert psutil.Process().children() == []
         told[0] = 0
         w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in (0, 1)] and None)
+
+
+# ---------------------------------------------------------------- what was taken back leaves no trace
+@pytest.mark.spec("WM-MODE-1")
+def test_a_function_can_be_traced_after_an_exception_for_a_thread_was_taken_back():
+    """Python 3.11 hangs there if it still believes that one waits for some thread."""
+    code, out, error = run_program(
+        """
+        import sys, threading
+        from simpler_ref.raised_elsewhere import raise_in, take_back
+
+        def traced():
+            pass
+
+        go = threading.Event()
+        thread = threading.Thread(target=go.wait)
+        thread.start()
+        raise_in(thread, SystemExit)
+        take_back(thread)
+        sys.settrace(lambda *_: None)
+        traced()
+        sys.settrace(None)
+        go.set()
+        thread.join()
+        say("traced")
+        """
+    )
+    assert (code, out.split(), error) == (0, ["traced"], "")

@@ -157,10 +157,11 @@ def test_the_engines_submit_returns_the_claimed_slot(driver):
 TENSOR = auto(100).wire()
 TWO = struct.pack("<QQ", 1 | 1 << 32, 1)
 """A member with one tensor and one scalar, for worker 0."""
-GROUP = TENSOR * 2 + bytes(16) + TWO * 2
+SCALAR = bytes(8 * L.SCALAR_WORDS)
+GROUP = TENSOR * 2 + SCALAR * 2 + TWO * 2
 BYTES = {
-    "a scalar less": (2 << 32, 0, bytes(8)),
-    "part of a scalar": (1 << 32, 0, bytes(7)),
+    "a scalar less": (2 << 32, 0, SCALAR),
+    "part of a scalar": (1 << 32, 0, SCALAR[:-1]),
     "a tensor less": (2, 0, TENSOR),
     "no tensor": (1, 0, b""),
     "scalars below none": (5 | -25 << 32, 0, TENSOR),
@@ -169,7 +170,7 @@ BYTES = {
     "members below none": (2 | 2 << 32, -1, GROUP),
     "more members than words": (2 | 2 << 32, 1 << 62, GROUP),
     "members with less than all": (3 | 2 << 32, 2, TENSOR + GROUP),
-    "members with more than all": (2 | 1 << 32, 2, TENSOR * 2 + bytes(8) + TWO * 2),
+    "members with more than all": (2 | 1 << 32, 2, TENSOR * 2 + SCALAR + TWO * 2),
     "a member for a worker that is none": (2 | 2 << 32, 2, GROUP[:-8] + struct.pack("<Q", 3)),
     "a member for a worker below none": (2 | 2 << 32, 2, GROUP[:-8] + b"\xff" * 8),
     "an element type that is none": (1, 0, TENSOR[:32] + b"\x0c" + TENSOR[33:]),
@@ -199,5 +200,5 @@ def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(dr
 @pytest.mark.spec("ORCH-SUBMIT-8")
 def test_bytes_that_are_what_was_announced_are_taken(driver):
     word = L.SUB << L.WORD_KIND
-    assert driver.k.submit_and_pass(driver.mem, word, 1 | 1 << 32, TENSOR + bytes(8)) >= 0
+    assert driver.k.submit_and_pass(driver.mem, word, 1 | 1 << 32, TENSOR + SCALAR) >= 0
     assert driver.k.submit_group_and_pass(driver.mem, word, 2 | 2 << 32, 2, GROUP) >= 0

@@ -267,9 +267,10 @@ class Sharing:
 
 @pytest.fixture
 def sharing(cores):
-    made = Driver(sub=2)
-    yield Sharing(made, cores)
-    made.close()
+    made = Sharing(Driver(sub=2), cores)
+    yield made
+    made.driver.close()
+    made.mem = None
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
