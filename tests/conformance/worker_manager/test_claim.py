@@ -127,14 +127,19 @@ def test_a_task_that_needs_a_claimed_worker_waits_for_its_release(what):
     driver.close()
 
 
-@pytest.mark.spec("WM-CLAIM-2")
+@pytest.mark.spec("WM-CLAIM-2", "SCHED-WAKE-1")
 @pytest.mark.parametrize("word", ["PARK_ORCH", "PARK_SCHED"])
-def test_a_release_wakes_whoever_sleeps(word):
+def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(word):
     driver = Driver(sub=1)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
-    driver.mem[getattr(L, word)] = L.ON_DUTY
-    driver.k.release_mailbox(driver.mem, 0)
-    assert driver.mem[getattr(L, word)] == 0
+    for ready in (False, True):
+        assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+        if ready:
+            driver.submit()
+            driver.settle()
+        driver.mem[getattr(L, word)] = L.ON_DUTY
+        driver.k.release_mailbox(driver.mem, 0)
+        assert (driver.mem[getattr(L, word)] == 0) == ready
+        assert driver.x.has_work(driver.mem) == ready
     driver.close()
 
 
