@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .jit.layout import round_up
+from .signals import signals_blocked
 from .task_interface import Array
 
 log = logging.getLogger("simpler_ref")
@@ -119,6 +120,11 @@ def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) 
     """
     nbytes = round_up(max(nbytes, 1), PAGE)
     shared = nbytes if private_from is None else private_from
+    with signals_blocked():  # a descriptor that nobody knows would stay open
+        return _create(nbytes, shared, huge)
+
+
+def _create(nbytes: int, shared: int, huge: bool) -> Array:
     fd = -1
     try:
         fd, in_shm = _open_memory(shared)
@@ -146,11 +152,12 @@ def release(array: Array) -> None:
 
 
 def _forget(region: Region) -> None:
-    if _regions.get(region.address) is region:
-        del _regions[region.address]
-    if region in _held:
-        _held.discard(region)
-        _close(region)
+    with signals_blocked():
+        if _regions.get(region.address) is region:
+            del _regions[region.address]
+        if region in _held:
+            _held.discard(region)
+            _close(region)
 
 
 def _close(region: Region) -> None:
@@ -255,8 +262,9 @@ def _map(region: Region, fd: int) -> Array:
 
 
 def _unmap(region: Region) -> None:
-    _libc.munmap(region.address, region.nbytes)
-    _forget(region)
+    with signals_blocked():
+        _libc.munmap(region.address, region.nbytes)
+        _forget(region)
 
 
 def make_private(address: int, nbytes: int) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from simpler_ref import start_method
 from simpler_ref.jit.kernel import INTERPRETED
 
 from . import spec_results, spec_rules
@@ -164,6 +165,13 @@ def _no_leaks(request):
         if time.monotonic() > deadline:
             pytest.fail("the test left behind: " + ", ".join(left), pytrace=False)
         time.sleep(0.01)
+
+
+# ---------------------------------------------------------------- the way workers start
+@pytest.fixture(autouse=True)
+def _workers_are_forked(monkeypatch):
+    """Keep what one test has computed with OpenMP from the way the next one's workers start."""
+    monkeypatch.setattr(start_method, "why_not_fork", lambda: None)
 
 
 # ---------------------------------------------------------------- engines

@@ -251,7 +251,7 @@ def check_request(request):
         struct.pack_into("<4Q", raw, L.MAILBOX_OFF_CONTROL_ARGS, *args, 0)
         named = staged.encode() if name is None else name
         struct.pack_into("32s32s", raw, L.MAILBOX_OFF_CONTROL_NAME, named, digest)
-        box[:] = raw
+        box[: L.MAILBOX_SIZE] = raw
         error = obey(desk, callables)
     message = read_error(bytes(box[L.MAILBOX_OFF_ERROR_MSG :]), b"")[0]
     assert error == (1 if message else 0)

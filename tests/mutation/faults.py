@@ -653,4 +653,51 @@ FAULTS = (
             "test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_users_process_has",
         ),
     ),
+    Fault(
+        "wake-by-word",
+        "A death wakes only those whose park word says that they sleep: whoever has cleared the word may "
+        "have died before he woke them.",
+        (
+            Patch(
+                "jit/mailbox.py",
+                "    wake(mem, L.PARK_ORCH)\n    wake(mem, L.PARK_SCHED)\n",
+                "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_wake.py::"
+            "test_a_death_wakes_a_sleeper_whose_park_word_was_cleared[Scheduler]",
+        ),
+    ),
+    Fault(
+        "unseen-end",
+        "Nobody keeps a clock for the end of a task whose worker has gone on to its next one.",
+        (
+            Patch(
+                "jit/schedule.py",
+                "    return load(mem, L.WIRING_PUSHED) != mem[L.LEFT_PENDING]\n",
+                "    return False\n",
+            ),
+        ),
+        (
+            f"{SCHED}/test_wake.py::test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_"
+            "of_several_is_idle[nothing]",
+        ),
+    ),
+    Fault(
+        "digest-of-another",
+        "After a control request one frame of a worker forgets its digest, and the others keep that of a "
+        "callable whose index another one has got.",
+        (
+            Patch(
+                "jit/claims.py",
+                "    for _ in range(mem[L.DEPTH]):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
+                "    for _ in range(1):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
+            ),
+        ),
+        (
+            "tests/conformance/task_flow/test_unreg.py::"
+            "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does[2]",
+        ),
+    ),
 )

@@ -108,6 +108,7 @@ class Pair:
 
     def close(self):
         unmap(self.engine)
+        self.mem = None
 
 
 @pytest.fixture

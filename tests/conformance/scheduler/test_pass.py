@@ -226,12 +226,16 @@ def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
     wire = b""
     for _ in range(tensors):
         wire += rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5)
-    wire += rng.randbytes(8 * scalars)
+    bits = [rng.randbytes(8) for _ in range(scalars)]
+    kinds = [rng.choice((L.RAW, L.SIGNED, L.UNSIGNED, L.FLOAT64, L.FLOAT32)) for _ in bits]
+    wire += b"".join(
+        one + kind.to_bytes(8, "little") for one, kind in zip(bits, kinds, strict=True)
+    )
     slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, 0, wire)
     stored = np.array(driver.argument_words(slot), np.int64).tobytes()
     for i in range(tensors):
         assert stored[40 * i : 40 * i + 34] == wire[40 * i : 40 * i + 34]
-    assert stored[40 * tensors :] == wire[40 * tensors :]
+    assert stored[40 * tensors :] == b"".join(bits)
     driver.run_pass()
     box = driver.mailbox(driver.worker_of(slot))
     assert box[1104 + 8 : 1104 + 8 + len(stored)].tobytes() == stored

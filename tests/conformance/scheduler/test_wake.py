@@ -780,7 +780,7 @@ def slept_through(driver, word, event):
     answers = []
     driver.mem[word] = L.ON_DUTY
     sleeper = threading.Thread(
-        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, L.ON_DUTY, 20 * 10**9))
+        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, L.ON_DUTY, 5 * 10**9))
     )
     sleeper.start()
     wait_until(lambda: asleep(sleeper))
