@@ -664,10 +664,7 @@ FAULTS = (
                 "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
             ),
         ),
-        (
-            f"{SCHED}/test_wake.py::"
-            "test_a_death_wakes_a_sleeper_whose_park_word_was_cleared[Scheduler]",
-        ),
+        (f"{SCHED}/test_wake.py::test_a_death_wakes_a_sleeper_whose_park_word_was_cleared",),
     ),
     Fault(
         "unseen-end",
@@ -681,7 +678,7 @@ FAULTS = (
         ),
         (
             f"{SCHED}/test_wake.py::test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_"
-            "of_several_is_idle[nothing]",
+            "of_several_is_idle",
         ),
     ),
     Fault(
@@ -697,7 +694,7 @@ FAULTS = (
         ),
         (
             "tests/conformance/task_flow/test_unreg.py::"
-            "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does[2]",
+            "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does",
         ),
     ),
 )

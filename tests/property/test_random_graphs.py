@@ -377,7 +377,7 @@ class Program:
 
     # ------------------------------------------------------------ everything, compared
     def check_has_work(self):
-        """A look may say "perhaps"; what is held back is left to a clock, and the rest of a pass to it."""
+        """A look may say "perhaps"; a clock sees to what is held back, a pass to what it has begun."""
         promised, moves = bool(self.driver.x.has_work(self.mem)), self.twin.would_move()
         assert promised or not moves or self.driver.x.held(self.mem) or self.half_done
         assert moves or not promised or self.mem[L.MAY_MOVE]
