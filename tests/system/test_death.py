@@ -468,7 +468,7 @@ def test_a_start_that_lacks_descriptors_leaves_nothing_and_can_be_repeated():
                 failed += 1
                 assert psutil.Process().num_fds() == before
                 assert psutil.Process().children() == []
-        assert failed > 3  # each of them lacked one more
+        assert failed > 2  # each of them lacked one more
         assert_works(w, ok, marks)
         w.close()
 
