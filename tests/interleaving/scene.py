@@ -235,9 +235,9 @@ class Play:
                 for member in range(max(1, self.program[producer].members))
             ]
             tensors += [*reads, tensor(L.OUTPUT_EXISTING, number, part)]
-            scalars += [number, part]
+            scalars += [(number, L.RAW), (part, L.RAW)]
             members += [1 + len(reads) | 2 << 32, 0]
-        wire = [word for words in tensors for word in words] + scalars
+        wire = [word for words in (*tensors, *scalars) for word in words]
         counts = len(tensors) | len(scalars) << 32
         word = number | L.SUB << L.WORD_KIND | task.owner + 1 << L.WORD_WORKER
         while True:
