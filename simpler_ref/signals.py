@@ -5,10 +5,12 @@ from __future__ import annotations
 # the module `signal` makes an enum of every number, which costs more than the calls
 import _signal  # type: ignore[import-not-found]
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -61,6 +63,38 @@ def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
             return function(*args)
 
     return call
+
+
+Failures = tuple[BaseException, ...]
+
+
+def until_done(act: Callable[[Failures], None]) -> Failures:
+    """Call `act` with what it has raised so far, until it raises nothing more; return all of that.
+
+    A signal handler may raise while something is done about the signal before: it runs in calls, and
+    where a loop goes back, which no `try` inside the loop covers. Hence the second loop. Only a third
+    signal at that very place gets out, and the exception of a process that `act` has forked.
+
+    Rule     ORCH-RUN-8
+    """
+    here, failures = os.getpid(), Failures()
+    try:
+        while True:
+            try:
+                while os.getpid() == here:
+                    try:
+                        act(failures)
+                        for earlier, later in pairwise(failures):
+                            later.__context__ = earlier
+                        return failures
+                    except BaseException as error:
+                        failures = (*failures, error)
+                break
+            except BaseException as error:
+                failures = (*failures, error)
+        raise failures[-1]
+    finally:
+        del failures  # they refer to this frame
 
 
 _aside: list[dict[int, Any]] = []

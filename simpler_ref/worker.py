@@ -38,7 +38,7 @@ from .registry import Registry, is_chip_callable, require_payload
 from .runnable import require_runnable
 from .scheduler import Scheduler
 from .shared_arrays import Arena
-from .signals import signals_blocked
+from .signals import Failures, signals_blocked, until_done
 from .start_method import StartMethod, check_start_method
 from .task_interface import Array, CallConfig, TaskArgs
 from .watch import Watch
@@ -1028,23 +1028,16 @@ class Worker:
         device_before = (
             runtime.manager.device_ns() if self._next_level and runtime.manager else None
         )
-        called = False
-        failure: BaseException | None = None
-        while True:  # until drained: the first exception cancels, further ones kill who is busy
-            try:
-                if not called:
-                    called = True
-                    self._call(runtime, orch_fn, args, config)
-                self._drain(runtime, failure)
-                break
-            except BaseException as error:
-                if runtime.pid != os.getpid():  # a process that orch_fn forked: not its run
-                    raise
-                if failure is not None:
-                    error.__context__ = failure
-                    if runtime.manager is not None:
-                        runtime.manager.kill_busy()
-                failure = error
+
+        def go_on(failures: Failures) -> None:
+            if not failures:
+                self._call(runtime, orch_fn, args, config)
+            elif len(failures) > 1 and runtime.manager is not None:
+                runtime.manager.kill_busy()
+            self._drain(runtime, failures)
+
+        failures = until_done(go_on)
+        failure = failures[-1] if failures else None
         if failure is None and mem[L.RUN_ERROR]:
             failure = orch._task_error()
         elif failure is not None and runtime.manager is not None:
@@ -1061,7 +1054,7 @@ class Worker:
             try:
                 raise failure
             finally:
-                del failure
+                del failure, failures
         wall = time.perf_counter_ns() - start
         return RunTiming(wall, device_ns, tasks, edges, self._peaks(mem))
 
@@ -1090,24 +1083,34 @@ class Worker:
             task_interface.set_current(*outer)
 
     def _recover(self, runtime: _Runtime) -> None:
-        """Finish the last run if a signal has cut its end short."""
-        mem = runtime.engine.mem
-        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
-            self._drain(runtime, None, cancel=True)
-            runtime.engine.kernels.end_run(mem)
+        """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
+        mem, manager = runtime.engine.mem, runtime.manager
+        if not mem[L.NEXT_TASK_ID] and not mem[L.SCOPE_DEPTH]:
+            return
+        cut_short = InterruptedError("the end of the last run was cut short")
 
-    def _drain(
-        self, runtime: _Runtime, failure: BaseException | None, cancel: bool = False
-    ) -> None:
-        """End every scope and wait until every task is reclaimed; `failure` cancels what can be.
+        def go_on(failures: Failures) -> None:
+            if manager is not None:
+                manager.kill_busy()
+            self._drain(runtime, failures or (cut_short,))
+
+        failures = until_done(go_on)
+        if manager is not None:
+            manager.spare_idle()
+        runtime.engine.kernels.end_run(mem)
+        if failures:
+            raise failures[-1]
+
+    def _drain(self, runtime: _Runtime, failures: Failures) -> None:
+        """End every scope and wait until every task is reclaimed; a failure cancels what can be.
 
         Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
         """
         mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        kernels.finish_run(mem, cancel or failure is not None)
+        kernels.finish_run(mem, bool(failures))
         while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
             if runtime.manager is not None:
-                runtime.watch(self._registry).look(failure)
+                runtime.watch(self._registry).look(failures[-1] if failures else None)
 
     def _renumber_configs(self, runtime: _Runtime) -> None:
         """Forget configurations between runs when many have gathered."""

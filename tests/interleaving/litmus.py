@@ -73,36 +73,22 @@ def wrong(litmus, seed, weakened=()):
 
 
 # ---------------------------------------------------------------- parts of scenes
-@contextlib.contextmanager
-def short_queue():
-    """Let the wiring queue hold two entries, so that it is soon full."""
-    before = L.WIRING_CAPACITY, queues.WIRING_MASK
-    L.WIRING_CAPACITY, queues.WIRING_MASK = 2, 1
-    try:
-        yield
-    finally:
-        L.WIRING_CAPACITY, queues.WIRING_MASK = before
-
-
 def through_the_queue(play):
+    """Numbers go through the wiring queue, which holds two entries here, so that it is soon full."""
     mem, world = play.mem, play.world
+    play.replace(L, "WIRING_CAPACITY", 2)
+    play.replace(queues, "WIRING_MASK", 1)
 
     def produce():
         for number in range(1, 6):
-            with short_queue():
-                full = queues.wiring_full(mem)
-            while full:
+            while queues.wiring_full(mem):
                 world.give_way()
-                with short_queue():
-                    full = queues.wiring_full(mem)
-            with short_queue():
-                queues.push_wiring(mem, number)
+            queues.push_wiring(mem, number)
 
     def consume():
         expected = 1
         while expected < 6:
-            with short_queue():
-                got = queues.pop_wiring(mem)
+            got = queues.pop_wiring(mem)
             if got == L.NONE:
                 world.give_way()
                 continue
@@ -158,7 +144,6 @@ def submits_the_rest(play):
 
 def submits_with_a_pass(play):
     """What the end of a bulk does: it pushes entries, and runs a pass afterwards."""
-    real = schedule.pass_in_bulk
 
     def orch():
         play.submit(0)
@@ -169,8 +154,7 @@ def submits_with_a_pass(play):
     play.world.add("orch", orch)
     play.world.add("scheduler", play.scheduler)
     play.hire(0)
-    schedule.pass_in_bulk = pass_afterwards
-    play.undo = lambda: setattr(schedule, "pass_in_bulk", real)
+    play.replace(schedule, "pass_in_bulk", pass_afterwards)
 
 
 def works_until_stopped(play):

@@ -159,6 +159,13 @@ class Play:
         self.claimed: set[int] = set()
         """Workers to which a request is being made, or which are being replaced."""
         self.closing = False
+        self.replaced: list[tuple[object, str, object]] = []
+        """What stands elsewhere in a module while this is played, and its value before."""
+
+    def replace(self, module, name, value):
+        """Give a name of a module another value until the play ends, whoever is in the midst of it."""
+        self.replaced.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
 
     def run(self, before=None, actors=None):
         """Let all actors go on until none can.
@@ -166,7 +173,6 @@ class Play:
         A part of a scene: `before` adds those who come first, `actors` others than all of them.
         """
         with played(self.world) as world:
-            self.undo = lambda: None
             try:
                 if before is not None:
                     before(self)
@@ -174,7 +180,8 @@ class Play:
                 (actors or Play.add_all)(self)
                 world.run()
             finally:
-                self.undo()
+                while self.replaced:
+                    setattr(*self.replaced.pop())
             self.asleep = [actor.name for actor in world.actors if not actor.ended]
 
     def add_all(self):

@@ -1,0 +1,101 @@
+"""What is done until it raises nothing gets there, wherever a signal handler raises."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+
+import pytest
+
+from simpler_ref.signals import until_done
+
+
+class Signal(BaseException):
+    """What a handler raises."""
+
+
+def raising_before_line(number, seen):
+    """Return a trace function that raises at so many-th line of `until_done`; it notes them."""
+
+    def local(frame, event, _arg):
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and line.strip() != "try:":  # no handler runs there
+            seen.append(frame.f_lineno)
+            if len(seen) == number:
+                raise Signal
+        return local
+
+    def trace(frame, _event, _arg):
+        return local if frame.f_code is until_done.__code__ else None
+
+    return trace
+
+
+def times(count):
+    """Return an act that raises so many times, and what it was called with."""
+    calls = []
+
+    def act(failures):
+        calls.append(failures)
+        if len(calls) <= count:
+            raise KeyboardInterrupt(len(calls))
+
+    return act, calls
+
+
+def test_it_is_told_what_it_has_raised():
+    act, calls = times(3)
+    failures = until_done(act)
+    assert [failure.args for failure in failures] == [(1,), (2,), (3,)]
+    assert calls == [failures[:n] for n in range(4)]
+
+
+def test_each_exception_has_the_one_before_as_its_context():
+    failures = until_done(times(3)[0])
+    assert [failure.__context__ for failure in failures] == [None, *failures[:2]]
+
+
+def test_nothing_that_raises_nothing_is_done_twice():
+    act, calls = times(0)
+    assert until_done(act) == ()
+    assert calls == [()]
+
+
+@pytest.mark.parametrize("number", range(1, 30))
+def test_it_gets_there_wherever_a_handler_raises(number):
+    done, lines = [], []
+    before = sys.gettrace()
+
+    def act(failures):
+        if not failures:
+            trace = raising_before_line(number, lines)
+            sys.settrace(trace)
+            frame = sys._getframe(1)  # the loop: it is under way, so it is given its trace by hand
+            frame.f_trace = trace(frame, "call", None)
+            raise KeyboardInterrupt
+        done.append(failures)
+
+    try:
+        with contextlib.suppress(Signal):  # it may raise after all is done
+            until_done(act)
+    finally:
+        sys.settrace(before)
+    assert lines, "no line was traced"
+    assert done, f"it got out before line {lines[-1]}"
+
+
+def test_in_a_process_that_was_forked_meanwhile_it_raises():
+    here = os.getpid()
+
+    def act(failures):
+        if not os.fork():
+            raise LookupError("not this process")
+
+    try:
+        assert until_done(act) == ()
+    except LookupError:
+        os._exit(os.getpid() == here)
+    _, status = os.wait()
+    assert os.waitstatus_to_exitcode(status) == 0
