@@ -342,7 +342,7 @@ ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 # locks and park words, a line each
 PASS_LOCK = ERROR_TRACE + TRACE_WORDS
 PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event
-PARK_SCHED = PASS_LOCK + LINE + 1  # 0 awake, else ON_DUTY, OFF_DUTY or TIMED
+PARK_SCHED = PASS_LOCK + LINE + 1  # 0 or KEEP_TIME awake, else ON_DUTY, OFF_DUTY or TIMED
 ORCH_CORE = PASS_LOCK + LINE + 2  # number + 1 of the core it submits on, 0: it waits, or is away
 DEATHS = PASS_LOCK + 2 * LINE  # monitor thread: workers that died, ever
 STOPPING = DEATHS + 1  # closing thread: the Scheduler thread shall end
@@ -359,6 +359,8 @@ OFF_DUTY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
 """Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
+KEEP_TIME = 5
+"""Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
 
 # ---------------------------------------------------------------- one task: a slot
 # first line: the Scheduler's after submit, but for the atomic FANOUT

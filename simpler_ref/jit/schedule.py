@@ -32,8 +32,10 @@ from .atomics import (
     TIMED_OUT,
     compare_exchange,
     core_here,
+    exchange,
     fence,
     futex_wait,
+    futex_wake,
     load,
     now_ns,
     pause,
@@ -200,9 +202,21 @@ def have_time_kept(mem):
     """
     if held(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
-        if load(mem, L.PARK_SCHED) != L.TIMED:
-            notify(mem, L.PARK_SCHED)
+        ask_for_clock(mem)
     watch_groups(mem)
+
+
+@kernel
+def ask_for_clock(mem):
+    """Have the Scheduler thread, if it sleeps and needs a clock, sleep on with one.
+
+    A pass of its own would do no good: the Orch thread has run one, or needs none. On duty every end
+    wakes it, so only a task that is held makes it need a clock.
+    """
+    parked = load(mem, L.PARK_SCHED)
+    if parked == L.OFF_DUTY or (parked == L.ON_DUTY and held(mem)):
+        if compare_exchange(mem, L.PARK_SCHED, parked, L.KEEP_TIME):
+            futex_wake(mem, L.PARK_SCHED)
 
 
 @kernel
@@ -263,7 +277,7 @@ def leave_pass_out(mem):
     mem[L.ORCH_PASSES] += 1
     show_up(mem)
     if load(mem, L.PARK_SCHED) == L.OFF_DUTY and may_miss_an_end(mem):
-        notify(mem, L.PARK_SCHED)
+        ask_for_clock(mem)
 
 
 @kernel
@@ -537,11 +551,10 @@ def scheduler_loop(mem, timer_ns):
     """
     seen = -1
     slept = 0
-    ticked = False
+    only_clock = False
     while load(mem, L.STOPPING) == 0:
         moved = 0
-        leaves_it = ticked and mem[L.ORCH_PASSES] != seen
-        looks = not leaves_it and try_lock(mem)
+        looks = not only_clock and try_lock(mem)
         if looks:
             moved = two_passes(mem)
             unlock(mem)
@@ -562,20 +575,22 @@ def scheduler_loop(mem, timer_ns):
             if timeout == 0:
                 mem[L.STUCK_TOLD] = since
                 return L.STUCK
-        if held(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
+        if only_clock or held(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
             duty = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
         store(mem, L.PARK_SCHED, duty)
         fence()
-        quiet = is_quiet(mem, duty) and (since != 0 or stuck_since(mem) == 0)
-        quiet = quiet or (leaves_it and duty == L.TIMED)
-        ticked = False
+        quiet = only_clock or is_quiet(mem, duty)
+        quiet = quiet and (since != 0 or stuck_since(mem) == 0)
+        only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
             answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
-            ticked = answer == TIMED_OUT and not held(mem)
+            came = mem[L.ORCH_PASSES] != seen and not held(mem)
+            asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
+            only_clock = asked or (answer == TIMED_OUT and came)
         if not quiet and not looks:
             yield_core()  # to who holds the lock
         store(mem, L.PARK_SCHED, 0)
