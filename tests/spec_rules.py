@@ -398,7 +398,7 @@ def complaints(root: Path = ROOT) -> list[str]:
 
 
 def whole_conformance(config) -> bool:
-    """Say whether this session was asked for every conformance test there is."""
+    """Say whether pytest was asked for every conformance test there is."""
     option = config.option
     marks = option.markexpr not in ("", "not long")  # the second is the default of pyproject.toml
     if option.keyword or marks or option.deselect or option.ignore or option.ignore_glob:
