@@ -68,20 +68,20 @@ def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
 Failures = tuple[BaseException, ...]
 
 
-def until_done(act: Callable[[Failures], None]) -> Failures:
-    """Call `act` with what it has raised so far, until it raises nothing more; return all of that.
+def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) -> Failures:
+    """Call `act` with what has been raised so far, until it raises nothing; return all of that.
 
     A signal handler may raise while something is done about the signal before: it runs in calls, and
     where a loop goes back, which no `try` inside the loop covers. Hence the second loop. Only a third
-    signal at that very place gets out, and the exception of a process that `act` has forked.
+    signal at that very place gets out. In a process that was forked meanwhile, which is not `pid`, the
+    last failure is raised and nothing is called.
 
     Rule     ORCH-RUN-8
     """
-    here, failures = os.getpid(), Failures()
     try:
         while True:
             try:
-                while os.getpid() == here:
+                while os.getpid() == pid:
                     try:
                         act(failures)
                         for earlier, later in pairwise(failures):

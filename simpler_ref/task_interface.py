@@ -759,8 +759,9 @@ class CallConfig:
     output_prefix: str
 
     def __init__(self, **fields: Any) -> None:
-        for name in self._FIELDS:
-            setattr(self, name, 0)
+        # one by one: each run makes one
+        self.block_dim = self.enable_l2_swimlane = self.enable_dump_tensor = 0
+        self.enable_pmu = self.enable_dep_gen = self.enable_scope_stats = 0
         self.aicpu_thread_num = 3
         self.output_prefix = ""
         for name, value in fields.items():

@@ -1028,20 +1028,21 @@ class Worker:
         device_before = (
             runtime.manager.device_ns() if self._next_level and runtime.manager else None
         )
-
-        def go_on(failures: Failures) -> None:
-            if not failures:
+        failures: Failures = ()
+        try:
+            try:
                 self._call(runtime, orch_fn, args, config)
-            elif len(failures) > 1 and runtime.manager is not None:
-                runtime.manager.kill_busy()
-            self._drain(runtime, failures)
-
-        failures = until_done(go_on)
-        failure = failures[-1] if failures else None
-        if failure is None and mem[L.RUN_ERROR]:
+                self._drain(runtime)
+            except BaseException as error:
+                failures = (error,)
+                failures = self._end_early(runtime, failures)
+        except BaseException as error:  # of a signal at that very place
+            failures = self._end_early(runtime, (*failures, error))
+        failure: BaseException | None = None
+        if failures:
+            failure = failures[-1]
+        elif mem[L.RUN_ERROR]:
             failure = orch._task_error()
-        elif failure is not None and runtime.manager is not None:
-            runtime.manager.spare_idle()
         tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
         kernels.end_run(mem)
         runtime.forget_watch()
@@ -1084,24 +1085,34 @@ class Worker:
 
     def _recover(self, runtime: _Runtime) -> None:
         """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
-        mem, manager = runtime.engine.mem, runtime.manager
-        if not mem[L.NEXT_TASK_ID] and not mem[L.SCOPE_DEPTH]:
-            return
-        cut_short = InterruptedError("the end of the last run was cut short")
+        mem = runtime.engine.mem
+        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
+            signals = InterruptedError("a signal"), InterruptedError("and one more")
+            *_, failure = self._end_early(runtime, signals)
+            runtime.engine.kernels.end_run(mem)
+            if failure not in signals:
+                raise failure
 
-        def go_on(failures: Failures) -> None:
-            if manager is not None:
+    def _end_early(self, runtime: _Runtime, failures: Failures) -> Failures:
+        """End a run that has failed; return all of its failures.
+
+        The first one cancels, each further one kills who is busy.
+
+        Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
+        """
+        manager = runtime.manager
+
+        def end(failures: Failures) -> None:
+            if len(failures) > 1 and manager is not None:
                 manager.kill_busy()
-            self._drain(runtime, failures or (cut_short,))
+            self._drain(runtime, failures)
 
-        failures = until_done(go_on)
+        failures = until_done(end, failures, runtime.pid)
         if manager is not None:
             manager.spare_idle()
-        runtime.engine.kernels.end_run(mem)
-        if failures:
-            raise failures[-1]
+        return failures
 
-    def _drain(self, runtime: _Runtime, failures: Failures) -> None:
+    def _drain(self, runtime: _Runtime, failures: Failures = ()) -> None:
         """End every scope and wait until every task is reclaimed; a failure cancels what can be.
 
         Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2

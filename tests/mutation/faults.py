@@ -348,8 +348,8 @@ FAULTS = (
             ),
             Patch(
                 "worker.py",
-                "        if not mem[L.NEXT_TASK_ID] and not mem[L.SCOPE_DEPTH]:\n",
-                "        if not mem[L.NEXT_TASK_ID]:\n",
+                "        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
+                "        if mem[L.NEXT_TASK_ID]:\n",
             ),
         ),
         (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),

@@ -47,19 +47,19 @@ def times(count):
 
 def test_it_is_told_what_it_has_raised():
     act, calls = times(3)
-    failures = until_done(act)
+    failures = until_done(act, (), os.getpid())
     assert [failure.args for failure in failures] == [(1,), (2,), (3,)]
     assert calls == [failures[:n] for n in range(4)]
 
 
 def test_each_exception_has_the_one_before_as_its_context():
-    failures = until_done(times(3)[0])
+    failures = until_done(times(3)[0], (), os.getpid())
     assert [failure.__context__ for failure in failures] == [None, *failures[:2]]
 
 
 def test_nothing_that_raises_nothing_is_done_twice():
     act, calls = times(0)
-    assert until_done(act) == ()
+    assert until_done(act, (), os.getpid()) == ()
     assert calls == [()]
 
 
@@ -79,7 +79,7 @@ def test_it_gets_there_wherever_a_handler_raises(number):
 
     try:
         with contextlib.suppress(Signal):  # it may raise after all is done
-            until_done(act)
+            until_done(act, (), os.getpid())
     finally:
         sys.settrace(before)
     assert lines, "no line was traced"
@@ -94,7 +94,7 @@ def test_in_a_process_that_was_forked_meanwhile_it_raises():
             raise LookupError("not this process")
 
     try:
-        assert until_done(act) == ()
+        assert until_done(act, (), os.getpid()) == ()
     except LookupError:
         os._exit(os.getpid() == here)
     _, status = os.wait()
