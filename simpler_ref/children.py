@@ -15,7 +15,7 @@ import struct
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -564,8 +564,8 @@ def _loop(desk: Desk, callables: LocalCallables, origin: Origin, in_thread: bool
     )
     report_ready = keep_result(kernels.report_ready)
     finish_control = keep_result(kernels.finish_control_and_receive)
-    after_success = map(receive, repeat(mem), repeat(worker), repeat(L.SUCCESS))
-    after_failure = map(receive, repeat(mem), repeat(worker), repeat(L.TASK_FAILURE))
+    after_success = starmap(receive, repeat((mem, worker, L.SUCCESS)))
+    after_failure = starmap(receive, repeat((mem, worker, L.TASK_FAILURE)))
     leaves = callables.leaves
     new = ReceivedArgs.__new__
     running, ended = _RUNNING, _ENDED
@@ -618,7 +618,7 @@ def _loop(desk: Desk, callables: LocalCallables, origin: Origin, in_thread: bool
                         local = ended
                         if FAIL_POINTS:
                             die_here(mem, start, FAIL_CALLED)
-                        if not here[0]:
+                        if not here:
                             origin.require()
                         args._box = None
                         for local in after_success:  # noqa: B007

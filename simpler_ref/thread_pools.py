@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import threading
 import time
@@ -54,7 +56,7 @@ def limiter() -> Callable[[], None]:
     """
     left = {library for name in _users for library in _VARIABLES[name]}
     chosen = {library for libraries in _VARIABLES.values() for library in libraries} - left
-    controller = _controller().select(internal_api=sorted(chosen))
+    controller = _controller(_loaded()).select(internal_api=sorted(chosen))
 
     def limit() -> None:
         controller.limit(limits=1)
@@ -62,7 +64,9 @@ def limiter() -> Callable[[], None]:
     return limit
 
 
-def _controller() -> Any:
+@functools.lru_cache(maxsize=1)
+def _controller(_at: tuple[int, int]) -> Any:
+    """Find the libraries that are loaded at a time; that takes a millisecond."""
     tolerance = os.environ.get(_TOLERANCE)
     from threadpoolctl import ThreadpoolController
 
@@ -71,6 +75,33 @@ def _controller() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
         return ThreadpoolController()
+
+
+# ---------------------------------------------------------------- which libraries are loaded
+class _Image(ctypes.Structure):
+    """What the loader tells of a library: `dl_phdr_info`."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("base", "name", "headers")),
+        ("header_count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+        ("unloads", ctypes.c_ulonglong),
+    ]
+
+
+_Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def _loaded() -> tuple[int, int]:
+    """Return how many libraries this process has loaded and unloaded: it changes whenever they do."""
+    counts = []
+
+    def look(image: Any, _size: int, _data: object) -> int:
+        counts.append((int(image[0].loads), int(image[0].unloads)))
+        return 1  # the counts are the same for each library: one is enough
+
+    ctypes.CDLL(None).dl_iterate_phdr(_Look(look), None)
+    return counts[0]
 
 
 # ---------------------------------------------------------------- threads that a fork leaves behind
@@ -89,13 +120,9 @@ def why_not_fork() -> str | None:
 
     Rule     WM-START-2
     """
-    if not _threads_of_libraries():
+    openmp, openblas = _openmp_and_openblas(_loaded())
+    if not openmp or not _threads_of_libraries():
         return None
-    with open("/proc/self/maps") as file:
-        maps = file.read()
-    if not any(name in maps for name in _OPENMP):
-        return None
-    openmp, openblas = _images(maps, *_OPENMP), _images(maps, "blas")
     for look in range(_LOOKS):
         if look:
             time.sleep(_SETTLE_S)
@@ -105,7 +132,7 @@ def why_not_fork() -> str | None:
         )
         if 0 not in waits:
             break
-    if not strangers or not openmp:
+    if not strangers:
         return None
     names = " and ".join(
         sorted({os.path.basename(path).split("-")[0].split(".")[0] for path in openmp})
@@ -132,9 +159,20 @@ def _sleeps_on(thread: int) -> int:
         return 0
 
 
-def _images(maps: str, *parts: str) -> dict[str, tuple[int, int]]:
+_Images = dict[str, tuple[int, int]]
+
+
+@functools.lru_cache(maxsize=1)
+def _openmp_and_openblas(_at: tuple[int, int]) -> tuple[_Images, _Images]:
+    """Return where the libraries of either kind stand that are loaded at a time."""
+    with open("/proc/self/maps") as file:
+        maps = file.read()
+    return _images(maps, *_OPENMP), _images(maps, "blas")
+
+
+def _images(maps: str, *parts: str) -> _Images:
     """Return where libraries stand whose file names contain one of `parts`: path → (start, end)."""
-    found: dict[str, tuple[int, int]] = {}
+    found: _Images = {}
     last = ""
     for line in maps.splitlines():
         span, _, _, _, _, *rest = line.split(maxsplit=5)
