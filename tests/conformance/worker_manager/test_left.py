@@ -371,63 +371,6 @@ def test_a_program_under_cprofile_loses_no_worker(task, capfd):
             assert w.worker_pids() == pids
     finally:
         profile.disable()
-    assert "Traceback" not in capfd.readouterr().err.split("was raised between two tasks")[0]
-
-
-@pytest.mark.spec("WM-LEFT-2")
-def test_the_worker_has_what_it_had_at_its_start_again():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.share(np.zeros((2, 8), np.int64))
-
-        def look(row):
-            seen[row, 0] = signal.getsignal(signal.SIGUSR1) is raise_late
-            seen[row, 1] = signal.getsignal(signal.SIGALRM) is raise_late
-            seen[row, 2] = signal.getitimer(signal.ITIMER_REAL)[0] > 0
-            seen[row, 3] = sys.getprofile() is not None
-            seen[row, 4] = sys.gettrace() is not None
-            seen[row, 5] = sys.getrecursionlimit() < 500
-            seen[row, 6] = signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-            seen[row, 7] = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-        def leaves():
-            for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGINT):
-                signal.signal(number, raise_late)
-            signal.setitimer(signal.ITIMER_REAL, 1000)
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-            sys.setrecursionlimit(400)
-            sys.settrace(lambda *_: None)
-            sys.setprofile(lambda *_: None)
-            look(0)
-
-        leave, look_again = w.register(leaves), w.register(lambda: look(1))
-        w.run(lambda orch, *_: orch.submit_sub(leave))
-        os.kill(w.worker_pids()[0], signal.SIGUSR1)
-        w.run(lambda orch, *_: orch.submit_sub(look_again))
-        assert seen.tolist() == [[1] * 8, [0] * 8]
-
-
-@pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.parametrize("task", ["returns", "installs a profiler"])
-def test_a_program_under_cprofile_loses_no_worker(task, capfd):
-    def body(args):
-        if task != "returns":
-            sys.setprofile(lambda *_: None)
-
-    profile = cProfile.Profile()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        profile.enable()
-        try:
-            with Worker(3, num_sub_workers=1) as w:
-                h = w.register(body)
-                w.run(lambda orch, *_: [orch.submit_sub(h) for _ in range(3)])
-                late = w.register(lambda args: None)  # what carries a request out starts clean
-                w.run(lambda orch, *_: orch.submit_sub(late))
-                pids = w.worker_pids()
-                w.run(lambda orch, *_: orch.submit_sub(h))
-                assert w.worker_pids() == pids
-        finally:
-            profile.disable()
     assert "Traceback" not in capfd.readouterr().err
 
 
