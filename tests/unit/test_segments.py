@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,9 @@ def test_shared_memory_of_a_process_outside_is_not_counted(outsider):
     assert outsider not in segments()
 
 
-def test_shared_memory_of_this_process_counts_while_it_is_open_and_when_it_is_left():
+def test_shared_memory_of_this_process_counts_while_it_is_open_and_when_it_is_left(monkeypatch):
+    for name in ("register", "unregister"):  # or a process would stay that keeps the list
+        monkeypatch.setattr(resource_tracker, name, lambda *_: None)
     made = shared_memory.SharedMemory(create=True, size=64)
     try:
         assert made.name in segments()
