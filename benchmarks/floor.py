@@ -13,9 +13,9 @@ import statistics
 
 import numpy as np
 
+from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.jit.atomics import futex_wait, futex_wake, load, now_ns, pause, store
 from simpler_ref.jit.kernel import kernel
-from simpler_ref.shared_arrays import create_region
 
 ORDER = 0  # the sample asked for; the partner sleeps on it
 CALM = 8

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
-from simpler_ref.engine import Engine
+from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import mailbox, schedule, submit
 from simpler_ref.jit.atomics import now_ns

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .callable_identity import CallableHandle
-from .children import WorkerKind
-from .columns import Rows
+from .callables.leaves import leaf
 from .errors import (
     CallableError,
     ControlError,
@@ -17,15 +16,16 @@ from .errors import (
     WorkerLostError,
     WorkerStartError,
 )
-from .leaves import leaf
+from .orch.columns import Rows
+from .orch.recording import Graph
 from .orchestrator import Orchestrator
-from .recording import Graph
 from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, TensorArgType
 from .version import __version__
 from .worker import RunTiming, Worker
+from .workers.children import WorkerKind
 
 if TYPE_CHECKING:
-    from .compiled_orchestration import orchestration
+    from .orch.compiled import orchestration
 
 _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
@@ -33,7 +33,7 @@ _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 def __getattr__(name: str) -> Any:
     """Give the names whose modules are only imported when somebody asks for them."""
     if name == "orchestration":
-        from .compiled_orchestration import orchestration
+        from .orch.compiled import orchestration
 
         return orchestration
     if name not in _CHIP_NAMES:

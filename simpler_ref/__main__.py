@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .placement import Placement
+from .system.cores import Placement
 from .version import __version__
 
 

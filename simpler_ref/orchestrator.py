@@ -1,8 +1,8 @@
 """What the orchestration function holds.
 
 `Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
-kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` of `structures.py`, and the views of
-`introspection.py`, can be imported from here as well.
+kernels in `jit/submit.py`. `Ring`, `TensorMap` and `Scope` of `engine/structures.py`, and the views of
+`engine/introspection.py`, can be imported from here as well.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .callable_identity import CallableHandle
-from .columns import Batch
-from .engine import PARK_NS, Engine
-from .errors import RingFullError, TaskError
-from .introspection import (
+from .engine.introspection import (
     RingView,
     SlotView,
     TaskView,
@@ -31,8 +28,11 @@ from .introspection import (
     requested_bytes,
     view_slot,
 )
+from .engine.memory import PARK_NS, Engine
+from .engine.structures import INVALID, AllocResult, Ring, Scope, TensorMap
+from .errors import RingFullError, TaskError
 from .jit import layout as L
-from .structures import INVALID, AllocResult, Ring, Scope, TensorMap
+from .orch.columns import Batch
 from .task_interface import (
     Array,
     CallConfig,

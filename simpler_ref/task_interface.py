@@ -22,9 +22,9 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 
 from .jit import layout as L
-from .mappings import covers, shared_mappings
-from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
-from .scalars import scalar_to_uint64 as scalar_to_uint64
+from .model.scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
+from .model.scalars import scalar_to_uint64 as scalar_to_uint64
+from .system.mappings import covers, shared_mappings
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"

@@ -15,9 +15,23 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import regions, task_interface, thread_pools
+from . import task_interface
 from .callable_identity import CallableHandle, TargetNamespace
-from .children import (
+from .callables.leaves import Leaf
+from .callables.registry import Registry, is_chip_callable, require_payload
+from .callables.runnable import require_runnable
+from .engine.memory import PARK_NS, Engine
+from .engine.scheduler import Scheduler
+from .engine.shared_arrays import Arena
+from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
+from .jit import layout as L
+from .orch.recording import Graph, record
+from .orchestrator import Orchestrator, config_wire, require_supported
+from .system import regions, thread_pools
+from .system.cores import Placement, Seat
+from .system.signals import Failures, signals_blocked, until_done
+from .task_interface import Array, CallConfig, TaskArgs
+from .workers.children import (
     ChipChild,
     CustomWorker,
     NestedWorker,
@@ -26,29 +40,16 @@ from .children import (
     read_error,
     trace_size,
 )
-from .engine import PARK_NS, Engine
-from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
-from .fork_server import Snapshot
-from .jit import layout as L
-from .leaves import Leaf
-from .orchestrator import Orchestrator, config_wire, require_supported
-from .placement import Placement, Seat
-from .recording import Graph, record
-from .registry import Registry, is_chip_callable, require_payload
-from .runnable import require_runnable
-from .scheduler import Scheduler
-from .shared_arrays import Arena
-from .signals import Failures, signals_blocked, until_done
-from .start_method import StartMethod, check_start_method
-from .task_interface import Array, CallConfig, TaskArgs
-from .watch import Watch
-from .worker_manager import (
+from .workers.fork_server import Snapshot
+from .workers.manager import (
     ProcessManager,
     ThreadManager,
     WorkerManager,
     close_inherited,
     log,
 )
+from .workers.start_method import StartMethod, check_start_method
+from .workers.watch import Watch
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
@@ -159,7 +160,7 @@ class _Runtime:
             return ThreadManager
         if not self.method.spawn:
             return ProcessManager
-        from .fresh_interpreter import SpawnManager
+        from .workers.fresh_interpreter import SpawnManager
 
         return SpawnManager
 

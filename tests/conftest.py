@@ -13,8 +13,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from simpler_ref import start_method
 from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.workers import start_method
 
 from . import spec_results, spec_rules
 

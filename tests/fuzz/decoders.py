@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
-from simpler_ref.children import (
+from simpler_ref.errors import CallableError, TaskError
+from simpler_ref.jit import layout as L
+from simpler_ref.native_chip import ChipCallable, CoreCallable
+from simpler_ref.orch.columns import Batch
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
+from simpler_ref.workers.children import (
     Desk,
     LocalCallables,
     ReceivedArgs,
@@ -25,11 +30,6 @@ from simpler_ref.children import (
     read_error,
     write_error,
 )
-from simpler_ref.columns import Batch
-from simpler_ref.errors import CallableError, TaskError
-from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import ChipCallable, CoreCallable
-from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
 
 from ..support import small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place

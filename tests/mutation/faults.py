@@ -165,16 +165,16 @@ FAULTS = (
         "orphans",
         "The processes of a program that died live on, one of them at full CPU.",
         (
-            Patch("fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
+            Patch("workers/fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
             Patch(
-                "fork_server.py",
+                "workers/fork_server.py",
                 "                if fd == self.parent_fd:\n                    self.end_all()\n"
                 "                elif",
                 "                if fd == self.parent_fd:\n                    continue\n"
                 "                elif",
             ),
             Patch(
-                "fork_server.py",
+                "workers/fork_server.py",
                 "        if len(raw) < REQUEST.size:\n            self.end_all()\n",
                 "        if len(raw) < REQUEST.size:\n            return\n",
             ),
@@ -239,7 +239,7 @@ FAULTS = (
         "Memory that was allocated after the fork is taken, though no worker can see it.",
         (
             Patch(
-                "start_method.py",
+                "workers/start_method.py",
                 "        if started and covers(",
                 "        if False and covers(",
             ),
@@ -423,12 +423,12 @@ FAULTS = (
         "No process below the user's ignores the Ctrl-C of a terminal, which reaches the whole group.",
         (
             Patch(
-                "children.py",
+                "workers/children.py",
                 "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
                 "    signal.signal(signal.SIGTERM",
             ),
             Patch(
-                "fork_server.py",
+                "workers/fork_server.py",
                 "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
                 "",
             ),
@@ -465,7 +465,7 @@ FAULTS = (
         "The death of a worker is reported eight seconds later.",
         (
             Patch(
-                "worker_manager.py",
+                "workers/manager.py",
                 "        with self._known:  # no successor may",
                 "        time.sleep(8)\n        with self._known:  # no successor may",
             ),
@@ -477,7 +477,7 @@ FAULTS = (
         "The tail of a ring is always said to be 0.",
         (
             Patch(
-                "introspection.py",
+                "engine/introspection.py",
                 "self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)\n",
                 "0 * tail * top\n",
             ),
@@ -495,9 +495,9 @@ FAULTS = (
         "An exception in a task is reported as error 5.",
         (
             Patch(
-                "children.py",
-                "repeat(worker), repeat(L.TASK_FAILURE))",
-                "repeat(worker), repeat(5))",
+                "workers/children.py",
+                "repeat((mem, worker, L.TASK_FAILURE))",
+                "repeat((mem, worker, 5))",
             ),
         ),
         (f"{WM}/test_loop.py::test_the_report_is_error_1_with_type_and_text",),
@@ -519,7 +519,7 @@ FAULTS = (
         "With several rings, too, ids may be ahead of the oldest task of a ring by `task_window` only.",
         (
             Patch(
-                "engine.py",
+                "engine/memory.py",
                 "        one_ring = ring_depth == 1 and task_window is not None\n",
                 "        one_ring = True\n",
             ),
@@ -569,7 +569,7 @@ FAULTS = (
         "A look does not ask at its end whether the slot is still the task's.",
         (
             Patch(
-                "introspection.py",
+                "engine/introspection.py",
                 "        if not is_same():\n            return None\n        waits",
                 "        waits",
             ),
@@ -641,7 +641,7 @@ FAULTS = (
         "The process that forks the workers has another thread while it does so.",
         (
             Patch(
-                "fork_server.py",
+                "workers/fork_server.py",
                 "        server = os.getpid()\n",
                 "        server = os.getpid()\n"
                 "        import threading\n\n"

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from simpler_ref.introspection import RingView, Slab
+from simpler_ref.engine.introspection import RingView, Slab
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 

@@ -37,10 +37,10 @@ from simpler_ref import (
     leaf,
 )
 from simpler_ref import TensorArgType as T
-from simpler_ref.children import NestedWorker, WorkerKind
 from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.entries import entries
+from simpler_ref.workers.children import NestedWorker, WorkerKind
 
 from ..segments import segments
 

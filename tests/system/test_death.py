@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.fork_server
+import simpler_ref.workers.fork_server
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -206,7 +206,7 @@ def assert_works_eventually(rig):
 
 
 def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
-    monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.2)
+    monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
     with Rig(workers=2) as rig:
         pid = rig.w.worker_pids()[0]
         strike(pid, signal.SIGSTOP)
@@ -252,7 +252,7 @@ def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
 
 
 def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):
-    monkeypatch.setattr(simpler_ref.worker_manager, "GRACE_S", -1.8)
+    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", -1.8)
     with Rig(workers=2) as rig:
         pids = [server_of(rig.w), *rig.w.worker_pids()]
         strike(pids[0], signal.SIGSTOP)
@@ -385,16 +385,16 @@ def test_a_stopped_program_can_go_on():
 
 
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
-    from simpler_ref import worker_manager
+    from simpler_ref.workers import manager as worker_manager
 
     with Worker(level=3, num_sub_workers=2, start_timeout_s=1.0) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
         monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
-        monkeypatch.setattr(simpler_ref.fork_server, "GRACE_S", 0.1)
+        monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.1)
         with monkeypatch.context() as patch:
             patch.setattr(
-                simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: time.sleep(1000)
+                simpler_ref.workers.fork_server, "serve_mailbox", lambda *_, **__: time.sleep(1000)
             )
             with pytest.raises(WorkerStartError, match=r"sub_worker 0 \(pid \d+\).*silent"):
                 w.start()
@@ -402,7 +402,9 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
         # from here on there is time: a slow machine must not look like a silent worker
         w._start_timeout_s = w._runtime.start_timeout_s = 30.0
         with monkeypatch.context() as patch:
-            patch.setattr(simpler_ref.fork_server, "serve_mailbox", lambda *_, **__: os._exit(7))
+            patch.setattr(
+                simpler_ref.workers.fork_server, "serve_mailbox", lambda *_, **__: os._exit(7)
+            )
             with pytest.raises(WorkerStartError, match="exited with status 7"):
                 w.run(only(ok))
         assert_works(w, ok, marks)
@@ -435,7 +437,7 @@ def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeyp
             def refuse(self, worker):
                 raise OSError(errno.EAGAIN, "no more processes")
 
-            patch.setattr(simpler_ref.fork_server._Server, "fork", refuse)
+            patch.setattr(simpler_ref.workers.fork_server._Server, "fork", refuse)
             with pytest.raises(WorkerStartError, match=r"has ended; it says on stderr why"):
                 w.run(only(ok))
             assert "no more processes" in capfd.readouterr().err

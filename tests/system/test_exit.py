@@ -267,7 +267,7 @@ def _on_a_thread(function):
 
 def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
     """Garbage collection may run on any thread: also on the one that close would join."""
-    from simpler_ref import worker_manager
+    from simpler_ref.workers import manager as worker_manager
 
     w = Worker(level=3, num_sub_workers=2)
     w.init()
@@ -356,7 +356,7 @@ def test_a_stop_changes_the_very_word_a_worker_sleeps_on():
 
 def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch):
     """Nobody has to be killed: a stop is never lost, whatever the worker is just doing."""
-    import simpler_ref.fork_server as fork_server
+    import simpler_ref.workers.fork_server as fork_server
 
     reports = []
     bury = fork_server._Server.bury

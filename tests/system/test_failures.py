@@ -22,10 +22,10 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
     WorkerStartError,
-    children,
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
+from simpler_ref.workers import children
 
 from ..support import Gate
 from .programs import Concurrently, eventually

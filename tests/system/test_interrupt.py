@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.fork_server
+import simpler_ref.workers.fork_server
 from simpler_ref import TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -274,15 +274,15 @@ def test_a_handler_that_does_not_raise_disturbs_no_run():
 
 def test_ctrl_c_while_the_workers_start_leaves_no_process():
     def program():
-        simpler_ref.fork_server.GRACE_S = 0.1
+        simpler_ref.workers.fork_server.GRACE_S = 0.1
 
         def loop(*_, **__):
             press_it.open()
             time.sleep(1000)
 
         press_it = Gate()
-        real, simpler_ref.fork_server.serve_mailbox = (
-            simpler_ref.fork_server.serve_mailbox,
+        real, simpler_ref.workers.fork_server.serve_mailbox = (
+            simpler_ref.workers.fork_server.serve_mailbox,
             loop,
         )
         with Worker(level=3, num_sub_workers=2) as w:
@@ -296,7 +296,7 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
             with Concurrently(strike):
                 interrupts(w.start)
             assert psutil.Process().children() == []
-            simpler_ref.fork_server.serve_mailbox = real
+            simpler_ref.workers.fork_server.serve_mailbox = real
             assert_works(w, ok, marks)
 
     in_a_fork(program)

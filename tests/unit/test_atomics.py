@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.jit import atomics
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.shared_arrays import create_region
 
 from ..kernels import EXCHANGE, FENCE, TALLY, kernels
 from ..support import DEADLINE_S

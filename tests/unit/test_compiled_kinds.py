@@ -34,7 +34,7 @@ def values(native):
 
 
 def test_values_of_the_same_kind_have_the_same_numba_type():
-    from simpler_ref.compiled_orchestration import native
+    from simpler_ref.orch.compiled import native
 
     known = 0
     for a, b in itertools.combinations_with_replacement(values(native), 2):
@@ -46,14 +46,14 @@ def test_values_of_the_same_kind_have_the_same_numba_type():
 
 
 def test_what_numba_has_to_look_at_itself_has_no_kind():
-    from simpler_ref.compiled_orchestration import native
+    from simpler_ref.orch.compiled import native
 
     for value in (1 << 63, np.float32(1), Pair(1, 2), (1, Pair(1, 2)), [1], np.ma.zeros(2)):
         assert native.kind_of(value) is None
 
 
 def test_the_code_that_is_kept_is_that_of_the_types_which_arrive():
-    from simpler_ref.compiled_orchestration import Version, native
+    from simpler_ref.orch.compiled import Version, native
 
     version = Version(native.compiler(lambda x: x), [], None, {})
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_the_code_that_is_kept_is_that_of_the_types_which_arrive():
 
 
 def test_an_error_of_the_code_that_is_kept_is_raised_as_at_the_first_call():
-    from simpler_ref.compiled_orchestration import Version, native
+    from simpler_ref.orch.compiled import Version, native
 
     def fail(x):
         if x > 0:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from simpler_ref.signals import until_done
+from simpler_ref.system.signals import until_done
 
 
 class Signal(BaseException):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simpler_ref.columns import Batch
 from simpler_ref.jit import layout as L
+from simpler_ref.orch.columns import Batch
 
 from ..support import Driver, auto
 

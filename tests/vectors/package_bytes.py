@@ -11,13 +11,13 @@ import pytest
 from simpler_ref import callable_identity as identity
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
-from simpler_ref.children import ReceivedArgs, SubWorker, write_error
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import CallConfigStorage, ContinuousTensorStorage
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
-from simpler_ref.worker_manager import ThreadManager
+from simpler_ref.workers.children import ReceivedArgs, SubWorker, write_error
+from simpler_ref.workers.manager import ThreadManager
 
 from ..support import DEADLINE_S, Driver, raw_scalar
 from .reader import to_bytes

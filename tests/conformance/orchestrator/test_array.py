@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import Worker
-from simpler_ref.shared_arrays import ARENA_ALIGN, Arena
+from simpler_ref.engine.shared_arrays import ARENA_ALIGN, Arena
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import make_args
 

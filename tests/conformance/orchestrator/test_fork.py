@@ -14,8 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskError, Worker, WorkerLostError, regions
-from simpler_ref.shared_arrays import create_region
+from simpler_ref import TaskError, Worker, WorkerLostError
+from simpler_ref.engine.shared_arrays import create_region
+from simpler_ref.system import regions
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, make_args

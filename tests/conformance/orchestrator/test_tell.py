@@ -10,7 +10,7 @@ from threading import Thread, main_thread
 import numpy as np
 import pytest
 
-import simpler_ref.watch
+import simpler_ref.workers.watch
 from simpler_ref import RingFullError, Worker
 from simpler_ref.jit import layout as L
 from tests.support import Gate, wait_until
@@ -118,16 +118,16 @@ def test_an_interrupted_run_that_need_not_wait_says_nothing(said):
 @pytest.mark.spec("ORCH-TELL-2")
 @MODES
 def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch):
-    assert simpler_ref.watch.STALL_S == 30.0
-    monkeypatch.setattr(simpler_ref.watch, "STALL_S", 0.0)
+    assert simpler_ref.workers.watch.STALL_S == 30.0
+    monkeypatch.setattr(simpler_ref.workers.watch, "STALL_S", 0.0)
     with Busy(mode) as b:
 
         def let_go():
             wait_until(lambda: len(said.words) == 2)
             looks = []
-            look = simpler_ref.watch.Watch.look
+            look = simpler_ref.workers.watch.Watch.look
             monkeypatch.setattr(
-                simpler_ref.watch.Watch, "look", lambda *a: (look(*a), looks.append(1))
+                simpler_ref.workers.watch.Watch, "look", lambda *a: (look(*a), looks.append(1))
             )
             wait_until(lambda: len(looks) == 3)  # and no word more
             b.go.open(2)
@@ -150,7 +150,7 @@ def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch
 
 @pytest.mark.spec("ORCH-TELL-2")
 def test_who_waits_for_room_is_told_as_well(said, monkeypatch):
-    monkeypatch.setattr(simpler_ref.watch, "STALL_S", 0.0)
+    monkeypatch.setattr(simpler_ref.workers.watch, "STALL_S", 0.0)
     with Busy("process", 1, heap_ring_size=4096, alloc_timeout_s=1.0) as b:
 
         def orch_fn(orch, *_):
@@ -167,7 +167,7 @@ def test_who_waits_for_room_is_told_as_well(said, monkeypatch):
 
 @pytest.mark.spec("ORCH-TELL-2")
 def test_a_wait_for_room_without_workers_says_nothing(said, monkeypatch):
-    monkeypatch.setattr(simpler_ref.watch, "STALL_S", 0.0)
+    monkeypatch.setattr(simpler_ref.workers.watch, "STALL_S", 0.0)
     with Worker(3, heap_ring_size=4096, alloc_timeout_s=0.5) as w:
 
         def orch_fn(orch, *_):
@@ -182,7 +182,7 @@ def test_a_wait_for_room_without_workers_says_nothing(said, monkeypatch):
 @pytest.mark.spec("ORCH-TELL-2")
 def test_nothing_is_said_while_tasks_end(said, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(simpler_ref.watch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(simpler_ref.workers.watch.time, "monotonic", lambda: clock[0])
     with Busy("process", 1) as b:
         watch = b.w._live().watch(b.w._registry)
         mem = b.w._runtime.engine.mem

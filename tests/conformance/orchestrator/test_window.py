@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import RingFullError, Worker
-from simpler_ref.engine import Engine
+from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Ring

@@ -9,11 +9,11 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.engine
+import simpler_ref.engine.memory
+import simpler_ref.engine.scheduler
 import simpler_ref.orchestrator
-import simpler_ref.scheduler
 import simpler_ref.worker
-import simpler_ref.worker_manager
+import simpler_ref.workers.manager
 from simpler_ref import Worker, WorkerKind
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
@@ -406,11 +406,11 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 @pytest.fixture
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
-    modules = (simpler_ref.worker, simpler_ref.orchestrator, simpler_ref.worker_manager)
+    modules = (simpler_ref.worker, simpler_ref.orchestrator, simpler_ref.workers.manager)
     for module in modules:
         monkeypatch.setattr(module, "PARK_NS", NEVER_NS)
-    monkeypatch.setattr(simpler_ref.engine, "PARK_NS", NEVER_NS)
-    monkeypatch.setattr(simpler_ref.scheduler, "TIMER_NS", NEVER_NS)
+    monkeypatch.setattr(simpler_ref.engine.memory, "PARK_NS", NEVER_NS)
+    monkeypatch.setattr(simpler_ref.engine.scheduler, "TIMER_NS", NEVER_NS)
 
 
 def add_one(args):

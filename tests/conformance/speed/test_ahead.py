@@ -12,7 +12,7 @@ from numba import int64
 from simpler_ref import TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
-from simpler_ref.placement import NAP_NS, choose_waits
+from simpler_ref.system.cores import NAP_NS, choose_waits
 from tests.support import (
     COMPLETED,
     DEADLINE_S,

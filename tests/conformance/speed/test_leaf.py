@@ -13,9 +13,9 @@ from numba import types as nb
 
 from simpler_ref import ContinuousTensor, DataType, TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
+from simpler_ref.callables.leaves import Leaf
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.leaves import Leaf
 from simpler_ref.task_interface import scalar_to_uint64
 from tests.support import Gate, make_args, wait_until
 

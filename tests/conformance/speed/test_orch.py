@@ -687,8 +687,8 @@ def test_private_memory_is_refused():
 
 @pytest.mark.spec("SPEED-ORCH-3")
 def test_memory_shared_otherwise_is_taken_and_what_came_too_late_is_not():
-    from simpler_ref.regions import release
-    from simpler_ref.shared_arrays import create_region
+    from simpler_ref.engine.shared_arrays import create_region
+    from simpler_ref.system.regions import release
 
     early = create_region(4096).view(np.int64)
     with Worker(3, num_sub_workers=1) as w:

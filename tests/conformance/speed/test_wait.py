@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker, WorkerStartError, placement, shared_arrays
+from simpler_ref import TaskArgs, Worker, WorkerStartError
 from simpler_ref import TensorArgType as T
+from simpler_ref.engine.memory import shared_arrays
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.placement import NAP_NS, Cores, choose_waits, cpu_quota, find_cores
+from simpler_ref.system import cores as placement
+from simpler_ref.system.cores import NAP_NS, Cores, choose_waits, cpu_quota, find_cores
 from tests.support import DEADLINE_S, Driver, make_args, wait_until
 from tests.system.programs import Fork
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import task_interface as ti
-from simpler_ref.shared_arrays import create_region
+from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.task_interface import TensorArgType as T
 

@@ -52,7 +52,7 @@ def test_the_envelope_is_laid_out_as_in_the_table(payload):
 @pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
 def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
     found = []
-    from simpler_ref import registry
+    from simpler_ref.callables import registry
 
     original = registry.staged
 

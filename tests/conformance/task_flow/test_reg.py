@@ -25,7 +25,7 @@ def adding(seen, i):
 @pytest.mark.spec("FLOW-REG-1")
 @MODES
 def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch):
-    from simpler_ref.worker_manager import WorkerManager
+    from simpler_ref.workers.manager import WorkerManager
 
     monkeypatch.setattr(WorkerManager, "control", lambda *_, **__: pytest.fail("a request"))
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, Worker
-from simpler_ref.children import WorkerKind
 from simpler_ref.errors import CallableError
+from simpler_ref.workers.children import WorkerKind
 from tests.support import Gate
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

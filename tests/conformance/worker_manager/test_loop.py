@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
-from simpler_ref.children import SubWorker, serve_mailbox
 from simpler_ref.jit import layout as L
+from simpler_ref.workers.children import SubWorker, serve_mailbox
 from tests.support import DEADLINE_S, RUNNING, Driver, make_args, wait_until
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, Worker, WorkerLostError
-from simpler_ref.random_streams import draw_entropy
 from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.workers.random_streams import draw_entropy
 from tests.spec_rules import ROOT
 
 COUNT = 4

@@ -13,17 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import (
-    TaskError,
-    Worker,
-    WorkerLostError,
-    WorkerStartError,
-    fresh_interpreter,
-    leaf,
-)
-from simpler_ref import start_method as start_methods
+from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError, leaf
 from simpler_ref.task_interface import ContinuousTensor, DataType
 from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.workers import fresh_interpreter
+from simpler_ref.workers import start_method as start_methods
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, make_args, wait_until
 
@@ -45,7 +39,7 @@ def server_of(w):
 
 
 def is_fresh(w):
-    return "simpler_ref.fresh_interpreter" in " ".join(server_of(w).cmdline())
+    return "simpler_ref.workers.fresh_interpreter" in " ".join(server_of(w).cmdline())
 
 
 # ---------------------------------------------------------------- what they have, and what not
@@ -174,7 +168,8 @@ OPENMP = """
     import ctypes, glob, importlib.util, logging, os, psutil
     from pathlib import Path
     import numpy as np
-    from simpler_ref import Worker, thread_pools
+    from simpler_ref import Worker
+    from simpler_ref.system import thread_pools
 
     logging.basicConfig(format="%(message)s")
     site = Path(importlib.util.find_spec("sklearn").origin).parents[1]
@@ -444,7 +439,7 @@ def test_nobody_outlives_the_users_process(when):
     program = """
         import os, sys, threading
         from simpler_ref import Worker
-        import simpler_ref.fresh_interpreter as f
+        import simpler_ref.workers.fresh_interpreter as f
         if sys.argv[1] == "starting":
             f._PROGRAM = "print(1, flush=True); " + f._PROGRAM
         with Worker(3, num_sub_workers=2, start_method="spawn") as w:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from . import regions
-from .mappings import covers, shared_mappings
-from .thread_pools import why_not_fork
+from ..system import regions
+from ..system.mappings import covers, shared_mappings
+from ..system.thread_pools import why_not_fork
 
 START_METHODS = ("fork", "spawn")
 

@@ -1,7 +1,7 @@
 """Shared memory: for the engine, for the heap rings, and for users' tensors.
 
 Workers have a region at the same address as the user's process, and it has no name that a killed process
-could leave behind (`regions.py`). It lives as long as any array over it does: an array from
+could leave behind (`system/regions.py`). It lives as long as any array over it does: an array from
 `Worker.empty` stays valid after the Worker is closed.
 """
 
@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from . import regions
-from .jit.layout import round_up
-from .regions import PAGE
-from .task_interface import Array
+from ..jit.layout import round_up
+from ..system import regions
+from ..system.regions import PAGE
+from ..task_interface import Array
 
 ARENA_ALIGN = 64
 _MADV_POPULATE_WRITE = 23

@@ -19,12 +19,11 @@ import numpy as np
 from numba import carray
 from numba.core import types
 
-from .jit import layout as L
-from .jit.kernel import INTERPRETED
-from .jit.leaves import address_of_leaf, as_float, as_single, pointer
-from .runnable import require_runnable
-from .scalars import ScalarBits
-from .task_interface import (
+from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
+from ..jit.leaves import address_of_leaf, as_float, as_single, pointer
+from ..model.scalars import ScalarBits
+from ..task_interface import (
     END_OF_ADDRESSES,
     FIRST_ADDRESS,
     ContinuousTensor,
@@ -32,9 +31,10 @@ from .task_interface import (
     numpy_dtype,
     to_dtype,
 )
+from .runnable import require_runnable
 
 if TYPE_CHECKING:
-    from .children import ReceivedArgs
+    from ..workers.children import ReceivedArgs
 
 Kind: TypeAlias = Any
 """What a parameter takes: a numba array type or a numba number type."""

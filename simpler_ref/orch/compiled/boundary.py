@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import task_interface
-from ..callable_identity import CallableHandle
-from ..children import ReceivedArgs
-from ..errors import OrchestrationError
-from ..jit import layout as L
-from ..mappings import shared_mappings
-from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
-from ..scalars import as_it_went_in
-from ..task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs
+from ... import task_interface
+from ...callable_identity import CallableHandle
+from ...errors import OrchestrationError
+from ...jit import layout as L
+from ...model.scalars import as_it_went_in
+from ...orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
+from ...system.mappings import shared_mappings
+from ...task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs
+from ...workers.children import ReceivedArgs
 from . import native as N
 
 errors: dict[int, BaseException] = {}

@@ -18,12 +18,12 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..errors import OrchestrationError
-from ..jit import layout as L
-from ..jit.kernel import INTERPRETED
-from ..orchestrator import Orchestrator
-from ..runnable import require_runnable
-from ..task_interface import CallConfig
+from ...callables.runnable import require_runnable
+from ...errors import OrchestrationError
+from ...jit import layout as L
+from ...jit.kernel import INTERPRETED
+from ...orchestrator import Orchestrator
+from ...task_interface import CallConfig
 
 
 class Version(NamedTuple):

@@ -27,18 +27,19 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from . import shared_arrays, thread_pools
-from .callable_identity import TargetNamespace, _Serializer, load_payload
+from ..callable_identity import TargetNamespace, _Serializer, load_payload
+from ..engine import shared_arrays
+from ..engine.memory import PARK_NS, Engine
+from ..errors import WorkerStartError
+from ..system import thread_pools
+from ..system.cores import Placement
+from ..system.regions import AddressTaken, Region, attach, descriptors
+from ..system.signals import signals_blocked
+from ..task_interface import Array
 from .children import NestedWorker, WorkerKind
-from .engine import PARK_NS, Engine
-from .errors import WorkerStartError
 from .fork_server import Snapshot, die_with_parent, serve
-from .placement import Placement
+from .manager import ProcessManager
 from .random_streams import Entropy
-from .regions import AddressTaken, Region, attach, descriptors
-from .signals import signals_blocked
-from .task_interface import Array
-from .worker_manager import ProcessManager
 
 ATTEMPTS = 8
 """So many interpreters are started until one has the addresses free."""
@@ -48,7 +49,7 @@ _LONGEST = 1 << 15
 
 _PROGRAM = (
     "import os, pickle, sys; file = os.fdopen({fd}, 'rb'); sys.path[:], sys.argv[:] = pickle.load(file); "
-    "from simpler_ref.fresh_interpreter import main; main(file)"
+    "from simpler_ref.workers.fresh_interpreter import main; main(file)"
 )
 
 
@@ -76,7 +77,7 @@ class _Traveller(_Serializer):
     """Also takes a child Worker that has not been started, with what is registered with it."""
 
     def reducer_override(self, obj: Any) -> Any:
-        from .worker import Worker
+        from ..worker import Worker
 
         if isinstance(obj, Worker):
             here = {"_lock", "_runtime", "_finalizer"}
@@ -86,7 +87,7 @@ class _Traveller(_Serializer):
 
 def _arrived(state: dict[str, Any]) -> Any:
     """Return the child Worker that has travelled."""
-    from .worker import Worker
+    from ..worker import Worker
 
     worker = Worker(3)
     vars(worker).update(state)
@@ -296,7 +297,7 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
     mem = mapped[address][: 8 * words].view(np.int64)
     engine = Engine.attached(mem, mapped[heap][:nbytes], setup.placement)
     shared_arrays._populated.update(setup.populated)
-    from .worker import fork_hygiene_once
+    from ..worker import fork_hygiene_once
 
     fork_hygiene_once()
     thread_pools.take_over(setup.users_variables)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .jit import layout as L
-from .scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
-from .task_interface import (
+from ..jit import layout as L
+from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
+from ..task_interface import (
     Array,
     ContinuousTensor,
     check_tag,

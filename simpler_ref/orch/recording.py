@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import task_interface
-from .callable_identity import CallableHandle
-from .columns import Batch
-from .engine import Engine
-from .introspection import requested_bytes
-from .jit import layout as L
-from .orchestrator import Handles, Orchestrator, blob_bytes, config_wire
-from .scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
-from .task_interface import (
+from .. import task_interface
+from ..callable_identity import CallableHandle
+from ..engine.introspection import requested_bytes
+from ..engine.memory import Engine
+from ..jit import layout as L
+from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
+from ..orchestrator import Handles, Orchestrator, blob_bytes, config_wire
+from ..task_interface import (
     RECORDED_FIRST,
     RECORDED_LAST,
     Array,
@@ -37,9 +36,10 @@ from .task_interface import (
     TaskArgs,
     require_visible_now,
 )
+from .columns import Batch
 
 if TYPE_CHECKING:
-    from .worker import RunTiming, Worker
+    from ..worker import RunTiming, Worker
 
 _WORD = struct.Struct("<Q")
 _PATCH = struct.Struct("<qq")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .callable_identity import (
+from ..callable_identity import (
     BY_REGISTRATION,
     CallableHandle,
     CallableKind,
@@ -32,12 +32,12 @@ from .callable_identity import (
     staged_object,
     why_not_serialisable,
 )
-from .engine import Engine
-from .errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
-from .fork_server import Snapshot
-from .jit import layout as L
-from .task_interface import WorkerType
-from .worker_manager import ThreadManager, WorkerManager
+from ..engine.memory import Engine
+from ..errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
+from ..jit import layout as L
+from ..task_interface import WorkerType
+from ..workers.fork_server import Snapshot
+from ..workers.manager import ThreadManager, WorkerManager
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Handles that were unregistered, for the message when they are used again."""

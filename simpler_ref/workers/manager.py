@@ -23,22 +23,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import thread_pools
-from .callable_identity import TargetNamespace
-from .children import Desk, WorkerKind, read_error, serve_mailbox, trace_size
-from .engine import PARK_NS, Engine
-from .errors import (
+from ..callable_identity import TargetNamespace
+from ..engine.memory import PARK_NS, Engine
+from ..errors import (
     ControlError,
     ControlTimeoutError,
     WorkerLostError,
     WorkerStartError,
     describe_status,
 )
+from ..jit import layout as L
+from ..system import thread_pools
+from ..system.raised_elsewhere import raise_in, take_back
+from ..system.signals import put_handlers_back, signals_blocked
+from .children import Desk, WorkerKind, read_error, serve_mailbox, trace_size
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
-from .jit import layout as L
-from .raised_elsewhere import raise_in, take_back
 from .random_streams import Entropy, draw_entropy
-from .signals import put_handlers_back, signals_blocked
 
 log = logging.getLogger("simpler_ref")
 

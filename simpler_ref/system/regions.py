@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .jit.layout import round_up
+from ..jit.layout import round_up
+from ..task_interface import Array
 from .signals import signals_blocked
-from .task_interface import Array
 
 log = logging.getLogger("simpler_ref")
 

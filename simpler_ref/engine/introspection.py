@@ -14,9 +14,9 @@ from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from .engine import Engine
-from .jit import layout as L
-from .task_interface import Array, ContinuousTensor, TaskState
+from ..jit import layout as L
+from ..task_interface import Array, ContinuousTensor, TaskState
+from .memory import Engine
 
 _LOW = 0xFFFFFFFF
 _LOOKS = len(TaskState) + 1

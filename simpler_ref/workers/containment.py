@@ -22,8 +22,8 @@ from contextlib import suppress
 from types import CodeType
 from typing import Any, NoReturn
 
-from .jit.kernel import INTERPRETED
-from .signals import signals_blocked
+from ..jit.kernel import INTERPRETED
+from ..system.signals import signals_blocked
 
 log = logging.getLogger("simpler_ref")
 

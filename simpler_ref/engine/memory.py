@@ -6,14 +6,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from . import regions
-from .jit import layout as L
-from .jit.entries import Entries, entries
-from .jit.kernel import INTERPRETED
-from .placement import Placement
+from ..jit import layout as L
+from ..jit.entries import Entries, entries
+from ..jit.kernel import INTERPRETED
+from ..system import regions
+from ..system.cores import Placement
+from ..system.signals import in_one_piece
+from ..task_interface import Array, CallConfig
 from .shared_arrays import create_region
-from .signals import in_one_piece
-from .task_interface import Array, CallConfig
 
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""

@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .callable_identity import TargetNamespace, read_payload
-from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
-from .engine import Engine
-from .errors import CallableError, TaskError
-from .jit import layout as L
-from .jit.fail_points import (
+from ..callable_identity import TargetNamespace, read_payload
+from ..callables.leaves import Leaf
+from ..callables.runnable import refuse_unrun
+from ..engine.memory import Engine
+from ..engine.shared_arrays import populate_again
+from ..errors import CallableError, TaskError
+from ..jit import layout as L
+from ..jit.fail_points import (
     FAIL_CALLED,
     FAIL_CALLING,
     FAIL_CONTROL,
@@ -33,12 +35,10 @@ from .jit.fail_points import (
     arm,
     die_here,
 )
-from .jit.kernel import FAIL_POINTS
-from .leaves import Leaf
-from .runnable import refuse_unrun
-from .scalars import as_float, as_it_went_in
-from .shared_arrays import populate_again
-from .task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
+from ..jit.kernel import FAIL_POINTS
+from ..model.scalars import as_float, as_it_went_in
+from ..task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
+from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 
 _COUNTS = struct.Struct("<ii")
 _CONTROL_ARGS = struct.Struct("<3Q")
@@ -353,7 +353,7 @@ class ChipChild(WorkerKind):
 
     def start(self, desk: Desk) -> None:
         """Load the runtime and open the device."""
-        from .native_chip import ChipWorker
+        from ..native_chip import ChipWorker
 
         self._desk = desk
         self._chip = ChipWorker(self.device_id, self.runtime)

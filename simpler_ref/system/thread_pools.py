@@ -106,7 +106,7 @@ def _loaded() -> tuple[int, int]:
 
 # ---------------------------------------------------------------- threads that a fork leaves behind
 _OPENMP = ("libgomp", "libomp", "libiomp")
-_SETTLE_S, _LOOKS = 0.005, 20
+_SETTLE_S, _LOOKS = 0.005, 100
 """A thread that looks for work has gone to sleep after some looks at such intervals, or works."""
 
 

@@ -36,12 +36,12 @@ from numba.extending import (
     unbox,
 )
 
-from ..jit import entries, kernel
-from ..jit import layout as L
-from ..jit.atomics import now_ns
-from ..jit.cache import KernelCache
-from ..jit.leaves import as_float
-from ..task_interface import (
+from ...jit import entries, kernel
+from ...jit import layout as L
+from ...jit.atomics import now_ns
+from ...jit.cache import KernelCache
+from ...jit.leaves import as_float
+from ...task_interface import (
     END_OF_ADDRESSES,
     FIRST_ADDRESS,
     ContinuousTensor,

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..callables.registry import Registry
+from ..engine.memory import Engine
+from ..jit import layout as L
 from .children import Desk
-from .engine import Engine
-from .jit import layout as L
-from .registry import Registry
-from .worker_manager import ThreadManager, WorkerManager
+from .manager import ThreadManager, WorkerManager
 
 log = logging.getLogger("simpler_ref")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .jit import layout as L
+from ..jit import layout as L
 
 INTEGER = struct.Struct("<qq")
 """A signed integer and its kind."""

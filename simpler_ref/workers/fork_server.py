@@ -25,10 +25,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .callable_identity import TargetNamespace
+from ..callable_identity import TargetNamespace
+from ..engine.memory import Engine
 from .children import WorkerKind, become_worker, serve_mailbox
 from .containment import flush_output
-from .engine import Engine
 from .random_streams import Entropy
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]

@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import Protocol
 
-from .engine import TIMER_NS, Engine
-from .jit import layout as L
+from ..jit import layout as L
+from .memory import TIMER_NS, Engine
 
 JOIN_TIMEOUT_S = 10.0
 log = logging.getLogger("simpler_ref")

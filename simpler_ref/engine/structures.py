@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .engine import Engine
-from .errors import RingFullError
+from ..errors import RingFullError
+from ..jit import layout as L
 from .introspection import Rings, SlotView, describe_full, view_slot
-from .jit import layout as L
+from .memory import Engine
 
 INVALID = -1
 """`TensorMap.lookup`: nobody produces that buffer."""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..callable_identity import CallableHandle
-from ..errors import OrchestrationError
-from ..task_interface import CallConfig, ContinuousTensor, TaskArgs
+from ...callable_identity import CallableHandle
+from ...errors import OrchestrationError
+from ...task_interface import CallConfig, ContinuousTensor, TaskArgs
 
 _VALUES = (
     bool,

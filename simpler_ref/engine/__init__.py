@@ -1,0 +1,1 @@
+"""The memory that the kernels work on, and the Scheduler thread."""

@@ -1,0 +1,1 @@
+"""What a task is made of."""

@@ -1,0 +1,1 @@
+"""Tasks that are submitted many at a time: in columns, recorded, compiled."""

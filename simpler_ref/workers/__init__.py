@@ -1,0 +1,1 @@
+"""The processes and threads that run tasks, and their life."""
