@@ -16,10 +16,13 @@ from .errors import (
     WorkerLostError,
     WorkerStartError,
 )
+from .model.arguments import TaskArgs
+from .model.config import CallConfig
+from .model.enums import DataType, TensorArgType
+from .model.tensor import ContinuousTensor
 from .orch.columns import Rows
 from .orch.recording import Graph
 from .orchestrator import Orchestrator
-from .task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs, TensorArgType
 from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.children import WorkerKind

@@ -28,7 +28,9 @@ from numpy.lib.array_utils import byte_bounds
 
 from .errors import CallableError
 from .jit import layout as L
-from .task_interface import ArgDirection, ContinuousTensor, is_shared, view_memory
+from .model.enums import ArgDirection
+from .model.tensor import ContinuousTensor, view_memory
+from .model.visibility import is_shared
 
 _SCHEMA = 1
 _PAYLOAD_FORMAT = 1

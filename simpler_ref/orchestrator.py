@@ -32,17 +32,13 @@ from .engine.memory import PARK_NS, Engine
 from .engine.structures import INVALID, AllocResult, Ring, Scope, TensorMap
 from .errors import RingFullError, TaskError
 from .jit import layout as L
+from .model.arguments import TaskArgs
+from .model.config import CallConfig
+from .model.enums import DataType, to_dtype
+from .model.tensor import ContinuousTensor
+from .model.visibility import make_tensor, require_visible_now
 from .orch.columns import Batch
-from .task_interface import (
-    Array,
-    CallConfig,
-    ContinuousTensor,
-    DataType,
-    TaskArgs,
-    make_tensor,
-    require_visible_now,
-    to_dtype,
-)
+from .system.types import Array
 
 SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import task_interface
 from .callable_identity import CallableHandle, TargetNamespace
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
@@ -25,12 +24,15 @@ from .engine.scheduler import Scheduler
 from .engine.shared_arrays import Arena
 from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
 from .jit import layout as L
+from .model import visibility
+from .model.arguments import TaskArgs
+from .model.config import CallConfig
 from .orch.recording import Graph, record
 from .orchestrator import Orchestrator, config_wire, require_supported
 from .system import regions, thread_pools
 from .system.cores import Placement, Seat
 from .system.signals import Failures, signals_blocked, until_done
-from .task_interface import Array, CallConfig, TaskArgs
+from .system.types import Array
 from .workers.children import (
     ChipChild,
     CustomWorker,
@@ -524,7 +526,7 @@ class Worker:
             runtime.orch = Orchestrator(runtime.host, engine)
             self._finalizer = weakref.finalize(self, _take_down, runtime)
             self._runtime = runtime
-            task_interface.add_visibility(runtime.why_invisible)
+            visibility.add_visibility(runtime.why_invisible)
 
     def _place(self) -> Placement:
         """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
@@ -890,7 +892,7 @@ class Worker:
         _whole("size", size, 0, 1 << 62)
         why = self._live().why_invisible(address, size)
         if why is not None and self.child_mode == "process":
-            raise task_interface.invisible(address, size, why)
+            raise visibility.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
         """Make a control request of a next-level worker.
@@ -1074,7 +1076,7 @@ class Worker:
         Rule     ORCH-RUN-7; ORCH-API-1
         """
         orch = runtime.orch
-        outer = task_interface.set_current(runtime.why_invisible)
+        outer = visibility.set_current(runtime.why_invisible)
         try:
             runtime.engine.kernels.begin_run(runtime.engine.mem)
             orch._open(*self._words())
@@ -1082,7 +1084,7 @@ class Worker:
             self._live()  # refuses a process that orch_fn forked
         finally:
             orch._close()
-            task_interface.set_current(*outer)
+            visibility.set_current(*outer)
 
     def _recover(self, runtime: _Runtime) -> None:
         """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
@@ -1263,7 +1265,7 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
 
 
 def _take_down(runtime: _Runtime) -> None:
-    task_interface.remove_visibility(runtime.why_invisible)
+    visibility.remove_visibility(runtime.why_invisible)
     runtime.close()
 
 
@@ -1296,7 +1298,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    task_interface.forget_visibility()
+    visibility.forget_visibility()
     close_inherited()
     regions.close_inherited()
     for worker in list(_workers):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simpler_ref import Worker, task_interface
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
+from simpler_ref.model import visibility
 
 from . import kernels
 from .support import Driver
@@ -33,7 +34,7 @@ class ByHand:
         self.orch = runtime.orch
         for worker in range(int(self.mem[L.WORKERS])):
             self.engine.kernels.set_usable(self.mem, worker, 1)
-        self._outer = task_interface.set_current(runtime.why_invisible)
+        self._outer = visibility.set_current(runtime.why_invisible)
         self.engine.kernels.begin_run(self.mem)
         self.orch._open(*self.worker._words())
 
@@ -42,7 +43,7 @@ class ByHand:
 
     def __exit__(self, *_):
         self.orch._close()
-        task_interface.set_current(*self._outer)
+        visibility.set_current(*self._outer)
         self.worker.close()
 
     def relative(self, words):

@@ -22,15 +22,9 @@ from numba.core import types
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..jit.leaves import address_of_leaf, as_float, as_single, pointer
+from ..model.enums import DataType, numpy_dtype, to_dtype
 from ..model.scalars import ScalarBits
-from ..task_interface import (
-    END_OF_ADDRESSES,
-    FIRST_ADDRESS,
-    ContinuousTensor,
-    DataType,
-    numpy_dtype,
-    to_dtype,
-)
+from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor
 from .runnable import require_runnable
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from ..callable_identity import (
 from ..engine.memory import Engine
 from ..errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
 from ..jit import layout as L
-from ..task_interface import WorkerType
+from ..model.enums import WorkerType
 from ..workers.fork_server import Snapshot
 from ..workers.manager import ThreadManager, WorkerManager
 

@@ -15,7 +15,9 @@ from typing import NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from ..jit import layout as L
-from ..task_interface import Array, ContinuousTensor, TaskState
+from ..model.enums import TaskState
+from ..model.tensor import ContinuousTensor
+from ..system.types import Array
 from .memory import Engine
 
 _LOW = 0xFFFFFFFF

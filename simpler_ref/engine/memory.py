@@ -9,10 +9,11 @@ import numpy as np
 from ..jit import layout as L
 from ..jit.entries import Entries, entries
 from ..jit.kernel import INTERPRETED
+from ..model.config import CallConfig
 from ..system import regions
 from ..system.cores import Placement
 from ..system.signals import in_one_piece
-from ..task_interface import Array, CallConfig
+from ..system.types import Array
 from .shared_arrays import create_region
 
 PARK_NS = 100_000_000

@@ -23,7 +23,7 @@ import numpy as np
 from ..jit.layout import round_up
 from ..system import regions
 from ..system.regions import PAGE
-from ..task_interface import Array
+from ..system.types import Array
 
 ARENA_ALIGN = 64
 _MADV_POPULATE_WRITE = 23

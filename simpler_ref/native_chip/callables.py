@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..jit import layout as L
-from ..task_interface import ArgDirection
+from ..model.enums import ArgDirection
 from .abi import CORE_MAX_SCALAR_ARGS, CORE_MAX_TENSOR_ARGS, MAX_CHILDREN, MAX_NAME
 
 _MAGIC = b"SIMPCHIP"

@@ -10,7 +10,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..task_interface import CallConfig, TaskArgs
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
 

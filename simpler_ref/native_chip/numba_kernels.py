@@ -19,7 +19,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..task_interface import ArgDirection, DataType, get_dtype_name, numpy_dtype, to_dtype
+from ..model.enums import ArgDirection, DataType, get_dtype_name, numpy_dtype, to_dtype
 from .abi import KERNEL_SYMBOL, CoreArgsStorage
 from .callables import CoreCallable
 from .compiler import build_shared_object

@@ -13,16 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..jit import layout as L
+from ..model.arguments import check_tag
+from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
-from ..task_interface import (
-    Array,
-    ContinuousTensor,
-    check_tag,
-    keep_alive,
-    make_tensor,
-    require_visible_now,
-    to_dtype,
-)
+from ..model.tensor import ContinuousTensor
+from ..model.visibility import keep_alive, make_tensor, require_visible_now
+from ..system.types import Array
 
 
 class Rows(NamedTuple):

@@ -20,22 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import task_interface
 from ..callable_identity import CallableHandle
 from ..engine.introspection import requested_bytes
 from ..engine.memory import Engine
 from ..jit import layout as L
+from ..model import visibility
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
+from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
+from ..model.visibility import require_visible_now
 from ..orchestrator import Handles, Orchestrator, blob_bytes, config_wire
-from ..task_interface import (
-    RECORDED_FIRST,
-    RECORDED_LAST,
-    Array,
-    CallConfig,
-    ContinuousTensor,
-    TaskArgs,
-    require_visible_now,
-)
+from ..system.types import Array
 from .columns import Batch
 
 if TYPE_CHECKING:
@@ -542,7 +538,7 @@ def record(
     def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
         return visible(address, nbytes)
 
-    outer = task_interface.set_current(check, kept)
+    outer = visibility.set_current(check, kept)
     try:
         if mine is not None:
             require_visible_now(mine._doubts)
@@ -553,5 +549,5 @@ def record(
         finally:
             recorder._close()
     finally:
-        task_interface.set_current(*outer)
+        visibility.set_current(*outer)
     return Graph(worker, recorder, mine, kept)

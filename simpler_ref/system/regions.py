@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..jit.layout import round_up
-from ..task_interface import Array
 from .signals import signals_blocked
+from .types import Array
 
 log = logging.getLogger("simpler_ref")
 

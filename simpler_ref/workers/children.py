@@ -36,8 +36,11 @@ from ..jit.fail_points import (
     die_here,
 )
 from ..jit.kernel import FAIL_POINTS
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..model.enums import TensorArgType
 from ..model.scalars import as_float, as_it_went_in
-from ..task_interface import CallConfig, ContinuousTensor, TaskArgs, TensorArgType
+from ..model.tensor import ContinuousTensor
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 
 _COUNTS = struct.Struct("<ii")

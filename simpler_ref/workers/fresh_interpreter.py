@@ -35,7 +35,7 @@ from ..system import thread_pools
 from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
-from ..task_interface import Array
+from ..system.types import Array
 from .children import NestedWorker, WorkerKind
 from .fork_server import Snapshot, die_with_parent, serve
 from .manager import ProcessManager

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, TensorArgType, Worker
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.task_interface import make_tensor, to_dtype
+from simpler_ref.model.enums import to_dtype
+from simpler_ref.task_interface import make_tensor
 
 from ..by_hand import ByHand
 

@@ -22,8 +22,8 @@ from ...callables.runnable import require_runnable
 from ...errors import OrchestrationError
 from ...jit import layout as L
 from ...jit.kernel import INTERPRETED
+from ...model.config import CallConfig
 from ...orchestrator import Orchestrator
-from ...task_interface import CallConfig
 
 
 class Version(NamedTuple):

@@ -16,14 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ... import task_interface
 from ...callable_identity import CallableHandle
 from ...errors import OrchestrationError
 from ...jit import layout as L
+from ...model import arguments, visibility
+from ...model.arguments import TaskArgs
+from ...model.config import CallConfig
+from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
+from ...model.tensor import ContinuousTensor
 from ...orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
 from ...system.mappings import shared_mappings
-from ...task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs
 from ...workers.children import ReceivedArgs
 from . import native as N
 
@@ -101,7 +104,7 @@ class Call:
             fields = [getattr(value, name) for name in CallConfig._FIELDS]
             return N.Native(N.CONFIG, self.orch._worker._config_index(value), *fields)
         if hasattr(type(value), "data_ptr"):  # a tensor of torch
-            return self.native(task_interface.make_tensor(value))
+            return self.native(visibility.make_tensor(value))
         raise OrchestrationError(
             f"a {type(value).__name__} has no compiled form: pass arrays, numbers, handles, tensors, "
             "TaskArgs, and tuples of them"
@@ -122,7 +125,7 @@ class Call:
 
     def _task_args(self, args: TaskArgs) -> N.Native:
         if id(args) not in self._seen:
-            task_interface.require_visible_now(args._doubts)
+            visibility.require_visible_now(args._doubts)
             used = len(args._tensors) * L.TENSOR_WORDS + len(args._scalars) * L.SCALAR_WORDS
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
@@ -180,20 +183,20 @@ class Call:
             live = orch._subs if pool == L.SUB else orch._next_level
             raise orch._refusal(_SUBMITS[b], self.handles[a], None, live, pool)
         if what == N.ASK_VISIBLE:
-            task_interface._require_visible(a, b)
+            visibility._require_visible(a, b)
             for start, end, _ in shared_mappings():
                 if start <= a and a + b <= end:
                     self._add_span(start, end)
         elif what == N.ASK_CONTIGUOUS:
-            raise task_interface.not_contiguous(tuple(words[:a]), tuple(words[5 : 5 + a]))
+            raise visibility.not_contiguous(tuple(words[:a]), tuple(words[5 : 5 + a]))
         elif what == N.ASK_SHAPE:
             ContinuousTensor(a, words[:-code], DataType(b & 0xFF), bool(b >> 8))
         elif what == N.ASK_TAG:
-            task_interface.check_tag(a)
+            arguments.check_tag(a)
         elif what == N.ASK_DTYPE:
             DataType(a)
         elif what == N.ASK_INDEX:
-            task_interface._check_index(a, range(b), _INDEXED[address])
+            arguments._check_index(a, range(b), _INDEXED[address])
         elif what == N.ASK_SCALAR:
             _refuse_scalar(a, b, kind=address)
         elif what == N.ASK_NUMPY:
@@ -213,7 +216,7 @@ class Call:
         elif what == N.ASK_LEAVE_SCOPE:
             raise RuntimeError(SCOPE_ENDED_INSIDE)
         elif what == N.ASK_LATE_TENSOR:
-            raise RuntimeError(task_interface.TENSOR_AFTER_SCALAR)
+            raise RuntimeError(arguments.TENSOR_AFTER_SCALAR)
         return 0
 
     def _retry_submit(self, code: int, word: int, counts: int, members: int, wire: bytes) -> int:

@@ -41,15 +41,9 @@ from ...jit import layout as L
 from ...jit.atomics import now_ns
 from ...jit.cache import KernelCache
 from ...jit.leaves import as_float
-from ...task_interface import (
-    END_OF_ADDRESSES,
-    FIRST_ADDRESS,
-    ContinuousTensor,
-    DataType,
-    TaskArgs,
-    TensorArgType,
-    to_dtype,
-)
+from ...model.arguments import TaskArgs
+from ...model.enums import DataType, TensorArgType, to_dtype
+from ...model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor
 
 # ---------------------------------------------------------------- the words of one call
 S_MEM = 0

@@ -25,7 +25,9 @@ import numpy as np
 
 from ...callable_identity import CallableHandle
 from ...errors import OrchestrationError
-from ...task_interface import CallConfig, ContinuousTensor, TaskArgs
+from ...model.arguments import TaskArgs
+from ...model.config import CallConfig
+from ...model.tensor import ContinuousTensor
 
 _VALUES = (
     bool,

@@ -11,11 +11,7 @@ from simpler_ref.native_chip import (
     ChipStatus,
     ChipWorker,
 )
-from simpler_ref.task_interface import (
-    CallConfig,
-    ContinuousTensor,
-    DataType,
-)
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 from tests.chip_kernels import host_args, numbers
 
 

@@ -14,9 +14,7 @@ from simpler_ref.native_chip import (
     ChipWorker,
     CoreCallable,
 )
-from simpler_ref.task_interface import (
-    ArgDirection,
-)
+from simpler_ref.task_interface import ArgDirection
 from tests.chip_kernels import D
 
 CORE = CoreCallable.build([D.IN, D.SCALAR], b"core")

@@ -14,11 +14,7 @@ from simpler_ref.native_chip import (
     ChipStatus,
     ChipWorker,
 )
-from simpler_ref.task_interface import (
-    ContinuousTensor,
-    DataType,
-    TaskArgs,
-)
+from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
 

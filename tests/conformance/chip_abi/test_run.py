@@ -11,9 +11,7 @@ from simpler_ref.native_chip import (
     ChipStatus,
     ChipWorker,
 )
-from simpler_ref.task_interface import (
-    CallConfig,
-)
+from simpler_ref.task_interface import CallConfig
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
 

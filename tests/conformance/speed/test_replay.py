@@ -20,8 +20,8 @@ from simpler_ref import (
 )
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.model.tensor import RECORDED_LAST
 from simpler_ref.native_chip import ChipCallable
-from simpler_ref.task_interface import RECORDED_LAST
 from simpler_ref.task_interface import TensorArgType as T
 from tests.chip_kernels import add_core
 from tests.support import Struck, make_args, struck_after

@@ -1,0 +1,184 @@
+"""The arguments of a task: tensors with tags, then scalars.
+
+Tags are read once, by submit; what reaches the worker has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+from ..jit import layout as L
+from .enums import TensorArgType
+from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
+from .tensor import ContinuousTensor, Tensor
+from .visibility import _current, make_tensor
+
+_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
+_pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
+_SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
+
+
+TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
+
+
+# ---------------------------------------------------------------- TaskArgs
+
+
+class TaskArgs:
+    """The arguments of one task: tensors with tags, then scalars.
+
+    In the orchestration function it is built; in a worker it is read, for the time of the call.
+
+    Rule     FLOW-BUILD-1
+    """
+
+    __slots__ = ("_doubts", "_scalars", "_tensors")
+
+    _tensors: list[bytes]
+    _scalars: Sequence[bytes]
+    """A list from the first scalar on; each with its kind, 16 bytes."""
+    _doubts: tuple[tuple[int, int], ...]
+    """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
+
+    def __init__(self) -> None:
+        self._tensors = []
+        self._scalars = ()
+        self._doubts = ()
+
+    def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
+        """Append a tensor: a ContinuousTensor, or an array in shared memory.
+
+        Rule     ORCH-TAG-8; ORCH-MISUSE-4
+
+        Raises
+        ------
+        RuntimeError
+            After `add_scalar`: tensors come first.
+        TypeError, ValueError
+            See `make_tensor`; or `tag` is no TensorArgType.
+        """
+        if self._scalars:
+            raise RuntimeError(TENSOR_AFTER_SCALAR)
+        if type(tensor) is not ContinuousTensor:
+            tensor = make_tensor(tensor)
+            if _current.check is None:
+                self._doubts = (*self._doubts, (tensor.data, tensor.nbytes()))
+        try:
+            self._tensors.append(tensor._wires[tag])
+        except (KeyError, TypeError):
+            self._tensors.append(tensor._wires[check_tag(tag)])
+
+    def add_scalar(self, value: SupportsIndex | float) -> None:
+        """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.
+
+        64 bits travel (see `scalar_to_uint64`), and beside them what they were added as: `scalar` and
+        `scalar_float` give the value back.
+
+        Rule     FLOW-SCALAR-1, -4
+
+        Raises
+        ------
+        TypeError
+            It is neither an integer nor a float of at most 64 bits.
+        OverflowError
+            An integer that does not fit 64 bits.
+        """
+        if type(value) is int and _I64_FIRST <= value <= _I64_LAST:
+            raw = _pack_integer(value, _SIGNED)
+        elif type(value) is float:
+            raw = _pack_number(value, _FLOAT64)
+        else:
+            raw = scalar_wire(value)
+        if self._scalars:
+            self._scalars.append(raw)  # type: ignore[attr-defined]
+        else:
+            self._scalars = [raw]
+
+    def tensor(self, i: int) -> ContinuousTensor:
+        """Return tensor `i`.
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … tensor_count()-1.
+        """
+        return ContinuousTensor._from_wire(self._tensors[_check_index(i, self._tensors, "tensor")])
+
+    def scalar(self, i: int) -> int | float:
+        """Return scalar `i` as it was added: an int, or a float of the same value.
+
+        Bits of which nobody says what they are (see `scalar_to_uint64`) come as an unsigned integer.
+
+        Rule     FLOW-SCALAR-1, -3
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … scalar_count()-1.
+        """
+        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        return as_it_went_in(raw, raw[8])
+
+    def scalar_float(self, i: int) -> float:
+        """Return scalar `i` as a float: what was added as an integer is converted.
+
+        Bits of which nobody says what they are come as the 64-bit float that has these bits.
+
+        Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
+
+        Raises
+        ------
+        IndexError
+            `i` is not in 0 … scalar_count()-1.
+        """
+        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        return as_float(raw, raw[8])
+
+    def tag(self, i: int) -> TensorArgType:
+        """Return the tag of tensor `i`."""
+        return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][34])
+
+    def set_tag(self, i: int, tag: TensorArgType) -> None:
+        """Change the tag of tensor `i`.
+
+        Rule     FLOW-BUILD-2
+        """
+        wire = self._tensors[_check_index(i, self._tensors, "tag")]
+        self._tensors[i] = wire[:34] + bytes((check_tag(tag), 0, 0, 0, 0, 0))
+
+    def tensor_count(self) -> int:
+        """Return the number of tensors."""
+        return len(self._tensors)
+
+    def scalar_count(self) -> int:
+        """Return the number of scalars."""
+        return len(self._scalars)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._tensors.clear()
+        self._scalars = ()
+        self._doubts = ()
+
+    def __len__(self) -> int:
+        return len(self._tensors) + len(self._scalars)
+
+    def __repr__(self) -> str:
+        return f"TaskArgs({self.tensor_count()} tensors, {self.scalar_count()} scalars)"
+
+
+def _check_index(i: int, items: Sequence[Any], what: str) -> int:
+    if not 0 <= i < len(items):
+        raise IndexError(f"{what} index {i} is out of range: there are {len(items)}")
+    return i
+
+
+def check_tag(tag: Any) -> int:
+    """Return a tag's number, or refuse what is none."""
+    try:
+        return int(TensorArgType(tag))
+    except ValueError:
+        raise ValueError(
+            f"{tag!r} is no TensorArgType; use INPUT, OUTPUT, INOUT, OUTPUT_EXISTING or NO_DEP"
+        ) from None

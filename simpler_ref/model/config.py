@@ -1,0 +1,131 @@
+"""The configuration of a call."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+
+class CallConfig:
+    """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
+
+    Rule     FLOW-CONFIG-1, -2
+
+    Attributes
+    ----------
+    block_dim : int
+        Cores a chip callable runs on; 0 lets the runtime choose.
+    aicpu_thread_num : int
+        Threads that feed them.
+    enable_l2_swimlane : int
+        0 (off) … 4 (full).
+    enable_dump_tensor, enable_pmu, enable_dep_gen, enable_scope_stats : int
+        Diagnostics; any of them needs `output_prefix`.
+    output_prefix : str
+        Where diagnostics write, at most 1023 bytes.
+    """
+
+    _FIELDS = (
+        "block_dim",
+        "aicpu_thread_num",
+        "enable_l2_swimlane",
+        "enable_dump_tensor",
+        "enable_pmu",
+        "enable_dep_gen",
+        "enable_scope_stats",
+    )
+    _LAYOUT = struct.Struct("<7i1024s")
+    __slots__ = (*_FIELDS, "output_prefix")
+
+    block_dim: int
+    aicpu_thread_num: int
+    enable_l2_swimlane: int
+    enable_dump_tensor: int
+    enable_pmu: int
+    enable_dep_gen: int
+    enable_scope_stats: int
+    output_prefix: str
+
+    def __init__(self, **fields: Any) -> None:
+        # one by one: each run makes one
+        self.block_dim = self.enable_l2_swimlane = self.enable_dump_tensor = 0
+        self.enable_pmu = self.enable_dep_gen = self.enable_scope_stats = 0
+        self.aicpu_thread_num = 3
+        self.output_prefix = ""
+        for name, value in fields.items():
+            if name not in self.__slots__:
+                known = ", ".join(self.__slots__)
+                raise TypeError(f"CallConfig has no field {name!r}; there are {known}")
+            setattr(self, name, value)
+
+    def validate(self) -> None:
+        """Check every field.
+
+        Rule     FLOW-CONFIG-3, -5
+
+        Raises
+        ------
+        ValueError
+            A field out of range, or diagnostics without `output_prefix`.
+        """
+        for name in self._FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31 or value < 0:
+                raise ValueError(f"CallConfig.{name} is {value!r}; give a non-negative 32-bit int")
+        if self.enable_l2_swimlane > 4:
+            raise ValueError(
+                f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are 0 … 4"
+            )
+        self._check_prefix()
+        on = [name for name in self._FIELDS[2:] if getattr(self, name)]
+        if on and not self.output_prefix:
+            raise ValueError(
+                f"CallConfig.{on[0]} is on without output_prefix: say where diagnostics shall go"
+            )
+
+    def _check_prefix(self) -> None:
+        """Refuse an `output_prefix` that cannot be a path; the bytes of one need not be UTF-8."""
+        try:
+            raw = self.output_prefix.encode(errors="surrogateescape")
+        except (AttributeError, UnicodeEncodeError):
+            raw = b"\0"
+        if b"\0" in raw:
+            raise ValueError(
+                f"CallConfig.output_prefix is {self.output_prefix!r}; give a str that can be a path"
+            )
+        if len(raw) > 1023:
+            raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
+
+    def to_bytes(self) -> bytes:
+        """Return the wire form, `CALL_CONFIG_SIZE` bytes; ValueError as in `validate`."""
+        self.validate()
+        values = [getattr(self, name) for name in self._FIELDS]
+        return self._LAYOUT.pack(*values, self.output_prefix.encode(errors="surrogateescape"))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> CallConfig:
+        """Read the wire form.
+
+        Rule     FLOW-CONFIG-6
+
+        Raises
+        ------
+        ValueError
+            No CallConfig has these bytes.
+        """
+        if len(raw) != cls._LAYOUT.size:
+            raise ValueError(f"a CallConfig has {cls._LAYOUT.size} bytes, these are {len(raw)}")
+        *values, text = cls._LAYOUT.unpack(raw)
+        prefix, _, rest = text.partition(b"\0")
+        if rest.strip(b"\0"):
+            raise ValueError("CallConfig.output_prefix does not end with its first NUL")
+        made = cls.__new__(cls)
+        for name, value in zip(cls._FIELDS, values, strict=True):
+            setattr(made, name, value)
+        made.output_prefix = prefix.decode(errors="surrogateescape")
+        made.validate()
+        return made
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"CallConfig({shown})"

@@ -1,0 +1,178 @@
+"""The documents' enumerations: element types, tags, states."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from ..jit import layout as L
+
+
+class DataType(enum.IntEnum):
+    """Element type of a tensor.
+
+    Rule     FLOW-DATA-1
+    """
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT32 = 2
+    INT16 = 3
+    INT8 = 4
+    UINT8 = 5
+    BFLOAT16 = 6
+    INT64 = 7
+    UINT64 = 8
+    UINT16 = 9
+    UINT32 = 10
+    BOOL = 11
+
+
+class TensorArgType(enum.IntEnum):
+    """How a task uses a tensor, from which its dependencies follow.
+
+    Rule     FLOW-DATA-2
+    """
+
+    INPUT = L.INPUT
+    OUTPUT = L.OUTPUT
+    INOUT = L.INOUT
+    OUTPUT_EXISTING = L.OUTPUT_EXISTING
+    NO_DEP = L.NO_DEP
+
+
+for _tag in TensorArgType:  # Python 3.11 looks members up through a slow descriptor, 3.12 does not
+    type.__setattr__(TensorArgType, _tag.name, _tag)
+
+
+class ArgDirection(enum.IntEnum):
+    """Direction of one argument of a chip callable.
+
+    Rule     FLOW-DATA-2
+    """
+
+    SCALAR = 0
+    IN = 1
+    OUT = 2
+    INOUT = 3
+
+
+class WorkerType(enum.IntEnum):
+    """The pool a task goes to.
+
+    Rule     FLOW-DATA-2
+    """
+
+    NEXT_LEVEL = L.NEXT_LEVEL
+    SUB = L.SUB
+
+
+class TaskState(enum.IntEnum):
+    """Where a task is in its life; `jit/slots.py` has the transitions.
+
+    Rule     FLOW-DATA-2
+    """
+
+    FREE = L.FREE
+    PENDING = L.PENDING
+    READY = L.READY
+    RUNNING = L.RUNNING
+    COMPLETED = L.COMPLETED
+    CONSUMED = L.CONSUMED
+    FAILED = L.FAILED
+
+
+class MailboxState(enum.IntEnum):
+    """Who has to act on a mailbox.
+
+    Rule     FLOW-DATA-2
+    """
+
+    IDLE = L.IDLE
+    TASK_READY = L.TASK_READY
+    TASK_DONE = L.TASK_DONE
+    SHUTDOWN = L.SHUTDOWN
+    CONTROL_REQUEST = L.CONTROL_REQUEST
+    CONTROL_DONE = L.CONTROL_DONE
+    INIT_DONE = L.INIT_DONE
+
+
+MAILBOX_SIZE = L.MAILBOX_SIZE
+MAILBOX_OFF_ERROR_MSG = L.MAILBOX_OFF_ERROR_MSG
+MAILBOX_ERROR_MSG_SIZE = L.MAILBOX_ERROR_MSG_SIZE
+
+_NUMPY_NAMES = {
+    DataType.FLOAT32: "float32",
+    DataType.FLOAT16: "float16",
+    DataType.INT32: "int32",
+    DataType.INT16: "int16",
+    DataType.INT8: "int8",
+    DataType.UINT8: "uint8",
+    DataType.INT64: "int64",
+    DataType.UINT64: "uint64",
+    DataType.UINT16: "uint16",
+    DataType.UINT32: "uint32",
+    DataType.BOOL: "bool",
+}
+_TO_NUMPY = {kind: np.dtype(name) for kind, name in _NUMPY_NAMES.items()}
+_FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": DataType.BFLOAT16}
+
+
+def get_element_size(dtype: DataType) -> int:
+    """Return the bytes of one element.
+
+    Rule     FLOW-DATA-1
+    """
+    return L.DTYPE_SIZES[DataType(dtype)]
+
+
+def get_dtype_name(dtype: DataType) -> str:
+    """Return the name of an element type, e.g. ``"FLOAT32"``."""
+    return DataType(dtype).name
+
+
+_DTYPES_SEEN: dict[Any, DataType] = {}
+
+
+def to_dtype(dtype: Any) -> DataType:
+    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype.
+
+    Rule     FLOW-DATA-7
+    """
+    if isinstance(dtype, DataType):
+        return dtype
+    if isinstance(dtype, int) and not isinstance(dtype, bool):
+        return DataType(dtype)
+    if isinstance(dtype, (type, np.dtype)) and dtype in _DTYPES_SEEN:
+        return _DTYPES_SEEN[dtype]
+    name = str(dtype).removeprefix("torch.")
+    kind = _FROM_NAME.get(name)
+    if kind is None:
+        try:
+            converted = np.dtype(dtype)
+        except TypeError:
+            converted = None
+        if converted is not None and converted.isnative:
+            kind = _FROM_NAME.get(converted.name)
+    if kind is None:
+        names = ", ".join(sorted(_FROM_NAME))
+        raise TypeError(f"dtype {dtype!r} cannot be passed to a task; convert to one of {names}")
+    if isinstance(dtype, (type, np.dtype)):
+        _DTYPES_SEEN[dtype] = kind
+    return kind
+
+
+def numpy_dtype(kind: DataType) -> np.dtype[Any]:
+    """Return the numpy dtype of an element type; bfloat16 needs the package ml_dtypes."""
+    dtype = _TO_NUMPY.get(kind)
+    if dtype is None:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(
+                "numpy has no bfloat16: install ml_dtypes, or view the memory as UINT16"
+            ) from None
+        dtype = _TO_NUMPY[kind] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
