@@ -25,7 +25,7 @@ from .orch.recording import Graph
 from .orchestrator import Orchestrator
 from .version import __version__
 from .worker import RunTiming, Worker
-from .workers.children import WorkerKind
+from .workers.kinds import WorkerKind
 
 if TYPE_CHECKING:
     from .orch.compiled import orchestration

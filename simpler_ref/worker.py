@@ -33,16 +33,8 @@ from .system import regions, thread_pools
 from .system.cores import Placement, Seat
 from .system.signals import Failures, signals_blocked, until_done
 from .system.types import Array
-from .workers.children import (
-    ChipChild,
-    CustomWorker,
-    NestedWorker,
-    SubWorker,
-    WorkerKind,
-    read_error,
-    trace_size,
-)
 from .workers.fork_server import Snapshot
+from .workers.kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
 from .workers.manager import (
     ProcessManager,
     ThreadManager,
@@ -50,6 +42,7 @@ from .workers.manager import (
     close_inherited,
     log,
 )
+from .workers.reports import read_error, trace_size
 from .workers.start_method import StartMethod, check_start_method
 from .workers.watch import Watch
 

@@ -19,7 +19,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import SlotView, view_slot
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.children import write_error
+from simpler_ref.workers.reports import write_error
 
 from .kernels import kernels
 

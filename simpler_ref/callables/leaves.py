@@ -28,7 +28,7 @@ from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
-    from ..workers.children import ReceivedArgs
+    from ..workers.view import ReceivedArgs
 
 Kind: TypeAlias = Any
 """What a parameter takes: a numba array type or a numba number type."""

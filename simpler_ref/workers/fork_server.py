@@ -27,8 +27,9 @@ from typing import Any, NoReturn
 
 from ..callable_identity import TargetNamespace
 from ..engine.memory import Engine
-from .children import WorkerKind, become_worker, serve_mailbox
 from .containment import flush_output
+from .kinds import WorkerKind
+from .loop import become_worker, serve_mailbox
 from .random_streams import Entropy
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]

@@ -36,8 +36,8 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .children import NestedWorker, WorkerKind
 from .fork_server import Snapshot, die_with_parent, serve
+from .kinds import NestedWorker, WorkerKind
 from .manager import ProcessManager
 from .random_streams import Entropy
 

@@ -36,9 +36,12 @@ from ..jit import layout as L
 from ..system import thread_pools
 from ..system.raised_elsewhere import raise_in, take_back
 from ..system.signals import put_handlers_back, signals_blocked
-from .children import Desk, WorkerKind, read_error, serve_mailbox, trace_size
 from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
+from .kinds import WorkerKind
+from .loop import serve_mailbox
 from .random_streams import Entropy, draw_entropy
+from .reports import read_error, trace_size
+from .view import MailboxView
 
 log = logging.getLogger("simpler_ref")
 
@@ -154,7 +157,7 @@ class WorkerManager:
                 raise WorkerStartError(f"{self.name(worker)} did not start: {self._why(worker)}")
 
     def _why(self, worker: int) -> str:
-        desk = Desk(self._engine, worker)
+        desk = MailboxView(self._engine, worker)
         message, trace = read_error(*self._error_bytes(desk))
         if self.lost:
             return "the process that forks the workers has ended; it says on stderr why"
@@ -165,7 +168,7 @@ class WorkerManager:
         return f"silent for {self._start_timeout_s} s"
 
     @staticmethod
-    def _error_bytes(desk: Desk) -> tuple[bytes, bytes]:
+    def _error_bytes(desk: MailboxView) -> tuple[bytes, bytes]:
         frame = desk.awaited
         box, trace = desk.box(frame), desk.trace(frame)
         size = trace_size(int.from_bytes(trace[:8], "little"))
@@ -315,13 +318,13 @@ class WorkerManager:
         return True
 
     def _state(self, worker: int) -> int:
-        desk = Desk(self._engine, worker)
+        desk = MailboxView(self._engine, worker)
         return int.from_bytes(desk.box(desk.awaited)[:4], "little")
 
     def _write_request(
         self, worker: int, command: int, args: tuple[int, ...], name: str, digest: bytes
     ) -> None:
-        desk = Desk(self._engine, worker)
+        desk = MailboxView(self._engine, worker)
         box = desk.box(desk.awaited)
         struct.pack_into("<Q", box, L.MAILBOX_OFF_COMMAND, command)
         padded = (*args, 0, 0, 0)[:3]
@@ -329,7 +332,7 @@ class WorkerManager:
         struct.pack_into("32s32s", box, L.MAILBOX_OFF_CONTROL_NAME, name.encode(), digest)
 
     def _read_answer(self, worker: int, error: int) -> int:
-        desk = Desk(self._engine, worker)
+        desk = MailboxView(self._engine, worker)
         if error:
             message, trace = read_error(*self._error_bytes(desk))
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
@@ -399,7 +402,7 @@ class WorkerManager:
         Rule     ORCH-RUN-8
         """
         for worker in range(len(self.kinds)):
-            if self._engine.mem[Desk(self._engine, worker).start + L.W_GIVEN]:
+            if self._engine.mem[MailboxView(self._engine, worker).start + L.W_GIVEN]:
                 self._strike(worker)
 
     def spare_idle(self) -> None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ..callables.registry import Registry
 from ..engine.memory import Engine
 from ..jit import layout as L
-from .children import Desk
 from .manager import ThreadManager, WorkerManager
+from .view import MailboxView
 
 log = logging.getLogger("simpler_ref")
 
@@ -110,7 +110,7 @@ class Watch:
         """Go through the workers that have a task, each with its oldest one."""
         mem = self._mem
         for worker in range(int(mem[L.WORKERS])):
-            w = Desk(self._engine, worker).start
+            w = MailboxView(self._engine, worker).start
             if not mem[w + L.W_GIVEN] or worker in self.manager.dead:
                 continue
             at = w + int(mem[w + L.W_HEAD]) + L.W_SLOT
@@ -137,7 +137,7 @@ class Watch:
 
         Rule     WM-LEFT-3
         """
-        word = int(self._mem[Desk(self._engine, worker).start + L.W_RAN])
+        word = int(self._mem[MailboxView(self._engine, worker).start + L.W_RAN])
         if not word:
             return ""
         name = self._registry.name(word & L.CALLABLE_MASK)

@@ -21,15 +21,10 @@ from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.orch.columns import Batch
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
-from simpler_ref.workers.children import (
-    Desk,
-    LocalCallables,
-    ReceivedArgs,
-    SubWorker,
-    obey,
-    read_error,
-    write_error,
-)
+from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.loop import LocalCallables, obey
+from simpler_ref.workers.reports import read_error, write_error
+from simpler_ref.workers.view import MailboxView, ReceivedArgs
 
 from ..support import small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place
@@ -240,7 +235,7 @@ def requests(draw):
 
 def check_request(request):
     payload, command, args, name, digest = request
-    desk = Desk(shared_engine(), 0)
+    desk = MailboxView(shared_engine(), 0)
     kind = Recording()
     kind.start(desk)
     callables = LocalCallables(kind, {})

@@ -423,7 +423,7 @@ FAULTS = (
         "No process below the user's ignores the Ctrl-C of a terminal, which reaches the whole group.",
         (
             Patch(
-                "workers/children.py",
+                "workers/loop.py",
                 "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
                 "    signal.signal(signal.SIGTERM",
             ),
@@ -495,7 +495,7 @@ FAULTS = (
         "An exception in a task is reported as error 5.",
         (
             Patch(
-                "workers/children.py",
+                "workers/loop.py",
                 "repeat((mem, worker, L.TASK_FAILURE))",
                 "repeat((mem, worker, 5))",
             ),

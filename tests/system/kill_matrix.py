@@ -40,7 +40,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.entries import entries
-from simpler_ref.workers.children import NestedWorker, WorkerKind
+from simpler_ref.workers.kinds import NestedWorker, WorkerKind
 
 from ..segments import segments
 

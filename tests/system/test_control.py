@@ -19,7 +19,7 @@ from simpler_ref import CallableError, TaskError, Worker, WorkerLostError
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError, ControlTimeoutError
 from simpler_ref.jit import layout as L
-from simpler_ref.workers.children import WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate
 from .programs import Concurrently, Fork, dies, eventually, strike

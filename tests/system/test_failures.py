@@ -25,7 +25,7 @@ from simpler_ref import (
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import children
+from simpler_ref.workers import loop
 
 from ..support import Gate
 from .programs import Concurrently, eventually
@@ -561,13 +561,13 @@ def test_a_full_task_window_times_out_and_leaves_the_worker_usable():
 
 @pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1, L.TRACE_CAPACITY + 1])
 def test_the_length_of_a_traceback_is_not_believed_when_it_cannot_be(monkeypatch, size):
-    write = children.write_error
+    write = loop.write_error
 
     def write_and_damage(box, trace, exception):
         write(box, trace, exception)
         trace[:8] = size.to_bytes(8, "little")
 
-    monkeypatch.setattr(children, "write_error", write_and_damage)
+    monkeypatch.setattr(loop, "write_error", write_and_damage)
     with Worker(level=3, num_sub_workers=1) as w:
         marks = w.share(np.zeros(4, np.int64))
         broken = w.register(lambda args: {}["no such key"])

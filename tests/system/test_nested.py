@@ -19,7 +19,7 @@ import simpler_ref.workers.fork_server
 import simpler_ref.workers.manager
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
-from simpler_ref.workers.children import NestedWorker, WorkerKind
+from simpler_ref.workers.kinds import NestedWorker, WorkerKind
 
 from ..support import Gate
 from .programs import Concurrently, Fork, Program, dies, eventually, run_program, strike

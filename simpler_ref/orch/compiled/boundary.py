@@ -27,7 +27,7 @@ from ...model.scalars import as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
 from ...system.mappings import shared_mappings
-from ...workers.children import ReceivedArgs
+from ...workers.view import ReceivedArgs
 from . import native as N
 
 errors: dict[int, BaseException] = {}

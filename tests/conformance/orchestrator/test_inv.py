@@ -14,7 +14,8 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Scope
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.children import SubWorker, serve_mailbox
+from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.loop import serve_mailbox
 from tests.support import (
     DEADLINE_S,
     Arg,

@@ -14,7 +14,8 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.children import ReceivedArgs, write_error
+from simpler_ref.workers.reports import write_error
+from simpler_ref.workers.view import ReceivedArgs
 from tests.mailbox_model import explore
 from tests.spec_rules import SPEC
 from tests.support import (

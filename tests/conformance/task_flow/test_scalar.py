@@ -15,7 +15,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
-from simpler_ref.workers.children import ReceivedArgs
+from simpler_ref.workers.view import ReceivedArgs
 from tests.support import Driver, make_args
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

@@ -13,7 +13,7 @@ import pytest
 
 from simpler_ref import TaskArgs, Worker
 from simpler_ref.errors import CallableError
-from simpler_ref.workers.children import WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 from tests.support import Gate
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

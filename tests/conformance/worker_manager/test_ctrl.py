@@ -14,7 +14,7 @@ from simpler_ref import TaskArgs, Worker
 from simpler_ref.errors import ControlError, ControlTimeoutError, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import manager as worker_manager
-from simpler_ref.workers.children import WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 from tests.support import Gate, wait_until
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import Worker, WorkerLostError
-from simpler_ref.workers.children import WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 from tests.support import make_args, wait_until
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.workers.children import WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 from tests.support import make_args
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

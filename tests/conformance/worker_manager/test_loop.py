@@ -8,7 +8,8 @@ import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
-from simpler_ref.workers.children import SubWorker, serve_mailbox
+from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.loop import serve_mailbox
 from tests.support import DEADLINE_S, RUNNING, Driver, make_args, wait_until
 
 

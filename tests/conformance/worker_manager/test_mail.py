@@ -175,7 +175,7 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round():
         assert driver.k.finish_control_and_receive(driver.mem, 0, 0) == L.PARK
         return seen
 
-    from simpler_ref.workers.children import SubWorker
+    from simpler_ref.workers.kinds import SubWorker
     from simpler_ref.workers.manager import ThreadManager
 
     manager = ThreadManager(driver.engine, [SubWorker()], 1.0)

@@ -196,7 +196,7 @@ def test_a_pool_of_chips_takes_no_worker_for_python_callables():
 
 @pytest.mark.spec("WM-POOL-5")
 def test_a_sub_pool_takes_python_callables_only():
-    from simpler_ref.workers.children import ChipChild
+    from simpler_ref.workers.kinds import ChipChild
 
     w = Worker(3, num_sub_workers=1)
     with pytest.raises(ValueError, match="Python callables"):

@@ -1,0 +1,262 @@
+"""The kinds of workers: what each does with a task.
+
+A sub worker calls a Python function, a chip runs kernels, a nested Worker runs an orchestration
+function over workers of its own. The loop (`loop.py`) is the same for all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..callable_identity import TargetNamespace
+from ..callables.leaves import Leaf
+from ..errors import CallableError
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from .view import MailboxView, ReceivedArgs
+
+
+# ---------------------------------------------------------------- kinds of workers
+class WorkerKind:
+    """What a worker does with its tasks: the extension point.
+
+    Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`.
+    In a process or in a thread, `start`, `install`, `run` and the rest are all called there, one at a
+    time. Several workers may share one object only if it is ready for that.
+
+    Rule     WM-KIND-4; WM-FORK-2
+    """
+
+    label = "worker"
+    """What messages call it."""
+    suffix = ""
+    """What messages add to its place in its pool."""
+    target_namespace = TargetNamespace.LOCAL_PYTHON
+    """Which callables it is given."""
+
+    def prepare(self) -> None:
+        """Do what must be done before threads exist; called in thread mode only, by the starter."""
+
+    def abandon(self) -> None:
+        """Undo `prepare`, when `start` was not called after it."""
+
+    def start(self, desk: MailboxView) -> None:
+        """Get ready, in the process or thread that will serve the mailbox."""
+
+    def stop(self) -> None:
+        """Give everything back."""
+
+    def install(self, target: Any) -> Any:
+        """Return what `run` shall get for a registered callable."""
+        return target
+
+    def remove(self, installed: Any) -> None:
+        """Forget a callable that was unregistered."""
+
+    def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
+        """Run a task. An exception is the task's failure."""
+        raise NotImplementedError(f"{type(self).__name__} has no run")
+
+    def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
+        """Return a callable's tasks in the form the loop calls."""
+        run = self.run
+        return lambda args: run(installed, args, args.config())
+
+    def address(self, installed: Any) -> int:
+        """Return where compiled code stands that runs a callable's tasks, 0 for what Python must call."""
+        return 0
+
+    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
+        """Carry out a control request about memory and return its result.
+
+        Rule     WM-CTRL-6; WM-MAIL-6
+        """
+        raise CallableError(
+            "CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no memory of its own to manage"
+        )
+
+
+class SubWorker(WorkerKind):
+    """Calls Python functions with the task's arguments."""
+
+    label = "sub_worker"
+
+    def __init__(self) -> None:
+        self._desk: MailboxView
+
+    def start(self, desk: MailboxView) -> None:
+        """Remember the desk."""
+        self._desk = desk
+
+    def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
+        """Return the function itself; one with no parameters is called without any."""
+        if not isinstance(installed, Leaf):
+            return as_leaf(installed)
+        engine, worker = self._desk.engine, self._desk.worker
+
+        def leaf(args: ReceivedArgs) -> None:
+            installed.run_task(args)
+            if installed.address:  # it is compiled now: the next task finds that
+                engine.kernels.forget_digests(engine.mem, worker)
+
+        return leaf
+
+    def address(self, installed: Any) -> int:
+        """Return where a compiled leaf stands."""
+        return installed.address if isinstance(installed, Leaf) else 0
+
+
+class CustomWorker(WorkerKind):
+    """Somebody's own object with ``run(callable, view, config)``.
+
+    Rule     WM-KIND-1, -2
+    """
+
+    def __init__(self, target: Any, label: str) -> None:
+        if not callable(getattr(target, "run", None)):
+            raise TypeError(
+                f"a worker needs a method run(callable, view, config); {type(target).__name__} has none"
+            )
+        self._target = target
+        self.label = label
+        self.run = target.run  # type: ignore[method-assign]
+
+    def start(self, desk: MailboxView) -> None:
+        """Call the object's `start`, if it has one."""
+        getattr(self._target, "start", lambda: None)()
+
+    def stop(self) -> None:
+        """Call the object's `stop`, if it has one."""
+        getattr(self._target, "stop", lambda: None)()
+
+
+class NestedWorker(WorkerKind):
+    """Runs orchestration functions on a Worker of its own, one level down.
+
+    Rule     FLOW-NEST-1, -2, -5; HIER-ENGINE-2, -3; WM-MODE-3
+    """
+
+    label = "child_worker"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.suffix = f" level={inner.level}"
+        self._desk: MailboxView
+
+    def prepare(self) -> None:
+        """Start the tree below."""
+        self.inner._start_as_child()
+
+    def abandon(self) -> None:
+        """Take the tree below down."""
+        self.stop()
+
+    def start(self, desk: MailboxView) -> None:
+        """Start the tree below, unless that has been done."""
+        self._desk = desk
+        self.inner._start_as_child()
+
+    def stop(self) -> None:
+        """Take the tree below down."""
+        self.inner._stop_as_child()
+
+    def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
+        """Run an orchestration function, with an Orchestrator of the inner Worker.
+
+        Rule     FLOW-NEST-1; FLOW-FAIL-3; FLOW-WALK-1
+        """
+        timing = self.inner.run(callable, view, config)
+        self._desk.add_device_time(timing.device_wall_ns)
+
+
+class ChipChild(WorkerKind):
+    """Runs chip callables on one chip.
+
+    Rule     WM-CHIP-1, -5, -8; FLOW-EDGE-4; FLOW-WALK-2
+    """
+
+    label = "chip_worker"
+    target_namespace = TargetNamespace.LOCAL_CHIP
+
+    def __init__(self, device_id: int, runtime: str | None) -> None:
+        self.device_id = device_id
+        self.runtime = runtime
+        self.suffix = f" device={device_id}"
+        self._desk: MailboxView
+        self._chip: Any
+        self._slots: set[int] = set()
+
+    def start(self, desk: MailboxView) -> None:
+        """Load the runtime and open the device."""
+        from ..native_chip import ChipWorker
+
+        self._desk = desk
+        self._chip = ChipWorker(self.device_id, self.runtime)
+        self._chip.init()
+
+    def stop(self) -> None:
+        """Close the device."""
+        if hasattr(self, "_chip"):
+            self._chip.finalize()
+
+    def install(self, target: Any) -> int:
+        """Prepare a chip callable and return its slot on the chip."""
+        slot = next(i for i in range(len(self._slots) + 1) if i not in self._slots)
+        self._chip.prepare(slot, target)
+        self._slots.add(slot)
+        return slot
+
+    def remove(self, installed: int) -> None:
+        """Give a slot on the chip back."""
+        self._chip.unregister(installed)
+        self._slots.discard(installed)
+
+    def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
+        """Run a slot on what stands in the mailbox, without decoding it here."""
+        chip, desk = self._chip, self._desk
+        run = chip.run
+        places = [
+            (desk.address(i, L.MAILBOX_OFF_ARGS), desk.address(i, L.MAILBOX_OFF_CONFIG))
+            for i in range(desk.depth)
+        ]
+
+        def leaf(_: ReceivedArgs) -> None:
+            args, config = places[desk.served] if len(places) > 1 else places[0]
+            run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
+            desk.add_device_time(chip.device_wall_ns)
+
+        return leaf
+
+    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
+        """Manage the memory of the device.
+
+        Rule     WM-CHIP-3
+        """
+        if command == L.CTRL_MALLOC:
+            return int(self._chip.malloc(arg0))
+        if command == L.CTRL_FREE:
+            self._chip.free(arg0)
+        elif command == L.CTRL_COPY_TO:
+            self._chip.copy_to(arg0, arg1, arg2)
+        elif command == L.CTRL_COPY_FROM:
+            self._chip.copy_from(arg0, arg1, arg2)
+        else:
+            return super().control(command, arg0, arg1, arg2)
+        return 0
+
+
+def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
+    """Return `target` in the form the loop calls: one with no parameters is called without any.
+
+    Rule     ORCH-API-2
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return target
+    if any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD for p in parameters):
+        return target
+    return lambda _args: target()

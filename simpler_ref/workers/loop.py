@@ -1,0 +1,345 @@
+"""The one loop that serves mailboxes, in a process as in a thread, whatever the kind of the worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat, starmap
+from typing import Any
+
+import numpy as np
+
+from ..callable_identity import read_payload
+from ..callables.runnable import refuse_unrun
+from ..engine.memory import Engine
+from ..engine.shared_arrays import populate_again
+from ..jit import layout as L
+from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
+from ..jit.kernel import FAIL_POINTS
+from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
+from .kinds import WorkerKind
+from .reports import write_error
+from .view import MailboxView, ReceivedArgs, digest_in
+
+_CONTROL_ARGS = struct.Struct("<3Q")
+_COMMAND = struct.Struct("<Q")
+
+
+# ---------------------------------------------------------------- a worker's own table
+class LocalCallables:
+    """A worker's own table: digest → private slot → callable.
+
+    Rule     SCHED-MAIL-4; FLOW-ID-5
+    """
+
+    def __init__(self, kind: WorkerKind, snapshot: Mapping[bytes, Any]) -> None:
+        self.kind = kind
+        self.slots: dict[bytes, int] = {}
+        self.leaves: list[Callable[[ReceivedArgs], Any]] = []
+        self._installed: list[Any] = []
+        self._free: list[int] = []
+        for digest, target in snapshot.items():
+            self.install(digest, target)
+
+    def install(self, digest: bytes, target: Any) -> None:
+        """Make a callable known; one that is known already stays as it is."""
+        if digest in self.slots:
+            return
+        installed = self.kind.install(target)
+        leaf = self.kind.leaf(installed)
+        if self._free:
+            slot = self._free.pop()
+            self._installed[slot], self.leaves[slot] = installed, leaf
+        else:
+            slot = len(self.leaves)
+            self._installed.append(installed)
+            self.leaves.append(leaf)
+        self.slots[digest] = slot
+
+    def address(self, slot: int) -> int:
+        """Return where compiled code stands that runs a callable's tasks, or 0."""
+        return self.kind.address(self._installed[slot])
+
+    def name(self, slot: int) -> str:
+        """Return what messages call the callable of a slot, −1 for none."""
+        if slot < 0:
+            return ""
+        installed = self._installed[slot]
+        name: str = getattr(installed, "__qualname__", type(installed).__qualname__)
+        return name
+
+    def remove(self, digest: bytes) -> None:
+        """Forget a callable; one that is not known is no error."""
+        slot = self.slots.pop(digest, None)
+        if slot is None:
+            return
+        installed, self._installed[slot] = self._installed[slot], None
+        self.leaves[slot] = _removed
+        self._free.append(slot)
+        self.kind.remove(installed)
+
+
+def _removed(_args: ReceivedArgs) -> None:
+    raise KeyError("this callable was unregistered")
+
+
+# ---------------------------------------------------------------- the loop
+def become_worker(inherited: Sequence[int]) -> None:
+    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others.
+
+    Rule     ORCH-RUN-8; WM-FORK-1
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for fd in inherited:
+        os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null != 0:
+        os.dup2(null, 0)
+        os.close(null)
+
+
+def serve_mailbox(
+    engine: Engine, worker: int, kind: WorkerKind, snapshot: Mapping[bytes, Any], in_thread: bool
+) -> None:
+    """Be a worker until told to stop: get ready, say so, then task after task.
+
+    What fails before the worker is ready is written into the mailbox, for whoever waits for it.
+
+    Rule     WM-LOOP-1, -4; WM-LEFT-1
+    """
+    desk = MailboxView(engine, worker)
+    origin = Origin()
+    if not in_thread:
+        os.register_at_fork(before=flush_output)  # or what waits would be written twice
+    arm(engine.mem, desk.start, worker)
+    try:
+        try:
+            kind.start(desk)
+            callables = LocalCallables(kind, snapshot)
+            origin.require()
+            if not in_thread:
+                populate_again()
+            engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
+            if not in_thread:  # threads of one process take turns at the interpreter's lock
+                home = engine.placement.home_of(worker)
+                engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
+                engine.mem[desk.start + L.W_THREAD] = threading.get_native_id()
+        except BaseException as exception:
+            origin.require(exception)
+            write_error(desk.box(0), desk.trace(0), exception)
+            raise
+        _loop(desk, callables, origin, in_thread)
+        die_here(engine.mem, desk.start, FAIL_STOPPING)
+    finally:
+        kind.stop()
+
+
+# where the loop stands, beside what the kernels answer
+_NEW = -100  # it has not said INIT_DONE
+_RUNNING = -101  # the task has begun, and what is raised is its failure
+_ENDED = -102  # it has returned, and is not answered
+_FAILED = -103  # it has failed, its words stand in the mailbox, and it is not answered
+_COMPUTING = -104  # compiled leaves run
+_OBEYED = -105  # a control request is carried out, and not answered
+
+
+def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_thread: bool) -> None:
+    """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer.
+
+    An exception may come at any moment, from what a task has left behind: a signal handler, a timer, a
+    trace function. Python runs signal handlers after calls and before jumps backwards, and an answer of
+    a kernel would be lost if one raises then. So where a kernel ends something, its answer is taken from
+    an iterator, which leaves no such moment between the kernel and the variable `local`. Thus `local`
+    always says where the worker stands, and whoever catches the exception can go on from there. The
+    kernels that end nothing are just called again.
+
+    Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
+    """
+    mem, kernels, worker, start = desk.engine.mem, desk.engine.kernels, desk.worker, desk.start
+    boxes = [desk.box(frame) for frame in range(desk.depth)]
+    traces = [desk.trace(frame) for frame in range(desk.depth)]
+    several = len(boxes) > 1
+    receive = keep_result(
+        kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
+    )
+    report_ready = keep_result(kernels.report_ready)
+    finish_control = keep_result(kernels.finish_control_and_receive)
+    after_success = starmap(receive, repeat((mem, worker, L.SUCCESS)))
+    after_failure = starmap(receive, repeat((mem, worker, L.TASK_FAILURE)))
+    leaves = callables.leaves
+    new = ReceivedArgs.__new__
+    running, ended = _RUNNING, _ENDED
+    here = origin.here
+    beginning = Beginning(in_thread)
+    failure: BaseException | None = None
+    args = last = new(ReceivedArgs)
+    args._box = None
+    hold = beginning.hold
+    local, slot, frame, error, trials, again = _NEW, -1, 0, 0, 0, False
+    while True:
+        try:
+            while True:
+                try:
+                    if failure is not None:
+                        origin.require(failure)
+                        if args is not last:
+                            trials, last = 1, args
+                        if again:
+                            beginning.restore()
+                            again = False
+                        if local == _COMPUTING and mem[start + L.W_LEAF]:  # a leaf has raised it
+                            frame = desk.served
+                            local = _RUNNING
+                            mem[start + L.W_LEAF] = 0
+                            trials = 1
+                        if local == _RUNNING:
+                            beginning.blame(failure)
+                            write_error(boxes[frame], traces[frame], failure)
+                            local = _FAILED
+                        elif in_thread and _is_struck(mem, local, failure):
+                            trials = MOST_TRIALS
+                            raise failure
+                        else:
+                            beginning.contain(failure, callables.kind.label, callables.name(slot))
+                        failure = None
+                    while local >= 0:  # a task for Python: the way of most
+                        slot = local
+                        if several:
+                            frame = local >> 32
+                            slot = local & 0xFFFFFFFF
+                        args = new(ReceivedArgs)
+                        args._box = boxes[frame]
+                        local = running
+                        if FAIL_POINTS:
+                            die_here(mem, start, FAIL_CALLING)
+                        if (result := leaves[slot](args)) is not None:
+                            refuse_unrun(result)
+                            result = None
+                        local = ended
+                        if FAIL_POINTS:
+                            die_here(mem, start, FAIL_CALLED)
+                        if not here:
+                            origin.require()
+                        args._box = None
+                        for local in after_success:  # noqa: B007
+                            break
+                    if local == L.STOP:
+                        flush_output()
+                        beginning.restore()
+                        return
+                    if local == L.PARK:
+                        flush_output()
+                        local = int(kernels.park_and_receive(mem, worker))
+                    elif local == L.RESOLVE or local == L.MISMATCH:
+                        frame = desk.served
+                        found = callables.slots.get(digest_in(boxes[frame]))
+                        if found is None:
+                            args, local = new(ReceivedArgs), _RUNNING
+                            raise KeyError(
+                                f"digest {digest_in(boxes[frame]).hex()} is not installed in this worker"
+                            )
+                        if local == L.MISMATCH:  # Python says what is wrong with the arguments
+                            local = found | frame << 32
+                        else:
+                            address = callables.address(found)
+                            local = int(kernels.remember(mem, worker, found, address))
+                    elif local == L.COMPILED:
+                        answers = map(kernels.run_leaves, (mem,), (worker,))
+                        local = _COMPUTING
+                        for local in answers:  # noqa: B007
+                            break
+                    elif local == L.CONTROL:
+                        for error in map(obey, (desk,), (callables,)):  # noqa: B007
+                            local = _OBEYED
+                            break
+                    elif local == _OBEYED:
+                        origin.require()
+                        for local in map(finish_control, (mem,), (worker,), (error,)):  # noqa: B007
+                            break
+                    elif local == _ENDED:
+                        args._box = None
+                        for local in after_success:  # noqa: B007
+                            break
+                    elif local == _FAILED:
+                        args._box = None
+                        for local in after_failure:  # noqa: B007
+                            break
+                    elif local == _NEW:
+                        for _ in map(report_ready, (mem,), (worker,)):
+                            local = L.PARK
+                            break
+                    else:  # compiled leaves have run, or not begun to
+                        local = L.PARK
+                except BaseException as exception:  # no call stands here, so nothing can come
+                    trials += 1
+                    if trials > MOST_TRIALS:
+                        raise
+                    if failure is None:
+                        failure = exception
+                    else:
+                        again = True
+        except BaseException as exception:  # from the jump back to the inner `try`
+            trials += 1
+            if trials > MOST_TRIALS:
+                raise
+            if failure is None:
+                failure = exception
+            again = True
+            # they come faster than they are dealt with: no more until `restore`. The first call ends
+            # that, though it raises what has come by then; the others take what may still be there
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
+            try:  # noqa: SIM105
+                hold()
+            except BaseException:
+                pass
+
+
+def _is_struck(
+    mem: np.ndarray[Any, np.dtype[np.int64]], local: int, failure: BaseException
+) -> bool:
+    """Say whether a thread was asked to end the task that it is about to begin.
+
+    A second Ctrl-C has asked, and there will be no third: so it ends with its thread.
+    """
+    begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.COMPILED)
+    return begins and isinstance(failure, SystemExit) and bool(mem[L.CANCEL])
+
+
+# ---------------------------------------------------------------- control requests
+def obey(desk: MailboxView, callables: LocalCallables) -> int:
+    """Carry out the control request in the mailbox; return the error code for the answer.
+
+    Rule     WM-CTRL-1; FLOW-REG-2
+    """
+    die_here(desk.engine.mem, desk.start, FAIL_CONTROL)
+    frame = desk.awaited
+    box = desk.box(frame)
+    (command,) = _COMMAND.unpack_from(box, L.MAILBOX_OFF_COMMAND)
+    args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
+    digest = digest_in(box, L.MAILBOX_OFF_CONTROL_DIGEST)
+    try:
+        if command in (L.CTRL_REGISTER, L.CTRL_PY_REGISTER):
+            start = L.MAILBOX_OFF_CONTROL_NAME
+            name = os.fsdecode(bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0])
+            callables.install(digest, read_payload(name, args[0], command, digest))
+        elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
+            desk.engine.kernels.forget_digests(desk.engine.mem, desk.worker)
+            callables.remove(digest)
+        else:
+            result = callables.kind.control(command, *args)
+            _COMMAND.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
+    except BaseException as exception:
+        write_error(box, desk.trace(frame), exception)
+        return 1
+    return 0

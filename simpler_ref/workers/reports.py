@@ -1,0 +1,72 @@
+"""What a worker says of an exception, and how the parent reads it."""
+
+from __future__ import annotations
+
+import traceback
+
+from ..errors import TaskError
+from ..jit import layout as L
+
+
+# ---------------------------------------------------------------- errors on their way up
+def cut_utf8(text: str, limit: int) -> bytes:
+    """Return at most `limit` bytes of UTF-8, cut between characters."""
+    raw = text.encode(errors="replace")
+    return raw if len(raw) <= limit else raw[:limit].decode(errors="ignore").encode()
+
+
+def describe_exception(exception: BaseException) -> str:
+    """Return an exception's type and text; what came up from a worker below has its type inside.
+
+    Rule     FLOW-FAIL-1
+    """
+    try:
+        words = str(exception)
+    except BaseException as broken:  # a __str__ that raises
+        words = f"(its text cannot be shown: {type(broken).__name__})"
+    if not isinstance(exception, TaskError):
+        words = f"{type(exception).__name__}: {words}"
+    return words.replace("\0", "\\0")
+
+
+def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
+    """Put an exception's type and text into the mailbox and its traceback into the side region.
+
+    The text of a failure further down, with its chain of names, also stands whole before the
+    traceback if the mailbox is too small for it.
+
+    Rule     SCHED-MAIL-7; ORCH-FAIL-5; FLOW-FAIL-2
+    """
+    words = describe_exception(exception)
+    message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
+    at = L.MAILBOX_OFF_ERROR_MSG
+    box[at : at + len(message) + 1] = message + b"\0"
+    try:
+        lines = "".join(traceback.format_exception(exception)).replace("\0", "\\0")
+    except BaseException:
+        lines = words
+    head = b""
+    if isinstance(exception, TaskError) and len(message) < len(words.encode(errors="replace")):
+        head = cut_utf8(words, L.TRACE_CAPACITY // 4) + b"\0"
+    raw = lines.encode(errors="replace")
+    room = L.TRACE_CAPACITY - len(head)
+    if len(raw) > room:  # the frames stand first, the deepest one and the text last
+        half = room // 2 - 16
+        raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
+    raw = head + raw.decode(errors="ignore").encode()
+    trace[:8] = len(raw).to_bytes(8, "little")
+    trace[8 : 8 + len(raw)] = raw
+
+
+def trace_size(word: int) -> int:
+    """Return the bytes of a traceback by the word before it: none if that says more than there can be."""
+    return word if 0 <= word <= L.TRACE_CAPACITY else 0
+
+
+def read_error(message: bytes, trace: bytes) -> tuple[str, str]:
+    """Return what `write_error` wrote: the text, and the traceback."""
+    text = message.split(b"\0", 1)[0].decode(errors="replace")
+    lines = trace.decode(errors="replace")
+    if "\0" in lines:
+        text, lines = lines.split("\0", 1)
+    return text, lines
