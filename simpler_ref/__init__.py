@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .callable_identity import CallableHandle
+from .callables.handles import CallableHandle
 from .callables.leaves import leaf
 from .errors import (
     CallableError,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .callable_identity import CallableHandle
+from .callables.handles import CallableHandle
 from .engine.introspection import (
     RingView,
     SlotView,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .callable_identity import CallableHandle, TargetNamespace
+from .callables.handles import CallableHandle
+from .callables.identity import TargetNamespace
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable

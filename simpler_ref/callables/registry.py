@@ -17,14 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from ..callable_identity import (
-    BY_REGISTRATION,
-    CallableHandle,
+from ..engine.memory import Engine
+from ..errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
+from ..jit import layout as L
+from ..model.enums import WorkerType
+from ..workers.fork_server import Snapshot
+from ..workers.manager import ThreadManager, WorkerManager
+from .handles import CallableHandle
+from .identity import (
     CallableKind,
     TargetNamespace,
     build_chip_callable_descriptor,
     build_python_serialized_descriptor,
     compute_callable_hashid,
+)
+from .payloads import (
+    BY_REGISTRATION,
     load_payload,
     pack_payload,
     serialize,
@@ -32,12 +40,6 @@ from ..callable_identity import (
     staged_object,
     why_not_serialisable,
 )
-from ..engine.memory import Engine
-from ..errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
-from ..jit import layout as L
-from ..model.enums import WorkerType
-from ..workers.fork_server import Snapshot
-from ..workers.manager import ThreadManager, WorkerManager
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Handles that were unregistered, for the message when they are used again."""

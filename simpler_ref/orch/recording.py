@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..callable_identity import CallableHandle
+from ..callables.handles import CallableHandle
 from ..engine.introspection import requested_bytes
 from ..engine.memory import Engine
 from ..jit import layout as L

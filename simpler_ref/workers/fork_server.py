@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..callable_identity import TargetNamespace
+from ..callables.identity import TargetNamespace
 from ..engine.memory import Engine
 from .containment import flush_output
 from .kinds import WorkerKind

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..callable_identity import TargetNamespace, _Serializer, load_payload
+from ..callables.identity import TargetNamespace
+from ..callables.payloads import _Serializer, load_payload
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..callable_identity import TargetNamespace
+from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
 from ..errors import CallableError
 from ..jit import layout as L

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..callable_identity import read_payload
+from ..callables.payloads import read_payload
 from ..callables.runnable import refuse_unrun
 from ..engine.memory import Engine
 from ..engine.shared_arrays import populate_again

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..callable_identity import TargetNamespace
+from ..callables.identity import TargetNamespace
 from ..engine.memory import PARK_NS, Engine
 from ..errors import (
     ControlError,

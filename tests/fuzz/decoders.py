@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.callables import handles, payloads
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, CoreCallable
@@ -190,9 +191,9 @@ class Recording(SubWorker):
         return arg0 if command == L.CTRL_MALLOC else super().control(command, arg0, arg1, arg2)
 
 
-PAYLOAD = ci.pack_payload(ci.serialize(len))
+PAYLOAD = payloads.pack_payload(payloads.serialize(len))
 DIGEST = ci.hashid_to_digest(
-    ci.compute_callable_hashid(ci.build_python_serialized_descriptor(ci.serialize(len)))
+    ci.compute_callable_hashid(ci.build_python_serialized_descriptor(payloads.serialize(len)))
 )
 _engine: Any = None
 
@@ -240,7 +241,7 @@ def check_request(request):
     kind.start(desk)
     callables = LocalCallables(kind, {})
     box = desk.box(desk.awaited)
-    with ci.staged(payload) as staged:
+    with payloads.staged(payload) as staged:
         raw = bytearray(L.MAILBOX_SIZE)
         struct.pack_into("<Q", raw, L.MAILBOX_OFF_COMMAND, command)
         struct.pack_into("<4Q", raw, L.MAILBOX_OFF_CONTROL_ARGS, *args, 0)
@@ -374,16 +375,16 @@ def check_error_bytes(pair):
 
 # ---------------------------------------------------------------- callables: envelopes, hashids, handles
 def check_envelope(raw):
-    payload = attempt(lambda: ci.unpack_payload(raw), CallableError)
+    payload = attempt(lambda: payloads.unpack_payload(raw), CallableError)
     if payload is not REFUSED:
-        assert ci.pack_payload(payload) == raw
+        assert payloads.pack_payload(payload) == raw
 
 
 def check_staged(request):
     payload, command, (size, _, _), name, digest = request
-    with ci.staged(payload) as staged:
+    with payloads.staged(payload) as staged:
         named = staged if name is None else name.decode("latin-1").replace("\0", "?")
-        found = attempt(lambda: ci.read_payload(named, size, command, digest), CallableError)
+        found = attempt(lambda: payloads.read_payload(named, size, command, digest), CallableError)
     if found is not REFUSED and command == L.CTRL_REGISTER and name is None:
         assert found == payload
     elif found is not REFUSED and name is None:
@@ -442,7 +443,7 @@ def handle_wires(draw):
 
 
 def check_handle_wire(wire):
-    handle = attempt(lambda: ci._find_handle(*wire), CallableError, ValueError)
+    handle = attempt(lambda: handles._find_handle(*wire), CallableError, ValueError)
     if handle is not REFUSED:
         _, hashid, kind, namespace, _ = wire  # the name is for messages alone
         assert (handle.hashid, handle.kind, handle.target_namespace) == (hashid, kind, namespace)

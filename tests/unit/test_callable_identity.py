@@ -13,13 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
-from simpler_ref.callable_identity import (
-    CallableHandle,
-    CallableKind,
-    TargetNamespace,
-    serialize,
-    why_not_serialisable,
-)
+from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.callables.payloads import serialize, why_not_serialisable
 from simpler_ref.errors import CallableError
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...callable_identity import CallableHandle
+from ...callables.handles import CallableHandle
 from ...errors import OrchestrationError
 from ...jit import layout as L
 from ...model import arguments, visibility

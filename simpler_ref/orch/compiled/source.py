@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...callable_identity import CallableHandle
+from ...callables.handles import CallableHandle
 from ...errors import OrchestrationError
 from ...model.arguments import TaskArgs
 from ...model.config import CallConfig

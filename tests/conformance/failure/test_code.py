@@ -5,11 +5,8 @@ import re
 import pytest
 
 from simpler_ref import Worker
-from simpler_ref.callable_identity import (
-    build_python_import_descriptor,
-    unpack_payload,
-    validate_hashid,
-)
+from simpler_ref.callable_identity import build_python_import_descriptor, validate_hashid
+from simpler_ref.callables.payloads import unpack_payload
 from simpler_ref.jit import layout as L
 from tests.spec_rules import ROOT, tables
 
@@ -19,7 +16,7 @@ WORDS = r"\"((?:HASHID|REGISTER|UNREGISTER|CALLABLE|LOCAL)_[A-Z]+_[A-Z]+)\""
 
 @pytest.mark.spec("FAIL-CODE-1")
 def test_the_codes_of_the_table_are_all_there_are():
-    sources = [path.read_text() for path in (ROOT / "simpler_ref").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "simpler_ref").rglob("*.py")]
     assert {code for text in sources for code in re.findall(WORDS, text)} == CODES
 
 

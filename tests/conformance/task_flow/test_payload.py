@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 
 from simpler_ref import Worker
-from simpler_ref.callable_identity import (
-    build_python_serialized_descriptor,
-    pack_payload,
-    read_payload,
-    staged,
-    unpack_payload,
-)
+from simpler_ref.callable_identity import build_python_serialized_descriptor
+from simpler_ref.callables.payloads import pack_payload, read_payload, staged, unpack_payload
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from tests.segments import segments

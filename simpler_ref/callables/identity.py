@@ -1,0 +1,173 @@
+"""What a callable is called by: the SHA-256 of a canonical description of it.
+
+The digest is what a mailbox carries, and each worker maps it to a slot of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import platform as _platform
+import re
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..errors import CallableError
+from ..model.enums import ArgDirection
+
+_SCHEMA = 1
+_PAYLOAD_FORMAT = 1
+_CLOUDPICKLE = 1
+_HASHID = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class CallableKind(enum.IntEnum):
+    """What a callable is made from.
+
+    Rule     FLOW-DATA-2
+    """
+
+    CHIP_CALLABLE = 1
+    PYTHON_SERIALIZED = 2
+    PYTHON_IMPORT = 3
+
+
+class TargetNamespace(enum.IntEnum):
+    """Where a digest is looked up.
+
+    Rule     FLOW-DATA-2
+    """
+
+    LOCAL_CHIP = 1
+    LOCAL_PYTHON = 2
+    REMOTE_TASK_DISPATCHER = 3
+
+
+def _u32(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def _text(value: str | bytes) -> bytes:
+    try:
+        raw = value.encode(errors="surrogateescape") if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{value!r} is no text that UTF-8 has"
+        ) from None
+    return _u32(len(raw)) + raw
+
+
+def build_python_serialized_descriptor(payload: bytes) -> bytes:
+    """Describe a Python callable by its serialised form (cloudpickle's output).
+
+    Rule     FLOW-ID-1
+    """
+    return _u32(_SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE) + _text(
+        hashlib.sha256(payload).digest()
+    )
+
+
+class ChipTarget(Protocol):
+    """What a chip callable must offer to be described."""
+
+    @property
+    def sig_count(self) -> int: ...  # noqa: D102
+
+    def sig(self, i: int) -> int: ...  # noqa: D102
+
+    def to_bytes(self) -> bytes: ...  # noqa: D102
+
+
+def build_signature_schema(directions: Sequence[int]) -> bytes:
+    """Describe the directions of a chip callable's arguments.
+
+    Rule     FLOW-ID-1
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: one is no ArgDirection.
+    """
+    numbers = [int(direction) for direction in directions]
+    for i, number in enumerate(numbers):
+        if not 0 <= number <= ArgDirection.INOUT:
+            raise CallableError(
+                "HASHID_DESCRIPTOR_MISMATCH",
+                f"argument {i} has direction {number}; the directions are 0 to 3",
+            )
+    return _u32(_SCHEMA, len(numbers), *numbers)
+
+
+def build_chip_callable_descriptor(
+    *, target: ChipTarget, platform: str, runtime: str, target_arch: str | None = None
+) -> bytes:
+    """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
+
+    `target_arch` is that of this machine if it is not given.
+
+    Rule     FLOW-ID-1
+    """
+    arch = _platform.machine() if target_arch is None else target_arch
+    signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
+    return (
+        _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
+        + _text(arch)
+        + _text(platform)
+        + _text(runtime)
+        + _text(hashlib.sha256(target.to_bytes()).digest())
+        + _text(hashlib.sha256(signature).digest())
+    )
+
+
+def build_python_import_descriptor(module: str, qualname: str) -> bytes:
+    """Describe a Python callable by where it can be imported from.
+
+    Rule     FLOW-ID-1, -3
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: a part is not made of identifiers, or names a local function.
+    """
+    for what, value in (("module", module), ("qualname", qualname)):
+        if not value or not all(part.isidentifier() for part in value.split(".")):
+            raise CallableError(
+                "HASHID_DESCRIPTOR_MISMATCH",
+                f"{what} {value!r} is not importable: identifiers joined by dots are needed",
+            )
+    return _u32(_SCHEMA, CallableKind.PYTHON_IMPORT) + _text(module) + _text(qualname)
+
+
+def compute_callable_hashid(descriptor: bytes) -> str:
+    """Return ``sha256:`` and the 64 hex digits of a descriptor's SHA-256.
+
+    Rule     FLOW-ID-2, -4
+    """
+    return "sha256:" + hashlib.sha256(descriptor).hexdigest()
+
+
+def validate_hashid(hashid: str) -> str:
+    """Return `hashid` if it is one.
+
+    Rule     FLOW-ID-2
+
+    Raises
+    ------
+    CallableError
+        HASHID_FORMAT_INVALID
+    """
+    if not isinstance(hashid, str) or not _HASHID.fullmatch(hashid):
+        raise CallableError(
+            "HASHID_FORMAT_INVALID",
+            f"{hashid!r} is no hashid: sha256: and 64 lower-case hex digits are expected",
+        )
+    return hashid
+
+
+def hashid_to_digest(hashid: str) -> bytes:
+    """Return the 32 bytes a hashid stands for.
+
+    Rule     FLOW-ID-2
+    """
+    return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))

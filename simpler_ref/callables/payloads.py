@@ -1,0 +1,237 @@
+"""How a callable travels: the bytes of its pickle, and the file they are staged in."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import math
+import os
+import pickle
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from ..errors import CallableError
+from ..jit import layout as L
+from ..model.tensor import ContinuousTensor, view_memory
+from ..model.visibility import is_shared
+from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
+
+
+def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array over shared memory that this process has, too.
+
+    Rule     WM-START-4
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not is_shared(address, nbytes):
+        raise ValueError(
+            f"the {nbytes} bytes at {address:#x}, an array that the callable refers to, are not in this "
+            "process: it was mapped after the workers were started, or it is shared by other means; "
+            "let the callable refer to an array of Worker.share or Worker.empty"
+        )
+    return view_memory(address, shape, dtype)
+
+
+def _view_strided(
+    place: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+) -> Any:
+    """Return an array over shared memory whose elements do not stand one after the other."""
+    low, span, offset = place
+    memory = _view_shared(low, (span,), np.dtype(np.uint8))
+    return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
+
+
+class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but an array in shared memory is named by its address, not copied.
+
+    Two closures over two shared arrays are two callables, whatever the arrays hold.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and obj.nbytes:
+            address = obj.__array_interface__["data"][0]
+            low, high = byte_bounds(obj)
+            if is_shared(low, high - low):
+                if obj.flags.c_contiguous:
+                    return _view_shared, (address, obj.shape, obj.dtype)
+                place = low, high - low, address - low
+                return _view_strided, (place, obj.shape, obj.strides, obj.dtype)
+        if type(obj) is ContinuousTensor:
+            return ContinuousTensor._from_wire, (obj._wire,)
+        return super().reducer_override(obj)
+
+
+BY_REGISTRATION = b"by registration only: "
+"""How the stand-in begins for the bytes of a callable that cannot be serialised."""
+
+
+def serialize(target: Callable[..., Any]) -> bytes:
+    """Return the bytes that identify a callable.
+
+    What cloudpickle cannot take (a lock, a socket in a closure) still reaches workers that are
+    forked after its registration; such a callable is known by that registration alone.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Serializer(buffer).dump(target)
+    except Exception:
+        return BY_REGISTRATION + uuid.uuid4().bytes
+    return buffer.getvalue()
+
+
+def why_not_serialisable(target: Callable[..., Any]) -> str:
+    """Return what cloudpickle says of a callable that it cannot take.
+
+    Rule     FLOW-UNDO-3
+    """
+    try:
+        _Serializer(io.BytesIO()).dump(target)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "it could not be when it was registered"
+
+
+# ---------------------------------------------------------------- payloads for running workers
+_ENVELOPE = struct.Struct("<4sBBHQ")
+_MAGIC = b"SPYC"
+_ENVELOPE_VERSION = 1
+
+
+def pack_payload(payload: bytes) -> bytes:
+    """Put serialised Python into its envelope.
+
+    Rule     FLOW-PAYLOAD-1
+    """
+    head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
+    return head + payload
+
+
+def unpack_payload(raw: bytes) -> bytes:
+    """Return the serialised Python in an envelope, once the envelope is found to be right.
+
+    Rule     FLOW-PAYLOAD-2
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
+    """
+    problem = ""
+    if len(raw) < _ENVELOPE.size:
+        problem = f"{len(raw)} bytes are fewer than its head has"
+    else:
+        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(raw)
+        if magic != _MAGIC:
+            problem = f"it begins with {magic!r}"
+        elif (version, serializer, flags) != (_ENVELOPE_VERSION, _CLOUDPICKLE, 0):
+            problem = f"version {version}, serializer {serializer}, flags {flags} are not known"
+        elif size != len(raw) - _ENVELOPE.size:
+            problem = f"it announces {size} bytes and has {len(raw) - _ENVELOPE.size}"
+    if problem:
+        raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no payload envelope: {problem}")
+    return raw[_ENVELOPE.size :]
+
+
+_OBJECT = "object:"
+_objects: dict[int, Any] = {}
+_object_numbers = itertools.count()
+
+
+@contextmanager
+def staged(payload: bytes) -> Iterator[str]:
+    """Keep a payload in shared memory and give the name under which another process finds it.
+
+    The memory has no name in the file system that a killed process could leave behind: it is
+    reached through this process.
+
+    Rule     FLOW-PAYLOAD-3
+    """
+    fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(payload)
+        yield f"/proc/{os.getpid()}/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def staged_object(target: Any) -> Iterator[str]:
+    """Let the workers that are threads of this process take an object as it is.
+
+    Rule     WM-THREAD-3
+    """
+    number = next(_object_numbers)
+    _objects[number] = target
+    try:
+        yield f"{_OBJECT}{number}"
+    finally:
+        del _objects[number]
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file, and do not wait for anybody if it is a pipe."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _read_staged(name: str, size: int) -> bytes:
+    """Return the bytes staged under a name; no more than there are, and than were announced."""
+    try:
+        with open(name, "rb", opener=_open_at_once) as file:
+            found = os.fstat(file.fileno()).st_size
+            raw = file.read(size) if size == found else b""
+    except (OSError, ValueError) as error:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"nothing is staged as {name!r}: {error}"
+        ) from None
+    if not size == found == len(raw):
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{size} bytes were announced, {found} are staged"
+        )
+    return raw
+
+
+def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
+    """Return the callable that was staged under a name, after checking it against its digest.
+
+    Rule     FLOW-PAYLOAD-2
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+    """
+    if name.startswith(_OBJECT):
+        number = name.removeprefix(_OBJECT)
+        if not number.isdecimal() or int(number) not in _objects:
+            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
+        return _objects[int(number)]
+    return load_payload(_read_staged(name, size), command == L.CTRL_REGISTER, digest)
+
+
+def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
+    """Return the callable that some bytes stand for, after checking them against its digest.
+
+    Rule     FLOW-PAYLOAD-2
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+    """
+    if chip:
+        return raw
+    payload = unpack_payload(raw)
+    if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"
+        )
+    return pickle.loads(payload)
