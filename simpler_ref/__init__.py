@@ -21,8 +21,8 @@ from .model.config import CallConfig
 from .model.enums import DataType, TensorArgType
 from .model.tensor import ContinuousTensor
 from .orch.columns import Rows
+from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph
-from .orchestrator import Orchestrator
 from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind

@@ -28,8 +28,8 @@ from .jit import layout as L
 from .model import visibility
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
+from .orch.orchestrator import Orchestrator, config_wire, require_supported
 from .orch.recording import Graph, record
-from .orchestrator import Orchestrator, config_wire, require_supported
 from .system import regions, thread_pools
 from .system.cores import Placement, Seat
 from .system.signals import Failures, signals_blocked, until_done

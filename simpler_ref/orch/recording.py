@@ -30,9 +30,9 @@ from ..model.config import CallConfig
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
 from ..model.visibility import require_visible_now
-from ..orchestrator import Handles, Orchestrator, blob_bytes, config_wire
 from ..system.types import Array
 from .columns import Batch
+from .orchestrator import Handles, Orchestrator, blob_bytes, config_wire
 
 if TYPE_CHECKING:
     from ..worker import RunTiming, Worker

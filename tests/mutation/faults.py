@@ -307,7 +307,7 @@ FAULTS = (
         "A group with more members than its pool has workers waits for ever.",
         (
             Patch(
-                "orchestrator.py",
+                "orch/orchestrator.py",
                 "        if len(members) > self._room[pool]:\n",
                 "        if False:\n",
             ),
@@ -320,7 +320,11 @@ FAULTS = (
     Fault(
         "worker-minus-two",
         "A task for worker −2 is accepted.",
-        (Patch("orchestrator.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),),
+        (
+            Patch(
+                "orch/orchestrator.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"
+            ),
+        ),
         (f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",),
         hangs=True,
     ),
@@ -359,7 +363,7 @@ FAULTS = (
         "An Orchestrator that somebody has kept accepts tasks after its run.",
         (
             Patch(
-                "orchestrator.py",
+                "orch/orchestrator.py",
                 "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n",
                 "        pass\n",
             ),
@@ -443,7 +447,7 @@ FAULTS = (
         "The memory calls of `orch` do not ask which thread they are on, nor whether the run is over.",
         tuple(
             Patch(
-                "orchestrator.py",
+                "orch/orchestrator.py",
                 f"        self._require_mine()\n        {call}\n",
                 f"        {call}\n",
             )
@@ -603,7 +607,7 @@ FAULTS = (
         "A task that finishes and is not reclaimed does not start the time-out anew.",
         (
             Patch(
-                "orchestrator.py",
+                "orch/orchestrator.py",
                 "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(\n"
                 "            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]\n"
                 "        )\n",
@@ -629,7 +633,7 @@ FAULTS = (
         "A name of the documents leads to another class.",
         (
             Patch(
-                "orchestrator.py",
+                "orch/orchestrator.py",
                 "SCOPE_ENDED_INSIDE =",
                 "Ring = RingView  # type: ignore\nSCOPE_ENDED_INSIDE =",
             ),

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-import simpler_ref.orchestrator
+import simpler_ref.orch.orchestrator
 import simpler_ref.worker
 import simpler_ref.workers.manager
 from simpler_ref import Worker
@@ -37,7 +37,7 @@ OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN 
 
 def sleep_for_ever() -> None:
     """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
-    for module in (simpler_ref.orchestrator, simpler_ref.worker, simpler_ref.workers.manager):
+    for module in (simpler_ref.orch.orchestrator, simpler_ref.worker, simpler_ref.workers.manager):
         module.PARK_NS = NEVER_NS  # type: ignore[attr-defined]
 
 

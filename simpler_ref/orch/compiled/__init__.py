@@ -23,7 +23,7 @@ from ...errors import OrchestrationError
 from ...jit import layout as L
 from ...jit.kernel import INTERPRETED
 from ...model.config import CallConfig
-from ...orchestrator import Orchestrator
+from ..orchestrator import Orchestrator
 
 
 class Version(NamedTuple):

@@ -25,9 +25,9 @@ from ...model.config import CallConfig
 from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
 from ...model.tensor import ContinuousTensor
-from ...orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
 from ...system.mappings import shared_mappings
 from ...workers.view import ReceivedArgs
+from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
 from . import native as N
 
 errors: dict[int, BaseException] = {}

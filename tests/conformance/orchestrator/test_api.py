@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, Worker
-from simpler_ref.engine.memory import introspection
+from simpler_ref.engine import introspection
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap

@@ -15,7 +15,7 @@ import pytest
 
 from simpler_ref import TaskArgs, Worker, WorkerStartError
 from simpler_ref import TensorArgType as T
-from simpler_ref.engine.memory import shared_arrays
+from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import cores as placement

@@ -1,0 +1,825 @@
+"""What the orchestration function holds.
+
+`Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
+kernels in `jit/submit.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..callables.handles import CallableHandle
+from ..engine.introspection import (
+    RingView,
+    describe_full,
+    mib,
+    requested_bytes,
+)
+from ..engine.memory import PARK_NS, Engine
+from ..errors import RingFullError, TaskError
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..model.enums import to_dtype
+from ..model.tensor import ContinuousTensor
+from ..model.visibility import require_visible_now
+from ..system.types import Array
+from .columns import Batch
+
+SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
+
+
+class Host(Protocol):
+    """What an Orchestrator asks of the Worker whose run it serves."""
+
+    alloc_timeout_s: float
+
+    def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception: ...
+
+    def _config_index(self, config: CallConfig | None) -> int: ...
+
+    def _read_error(self) -> TaskError: ...
+
+    def _own_memory(self) -> tuple[Array, ...]: ...
+
+    def _describe_stuck(self) -> str: ...
+    def _look(self) -> None: ...
+
+    def _callable_name(self, word: int) -> str: ...
+
+    def _worker_name(self, worker: int) -> str: ...
+
+    def malloc(self, size: int, worker_id: int = 0) -> int: ...
+
+    def free(self, ptr: int, worker_id: int = 0) -> None: ...
+
+    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
+
+    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
+
+
+Handles = dict[CallableHandle, int]
+"""The live handles a pool takes, and each one's callable word without anything of a single task."""
+
+_MEMBER = struct.Struct("<QQ")
+_CHILD_MEMORY_AT = 33
+_DIAGNOSTICS = (
+    "enable_l2_swimlane",
+    "enable_dump_tensor",
+    "enable_pmu",
+    "enable_dep_gen",
+    "enable_scope_stats",
+)
+
+
+def require_supported(config: CallConfig) -> None:
+    """Refuse a configuration that is not valid, or asks for what nothing here implements.
+
+    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
+
+    Raises
+    ------
+    ValueError
+        See `CallConfig.validate`.
+    NotImplementedError
+        A diagnostic is switched on.
+    """
+    config.validate()
+    for name in _DIAGNOSTICS:
+        if getattr(config, name):
+            raise NotImplementedError(
+                f"CallConfig.{name}={getattr(config, name)}: no diagnostics are implemented here; "
+                "leave it at 0"
+            )
+
+
+def config_wire(config: CallConfig) -> bytes:
+    """Return a configuration as it travels, once it is found to be right."""
+    if not isinstance(config, CallConfig):
+        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
+    require_supported(config)
+    return config.to_bytes()
+
+
+class Orchestrator:
+    """Builds the graph of one run; valid while the orchestration function runs, on its thread.
+
+    `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
+
+    Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
+    """
+
+    _records = False
+    """Whether it writes tasks down instead of submitting them; see `Recorder`."""
+
+    def __init__(self, worker: Host, engine: Engine) -> None:
+        self._worker = worker
+        self._engine = engine
+        self._mem = engine.mem
+        self._submit = engine.kernels.submit_and_pass
+        self._next_level: Handles = {}
+        self._subs: Handles = {}
+        self._read_geometry()
+        self._thread = -1
+        self._error: TaskError | None = None
+        self._ring = RingView(engine, worker)
+
+    def _read_geometry(self) -> None:
+        geometry = self._mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
+        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
+        """Workers in each pool."""
+
+    @property
+    def ring(self) -> RingView:
+        """The Worker's rings and live tasks, to look at; from any thread, also after the run.
+
+        Rule     ORCH-API-5 to -7
+        """
+        return self._ring
+
+    # ------------------------------------------------------------ submit
+    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
+        """Submit a task for a sub worker: ``handle``'s callable on `args`.
+
+        Its dependencies follow from the tags: it runs after the tasks that currently produce its
+        INPUT and INOUT tensors, and becomes the producer of its OUTPUT, INOUT and OUTPUT_EXISTING
+        ones. An OUTPUT without address gets memory from the ring of the open scope;
+        ``args.tensor(i)`` then has it.
+
+        Rule     ORCH-API-2; HIER-API-3
+
+        Raises
+        ------
+        TypeError, KeyError
+            `handle` is no CallableHandle; belongs to another Worker; is no longer live.
+        TaskError
+            A task of this run has failed: nothing more is accepted.
+        RingFullError
+            No room within the Worker's `alloc_timeout_s`.
+        RuntimeError
+            The outputs exceed a ring; outside of a run; on another thread; no sub workers.
+        ValueError
+            The arguments do not fit a mailbox.
+        """
+        try:
+            word = self._subs[handle]
+            if args is None:
+                counts, wire = 0, b""
+            else:
+                tensors, scalars = args._tensors, args._scalars
+                if args._doubts:
+                    require_visible_now(args._doubts)
+                if scalars:
+                    counts = len(tensors) | len(scalars) << 32
+                    wire = b"".join([*tensors, *scalars])
+                else:
+                    counts = len(tensors)
+                    wire = b"".join(tensors)
+        except (KeyError, TypeError, AttributeError):
+            raise self._refusal("submit_sub", handle, args, self._subs, L.SUB) from None
+        slot = self._submit(self._mem, word, counts, wire)
+        if slot < 0:
+            attempt = partial(self._submit, self._mem, word, counts, wire)
+            slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
+        if slot & L.AUTO_OUTPUT and args is not None:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+
+    def submit_next_level(
+        self,
+        handle: CallableHandle,
+        args: TaskArgs | None = None,
+        config: CallConfig | None = None,
+        *,
+        worker: int = -1,
+    ) -> None:
+        """Submit a task for a next-level worker: a chip, or a Worker one level down.
+
+        On a chip, ``handle`` is a ChipCallable's; on a Worker, an orchestration function's, which runs
+        there as ``fn(orch, args, config)``. Dependencies are those of `submit_sub`. `worker` names
+        the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
+        `child_memory` are in the memory of that worker.
+
+        Rule     WM-AFF-1, -2; HIER-API-3
+
+        Raises
+        ------
+        ValueError
+            There is no such worker; a `child_memory` tensor without `worker`; see `CallConfig.validate`.
+        NotImplementedError
+            `config` asks for diagnostics.
+        TypeError, KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub`.
+        """
+        base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
+        place = self._place(worker, [args])
+        self._add(base | place << L.WORD_WORKER | self._config_word(config), args)
+
+    def _add(self, word: int, args: TaskArgs | None) -> None:
+        """Submit a task whose arguments are found to be right."""
+        wire, counts = self._wire([args]), _counts(args)
+        slot = self._submit(self._mem, word, counts, wire)
+        if slot < 0:
+            attempt = partial(self._submit, self._mem, word, counts, wire)
+            slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
+        if slot & L.AUTO_OUTPUT and args is not None:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+
+    # ------------------------------------------------------------ groups
+    def submit_next_level_group(
+        self,
+        handle: CallableHandle,
+        args_list: Sequence[TaskArgs],
+        config: CallConfig | None = None,
+        *,
+        workers: Sequence[int] | None = None,
+    ) -> None:
+        """Submit one task that runs on several next-level workers at once, with arguments for each.
+
+        All members start together, each on a worker of its own, and the task is done when the last one
+        is. Its tensors are those of all members: it depends, and is depended on, as a whole. `workers`
+        names the worker of each member, −1 for any.
+
+        Rule     WM-GROUP-1; HIER-API-3
+
+        Raises
+        ------
+        ValueError
+            `args_list` is empty, or longer than the pool; `workers` has another length, names a worker
+            twice, or one that does not exist.
+        TypeError, KeyError, TaskError, RingFullError, RuntimeError, NotImplementedError
+            See `submit_next_level`.
+        """
+        members = self._members(args_list, L.NEXT_LEVEL)
+        if workers is None:
+            workers = [-1] * len(members)
+        self._require_distinct(workers, len(members))
+        base = self._require_handle(
+            "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
+        )
+        places = [self._place(one, [args]) for one, args in zip(workers, members, strict=True)]
+        self._submit_group(base | self._config_word(config), members, places)
+
+    def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
+        """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
+
+        Rule     WM-GROUP-1; HIER-API-3
+        """
+        members = self._members(args_list, L.SUB)
+        base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
+        self._submit_group(base, members, None)
+
+    def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
+        if isinstance(args_list, TaskArgs):
+            raise TypeError("args_list must be a list of TaskArgs, one for each member")
+        members = [TaskArgs() if one is None else one for one in args_list]
+        if not members:
+            raise ValueError("args_list must not be empty: a group has at least one member")
+        for one in members:
+            if not isinstance(one, TaskArgs):
+                raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
+        if len(members) > self._room[pool]:
+            raise ValueError(
+                f"a group of {len(members)} needs as many workers, its pool has {self._room[pool]}: "
+                "all members run at once"
+            )
+        return members
+
+    @staticmethod
+    def _require_distinct(workers: Sequence[int], members: int) -> None:
+        """Refuse workers that are not one for each member, each another one.
+
+        Rule     WM-GROUP-8
+        """
+        if len(workers) != members:
+            raise ValueError(f"workers has {len(workers)} entries for {members} members")
+        named = [one for one in workers if one != -1]
+        if len(set(named)) != len(named):
+            raise ValueError(f"workers={list(workers)} names a worker twice")
+
+    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+        """Submit a group whose arguments and workers are found to be right.
+
+        Rule     WM-GROUP-1
+        """
+        tensors: list[bytes] = []
+        scalars: list[bytes] = []
+        table: list[bytes] = []
+        for i, one in enumerate(members):
+            tensors += one._tensors
+            scalars += one._scalars
+            table.append(_MEMBER.pack(_counts(one), places[i] if places else 0))
+        counts, size = len(tensors) | len(scalars) << 32, len(members)
+        wire = b"".join(tensors + scalars + table)
+        submit = self._engine.kernels.submit_group_and_pass
+        slot = submit(self._mem, word, counts, size, wire)
+        if slot < 0:
+            asked = wire[: 40 * len(tensors)]
+            attempt = partial(submit, self._mem, word, counts, size, wire)
+            slot = self._retry(slot, attempt, lambda: asked)
+        if slot & L.AUTO_OUTPUT:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
+
+    # ------------------------------------------------------------ many at once
+    def submit_sub_many(
+        self,
+        handle: CallableHandle,
+        tensors: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        scalars: Any = None,
+        *,
+        count: int | None = None,
+    ) -> Array:
+        """Submit many tasks for sub workers in one call, as a loop over `submit_sub` would.
+
+        The tasks get the ids, dependencies, memory and errors that they would get one by one, in the
+        order of their rows. What is wrong with the arguments is found before any is submitted.
+
+        Rule     SPEED-MANY-1
+
+        Parameters
+        ----------
+        handle : CallableHandle
+            The callable of all of them.
+        tensors : list
+            A column for each tensor that a task has. A column is a numpy array in shared memory whose
+            row ``i`` (which must be contiguous) is the tensor of task ``i``; or `Rows`, which names the
+            row of each task; or a list of tensors or arrays, one for each task; or one
+            `ContinuousTensor`, the same for all.
+        tags : list
+            For each column its tag, or a list with one for each task.
+        scalars : numpy.ndarray or list, optional
+            An array (tasks, scalars); or a list of columns, each an array or a list with a number for
+            each task, or one number for all. A task's scalars are what `TaskArgs.add_scalar` would make
+            of each number.
+        count : int, optional
+            The number of tasks, where no column has it.
+
+        Returns
+        -------
+        numpy.ndarray
+            uint64, (tasks, tensors): the addresses of the tensors, those that the runtime has provided
+            for OUTPUTs without one included.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Columns that do not agree on the number of tasks, or that a task cannot be given; the
+            message names the column. See also `submit_sub`.
+        KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub`: the tasks before the one that was refused are submitted.
+        """
+        word = self._require_handle("submit_sub_many", handle, (), self._subs, L.SUB)
+        self._require_mine()
+        return self._submit_many(word, Batch(tensors, tags, scalars, count))
+
+    def submit_next_level_many(
+        self,
+        handle: CallableHandle,
+        tensors: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        scalars: Any = None,
+        config: CallConfig | None = None,
+        *,
+        workers: int | Sequence[int] = -1,
+        count: int | None = None,
+    ) -> Array:
+        """Submit many tasks for next-level workers in one call; see `submit_sub_many`.
+
+        `config` is that of all tasks. `workers` is the worker that all tasks want, or a list with one
+        for each; −1 for any.
+
+        Raises
+        ------
+        TypeError, ValueError, NotImplementedError, KeyError, TaskError, RingFullError, RuntimeError
+            See `submit_sub_many` and `submit_next_level`.
+        """
+        base = self._require_handle(
+            "submit_next_level_many", handle, (), self._next_level, L.NEXT_LEVEL
+        )
+        self._require_mine()
+        batch = Batch(tensors, tags, scalars, count, workers)
+        word = base | self._config_word(config)
+        return self._submit_many(word | self._places(batch) << L.WORD_WORKER, batch)
+
+    def _places(self, batch: Batch) -> Any:
+        """Return the worker each task of a batch is for, plus one; see `_place`."""
+        if not np.ndim(batch.workers):
+            self._place(batch.workers, [])
+        wanted = np.asarray(batch.workers, np.int64)
+        room = self._room[L.NEXT_LEVEL]
+        for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
+            self._place(int(one), [])
+        lost = batch.in_child_memory() & (wanted < 0)
+        if room > 1 and np.any(lost):
+            raise _which_memory()
+        return np.where(lost, 0, wanted) + 1
+
+    def _submit_many(self, word: Any, batch: Batch) -> Array:
+        program, places = batch.program(word)
+        self._play(program, places.reshape(-1))
+        addresses: Array = places.view(np.uint64)[:, : len(batch.tensors)]
+        return addresses
+
+    def _play(self, program: Array, places: Array) -> None:
+        """Carry out a program, wait where there is no room, and let Python see its signals.
+
+        Rule     SPEED-MANY-6, -7; SPEED-REPLAY-9
+        """
+        attempt = partial(self._engine.kernels.run_program, self._mem, program, places)
+        code = L.MORE
+        while code == L.MORE:
+            code = attempt()
+            if code < 0:
+                code = self._retry(code, attempt, lambda: _wire_of_op(program))
+
+    # ------------------------------------------------------------ what they share
+    def _require_handle(
+        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
+    ) -> int:
+        """Return a handle's callable word, once handle and arguments are found to be right.
+
+        Rule     ORCH-MISUSE-6, -10; FLOW-HANDLE-2
+        """
+        word = live.get(handle) if isinstance(handle, CallableHandle) else None
+        if word is None:
+            raise self._refusal(what, handle, None, live, pool)
+        for args in members:
+            if args is None:
+                continue
+            if not hasattr(args, "_tensors"):
+                raise self._refusal(what, handle, args, live, pool)
+            if args._doubts:
+                require_visible_now(args._doubts)
+        return word
+
+    @staticmethod
+    def _wire(members: Sequence[TaskArgs | None]) -> bytes:
+        """Return tensors, then scalars, of one task or of all members of a group."""
+        given = [one for one in members if one is not None]
+        tensors = [wire for one in given for wire in one._tensors]
+        return b"".join(tensors + [wire for one in given for wire in one._scalars])
+
+    def _place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
+        """Return the worker a task is for, plus one; 0 for any.
+
+        Rule     WM-AFF-6
+        """
+        room = self._room[L.NEXT_LEVEL]
+        if not hasattr(worker, "__index__") or not -1 <= worker < room:
+            raise ValueError(
+                f"worker {worker!r} is unknown: there are the next-level workers 0 … {room - 1}, and "
+                "−1 for any of them"
+            )
+        chosen = operator.index(worker)
+        if chosen < 0 and any(w[_CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
+            if room > 1:
+                raise _which_memory()
+            chosen = 0
+        return chosen + 1
+
+    def _config_word(self, config: CallConfig | None) -> int:
+        return self._worker._config_index(config) << L.WORD_CONFIG
+
+    def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
+        """Write the addresses the runtime chose back into the arguments.
+
+        Rule     ORCH-AUTO-4; WM-GROUP-5
+        """
+        tensors = sum(len(one._tensors) for one in members)
+        at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
+        for args in members:
+            for i, wire in enumerate(args._tensors):
+                if wire[34] == L.OUTPUT and not any(wire[:8]):
+                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[8:]
+                at += L.TENSOR_WORDS
+
+    def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
+        """Say why a submit was refused; nothing has changed.
+
+        Rule     ORCH-MISUSE-1
+        """
+        if not isinstance(handle, CallableHandle):
+            return TypeError(
+                f"{what} expects a CallableHandle returned by Worker.register, got "
+                f"{type(handle).__name__}; write handle = worker.register(function) first"
+            )
+        if args is not None and not isinstance(args, TaskArgs):
+            return TypeError(f"args must be a TaskArgs or None, got {type(args).__name__}")
+        if self._thread == -1:
+            return self._closed()
+        if handle in live:
+            return TypeError("these TaskArgs are those of a running task; build new ones")
+        return self._worker._explain_handle(handle, pool)
+
+    # ------------------------------------------------------------ memory of next-level workers
+    def malloc(self, worker_id: int, size: int) -> int:
+        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`.
+
+        Rule     WM-CHIP-3
+        """
+        self._require_mine()
+        return self._worker.malloc(size, worker_id)
+
+    def free(self, worker_id: int, ptr: int) -> None:
+        """Give memory of a next-level worker back."""
+        self._require_mine()
+        self._worker.free(ptr, worker_id)
+
+    def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy host memory to a next-level worker, between two of its tasks; see `Worker.copy_to`.
+
+        It waits for no dependency: tasks that were submitted before may not have run.
+        """
+        self._require_mine()
+        self._worker.copy_to(dst, src, size, worker_id)
+
+    def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy memory of a next-level worker to the host; see `copy_to`."""
+        self._require_mine()
+        self._worker.copy_from(dst, src, size, worker_id)
+
+    def _require_mine(self) -> None:
+        if get_ident() != self._thread:
+            raise self._wrong_thread()
+
+    def _closed(self) -> RuntimeError:
+        return RuntimeError(
+            "this Orchestrator's run has ended: submit, alloc and scopes work only while the "
+            "orchestration function given to Worker.run is running"
+        )
+
+    def _wrong_thread(self) -> RuntimeError:
+        if self._thread == -1:
+            return self._closed()
+        return RuntimeError(
+            f"the Orchestrator belongs to the thread that called Worker.run ({self._thread}); it "
+            f"was used on thread {get_ident()}"
+        )
+
+    # ------------------------------------------------------------ alloc
+    def alloc(self, shape: int | Sequence[int], dtype: Any) -> ContinuousTensor:
+        """Return a buffer from the ring of the open scope.
+
+        It stays until the scope has ended and every task that was given it as INPUT or INOUT is
+        done. A task that writes it must tag it INOUT: OUTPUT would be a mere overwrite, without a
+        hold on the memory.
+
+        Rule     ORCH-ALLOC-1
+
+        Raises
+        ------
+        RuntimeError, RingFullError, TaskError
+            See `submit_sub`.
+        """
+        self._require_mine()
+        sizes = (shape,) if isinstance(shape, int) else shape
+        return self._claim(ContinuousTensor(0, sizes, to_dtype(dtype)))
+
+    def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
+        kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
+        slot = kernels.alloc_buffer(mem, wire)
+        if slot < 0:
+            slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
+        data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
+        return tensor._placed(data, self._engine.heap)
+
+    # ------------------------------------------------------------ scopes
+    def scope(self) -> ScopeGuard:
+        """Return a context manager: a scope one deeper, whose tasks use the next ring.
+
+        Rule     ORCH-SCOPE-2
+        """
+        return ScopeGuard(self)
+
+    def scope_begin(self) -> None:
+        """Open a scope.
+
+        Rule     ORCH-SCOPE-2, -3
+
+        Raises
+        ------
+        RuntimeError
+            64 scopes are open already; outside of a run.
+        """
+        self._require_mine()
+        if self._open_scope() != L.OK:
+            raise RuntimeError(
+                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
+            )
+
+    def scope_end(self) -> None:
+        """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
+
+        Rule     ORCH-SCOPE-4
+
+        Raises
+        ------
+        RuntimeError
+            No scope is open; outside of a run.
+        """
+        self._require_mine()
+        if self._depth() <= 1:
+            raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
+        self._close_scope()
+
+    def _depth(self) -> int:
+        """Return how many scopes are open, the run's own included."""
+        return int(self._mem[L.SCOPE_DEPTH])
+
+    def _open_scope(self) -> int:
+        return self._engine.kernels.open_scope(self._mem)
+
+    def _close_scope(self) -> None:
+        self._engine.kernels.close_scope(self._mem)
+
+    def live_tasks(self) -> int:
+        """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
+
+        Rule     ORCH-API-5
+        """
+        return int(self._mem[L.LIVE])
+
+    # ------------------------------------------------------------ waiting for room
+    def _retry(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
+        """Turn a refusal into an exception, or help the Scheduler until there is room.
+
+        `wire` returns the arguments of what was refused last.
+
+        Rule     ORCH-BACK-1, -2, -4; ORCH-FAIL-2
+        """
+        mem, kernels = self._mem, self._engine.kernels
+        timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
+        since = time.monotonic_ns()
+        reclaimed = self._progress()
+        while code == L.WOULD_BLOCK:
+            rest = timeout_ns - (time.monotonic_ns() - since)
+            if rest <= 0:
+                timeout_s = self._worker.alloc_timeout_s
+                asked, depth = requested_bytes(wire()), self._depth() - 1
+                raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+            taken = int(mem[L.WIRING_TAKEN])
+            code = attempt()
+            waited = L.OK
+            if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
+                waited = kernels.help_scheduler(mem, -1, taken, min(rest, PARK_NS))
+            if waited == L.TIMED_OUT:
+                self._worker._look()
+            if self._progress() != reclaimed:
+                reclaimed, since = self._progress(), time.monotonic_ns()
+        if code >= 0:
+            return code
+        raise self._refused(code, wire())
+
+    def _refused(self, code: int, wire: bytes) -> Exception:
+        """Return the exception for what a kernel has refused for good.
+
+        Rule     ORCH-RING-11
+        """
+        if code == L.RUN_FAILED:
+            return self._task_error()
+        if code == L.WRONG_THREAD:
+            return self._wrong_thread()
+        if code == L.TOO_MANY_ARGS:
+            return ValueError(
+                f"the arguments take {8 + len(wire)} bytes, a mailbox holds "
+                f"{L.MAILBOX_ARGS_CAPACITY}: 8 + 40 per tensor + 8 per scalar; pass fewer, or put "
+                "the numbers into a tensor"
+            )
+        if code == L.ILLEGAL:
+            return ValueError(
+                f"{len(wire)} bytes are not the tensors and scalars that were announced; build "
+                "arguments with TaskArgs"
+            )
+        assert code == L.TOO_LARGE, code
+        size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
+        return RuntimeError(
+            f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
+            f"ring has {mib(size)}; give Worker(heap_ring_size=…) a larger value"
+        )
+
+    def _progress(self) -> tuple[int, int]:
+        """Return what changes whenever a task finishes or is reclaimed.
+
+        Rule     ORCH-BACK-5
+        """
+        mem = self._mem
+        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
+            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
+        )
+
+    # ------------------------------------------------------------ for Worker.run
+    def _open(self, next_level: Handles, subs: Handles) -> None:
+        self._next_level = next_level
+        self._subs = subs
+        self._error = None
+        self._thread = get_ident()
+
+    def _for_next_run(self) -> Orchestrator:
+        """Return one that is not open yet. What somebody keeps of this one stays closed for ever.
+
+        Rule     ORCH-MISUSE-7
+        """
+        self._engine.runs += 1
+        fresh = Orchestrator.__new__(Orchestrator)
+        fresh.__dict__.update(self.__dict__)
+        return fresh
+
+    def _close(self) -> None:
+        self._thread = -1
+        self._next_level = {}
+        self._subs = {}
+
+    def _task_error(self) -> TaskError:
+        """Return the run's first failure as an exception, the same one each time.
+
+        Rule     ORCH-FAIL-1, -3; FAIL-LOUD-2
+        """
+        if self._error is None:
+            self._error = self._worker._read_error()
+        return self._error
+
+
+def blob_bytes(counts: int) -> int:
+    """Return the bytes of some tensors and scalars in a mailbox."""
+    return (counts & 0xFFFFFFFF) * 40 + (counts >> 32) * 8
+
+
+def asked_for(wire: bytes, counts: int) -> bytes:
+    """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
+    tensors = 40 * (counts & 0xFFFFFFFF)
+    return wire[:tensors] + bytes(blob_bytes(counts) - tensors)
+
+
+def _counts(args: TaskArgs | None) -> int:
+    """Return how many tensors and scalars there are, as the kernels take it."""
+    return 0 if args is None else len(args._tensors) | len(args._scalars) << 32
+
+
+def _which_memory() -> ValueError:
+    return ValueError(
+        "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
+    )
+
+
+def _wire_of_op(program: Array) -> bytes:
+    """Return the tensors and scalars that the op a program stands at asks for."""
+    at = int(program[L.PROGRAM_AT])
+    if at >= len(program):
+        return b""
+    kind = int(program[at + L.OP_KIND]) & 0xFF
+    if kind == L.OP_REPEAT:
+        at += L.OP_REPEAT_WORDS
+    if kind == L.OP_ALLOC:
+        tensor = program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS]
+        return bytes(tensor.tobytes())
+    counts = int(program[at + L.OP_COUNTS])
+    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
+    return asked_for(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes(), counts)
+
+
+class ScopeGuard:
+    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it.
+
+    Rule     ORCH-SCOPE-2
+    """
+
+    __slots__ = ("_depth", "_orch")
+
+    def __init__(self, orch: Orchestrator) -> None:
+        self._orch = orch
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if self._depth:
+            raise RuntimeError("this scope is open already: call orch.scope() for each with")
+        self._orch.scope_begin()
+        self._depth = self._orch._depth()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        orch, depth = self._orch, self._depth
+        self._depth = 0
+        if orch._thread == -1:  # the run is over, or is another process's that this was forked from
+            return
+        if orch._depth() < depth:
+            if error is None:
+                raise RuntimeError(SCOPE_ENDED_INSIDE)
+            return
+        while orch._depth() >= depth:
+            orch.scope_end()
+
+
+__all__ = ["Orchestrator", "ScopeGuard"]
