@@ -644,10 +644,12 @@ def mark_dead(mem, worker, code):
     sleep in `wait_ready` or `request_control` does not; any other state still tells what the worker
     had done.
 
+    Ordering the exchange and the two of the state pair with those in `publish` and `await_control`: the
+             request finds SHUTDOWN, or who has made it sees W_DEATH
     Rule     SCHED-DEATH-1
     """
     w = worker_at(mem, worker)
-    store(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
+    exchange(mem, w + L.W_DEATH, code + L.DEATH_BIAS)
     compare_exchange(mem, awaited(mem, w), L.IDLE, L.SHUTDOWN)
     compare_exchange(mem, awaited(mem, w), L.CONTROL_REQUEST, L.SHUTDOWN)
     futex_wake(mem, awaited(mem, w))
@@ -740,7 +742,7 @@ def await_control(mem, worker, timeout_ns):
         seen = load(mem, state_word)
         if seen & STATE_MASK == L.CONTROL_DONE:
             return seen >> 32
-        if load(mem, w + L.W_DEATH) != 0:
+        if load_sc(mem, w + L.W_DEATH) != 0:
             return L.ILLEGAL
         passed = now_ns() - start
         rest = timeout_ns - passed

@@ -13,11 +13,11 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simpler_ref.jit import entries, queues, schedule, slots
+from simpler_ref.jit import entries, mailbox, queues, schedule, slots
 from simpler_ref.jit import layout as L
 
 from .memory import FENCE, Recorder, Weakening, WeakMemory
-from .scene import Play, Scene
+from .scene import PARK_NS, Play, Scene
 from .schedules import Drawn
 
 W = Weakening
@@ -114,6 +114,27 @@ def one_reference_left(play):
     play.world.add("start", prepared)
 
 
+def a_request_beside_a_death(play):
+    """A worker has answered its last task and dies, while somebody makes a request to it."""
+    mem, world = play.mem, play.world
+    w = mailbox.worker_at(mem, 0)
+
+    def request():
+        mailbox.make_idle(mem, w)
+        play.answer = mailbox.request_control(mem, 0, PARK_NS)
+
+    def prepared():
+        mem.store(w + L.W_MAILBOX + L.MAIL_STATE, L.TASK_DONE)
+        world.add("monitor", lambda: mailbox.mark_dead(mem, 0, 9))
+        world.add("requester", request)
+
+    world.add("start", prepared)
+
+
+def the_death_is_seen(play):
+    assert play.answer == L.ILLEGAL, f"the request is answered {play.answer}"
+
+
 def exactly_one_of_them(play):
     assert play.pinned != play.consumed, f"pinned {play.pinned}, consumed {play.consumed}"
 
@@ -197,6 +218,11 @@ STUCK = Litmus(cached("a b*2", depth=1, away=True, services="a"))
 AWAY = Litmus(cached("a@0 b@1<a", depth=1, away=True))
 QUEUE = Litmus(cached("a"), actors=through_the_queue, check=everybody_has_ended)
 REFERENCE = Litmus(cached("a"), actors=one_reference_left, check=exactly_one_of_them)
+REFUSED = Litmus(
+    cached("a", workers=1, depth=1, spin_ns=0),
+    actors=a_request_beside_a_death,
+    check=the_death_is_seen,
+)
 STOPS = Litmus(
     cached("a", workers=1, depth=1, spin_ns=0),
     before=submits(1),
@@ -363,10 +389,16 @@ ROWS = [
         wrongs=each(W("post", "exchange"), W("scheduler_loop", FENCE)),
     ),
     Row(
-        "store W_DEATH",
+        "exchange W_DEATH",
         "mark_dead",
         (DEATH,),
-        harmless=(W("mark_dead", "store", "W_DEATH"),),
+        harmless=(W("mark_dead", "exchange", "W_DEATH"),),
+    ),
+    Row(
+        "exchange W_DEATH, compare-and-exchange MAIL_STATE",
+        "mark_dead",
+        (REFUSED,),
+        wrongs=each(W("await_control", "load_sc")),
     ),
     Row(
         "store DEATHS, fence, store of the park words, wake",
