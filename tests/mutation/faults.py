@@ -633,9 +633,9 @@ FAULTS = (
         "A name of the documents leads to another class.",
         (
             Patch(
-                "orch/orchestrator.py",
-                "SCOPE_ENDED_INSIDE =",
-                "Ring = RingView  # type: ignore\nSCOPE_ENDED_INSIDE =",
+                "orchestrator.py",
+                "\n__all__ = [",
+                "\nRing = RingView  # type: ignore\n\n__all__ = [",
             ),
         ),
         (f"{HIER}/test_api.py::test_a_module_has_the_names_of_the_table",),
