@@ -49,13 +49,14 @@ def _view_strided(
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
-class _Serializer(cloudpickle.Pickler):  # type: ignore[misc]
+class Serializer(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but an array in shared memory is named by its address, not copied.
 
     Two closures over two shared arrays are two callables, whatever the arrays hold.
     """
 
     def reducer_override(self, obj: Any) -> Any:
+        """Name an array in shared memory by its address."""
         if type(obj) is np.ndarray and obj.nbytes:
             address = obj.__array_interface__["data"][0]
             low, high = byte_bounds(obj)
@@ -81,7 +82,7 @@ def serialize(target: Callable[..., Any]) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        _Serializer(buffer).dump(target)
+        Serializer(buffer).dump(target)
     except Exception:
         return BY_REGISTRATION + uuid.uuid4().bytes
     return buffer.getvalue()
@@ -93,7 +94,7 @@ def why_not_serialisable(target: Callable[..., Any]) -> str:
     Rule     FLOW-UNDO-3
     """
     try:
-        _Serializer(io.BytesIO()).dump(target)
+        Serializer(io.BytesIO()).dump(target)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "it could not be when it was registered"

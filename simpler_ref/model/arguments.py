@@ -12,7 +12,7 @@ from ..jit import layout as L
 from .enums import TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, Tensor
-from .visibility import _current, make_tensor
+from .visibility import current, make_tensor
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -20,9 +20,6 @@ _SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
 
 
 TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
-
-
-# ---------------------------------------------------------------- TaskArgs
 
 
 class TaskArgs:
@@ -62,7 +59,7 @@ class TaskArgs:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
-            if _current.check is None:
+            if current.check is None:
                 self._doubts = (*self._doubts, (tensor.data, tensor.nbytes()))
         try:
             self._tensors.append(tensor._wires[tag])

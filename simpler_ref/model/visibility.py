@@ -14,7 +14,6 @@ from ..system.types import Array
 from .enums import to_dtype
 from .tensor import ContinuousTensor
 
-# ---------------------------------------------------------------- arrays as arguments
 Visible = Callable[[int, int], str | None]
 """Says whether the children see bytes [address, address + n): None, or why not."""
 
@@ -29,7 +28,7 @@ class _Current(threading.local):
     """While a graph is recorded: the arrays it refers to."""
 
 
-_current = _Current()
+current = _Current()
 _known: dict[
     int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
 ] = {}
@@ -37,8 +36,8 @@ _known: dict[
 
 def keep_alive(array: Any) -> None:
     """Have the graph that is being recorded on this thread, if there is one, hold on to an array."""
-    if _current.kept is not None:
-        _current.kept.append(array)
+    if current.kept is not None:
+        current.kept.append(array)
 
 
 def add_visibility(check: Visible) -> None:
@@ -60,14 +59,14 @@ def set_current(
 
     Arrays that `check` has not vouched for yet are appended to `kept`.
     """
-    before = _current.check, _current.kept
-    _current.check, _current.kept = check, kept
+    before = current.check, current.kept
+    current.check, current.kept = check, kept
     return before
 
 
 def forget_visibility() -> None:
     """Forget every check: this process was forked, the Workers are its parent's."""
-    _current.check = _current.kept = None
+    current.check = current.kept = None
     _visibility.clear()
     _known.clear()
 
@@ -111,7 +110,7 @@ def _from_numpy(array: Array) -> ContinuousTensor:
             reference() is array
             and array.shape == shape
             and array.dtype is dtype
-            and _current.check in (None, voucher)
+            and current.check in (None, voucher)
         ):
             return tensor
     if not array.flags.c_contiguous:
@@ -153,7 +152,7 @@ def _require_visible(
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> Visible | None:
     """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
-    checks = list(_visibility) if _current.check is None else [_current.check]
+    checks = list(_visibility) if current.check is None else [current.check]
     why = ""
     for check in checks:
         reason = check(address, nbytes)

@@ -1,1 +1,1 @@
-"""Tasks that are submitted many at a time: in columns, recorded, compiled."""
+"""What an orchestration function holds, and its tasks in bulk, recorded or compiled."""

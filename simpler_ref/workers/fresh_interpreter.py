@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import _Serializer, load_payload
+from ..callables.payloads import Serializer, load_payload
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError
@@ -74,7 +74,7 @@ class _Setup(NamedTuple):
 
 
 # ---------------------------------------------------------------- what travels
-class _Traveller(_Serializer):
+class _Traveller(Serializer):
     """Also takes a child Worker that has not been started, with what is registered with it."""
 
     def reducer_override(self, obj: Any) -> Any:

@@ -19,7 +19,6 @@ from ..model.config import CallConfig
 from .view import MailboxView, ReceivedArgs
 
 
-# ---------------------------------------------------------------- kinds of workers
 class WorkerKind:
     """What a worker does with its tasks: the extension point.
 
@@ -88,7 +87,7 @@ class SubWorker(WorkerKind):
         self._desk: MailboxView
 
     def start(self, desk: MailboxView) -> None:
-        """Remember the desk."""
+        """Remember its mailboxes."""
         self._desk = desk
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:

@@ -8,7 +8,6 @@ from ..errors import TaskError
 from ..jit import layout as L
 
 
-# ---------------------------------------------------------------- errors on their way up
 def cut_utf8(text: str, limit: int) -> bytes:
     """Return at most `limit` bytes of UTF-8, cut between characters."""
     raw = text.encode(errors="replace")

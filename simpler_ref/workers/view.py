@@ -18,7 +18,6 @@ from ..model.tensor import ContinuousTensor
 _COUNTS = struct.Struct("<ii")
 
 
-# ---------------------------------------------------------------- what a task finds in the mailbox
 class ReceivedArgs(TaskArgs):
     """The arguments of the running task, read where the mailbox has them.
 

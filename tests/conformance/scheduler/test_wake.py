@@ -757,6 +757,8 @@ def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unsee
         assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
         getattr(driver.x, how)(driver.mem, driver.submit(reads(0x7000)))
         wait_until(lambda: driver.mem[L.PARK_SCHED] == L.TIMED)
+        left_out = driver.mem[L.WIRING_PUSHED] - driver.mem[L.WIRING_TAKEN]
+        assert left_out == (how == "pass_in_bulk"), "the thread was asked for no pass"
 
 
 # ---------------------------------------------------------------- a waker that dies
