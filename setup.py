@@ -9,16 +9,17 @@ from setuptools.command.build_ext import build_ext
 
 HERE = "simpler_ref/native_chip"
 SOURCES = {
-    "_shim": ["shim", "image"],
-    "_runtime": ["runtime", "run", "pool", "callable", "arena", "faults", "image"],
+    "_shim": ["shim", "image", "faults"],
+    "_runtime": ["runtime", "run", "pool", "callable", "arena"],
     "_launch_all": ["launch_all"],
 }
+LINKED_WITH = {"_runtime": "_shim"}
 HEADERS = {
     "include": ["simpler_l2", "simpler_kernel"],
     "src": ["arena", "callable", "faults", "image", "pool", "run"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
-LINK_FLAGS = ["-pthread", "-Wl,--no-undefined"]
+LINK_FLAGS = ["-pthread", "-Wl,--no-undefined,-rpath,$ORIGIN"]
 LIBRARIES = ["dl"]
 
 
@@ -33,6 +34,17 @@ class BuildSharedObjects(build_ext):
         """Return nothing: the sources say what is visible."""
         return []
 
+    def build_extension(self, ext):
+        """Build one of them; those it is linked with stand before it."""
+        name = ext.name.rpartition(".")[2]
+        if name in LINKED_WITH.values():  # there is one of it for all that need it, to the end
+            ext.extra_link_args.append(f"-Wl,-soname,{name}.so,-z,nodelete")
+        if name in LINKED_WITH:
+            needed = self.get_ext_fullpath(ext.name.replace(name, LINKED_WITH[name]))
+            ext.extra_objects.append(needed)
+            ext.depends.append(needed)
+        super().build_extension(ext)
+
 
 setup(
     cmdclass={"build_ext": BuildSharedObjects},
@@ -43,7 +55,7 @@ setup(
             include_dirs=[f"{HERE}/include"],
             depends=[f"{HERE}/{folder}/{name}.h" for folder in HEADERS for name in HEADERS[folder]],
             extra_compile_args=FLAGS,
-            extra_link_args=LINK_FLAGS,
+            extra_link_args=list(LINK_FLAGS),
             libraries=LIBRARIES,
         )
         for name, sources in SOURCES.items()

@@ -49,6 +49,7 @@ class Recipe(NamedTuple):
 
     folder: str
     sources: dict[str, list[str]]
+    linked_with: dict[str, str]
     flags: list[str]
     link_flags: list[str]
 
@@ -60,7 +61,7 @@ def read_recipe() -> Recipe:
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
             found[line.targets[0].id] = ast.literal_eval(line.value)
     links = found["LINK_FLAGS"] + [f"-l{name}" for name in found["LIBRARIES"]]
-    return Recipe(found["HERE"], found["SOURCES"], found["FLAGS"], links)
+    return Recipe(found["HERE"], found["SOURCES"], found["LINKED_WITH"], found["FLAGS"], links)
 
 
 def build(copy: Path, *only: str) -> None:
@@ -76,7 +77,9 @@ def build(copy: Path, *only: str) -> None:
     for name in only or recipe.sources:
         sources = recipe.sources[name]
         files = [f"{folder}/src/{source}.c" for source in sources]
-        target = [f"-I{folder}/include", *files, "-o", f"{folder}/{name}.so"]
+        if name in recipe.linked_with:
+            files.append(f"{folder}/{recipe.linked_with[name]}.so")
+        target = [f"-I{folder}/include", *files, "-o", f"{folder}/{name}.so", f"-Wl,-soname,{name}.so"]
         _compile([*recipe.flags, *MORE_FLAGS, *target, *recipe.link_flags])
 
 

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "faults.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -27,6 +26,8 @@ static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { CAUGHT = sizeof caught / sizeof caught[0], HANDLER_STACK = 64 << 10 };
 static struct sigaction before[CAUGHT];
 static bool installed[CAUGHT];
+static int chips; /* that are open */
+static pthread_mutex_t installing = PTHREAD_MUTEX_INITIALIZER;
 
 static int index_of(int signal)
 {
@@ -80,46 +81,71 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     siglongjmp(here->back, 1); /* SA_NODEFER: the signal mask is as it was */
 }
 
-bool faults_install(void)
+/* `before` is known before the first fault can come through the handler. */
+static bool put_in_front(int i)
 {
     struct sigaction ours = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     ours.sa_sigaction = on_fault;
     sigemptyset(&ours.sa_mask);
-    for (int i = 0; i < CAUGHT; i++) {
-        if (!installed[i] && sigaction(caught[i], &ours, &before[i]) != 0)
-            return false;
-        installed[i] = true;
-    }
-    return true;
+    if (!installed[i] && sigaction(caught[i], NULL, &before[i]) == 0)
+        installed[i] = sigaction(caught[i], &ours, NULL) == 0;
+    return installed[i];
+}
+
+/* Rule CHIP-FAULT-5 */
+static void take_away(int i)
+{
+    struct sigaction now;
+    if (!installed[i] || sigaction(caught[i], NULL, &now) != 0)
+        return;
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) {
+        sigaction(caught[i], &before[i], NULL);
+        installed[i] = false;
+    } /* else the handler in front may pass faults on to this one */
+}
+
+bool faults_install(void)
+{
+    bool all = true;
+    pthread_mutex_lock(&installing);
+    for (int i = 0; i < CAUGHT; i++)
+        all = put_in_front(i) && all;
+    chips++;
+    pthread_mutex_unlock(&installing);
+    if (!all)
+        faults_uninstall();
+    return all;
+}
+
+void faults_uninstall(void)
+{
+    pthread_mutex_lock(&installing);
+    if (--chips == 0)
+        for (int i = 0; i < CAUGHT; i++)
+            take_away(i);
+    pthread_mutex_unlock(&installing);
+}
+
+/* A process may be forked while another thread is here. */
+static void hold(void)
+{
+    pthread_mutex_lock(&installing);
+}
+
+static void let_go(void)
+{
+    pthread_mutex_unlock(&installing);
+}
+
+static void __attribute__((constructor)) watch_forks(void)
+{
+    pthread_atfork(hold, let_go, let_go);
 }
 
 void faults_unblock(sigset_t *set)
 {
     for (int i = 0; i < CAUGHT; i++)
         sigdelset(set, caught[i]);
-}
-
-static void stay_loaded(void)
-{
-    Dl_info self;
-    if (dladdr((void *)on_fault, &self) != 0)
-        (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
-}
-
-/* Rule CHIP-FAULT-5 */
-void faults_uninstall(void)
-{
-    for (int i = 0; i < CAUGHT; i++) {
-        struct sigaction now;
-        if (!installed[i] || sigaction(caught[i], NULL, &now) != 0)
-            continue;
-        if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) {
-            sigaction(caught[i], &before[i], NULL);
-            installed[i] = false;
-        } else {
-            stay_loaded(); /* the handler in front may pass faults on to this one */
-        }
-    }
 }
 
 bool faults_guard(void (*step)(void *), void *of, Fault *fault)

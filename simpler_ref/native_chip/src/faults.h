@@ -1,10 +1,14 @@
-/* Faults of the processor (bad address, division by zero, …) in code that a chip runs. */
+/* Faults of the processor (bad address, division by zero, …) in code that a chip runs. A process has one
+ * handler for each signal, however many chips it has and however many copies of the runtime: so this is a
+ * part of the shim, of which there is one, and the runtimes are linked with it. */
 #ifndef SIMPLER_FAULTS_H
 #define SIMPLER_FAULTS_H
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+#pragma GCC visibility push(default)
 
 typedef struct Fault {
     int signal;
@@ -13,8 +17,8 @@ typedef struct Fault {
     const char *access; /* "read", "wrote to" or "accessed" */
 } Fault;
 
-/* Put the handlers in front of those the process has; take them away again. Handlers that somebody
- * has put in front of these since cannot be left alone: the library then stays loaded. */
+/* A chip opens or closes. The handlers are put in front of those the process has while a chip is open;
+ * if somebody has put others in front of these since, they stay, and pass on what reaches them. */
 bool faults_install(void);
 void faults_uninstall(void);
 
@@ -34,5 +38,7 @@ void faults_unblock(sigset_t *set);
 /* Give this thread a stack for its fault handler, unless it has one; take it away again. */
 void faults_enter_thread(void);
 void faults_leave_thread(void);
+
+#pragma GCC visibility pop
 
 #endif

@@ -75,9 +75,20 @@ def test_a_chip_that_is_forgotten_is_closed():
     assert len(os.listdir("/proc/self/task")) < threads or len(os.sched_getaffinity(0)) == 1
 
 
+def in_threads(work):
+    """Call `work` with each of four numbers in a thread of its own; return what came back, by number."""
+    results = {}
+    threads = [threading.Thread(target=lambda k=k: results.update({k: work(k)})) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return results
+
+
 @pytest.mark.spec("CHIP-LIFE-4")
 def test_chips_of_several_threads_run_at_the_same_time():
-    def work(results, k):
+    def work(k):
         x, y = numbers(1000)
         out = np.zeros(1000, np.float32)
         with ChipWorker(k) as chip:
@@ -87,12 +98,22 @@ def test_chips_of_several_threads_run_at_the_same_time():
                 chip.run_args(0, host_args(x, y, out))
                 with pytest.raises(ChipError, match="bad address 0x0"):
                     chip.run_args(1, host_args(scalars=[K.READ_AT, 0]))
-        results[k] = np.array_equal(out, x + y)
+        return np.array_equal(out, x + y)
 
-    results = {}
-    threads = [threading.Thread(target=work, args=(results, k)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert results == dict.fromkeys(range(4), True)
+    assert in_threads(work) == dict.fromkeys(range(4), True)
+
+
+@pytest.mark.spec("CHIP-LIFE-4", "CHIP-FAULT-5")
+def test_chips_open_and_close_while_kernels_of_others_fail():
+    callable = ChipCallable.from_kernel(K.bad_core())
+
+    def work(k):
+        for _ in range(60):
+            with ChipWorker(k) as chip:
+                chip.prepare(0, callable)
+                for _ in range(3):
+                    with pytest.raises(ChipError, match="bad address 0x0"):
+                        chip.run_args(0, host_args(scalars=[K.READ_AT, 0]))
+        return "done"
+
+    assert in_threads(work) == dict.fromkeys(range(4), "done")
