@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from llvmlite import binding
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -128,6 +129,19 @@ def _make_room(path, nbytes):
         excess -= size
 
 
+def _without_ir(library, fndesc, *others):
+    """Return the parts of a result with the names of its functions in place of their code in LLVM's terms.
+
+    That code is ten times the machine code, would be read at each start and stay in memory, and serves only
+    callers that are compiled later, to put the function into theirs. These call the machine code instead.
+    """
+    name, kind, (code, _) = library
+    functions = fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name
+    words = [f'@"{function}" = available_externally global i8 0' for function in functions]
+    named = binding.parse_assembly("\n".join(words)).as_bitcode()
+    return (name, kind, (code, named)), fndesc, *others
+
+
 class KernelCache(NullCache):  # type: ignore[misc]
     """What numba asks for the compiled versions of a function, and gives those it has compiled.
 
@@ -199,7 +213,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return
         name, key = self._place(signature, result.codegen)
         try:
-            payload = dumps(result._reduce())
+            payload = dumps(_without_ir(*result._reduce()))
             _write(name, hashlib.sha256(key + payload).digest() + payload)
         except (OSError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
