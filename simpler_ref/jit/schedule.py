@@ -588,9 +588,9 @@ def scheduler_loop(mem, timer_ns):
             slept -= now_ns()
             answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
-            came = mem[L.ORCH_PASSES] != seen and not held(mem)
+            still = mem[L.ORCH_PASSES] != seen and not held(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
-            only_clock = asked or (answer == TIMED_OUT and came)
+            only_clock = asked or (answer == TIMED_OUT and still)
         if not quiet and not looks:
             yield_core()  # to who holds the lock
         store(mem, L.PARK_SCHED, 0)
