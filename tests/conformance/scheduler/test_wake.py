@@ -761,6 +761,24 @@ def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unsee
         assert left_out == (how == "pass_in_bulk"), "the thread was asked for no pass"
 
 
+@pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-7")
+def test_a_clock_is_given_back_when_no_end_can_stay_unseen_any_more():
+    with Parked(timer_ns=50 * 10**6, sub=2, depth=2) as parked:
+        driver = parked.driver
+        driver.submit(writes(0x7000))
+        driver.settle()
+        driver.submit(reads(0x7000))
+        parked.park()
+        assert driver.mem[L.PARK_SCHED] == L.TIMED
+        driver.submit()  # now both workers are busy
+
+        def goes_off_duty():
+            driver.x.orch_pass(driver.mem)  # the Orch thread still comes
+            return driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+
+        wait_until(goes_off_duty)
+
+
 # ---------------------------------------------------------------- a waker that dies
 @pytest.mark.spec("SCHED-WAKE-8")
 @pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
