@@ -30,10 +30,16 @@ def triple(x):
     return 3 * x
 
 
-def version(function=triple, stamp="sources"):
-    """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
+def kept(function, stamp="sources"):
+    """Return a function that is compiled, and looked for on the disk before."""
     compiled = numba.njit(function)
     compiled._cache = cache.KernelCache(function, stamp)
+    return compiled
+
+
+def version(function=triple, stamp="sources"):
+    """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
+    compiled = kept(function, stamp)
     holds = compiled._cache.holds(SIGNATURE, compiled.targetctx.codegen())
     compiled.compile(SIGNATURE)
     loaded = bool(compiled.stats.cache_hits)
@@ -64,6 +70,27 @@ def test_what_one_start_compiles_the_next_one_finds(caplog):
     assert version() == (42, False)
     assert version() == (42, True)
     assert not warnings(caplog)
+
+
+@pytest.mark.spec("SPEED-KEEP-1")
+def test_what_is_compiled_later_calls_what_was_found():
+    def one_for(x):
+        if x < 0:
+            raise ValueError("less than nothing")
+        return 3 * x
+
+    assert version(one_for) == (42, False)
+    found = kept(one_for)
+    found.compile(SIGNATURE)
+    assert found.stats.cache_hits
+
+    @numba.njit
+    def later(x):
+        return found(x) + found(x + 1)
+
+    assert later(5) == 33
+    with pytest.raises(ValueError, match="less than nothing"):
+        later(-3)
 
 
 @pytest.mark.spec("SPEED-KEEP-1")
