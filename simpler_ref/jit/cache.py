@@ -132,8 +132,8 @@ def _make_room(path, nbytes):
 def _without_ir(library, fndesc, *others):
     """Return the parts of a result with the names of its functions in place of their IR.
 
-    LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and serves
-    only callers that are compiled later, which could inline it. These call the machine code instead.
+    LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and
+    serves only callers that are compiled later, which could inline it. These call the machine code instead.
     """
     name, kind, (code, _) = library
     functions = fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name
