@@ -79,7 +79,13 @@ def build(copy: Path, *only: str) -> None:
         files = [f"{folder}/src/{source}.c" for source in sources]
         if name in recipe.linked_with:
             files.append(f"{folder}/{recipe.linked_with[name]}.so")
-        target = [f"-I{folder}/include", *files, "-o", f"{folder}/{name}.so", f"-Wl,-soname,{name}.so"]
+        target = [
+            f"-I{folder}/include",
+            *files,
+            "-o",
+            f"{folder}/{name}.so",
+            f"-Wl,-soname,{name}.so",
+        ]
         _compile([*recipe.flags, *MORE_FLAGS, *target, *recipe.link_flags])
 
 

@@ -133,10 +133,14 @@ def _without_ir(library, fndesc, *others):
     """Return the parts of a result with the names of its functions in place of their IR.
 
     LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and
-    serves only callers that are compiled later, which could inline it. These call the machine code instead.
+    serves only callers that are compiled later, which could inline it. They call the machine code.
     """
     name, kind, (code, _) = library
-    functions = fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name
+    functions = (
+        fndesc.llvm_func_name,
+        fndesc.llvm_cpython_wrapper_name,
+        fndesc.llvm_cfunc_wrapper_name,
+    )
     words = [f'@"{function}" = available_externally global i8 0' for function in functions]
     named = binding.parse_assembly("\n".join(words)).as_bitcode()
     return (name, kind, (code, named)), fndesc, *others

@@ -97,7 +97,6 @@ def catch_up(mem, slot):
     if mem[L.AHEAD_PENALTY] != 0:
         mem[L.AHEAD_PENALTY] -= 1
     step(mem, slot, INPUTS_DONE)
-    mem[L.LEFT_PENDING] += 1
     step(mem, slot, DISPATCH)
     return True
 
@@ -109,10 +108,11 @@ def take_back(mem, slot, outcome):
     Those that were given ahead because of it are told at once, before its frame is filled again: it may
     be that it is not retired yet, since the failure that it was skipped for has still to be taken.
 
-    Effects  W_SKIP of their frames; AHEAD_AFTER, BACK_COUNT
+    Effects  W_SKIP of their frames; DEALT, AHEAD_AFTER, BACK_COUNT
     Rule     SPEED-AHEAD-5, -6
     """
     mem[slot + L.S_FRAME] = 0
+    mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
     answer = L.SKIPPED
     if outcome == L.GIVEN_BACK:
         answer = L.GIVEN_BACK

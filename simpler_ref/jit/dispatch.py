@@ -139,7 +139,12 @@ def pick_worker(mem, kind):
 
 @kernel
 def is_over(mem, since):
-    """Say whether HOLD_NS have passed since the time in a word; 0 is no time."""
+    """Say whether HOLD_NS have passed since the time in a word; 0 is no time.
+
+    Where workers do not spin, HOLD_NS is 0: there is no point in waiting for one that is awake.
+    """
+    if mem[L.HOLD_NS] == 0:
+        return True
     return mem[since] != 0 and now_ns() - mem[since] >= mem[L.HOLD_NS]
 
 
@@ -527,6 +532,7 @@ def give_ahead(mem, slot, worker):
             at += 2
         edge += L.EDGE_WORDS
     mem[slot + L.S_FANIN] += 1
+    mem[L.DEALT] += 1
     place(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
 
 

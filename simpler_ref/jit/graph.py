@@ -69,10 +69,11 @@ def poison(mem, slot):
     Rule     SCHED-POISON-1; SPEED-AHEAD-5
     """
     if step(mem, slot, POISON) == L.OK:
-        mem[L.LEFT_PENDING] += 1
         mem[L.FAILED_COUNT] += 1
         if is_placed(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
+        else:
+            mem[L.DEALT] += 1
 
 
 @kernel
@@ -98,7 +99,7 @@ def make_ready(mem, slot):
     """
     if step(mem, slot, INPUTS_DONE) != L.OK:
         return L.ILLEGAL
-    mem[L.LEFT_PENDING] += 1
+    mem[L.DEALT] += 1
     kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1

@@ -144,7 +144,8 @@ def may_miss_an_end(mem):
 
     A worker that has another frame goes on to it without a word: the next pass collects. Who is to run
     that pass, if the Orch thread stays away? A worker without a task says when its last end is
-    uncollected, so as long as all have tasks nothing is missed. Nor is it where none waits.
+    uncollected, so as long as all have tasks nothing is missed. Nor is it where none waits: what stands
+    in a frame starts without a pass.
 
     Rule     SCHED-WAKE-7
     """
@@ -152,7 +153,7 @@ def may_miss_an_end(mem):
         return True
     if mem[L.DEPTH] == 1 or mem[L.BUSY] == 0 or mem[L.BUSY] == mem[L.WORKERS]:
         return False
-    return load(mem, L.WIRING_PUSHED) != mem[L.LEFT_PENDING]
+    return load(mem, L.WIRING_PUSHED) != mem[L.DEALT]
 
 
 # ---------------------------------------------------------------- the Orch thread's share

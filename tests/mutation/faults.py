@@ -676,7 +676,7 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "    return load(mem, L.WIRING_PUSHED) != mem[L.LEFT_PENDING]\n",
+                "    return load(mem, L.WIRING_PUSHED) != mem[L.DEALT]\n",
                 "    return False\n",
             ),
         ),
