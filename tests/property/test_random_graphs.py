@@ -64,7 +64,7 @@ class Program:
         pools = {"next_level": next_level, "sub": sub, "depth": depth}
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
-        self.mem[L.HOLD_NS] = 0
+        self.mem[L.HOLD_NS] = 1  # ns: the next look ends it
         self.mem[L.AHEAD_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
         self.twin = Naive(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],

@@ -542,7 +542,7 @@ def dies_as_it_waits_ahead(rig_type):
     with rig_type(2) as rig:
         rig.w.start()
         rig.register_late()
-        rig.mem[L.HOLD_NS] = 0  # a sleeping worker is given such a task at the second occasion
+        rig.mem[L.HOLD_NS] = 1  # a sleeping worker is given such a task at the second occasion
         victims = []
 
         def graph(orch, _args, _config):

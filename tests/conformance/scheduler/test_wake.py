@@ -736,7 +736,8 @@ def give_nothing_ahead(driver):
 
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize(
-    "why", ["nobody waits", "who waits is in a frame", "nobody is idle", "one frame each", "nothing"]
+    "why",
+    ["nobody waits", "who waits is in a frame", "nobody is idle", "one frame each", "nothing"],
 )
 def test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_of_several_is_idle(why):
     driver = Driver(sub=2, depth=1 if why == "one frame each" else 2)
