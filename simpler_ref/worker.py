@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numbers
 import operator
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,168 +19,30 @@ from .callables.identity import TargetNamespace
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
-from .engine.memory import PARK_NS, Engine
-from .engine.scheduler import Scheduler
+from .engine.memory import Engine
 from .engine.shared_arrays import Arena
-from .errors import CallableError, ControlError, TaskError, WorkerLostError, describe_status
+from .errors import CallableError, TaskError
 from .jit import layout as L
 from .model import visibility
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
+from .orch import runs
 from .orch.orchestrator import Orchestrator, config_wire, require_supported
 from .orch.recording import Graph, record
-from .system import regions, thread_pools
+from .orch.runs import OrchFunction, RunTiming
 from .system.cores import Placement, Seat
-from .system.signals import Failures, signals_blocked, until_done
 from .system.types import Array
-from .workers.fork_server import Snapshot
+from .workers import hygiene
+from .workers.failures import read_failure
 from .workers.kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
-from .workers.manager import (
-    ProcessManager,
-    ThreadManager,
-    WorkerManager,
-    close_inherited,
-    log,
-)
-from .workers.reports import read_error, trace_size
-from .workers.start_method import StartMethod, check_start_method
-from .workers.watch import Watch
+from .workers.options import MOST_WORKERS, Options, whole
+from .workers.session import Session
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
-CHILD_MODES = ("process", "thread")
 
 T = TypeVar("T")
-OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
-
-
-class RunTiming(NamedTuple):
-    """What `Worker.run` returns.
-
-    Rule     HIER-API-4
-    """
-
-    host_wall_ns: int
-    """Time from the call to the end of the drain, ns."""
-    device_wall_ns: int
-    """Time on chips, ns; 0 where there are none."""
-    tasks: int
-    """Tasks submitted, buffers from `alloc` included."""
-    edges: int
-    """Dependencies found."""
-    ring_peak_bytes: tuple[int, ...]
-    """Most bytes held at once, per ring."""
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        hint = "; its address is array.ctypes.data" if isinstance(value, np.ndarray) else ""
-        raise TypeError(f"{name}={value!r} is not a whole number{hint}") from None
-    if not low <= number <= high:
-        raise ValueError(f"{name}={value} is out of range: {low} … {high}")
-    return number
-
-
-def _seconds(name: str, value: Any) -> float:
-    return _number(name, value, 1 << 30, " of seconds")
-
-
-def _number(name: str, value: Any, high: int, of_what: str = "") -> float:
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r} is not a number{of_what}")
-    number = float(value)
-    if not 0 <= number <= high:
-        raise ValueError(f"{name}={value} is out of range: 0 … {high}")
-    return number
-
-
-class _Runtime:
-    """Everything of a Worker that must be taken down, apart from the Worker itself.
-
-    A Worker that is forgotten, or alive when the interpreter ends, is closed through this.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        arena: Arena,
-        kinds: Sequence[WorkerKind],
-        child_mode: str,
-        start_timeout_s: float,
-        start_method: str | None,
-    ) -> None:
-        self.engine = engine
-        self.arena = arena
-        self.kinds = kinds
-        self.child_mode = child_mode
-        self.start_timeout_s = start_timeout_s
-        self.manager: WorkerManager | None = None
-        self.scheduler: Scheduler | None = None
-        self.method = StartMethod("fork" if child_mode == "thread" else start_method)
-        self.snapshot: Snapshot = {}
-        self.orch: Orchestrator
-        self.host: Any
-        self.pid = os.getpid()
-        self._watch: Watch | None = None
-
-    def start(self, registry: Registry) -> None:
-        self.method.decide()
-        self.snapshot = registry.payloads() if self.method.spawn else registry.snapshot()
-        if self.kinds:
-            self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
-            self.manager.start(self.snapshot)
-            self.manager.admit(range(len(self.kinds)))
-        with signals_blocked():
-            if self.scheduler is None:
-                scheduler = Scheduler(self.engine, self.host)
-                scheduler.start()
-                self.scheduler = scheduler
-
-    def watch(self, registry: Registry) -> Watch:
-        """Return what knows which tasks run, one for each run that has to wait."""
-        assert self.manager is not None
-        watch = self._watch
-        if watch is None or watch.manager is not self.manager:
-            self._watch = watch = Watch(self.engine, self.manager, registry)
-        return watch
-
-    def forget_watch(self) -> None:
-        self._watch = None
-
-    def _mode(self) -> type[WorkerManager]:
-        if self.child_mode == "thread":
-            return ThreadManager
-        if not self.method.spawn:
-            return ProcessManager
-        from .workers.fresh_interpreter import SpawnManager
-
-        return SpawnManager
-
-    def stop_workers(self) -> None:
-        if self.manager is not None:
-            self.manager.stop()
-            self.manager = None
-
-    def close(self) -> None:
-        if os.getpid() != self.pid:
-            return  # a process somebody forked from ours: nothing here is its own
-        if self.scheduler is not None:
-            self.scheduler.stop()
-            self.scheduler = None
-        self.stop_workers()
-        self.engine.close()
-        self.arena.close()
-
-    def why_invisible(self, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see some memory; None if they can."""
-        for memory in (self.arena.memory, self.engine.heap):
-            start = memory.ctypes.data
-            if start <= address and address + nbytes <= start + memory.nbytes:
-                return None
-        return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)
 
 
 class Worker:
@@ -266,73 +127,52 @@ class Worker:
         pin: bool = False,
         spin_us: float | None = None,
     ) -> None:
-        if not hasattr(level, "__index__") or operator.index(level) < 2:
-            raise ValueError(f"level {level!r} not supported: a Worker has level 2 or more")
-        self.level = operator.index(level)
-        self.num_sub_workers = _whole("num_sub_workers", num_sub_workers, 0, 1024)
-        self.heap_ring_size = _whole("heap_ring_size", heap_ring_size, 1, 1 << 44)
-        self.alloc_timeout_s = _seconds("alloc_timeout_s", alloc_timeout_s)
-        self.ring_depth = _whole("ring_depth", ring_depth, 1, L.MAX_RING_DEPTH)
-        if task_window is not None:
-            task_window = _whole("task_window", task_window, 1, 1 << 26)
-        self.task_window = task_window
-        self._arena_size = _whole("arena_size", arena_size, 1, 1 << 44)
-        self._start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
-        self._control_timeout_s = _seconds("py_control_timeout_s", py_control_timeout_s)
-        self.mailbox_depth = _whole("mailbox_depth", mailbox_depth, 1, L.MAX_DEPTH)
-        if not isinstance(pin, bool):
-            raise TypeError(f"pin={pin!r} is neither True nor False")
-        self._pin = pin
-        self._spin_us = None if spin_us is None else _number("spin_us", spin_us, 1_000_000)
-        if child_mode not in CHILD_MODES:
-            raise ValueError(f"child_mode={child_mode!r}: it is 'process' or 'thread'")
-        self.child_mode = child_mode
-        self._start_method = check_start_method(start_method, child_mode)
-        self.platform = str(platform)
-        self.runtime = None if runtime is None else os.fspath(runtime)
-        self._next_level: list[WorkerKind] = self._chips(device_id, device_ids)
-        self._subs: list[WorkerKind] = [SubWorker() for _ in range(self.num_sub_workers)]
+        self._options = options = Options(
+            level=level,
+            num_sub_workers=num_sub_workers,
+            heap_ring_size=heap_ring_size,
+            alloc_timeout_s=alloc_timeout_s,
+            ring_depth=ring_depth,
+            task_window=task_window,
+            arena_size=arena_size,
+            start_timeout_s=start_timeout_s,
+            py_control_timeout_s=py_control_timeout_s,
+            mailbox_depth=mailbox_depth,
+            pin=pin,
+            spin_us=spin_us,
+            child_mode=child_mode,
+            start_method=start_method,
+            platform=str(platform),
+            runtime=None if runtime is None else os.fspath(runtime),
+            device_id=device_id,
+            device_ids=device_ids,
+        )
+        self.level = options.level
+        self.num_sub_workers = options.num_sub_workers
+        self.heap_ring_size = options.heap_ring_size
+        self.alloc_timeout_s = options.alloc_timeout_s
+        self.ring_depth = options.ring_depth
+        self.task_window = options.task_window
+        self.mailbox_depth = options.mailbox_depth
+        self.child_mode = options.child_mode
+        self.platform = options.platform
+        self.runtime = options.runtime
+        self._next_level: list[WorkerKind] = [
+            ChipChild(device, options.runtime) for device in options.device_ids
+        ]
+        self._subs: list[WorkerKind] = [SubWorker() for _ in range(options.num_sub_workers)]
         self._parent_level = 0
         self._away_from = 0
         self._placement: Placement | None = None
-        self._runtime: _Runtime | None = None
+        self._session: Session | None = None
         self._closed = False
         self._running = False
         self._lock = threading.RLock()
-        self._registry = Registry(self._control_timeout_s)
+        self._registry = Registry(options.py_control_timeout_s)
         self._configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
         self._needs_start = True
-        fork_hygiene_once()
-        _workers.add(self)
-
-    def _chips(self, device_id: int | None, device_ids: Sequence[int]) -> list[WorkerKind]:
-        """Return the chip workers that the devices given ask for.
-
-        Rule     WM-CHIP-1, -6
-        """
-        if self.level == 2:
-            if self.num_sub_workers or device_ids:
-                raise ValueError(
-                    "a level 2 Worker is one chip: it has a device_id, no device_ids and no "
-                    "num_sub_workers"
-                )
-            device_ids = (0 if device_id is None else device_id,)
-        elif device_id is not None:
-            raise ValueError(
-                f"device_id={device_id!r} is for level 2; a level 3 Worker has device_ids"
-            )
-        if device_ids and self.level > 3:
-            raise RuntimeError("device_ids are only supported on L3: add_worker a level 3 Worker")
-        if not isinstance(device_ids, Iterable):
-            raise TypeError(
-                f"device_ids={device_ids!r}: give a sequence of numbers, [0] for one chip"
-            )
-        ids = [_whole("device_id", one, 0, 1 << 20) for one in device_ids]
-        if len(set(ids)) != len(ids):
-            raise ValueError(f"device_ids={list(device_ids)} names a device twice")
-        if len(ids) > 1023:
-            raise ValueError(f"{len(ids)} device_ids are too many: at most 1023")
-        return [ChipChild(one, self.runtime) for one in ids]
+        hygiene.fork_hygiene_once()
+        hygiene.disown_after_fork(self)
 
     # ------------------------------------------------------------ what stands below
     def add_worker(self, worker: Worker) -> None:
@@ -363,11 +203,11 @@ class Worker:
             )
         with self._lock:
             self._require_before_init("add_worker")
-            if worker._pin or worker._spin_us is not None:
+            if worker._options.pin or worker._options.spin_us is not None:
                 raise ValueError(
                     "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
                 )
-            if worker._runtime is not None or worker._closed:
+            if worker._session is not None or worker._closed:
                 raise RuntimeError(
                     "the Worker given to add_worker must not be initialized or closed"
                 )
@@ -423,8 +263,8 @@ class Worker:
                 f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
                 f"{kind.label}s cannot be mixed"
             )
-        if len(pool) >= 1023:
-            raise ValueError("a pool has at most 1023 workers")
+        if len(pool) >= MOST_WORKERS:
+            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
         pool.append(kind)
 
     def _require_before_init(self, what: str) -> None:
@@ -434,7 +274,7 @@ class Worker:
         """
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
-        if self._runtime is not None:
+        if self._session is not None:
             raise RuntimeError(f"{what} must come before init")
 
     def _start_as_child(self) -> None:
@@ -442,7 +282,7 @@ class Worker:
 
         Rule     FLOW-NEST-2
         """
-        if self._runtime is None:
+        if self._session is None:
             self._closed = False
             self._initialise()
         self.start()
@@ -496,7 +336,7 @@ class Worker:
         with self._lock:
             if self._closed:
                 raise RuntimeError("this Worker is closed; make a new one")
-            if self._runtime is not None:
+            if self._session is not None:
                 raise RuntimeError("this Worker is already initialized")
             engine = Engine(
                 heap_ring_size=self.heap_ring_size,
@@ -507,26 +347,28 @@ class Worker:
                 depth=self.mailbox_depth,
                 placement=self._place(),
             )
-            runtime = _Runtime(
+            session = Session(
                 engine,
-                Arena(self._arena_size),
-                [*self._next_level, *self._subs],
-                self.child_mode,
-                self._start_timeout_s,
-                self._start_method,
+                Arena(self._options.arena_size),
+                self._next_level,
+                self._subs,
+                self._registry,
+                self._options,
             )
             # a proxy: no cycle, so that a Worker nobody refers to is closed at once
-            runtime.host = weakref.proxy(self)
-            runtime.orch = Orchestrator(runtime.host, engine)
-            self._finalizer = weakref.finalize(self, _take_down, runtime)
-            self._runtime = runtime
-            visibility.add_visibility(runtime.why_invisible)
+            session.host = weakref.proxy(self)
+            session.orch = Orchestrator(session.host, engine)
+            self._finalizer = weakref.finalize(self, session.take_down)
+            self._session = session
+            visibility.add_visibility(session.why_invisible)
 
     def _place(self) -> Placement:
         """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
         if self._placement is None:
             threads = 1 + self._threads_below()
-            self._placement = Placement.find(threads, pin=self._pin, spin_us=self._spin_us)
+            self._placement = Placement.find(
+                threads, pin=self._options.pin, spin_us=self._options.spin_us
+            )
         first = self._placement.first
         turns = []
         for kind in (*self._next_level, *self._subs):
@@ -558,9 +400,9 @@ class Worker:
         with self._lock:
             if self._running:
                 raise RuntimeError("start during a run: the run has started the workers itself")
-            runtime = self._live()
-            self._recover(runtime)
-            self._start(runtime)
+            session = self._live()
+            runs.recover(session)
+            self._start(session)
 
     def close(self) -> None:
         """Stop the workers and give the memory back. Again and again is fine.
@@ -581,10 +423,10 @@ class Worker:
             self._release()
 
     def _release(self) -> None:
-        if self._runtime is not None:
-            _take_down(self._runtime)  # should this be cut short, it can be done again
+        if self._session is not None:
+            self._session.take_down()  # should this be cut short, it can be done again
             self._finalizer.detach()
-            self._runtime = None
+            self._session = None
 
     def __enter__(self) -> Worker:
         self.init()
@@ -598,28 +440,24 @@ class Worker:
     ) -> None:
         self.close()
 
-    def _live(self) -> _Runtime:
-        runtime = self._runtime
-        if runtime is None and self._parent_level:
+    def _live(self) -> Session:
+        session = self._session
+        if session is None and self._parent_level:
             raise RuntimeError(
                 f"this Worker is a child of a level {self._parent_level} Worker, which starts and "
                 "closes it: use that one"
             )
-        if runtime is None:
+        if session is None:
             raise RuntimeError(
                 "this Worker is closed; make a new one"
                 if self._closed
                 else "this Worker is not initialized: call init() first, or use it in a with block"
             )
-        if runtime.pid != os.getpid():
-            raise RuntimeError(
-                f"this Worker belongs to process {runtime.pid}; process {os.getpid()}, which was "
-                "forked from it, needs a Worker of its own"
-            )
-        return runtime
+        session.require_own_process()
+        return session
 
-    def _start(self, runtime: _Runtime) -> None:
-        manager = runtime.manager
+    def _start(self, session: Session) -> None:
+        manager = session.manager
         anew = self._needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
             manager.welcome_back()
@@ -629,23 +467,23 @@ class Worker:
             with self._registry.lock:  # a registration finds all workers made, or none
                 self._needs_start = True  # should this be cut short, the next run does it all again
                 if anew or manager is None:
-                    runtime.stop_workers()
+                    session.stop_workers()
                     if self.child_mode == "process":
                         for kind in self._next_level:
                             if isinstance(kind, NestedWorker):
                                 kind.inner._send_away()
-                    self._registry.write_digests(runtime.engine)
+                    self._registry.write_digests(session.engine)
                     self._registry.forget_tombstones()
-                    runtime.start(self._registry)
+                    session.start()
                 else:
                     successors = manager.replace_dead()
                     for worker in successors:
-                        self._registry.catch_up(manager, worker, runtime.snapshot)
+                        self._registry.catch_up(manager, worker, session.snapshot)
                     manager.admit(successors)
                 self._needs_start = False
         except BaseException:
             self._needs_start = True
-            runtime.stop_workers()
+            session.stop_workers()
             raise
 
     def _disown(self) -> None:
@@ -653,8 +491,8 @@ class Worker:
         self._lock = threading.RLock()
         self._registry.lock = threading.RLock()
         self._running = False
-        if self._runtime is not None:
-            self._runtime.orch._close()
+        if self._session is not None:
+            self._session.orch._close()
 
     # ------------------------------------------------------------ memory
     def empty(
@@ -735,19 +573,19 @@ class Worker:
         handle, target, payload = self._registry.describe(
             target, chip, self.platform, self.runtime or "reference"
         )
-        if self._start_method == "spawn":
+        if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        runtime = self._runtime
-        if runtime is not None:
+        session = self._session
+        if session is not None:
             self._live()
         with self._registry.lock:
-            started = runtime is not None and not self._needs_start
+            started = session is not None and not self._needs_start
             self._registry.add(
                 handle,
                 target,
                 payload,
-                runtime.engine if runtime is not None else None,
-                runtime.manager if started and runtime is not None else None,
+                session.engine if session is not None else None,
+                session.manager if started and session is not None else None,
             )
         return handle
 
@@ -789,10 +627,10 @@ class Worker:
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._require_here("unregister")
-        runtime = self._runtime
+        session = self._session
         with self._registry.lock:
-            started = runtime is not None and not self._needs_start
-            manager = runtime.manager if started and runtime is not None else None
+            started = session is not None and not self._needs_start
+            manager = session.manager if started and session is not None else None
             self._registry.discard(handle, manager, self._running)
 
     def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
@@ -857,7 +695,7 @@ class Worker:
         ControlError
             It has no memory of its own, or not enough.
         """
-        return self._ask(L.CTRL_MALLOC, worker_id, _whole("size", size, 1, 1 << 62))
+        return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, 1 << 62))
 
     def free(self, ptr: int, worker_id: int = 0) -> None:
         """Give memory of a chip back; see `malloc`."""
@@ -883,7 +721,7 @@ class Worker:
 
     def _require_visible(self, name: str, address: int, size: int) -> None:
         _address(name, address)
-        _whole("size", size, 0, 1 << 62)
+        whole("size", size, 0, 1 << 62)
         why = self._live().why_invisible(address, size)
         if why is not None and self.child_mode == "process":
             raise visibility.invisible(address, size, why)
@@ -898,16 +736,16 @@ class Worker:
                 f"worker_id {worker_id!r} is out of range: there are {len(self._next_level)} "
                 "next-level workers"
             )
-        runtime = self._live()
+        session = self._live()
         with self._lock:
             if not self._running:
                 self.start()
         with self._registry.lock:  # a run that is just starting has made all workers, or none
-            manager = runtime.manager
+            manager = session.manager
         if manager is None:
             raise RuntimeError("the workers are not running: their start has failed")
         return manager.control(
-            operator.index(worker_id), command, args, timeout_s=self._control_timeout_s
+            operator.index(worker_id), command, args, timeout_s=self._options.py_control_timeout_s
         )
 
     # ------------------------------------------------------------ run
@@ -938,7 +776,7 @@ class Worker:
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
-        return self._alone(lambda runtime: self._run(runtime, function, args, knobs, start))
+        return self._alone(lambda session: self._run(session, function, args, knobs, start))
 
     def record(
         self,
@@ -965,8 +803,8 @@ class Worker:
         """
         function, knobs = self._require_function("record", orch_fn, config)
 
-        def act(runtime: _Runtime) -> Graph:
-            graph = record(self, runtime.engine, runtime.why_invisible, function, args, knobs)
+        def act(session: Session) -> Graph:
+            graph = record(self, session.engine, session.why_invisible, function, args, knobs)
             self._live()  # refuses a process that orch_fn forked
             return graph
 
@@ -990,7 +828,7 @@ class Worker:
         require_runnable(what, orch_fn)
         return orch_fn, config
 
-    def _alone(self, act: Callable[[_Runtime], T]) -> T:
+    def _alone(self, act: Callable[[Session], T]) -> T:
         """Do something during which no run may begin.
 
         Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
@@ -998,180 +836,36 @@ class Worker:
         mine = False
         try:
             with self._lock:
-                runtime = self._live()
+                session = self._live()
                 if self._running:
                     raise RuntimeError(
                         "a run is in progress on this Worker: runs cannot be nested, and one Worker "
                         "serves one run at a time"
                     )
                 self._running = mine = True
-            return act(runtime)
+            return act(session)
         finally:
             if mine:
                 self._running = False
 
     def _run(
-        self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
+        self, session: Session, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
     ) -> RunTiming:
-        """Run from start to reset: the first exception cancels, and is raised at the end.
+        """Run from start to reset, after what the last run may have left behind."""
+        runs.recover(session)
+        self._start(session)
+        self._renumber_configs(session)
+        return runs.run(session, self._words(), orch_fn, args, config, start)
 
-        Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
-        """
-        mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        self._recover(runtime)
-        self._start(runtime)
-        self._renumber_configs(runtime)
-        orch = runtime.orch = runtime.orch._for_next_run()
-        device_before = (
-            runtime.manager.device_ns() if self._next_level and runtime.manager else None
-        )
-        failures: Failures = ()
-        try:
-            try:
-                self._call(runtime, orch_fn, args, config)
-                self._drain(runtime)
-            except BaseException as error:
-                failures = (error,)
-                failures = self._end_early(runtime, failures)
-        except BaseException as error:  # of a signal at that very place
-            failures = self._end_early(runtime, (*failures, error))
-        failure: BaseException | None = None
-        if failures:
-            failure = failures[-1]
-        elif mem[L.RUN_ERROR]:
-            failure = orch._task_error()
-        tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
-        kernels.end_run(mem)
-        runtime.forget_watch()
-        device_ns = 0
-        if device_before is not None and runtime.manager is not None:
-            device_ns = max(0, int((runtime.manager.device_ns() - device_before).max()))
-        if self._registry.leaving:
-            self._remove_leaving(runtime)
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure, failures
-        wall = time.perf_counter_ns() - start
-        return RunTiming(wall, device_ns, tasks, edges, self._peaks(mem))
-
-    def _remove_leaving(self, runtime: _Runtime) -> None:
-        try:
-            self._registry.remove_leaving(runtime.manager)
-        except ControlError as error:
-            log.warning("a callable that was unregistered during the run is still known: %s", error)
-
-    def _call(
-        self, runtime: _Runtime, orch_fn: OrchFunction, args: Any, config: CallConfig
-    ) -> None:
-        """Let the orchestration function submit its tasks.
-
-        Rule     ORCH-RUN-7; ORCH-API-1
-        """
-        orch = runtime.orch
-        outer = visibility.set_current(runtime.why_invisible)
-        try:
-            runtime.engine.kernels.begin_run(runtime.engine.mem)
-            orch._open(*self._words())
-            orch_fn(orch, args, config)
-            self._live()  # refuses a process that orch_fn forked
-        finally:
-            orch._close()
-            visibility.set_current(*outer)
-
-    def _recover(self, runtime: _Runtime) -> None:
-        """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
-        mem = runtime.engine.mem
-        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
-            signals = InterruptedError("a signal"), InterruptedError("and one more")
-            *_, failure = self._end_early(runtime, signals)
-            runtime.engine.kernels.end_run(mem)
-            if failure not in signals:
-                raise failure
-
-    def _end_early(self, runtime: _Runtime, failures: Failures) -> Failures:
-        """End a run that has failed; return all of its failures.
-
-        The first one cancels, each further one kills who is busy.
-
-        Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
-        """
-        manager = runtime.manager
-
-        def end(failures: Failures) -> None:
-            if len(failures) > 1 and manager is not None:
-                manager.kill_busy()
-            self._drain(runtime, failures)
-
-        failures = until_done(end, failures, runtime.pid)
-        if manager is not None:
-            manager.spare_idle()
-        return failures
-
-    def _drain(self, runtime: _Runtime, failures: Failures = ()) -> None:
-        """End every scope and wait until every task is reclaimed; a failure cancels what can be.
-
-        Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
-        """
-        mem, kernels = runtime.engine.mem, runtime.engine.kernels
-        kernels.finish_run(mem, bool(failures))
-        while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
-            if runtime.manager is not None:
-                runtime.watch(self._registry).look(failures[-1] if failures else None)
-
-    def _renumber_configs(self, runtime: _Runtime) -> None:
+    def _renumber_configs(self, session: Session) -> None:
         """Forget configurations between runs when many have gathered."""
         if len(self._configs) > L.MAX_CONFIGS // 2:
             self._configs = {CallConfig().to_bytes(): 0}
-            runtime.engine.kernels.forget_configs(runtime.engine.mem)
-
-    @staticmethod
-    def _peaks(mem: Array) -> tuple[int, ...]:
-        block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
-        return tuple(block[L.R_PEAK :: L.LINE])
+            session.engine.kernels.forget_configs(session.engine.mem)
 
     def _read_error(self) -> TaskError:
-        """Make an exception of the first failure that the Scheduler has noted.
-
-        Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
-        """
-        runtime = self._live()
-        manager = runtime.manager
-        mem = runtime.engine.mem
-        octets = mem.view(np.uint8)
-        outcome, task = int(mem[L.RUN_ERROR]), int(mem[L.ERROR_TASK])
-        worker, member = int(mem[L.ERROR_WORKER]), int(mem[L.ERROR_MEMBER])
-        word = int(mem[L.ERROR_CALLABLE])
-        name = self._callable_name(word)
-        details: dict[str, Any] = {"task": task, "callable_name": name}
-        if worker < 0 or manager is None:
-            pool = self._subs if word >> L.WORD_KIND & 0xF == L.SUB else self._next_level
-            return WorkerLostError(
-                f"level {self.level} {pool[0].label}: task {task} ({name}) cannot run: the workers it "
-                "needs have died; the next run starts new ones",
-                **details,
-            )
-        details |= {"worker": worker, "pid": manager.pids.get(worker)}
-        what = f"task {task} ({name})" + (f", member {member}" if member >= 0 else "")
-        where = f"level {self.level} {manager.name(worker)}, {what}"
-        if outcome == L.ENDPOINT_FAILURE:
-            if not mem[L.ERROR_DETAIL]:
-                return WorkerLostError(
-                    f"{where}: the worker has not answered a control request", **details
-                )
-            code = int(mem[L.ERROR_DETAIL]) - L.DEATH_BIAS
-            ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
-            return WorkerLostError(
-                f"{where}: the worker {ended} before the task was done"
-                f"{runtime.watch(self._registry).ran_before(worker)}; the next run starts a new one",
-                status=code,
-                **details,
-            )
-        raw = octets[8 * L.ERROR_MSG : 8 * (L.ERROR_MSG + L.ERROR_MSG_WORDS)].tobytes()
-        size = trace_size(int(mem[L.ERROR_TRACE]))
-        message, trace = read_error(raw, octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes())
-        return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
+        """Make an exception of the first failure that the Scheduler has noted."""
+        return read_failure(self._live(), self.level)
 
     def _callable_name(self, word: int) -> str:
         """Return the name of the callable in a callable word."""
@@ -1185,18 +879,18 @@ class Worker:
 
     def _own_memory(self) -> tuple[Array, ...]:
         """Return the memory that the workers have shared from the start: arena and heap rings."""
-        runtime = self._live()
-        return runtime.arena.memory, runtime.engine.heap
+        session = self._live()
+        return session.arena.memory, session.engine.heap
 
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
-        return self._live().watch(self._registry).stuck_group()
+        return self._live().watch().stuck_group()
 
     def _look(self) -> None:
         """Tell of tasks that keep a thread waiting; see `Watch.look`."""
-        runtime = self._live()
-        if runtime.manager is not None:
-            runtime.watch(self._registry).look()
+        session = self._live()
+        if session.manager is not None:
+            session.watch().look()
 
     # ------------------------------------------------------------ looking in from outside
     def progress(self) -> tuple[int, int]:
@@ -1226,19 +920,19 @@ class Worker:
         RuntimeError
             Not initialised, or closed.
         """
-        runtime = self._live()
-        placed, manager = runtime.engine.placement, runtime.manager
+        session = self._live()
+        placed, manager = session.engine.placement, session.manager
         if manager is None:
             return placed
         seats = [
             Seat(manager.name(worker), placed.core_of(worker))
-            for worker in range(len(runtime.kinds))
+            for worker in range(len(session.kinds))
         ]
         return replace(placed, seats=tuple(seats))
 
 
 def _address(name: str, value: int) -> int:
-    return _whole(name, value, 0, (1 << 64) - 1)
+    return whole(name, value, 0, (1 << 64) - 1)
 
 
 def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
@@ -1256,47 +950,6 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
         orch.submit_next_level(handle, args, config)
 
     return orch_fn
-
-
-def _take_down(runtime: _Runtime) -> None:
-    visibility.remove_visibility(runtime.why_invisible)
-    runtime.close()
-
-
-# ---------------------------------------------------------------- fork hygiene
-_hygiene_done = False
-
-
-def fork_hygiene_once() -> None:
-    """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
-
-    Libraries loaded from now on start with one thread each; a value the user has set stays. The
-    hook tells every forked child that the parent's Workers are not its own. No lock of ours is held
-    across a fork where a child could wait for it. A thread that takes more than one goes from coarse
-    to fine: the registry of callables (`Worker`), the manager, a worker, the scheduler's pass, an
-    allocator (the arena), the tensor map.
-
-    Rule     ORCH-FORK-1 to -3
-    """
-    global _hygiene_done
-    if _hygiene_done:
-        return
-    _hygiene_done = True
-    thread_pools.set_variables()
-    if os.uname().sysname == "Darwin":
-        os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
-    os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    visibility.forget_visibility()
-    close_inherited()
-    regions.close_inherited()
-    for worker in list(_workers):
-        worker._disown()
 
 
 __all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]

@@ -28,7 +28,7 @@ class ByHand:
         self.prepared = prepare(self.worker)
         self.worker.init()
         self.sub = self.worker.register(print)
-        runtime = self.worker._runtime
+        runtime = self.worker._session
         self.engine = runtime.engine
         self.mem = runtime.engine.mem
         self.orch = runtime.orch

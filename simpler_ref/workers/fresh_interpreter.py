@@ -38,6 +38,7 @@ from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
 from .fork_server import Snapshot, die_with_parent, serve
+from .hygiene import fork_hygiene_once
 from .kinds import NestedWorker, WorkerKind
 from .manager import ProcessManager
 from .random_streams import Entropy
@@ -81,7 +82,7 @@ class _Traveller(Serializer):
         from ..worker import Worker
 
         if isinstance(obj, Worker):
-            here = {"_lock", "_runtime", "_finalizer"}
+            here = {"_lock", "_session", "_finalizer"}
             return _arrived, ({name: it for name, it in vars(obj).items() if name not in here},)
         return super().reducer_override(obj)
 
@@ -298,8 +299,6 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
     mem = mapped[address][: 8 * words].view(np.int64)
     engine = Engine.attached(mem, mapped[heap][:nbytes], setup.placement)
     shared_arrays._populated.update(setup.populated)
-    from ..worker import fork_hygiene_once
-
     fork_hygiene_once()
     thread_pools.take_over(setup.users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))

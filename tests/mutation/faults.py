@@ -188,9 +188,9 @@ FAULTS = (
         (
             Patch(
                 "worker.py",
-                "            _take_down(self._runtime)  #",
-                "            if not self._runtime.engine.mem[L.RUN_ERROR]:\n"
-                "                _take_down(self._runtime)  #",
+                "            self._session.take_down()  #",
+                "            if not self._session.engine.mem[L.RUN_ERROR]:\n"
+                "                self._session.take_down()  #",
             ),
         ),
         (f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",),
@@ -351,9 +351,9 @@ FAULTS = (
                 "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
             ),
             Patch(
-                "worker.py",
-                "        if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
-                "        if mem[L.NEXT_TASK_ID]:\n",
+                "orch/runs.py",
+                "    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
+                "    if mem[L.NEXT_TASK_ID]:\n",
             ),
         ),
         (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import simpler_ref.orch.orchestrator
-import simpler_ref.worker
+import simpler_ref.orch.runs
 import simpler_ref.workers.manager
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
@@ -37,7 +37,11 @@ OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN 
 
 def sleep_for_ever() -> None:
     """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
-    for module in (simpler_ref.orch.orchestrator, simpler_ref.worker, simpler_ref.workers.manager):
+    for module in (
+        simpler_ref.orch.orchestrator,
+        simpler_ref.orch.runs,
+        simpler_ref.workers.manager,
+    ):
         module.PARK_NS = NEVER_NS  # type: ignore[attr-defined]
 
 
@@ -93,7 +97,7 @@ def listen(worker: Worker) -> None:
 
 def describe(worker: Worker) -> str:
     """Return the words that say why a run does not go on."""
-    runtime = worker._runtime
+    runtime = worker._session
     if runtime is None:
         return "the Worker is closed\n"
     mem = runtime.engine.mem

@@ -169,7 +169,7 @@ class Rig:
     # what does not
     @property
     def mem(self):
-        return self.w._runtime.engine.mem
+        return self.w._session.engine.mem
 
     def words_of(self, member: int) -> int:
         return int(self.mem[L.A_WORKERS]) + (self.first + member) * int(self.mem[L.WORKER_STRIDE])
@@ -181,10 +181,10 @@ class Rig:
         self.mem[L.START_FAIL] = self.first + member + 1 << 8 | NUMBER[point]
 
     def pid(self, member: int) -> int:
-        return self.w._runtime.manager.pids[self.first + member]
+        return self.w._session.manager.pids[self.first + member]
 
     def known_dead(self, member: int) -> bool:
-        manager = self.w._runtime.manager
+        manager = self.w._session.manager
         return manager is None or self.first + member in manager.dead or manager.lost
 
     def kill_idle(self, member: int) -> None:
@@ -337,7 +337,7 @@ class Trapped(NestedWorker):
 
     def start(self, desk):
         self.inner._initialise()
-        self.inner._runtime.engine.mem[L.START_FAIL] = self.trap[0]
+        self.inner._session.engine.mem[L.START_FAIL] = self.trap[0]
         self.trap[0] = 0
         super().start(desk)
 
@@ -367,7 +367,7 @@ class BelowRig(Rig):
             marks = args.tensor(0).numpy()
             what, sub, point = (args.scalar(i) for i in range(3))
             mem = orch._mem
-            manager = inner._runtime.manager
+            manager = inner._session.manager
             before, marks[7, 7] = marks[7, 7], manager.pids[sub]
             if what == 1:  # let it die at a point of a task
                 start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])

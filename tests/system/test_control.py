@@ -97,7 +97,7 @@ class Rig:
         self.w.__exit__(*error)
 
     def pid(self, member):
-        return self.w._runtime.manager.pids[member]
+        return self.w._session.manager.pids[member]
 
     def tell(self, what, member):
         self.told[:2] = what, member
@@ -142,7 +142,7 @@ def test_a_death_in_the_middle_of_a_request_undoes_it(member):
             rig.w.register(lambda args: mark(args))
         eventually(lambda: pid not in rig.w.worker_pids())
         with pytest.raises(WorkerLostError, match="SIGKILL"):
-            rig.w._runtime.manager.control(member, L.CTRL_MALLOC, (1,), timeout_s=30.0)
+            rig.w._session.manager.control(member, L.CTRL_MALLOC, (1,), timeout_s=30.0)
         rig.tell(0, 0)
         late = rig.w.register(lambda args: mark(args))
         rig.assert_works(late)
@@ -286,7 +286,7 @@ def test_registrations_of_many_threads_beside_runs_with_groups(mode):
                 runs += 1
                 if late is not ok:
                     w.unregister(late)
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         assert mem[L.UNCOLLECTED] == mem[L.BUSY] == mem[L.LIVE] == 0
         assert_works(w, ok, marks[0])
 

@@ -400,7 +400,7 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
                 w.start()
             assert w.worker_pids() == []
         # from here on there is time: a slow machine must not look like a silent worker
-        w._start_timeout_s = w._runtime.start_timeout_s = 30.0
+        w._session.start_timeout_s = 30.0
         with monkeypatch.context() as patch:
             patch.setattr(
                 simpler_ref.workers.fork_server, "serve_mailbox", lambda *_, **__: os._exit(7)
@@ -419,13 +419,13 @@ def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monke
             def interrupted(*_):
                 raise KeyboardInterrupt
 
-            patch.setattr(rig.w._runtime.manager, "_wait_ready", interrupted)
+            patch.setattr(rig.w._session.manager, "_wait_ready", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 rig.w.run(only(rig.ok, args_of((rig.marks, T.INOUT), scalars=[0])))
         assert rig.marks.tolist() == [0] * 8
         assert_works(rig.w, rig.ok, rig.marks)
         assert len(rig.w.worker_pids()) == 2
-        assert rig.w._runtime.engine.mem[L.LIVE] == 0
+        assert rig.w._session.engine.mem[L.LIVE] == 0
 
 
 def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeypatch, capfd):

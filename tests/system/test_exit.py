@@ -272,7 +272,7 @@ def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
     w = Worker(level=3, num_sub_workers=2)
     w.init()
     w.start()
-    manager = w._runtime.manager
+    manager = w._session.manager
     pids, monitor = w.worker_pids(), manager._monitor
     holder = [w]
     del w
@@ -532,7 +532,7 @@ def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with w._lock, w._runtime.arena._lock:
+            with w._lock, w._session.arena._lock:
                 held.set()
                 release.wait(30)
 

@@ -60,7 +60,7 @@ def assert_works(worker, handle, marks):
     assert worker.run(one).tasks == 1
     assert tasks == [1]
     assert marks[0] == before + 1
-    mem = worker._runtime.engine.mem
+    mem = worker._session.engine.mem
     assert mem[L.LIVE] == mem[L.SCOPE_DEPTH] == mem[L.NEXT_TASK_ID] == mem[L.BUSY] == 0
 
 
@@ -71,7 +71,7 @@ def only(handle, args=None):
 
 def until_cancelled(worker, gate):
     """Return what another thread does: open a gate once the run is cancelled."""
-    mem = worker._runtime.engine.mem
+    mem = worker._session.engine.mem
 
     def wait_and_open():
         eventually(lambda: mem[L.CANCEL])
@@ -401,7 +401,7 @@ def test_an_exception_of_the_orch_function_cancels_what_has_not_started(kind):
         def graph(orch, args, config):
             orch.scope_begin()
             orch.submit_sub(slow, args_of((marks, T.NO_DEP), scalars=[0]))
-            eventually(lambda: w._runtime.engine.mem[L.BUSY])
+            eventually(lambda: w._session.engine.mem[L.BUSY])
             with orch.scope():
                 orch.scope_begin()
                 for _ in range(10):

@@ -62,7 +62,7 @@ class Bench:
         self.busy, self.ok = w.register(wait_there), w.register(mark)
         w.start()
         self.pids = w.worker_pids()
-        self.mem = w._runtime.engine.mem
+        self.mem = w._session.engine.mem
         return self
 
     def __exit__(self, *error):
@@ -313,7 +313,7 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
 
         def strike():
             closing.wait()
-            manager = w._runtime.manager
+            manager = w._session.manager
             eventually(lambda: manager._closing)
             time.sleep(0.01)
             press_ctrl_c()

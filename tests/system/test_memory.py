@@ -132,7 +132,7 @@ def look_at_slots(args):
 
 def test_a_worker_reads_none_of_the_parents_own_part_of_the_engine():
     with Worker(level=3, num_sub_workers=1) as w:
-        mem = _seen["mem"] = w._runtime.engine.mem
+        mem = _seen["mem"] = w._session.engine.mem
         found = w.empty(2, np.int64)
 
         def graph(orch, args, config):
@@ -151,7 +151,7 @@ def test_memory_takes_pages_only_as_it_is_touched():
     before = process.memory_info().rss
     with Worker(level=3, num_sub_workers=1) as w:
         w.run(only(w.register(lambda: None)))
-        assert sum(w._runtime.orch.ring.heap_size(ring) for ring in range(4)) == 4 << 30
+        assert sum(w._session.orch.ring.heap_size(ring) for ring in range(4)) == 4 << 30
         assert process.memory_info().rss - before < 64 * MIB
 
 

@@ -46,7 +46,7 @@ class Bench:
         self.marks = self.w.share(np.zeros(4, np.int64))
         self.ok = self.w.register(mark)
         assert_works(self.w, self.ok, self.marks)
-        self.mem = self.w._runtime.engine.mem
+        self.mem = self.w._session.engine.mem
         return self
 
     def __exit__(self, kind, *_):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import simpler_ref.orch.orchestrator
-import simpler_ref.worker
+import simpler_ref.orch.runs
 from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -46,8 +46,8 @@ def pause(seconds):
 
 def nothing_saves_a_lost_wake(worker):
     """Let the Orch thread sleep for ever, should nobody wake it."""
-    simpler_ref.worker.PARK_NS = simpler_ref.orch.orchestrator.PARK_NS = FOREVER_NS
-    worker._runtime.engine.mem[L.PARK_NS] = FOREVER_NS
+    simpler_ref.orch.runs.PARK_NS = simpler_ref.orch.orchestrator.PARK_NS = FOREVER_NS
+    worker._session.engine.mem[L.PARK_NS] = FOREVER_NS
 
 
 # ---------------------------------------------------------------- lost wakes
@@ -62,7 +62,7 @@ def test_no_wake_is_lost_in_thousands_of_runs_without_a_time_limit(workers):
             lazy = w.register(lambda args: (pause(args.scalar(0) / 1e6), count_up(args)))
             w.start()
             nothing_saves_a_lost_wake(w)
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
             rows = [x[i] for i in range(8)]
             done = np.zeros(8, np.int64)
 
@@ -98,7 +98,7 @@ def test_no_wake_is_lost_while_waiting_for_room():
             lazy = w.register(lambda args: pause(args.scalar(0) / 1e6))
             w.start()
             nothing_saves_a_lost_wake(w)
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
 
             def graph(orch, args, config):
                 for _ in range(30):
@@ -125,7 +125,7 @@ def test_tasks_go_on_while_the_orch_function_is_busy_elsewhere():
             up = w.register(count_up)
             w.start()
             nothing_saves_a_lost_wake(w)
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
 
             def graph(orch, args, config):
                 for _ in range(rng.randrange(1, 4)):
@@ -162,7 +162,7 @@ def test_two_tasks_that_need_each_other_always_meet():
             h = w.register(meet)
             w.start()
             nothing_saves_a_lost_wake(w)
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
 
             def graph(orch, round_, config):
                 orch.submit_sub(h, args_of(scalars=[0, round_]))

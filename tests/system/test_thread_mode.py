@@ -93,7 +93,7 @@ def test_a_leaf_that_leaves_its_thread_by_force_loses_its_task_alone():
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
         w.start()
-        manager = w._runtime.manager
+        manager = w._session.manager
         for _ in range(5):
             manager._strike(0)
             with contextlib.suppress(WorkerLostError):
@@ -151,7 +151,7 @@ def test_ctrl_c_waits_for_the_leaves_that_run():
             ok = w.register(mark)
 
             def slow():
-                eventually(lambda: w._runtime.engine.mem[L.CANCEL])
+                eventually(lambda: w._session.engine.mem[L.CANCEL])
                 ended.set()
 
             slow_handle = w.register(slow)
@@ -409,7 +409,7 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
         kind.told = event.wait  # a lock: no strike reaches it
         with pytest.raises(WorkerStartError, match=r"silent for 0\.3 s"):
             w.start()
-        w._start_timeout_s = w._runtime.start_timeout_s = 30.0
+        w._session.start_timeout_s = 30.0
         kind.told = None
         assert_works(w, ok, marks)
         before = [t for t in threading.enumerate() if t.name == "sub_worker-0"]

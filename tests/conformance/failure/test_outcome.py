@@ -94,7 +94,7 @@ def test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the
             try:
                 wait_until(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
                 orch.submit_sub_group(handle, lists)
-                wait_until(lambda: w._runtime.engine.mem[L.RUN_ERROR] != 0)
+                wait_until(lambda: w._session.engine.mem[L.RUN_ERROR] != 0)
                 assert called.sum() == 1
             finally:
                 os.kill(stopped, signal.SIGCONT)

@@ -28,10 +28,10 @@ def test_a_call_without_room_waits_and_goes_on_when_enough_was_reclaimed(what):
 
         def opener():
             for left in (3, 2, 1):
-                wait_until(lambda: w._runtime.engine.mem[L.PARK_ORCH] != 0)
+                wait_until(lambda: w._session.engine.mem[L.PARK_ORCH] != 0)
                 passed.append((left, len(passed)))
                 go.open(1)
-                wait_until(lambda left=left: w._runtime.engine.mem[L.LIVE] < left + 1)
+                wait_until(lambda left=left: w._session.engine.mem[L.LIVE] < left + 1)
 
         thread = threading.Thread(target=opener)
 
@@ -159,7 +159,7 @@ def test_a_waiting_call_makes_progress_without_any_other_thread():
 
         handle = w.register(leaf)
         w.start()
-        w._runtime.scheduler.stop()
+        w._session.scheduler.stop()
 
         def orch_fn(orch, args, config):
             for _ in range(30):
@@ -240,9 +240,9 @@ def test_a_full_wiring_queue_makes_the_call_run_passes_instead_of_failing(schedu
     with Gate() as go, Worker(3, num_sub_workers=1, alloc_timeout_s=FOREVER) as w:
         handle = w.register(go.wait)
         w.start()
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         if not scheduler:
-            w._runtime.scheduler.stop()
+            w._session.scheduler.stop()
 
         def orch_fn(orch, args, config):
             with no_passes(mem):

@@ -21,7 +21,7 @@ def fails(args):
 
 def known(w):
     """Wait until a failure has been collected."""
-    wait_until(lambda: w._runtime.engine.mem[L.RUN_ERROR] != 0)
+    wait_until(lambda: w._session.engine.mem[L.RUN_ERROR] != 0)
 
 
 @pytest.mark.spec("ORCH-FAIL-1")
@@ -104,7 +104,7 @@ def test_a_call_that_waits_for_room_raises_a_failure_that_becomes_known(call):
                 orch.alloc(8, "uint8")
 
         def opener():
-            wait_until(lambda: w._runtime.engine.mem[L.PARK_ORCH] != 0)
+            wait_until(lambda: w._session.engine.mem[L.PARK_ORCH] != 0)
             go.open()
 
         with pytest.raises(TaskError, match="Special: at last"):

@@ -176,7 +176,7 @@ def test_a_worker_finds_no_lock_of_the_engine_held(how):
 
 @pytest.mark.spec("ORCH-FORK-3")
 def test_the_hook_declares_the_order_of_locks():
-    from simpler_ref.worker import fork_hygiene_once
+    from simpler_ref.workers.hygiene import fork_hygiene_once
 
     words = " ".join(fork_hygiene_once.__doc__.split())
     order = ("callables", "manager", "a worker", "scheduler", "allocator", "tensor map")
@@ -188,7 +188,7 @@ def test_the_hook_declares_the_order_of_locks():
 @pytest.mark.spec("ORCH-FORK-4")
 def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
     with Worker(3, num_sub_workers=2, heap_ring_size=1 << 16) as w:
-        engine, arena = w._runtime.engine, w._runtime.arena
+        engine, arena = w._session.engine, w._session.arena
         regions = [r.ctypes.data for r in (engine.mem, engine.heap, arena.memory)]
         out = w.share(np.zeros((2, 4), np.int64))
 

@@ -172,7 +172,7 @@ def test_a_worker_is_sent_the_same_bytes_whatever_the_tags(tags):
 @pytest.mark.spec("ORCH-INV-3")
 def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
     with Worker(3, num_sub_workers=1, task_window=64, heap_ring_size=1 << 16) as w:
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         private = slice(int(mem[L.PRIVATE]), len(mem))
         seen = w.share(np.full(2, -1))
 

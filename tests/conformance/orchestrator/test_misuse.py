@@ -66,8 +66,8 @@ def test_a_refused_call_changes_no_word_of_the_engine():
         other = {"foreign": foreign.register(nothing), "stale": stale_handle(w)}
         handle = w.register(nothing)
         w.start()
-        w._runtime.scheduler.stop()  # so that nobody else writes either
-        mem = w._runtime.engine.mem
+        w._session.scheduler.stop()  # so that nobody else writes either
+        mem = w._session.engine.mem
         parked = int(mem[L.A_WORKERS]) + L.W_PARKED
 
         def body(orch):
@@ -86,8 +86,8 @@ def test_a_refused_call_changes_no_word_of_the_engine():
 
 def kernels_pass(w):
     """Run a pass, since no thread does; say False."""
-    mem = w._runtime.engine.mem
-    w._runtime.engine.kernels.help_scheduler(mem, -1, int(mem[L.WIRING_TAKEN]), 10**6)
+    mem = w._session.engine.mem
+    w._session.engine.kernels.help_scheduler(mem, -1, int(mem[L.WIRING_TAKEN]), 10**6)
     return False
 
 

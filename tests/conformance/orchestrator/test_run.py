@@ -139,7 +139,7 @@ def test_a_run_completes_without_the_scheduler_thread():
 
         handle = w.register(leaf)
         w.start()
-        w._runtime.scheduler.stop()
+        w._session.scheduler.stop()
         assert "simpler-scheduler" not in [thread.name for thread in threading.enumerate()]
 
         def orch_fn(orch, args, config):
@@ -341,9 +341,9 @@ def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
         def press():
             started.wait()
             if where != "computing":
-                wait_until(lambda: w._runtime.engine.mem[L.PARK_ORCH] != 0)
+                wait_until(lambda: w._session.engine.mem[L.PARK_ORCH] != 0)
             os.kill(os.getpid(), signal.SIGINT)
-            wait_until(lambda: w._runtime.engine.mem[L.CANCEL] != 0)
+            wait_until(lambda: w._session.engine.mem[L.CANCEL] != 0)
             go.open()
 
         presser = threading.Thread(target=press)

@@ -57,7 +57,7 @@ class Busy:
 
     def names(self, task, worker):
         """Return how a message names a task."""
-        manager = self.w._runtime.manager
+        manager = self.w._session.manager
         return f"task {task} (Busy.__enter__.<locals>.waits) on {manager.name(worker)}"
 
 
@@ -76,7 +76,7 @@ def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(m
         def press():
             b.started.wait()
             b.started.wait()
-            wait_until(lambda: b.w._runtime.engine.mem[L.PARK_ORCH])
+            wait_until(lambda: b.w._session.engine.mem[L.PARK_ORCH])
             signal.pthread_kill(main_thread().ident, signal.SIGINT)
             wait_until(lambda: said.words)
             b.go.open()
@@ -138,7 +138,7 @@ def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, monkeypatch
         assert len(said.words) == 2
         for worker in range(2):
             (words,) = [one for one in said.words if f"sub_worker {worker}" in one]
-            pid = b.w._runtime.manager.pids.get(worker, os.getpid())
+            pid = b.w._session.manager.pids.get(worker, os.getpid())
             assert any(b.names(task, worker) in words for task in (0, 1))
             assert f"py-spy dump --pid {pid}" in words and "Ctrl-C" in words and "0 s" in words
 
@@ -184,8 +184,8 @@ def test_nothing_is_said_while_tasks_end(said, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(simpler_ref.workers.watch.time, "monotonic", lambda: clock[0])
     with Busy("process", 1) as b:
-        watch = b.w._live().watch(b.w._registry)
-        mem = b.w._runtime.engine.mem
+        watch = b.w._live().watch()
+        mem = b.w._session.engine.mem
         monkeypatch.setattr(watch, "_tell_stall", lambda: pytest.fail(f"at {clock[0]} s"))
         for step in range(10):
             clock[0] = 29.0 * step

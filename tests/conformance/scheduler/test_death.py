@@ -302,7 +302,7 @@ def test_a_death_that_is_reported_late_does_not_hit_the_successor(monkeypatch):
     with Worker(3, num_sub_workers=1) as w:
         handle = w.register(lambda: None)
         w.run(lambda orch, *_: orch.submit_sub(handle))
-        kernels = w._runtime.engine.kernels
+        kernels = w._session.engine.kernels
         reported = kernels.report_death
 
         def slowly(*args):

@@ -173,7 +173,7 @@ def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
         unknown = w.register(lambda: ran.__setitem__(1, 1))
         w.start()
         pids = w.worker_pids()
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         at = int(mem[L.A_CALLABLES]) + (w._words()[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
         mem[at : at + L.DIGEST_WORDS] = 0x1111111111111111
         for _ in range(2):

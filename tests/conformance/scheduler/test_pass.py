@@ -178,7 +178,7 @@ def test_a_graph_ends_the_same_if_only_the_scheduler_thread_runs_passes(seed):
 def test_a_graph_ends_the_same_if_only_the_calling_thread_runs_passes(seed):
     with Rig(seed) as rig:
         rig.w.start()
-        rig.w._runtime.scheduler.stop()
+        rig.w._session.scheduler.stop()
         rig.w.run(lambda orch, *_: rig.submit_all(orch))
         rig.check()
 

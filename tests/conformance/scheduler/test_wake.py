@@ -12,7 +12,7 @@ import pytest
 import simpler_ref.engine.memory
 import simpler_ref.engine.scheduler
 import simpler_ref.orch.orchestrator
-import simpler_ref.worker
+import simpler_ref.orch.runs
 import simpler_ref.workers.manager
 from simpler_ref import Worker, WorkerKind
 from simpler_ref.jit import layout as L
@@ -406,7 +406,7 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 @pytest.fixture
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
-    modules = (simpler_ref.worker, simpler_ref.orch.orchestrator, simpler_ref.workers.manager)
+    modules = (simpler_ref.orch.runs, simpler_ref.orch.orchestrator, simpler_ref.workers.manager)
     for module in modules:
         monkeypatch.setattr(module, "PARK_NS", NEVER_NS)
     monkeypatch.setattr(simpler_ref.engine.memory, "PARK_NS", NEVER_NS)
@@ -427,7 +427,7 @@ def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, worker
         handle = w.register(add_one)
         buffers = [w.share(np.zeros(1, np.int64)) for _ in range(6)]
         expected = np.zeros(6, np.int64)
-        assert w._runtime.engine.mem[L.PARK_NS] == NEVER_NS
+        assert w._session.engine.mem[L.PARK_NS] == NEVER_NS
 
         def orch_fn(orch, *_):
             for _ in range(tasks):
@@ -539,7 +539,7 @@ def test_an_idle_worker_uses_no_cpu():
     with Worker(3, num_sub_workers=4) as w:
         handle = w.register(lambda: None)
         w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(20)])
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         words = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_PARKED for i in range(4)]
         wait_until(lambda: mem[words].all() and mem[L.PARK_SCHED] != 0)
         family = [psutil.Process(pid) for pid in w.worker_pids()]
@@ -690,7 +690,7 @@ class Away:
             self.submit(orch, 1, 0, (gate, T.NO_DEP))
             self.submit(orch, 2, 1, (x, T.INPUT), (y, T.OUTPUT_EXISTING))
             try:
-                starts_at(self.w._runtime.engine.mem)
+                starts_at(self.w._session.engine.mem)
                 x[1] = 1
                 wait_until(lambda: y[0])
             finally:
@@ -725,7 +725,7 @@ def test_a_ready_task_starts_on_an_idle_worker_though_the_orchestration_function
 @pytest.mark.spec("SCHED-WAKE-7")
 def test_a_worker_that_goes_on_looking_for_tasks_says_that_its_answer_is_uncollected():
     away = Away(depth=1, bulk=False)
-    away.w._runtime.engine.mem[L.SPIN_NS] = NEVER_NS
+    away.w._session.engine.mem[L.SPIN_NS] = NEVER_NS
     with away:
         away.run(lambda mem: None)
 

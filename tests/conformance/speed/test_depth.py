@@ -40,7 +40,7 @@ MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 
 def given(w, worker=0):
     """Return how many tasks a worker of a real Worker has been given."""
-    mem = w._runtime.engine.mem
+    mem = w._session.engine.mem
     return int(mem[int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE]) + L.W_GIVEN])
 
 
@@ -69,9 +69,9 @@ def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make, depth):
 def test_one_frame_is_the_default():
     with Worker(3, num_sub_workers=1) as w:
         assert w.mailbox_depth == 1
-        assert w._runtime is None or w._runtime.engine.mem[L.DEPTH] == 1
+        assert w._session is None or w._session.engine.mem[L.DEPTH] == 1
         w.start()
-        assert w._runtime.engine.mem[L.DEPTH] == 1
+        assert w._session.engine.mem[L.DEPTH] == 1
 
 
 @MODES
@@ -441,7 +441,7 @@ def test_a_callable_registered_during_a_run_is_known_after_the_tasks_in_the_fram
             found = []
             asking = threading.Thread(target=lambda: found.append(w.register(another)))
             asking.start()
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
             wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_CLAIM] == L.CLAIM_WAITS)
             orch.submit_sub(first, make_args((log, T.NO_DEP), scalars=[4]))
             go.open()
@@ -699,7 +699,7 @@ def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstar
             raise Stop
 
         def let_go():
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
             skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
             # a frame keeps its word until it is filled again, so all have to be filled first
             wait_until(lambda: given(w) == 4 and (mem[skip] == L.SKIPPED).sum() == 3)

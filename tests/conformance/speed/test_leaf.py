@@ -774,7 +774,7 @@ def test_leaves_that_follow_each_other_are_run_in_one_call():
         hold, handle = w.register(go.wait), w.register(plus)
         a = w.share(np.zeros(1, np.int64))
         run(w, handle, a)
-        kernels = w._runtime.engine.kernels
+        kernels = w._session.engine.kernels
         calls, entry = [], kernels.run_leaves
         try:
             kernels.run_leaves = lambda *args: calls.append("leaves") or entry(*args)

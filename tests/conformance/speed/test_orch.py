@@ -368,7 +368,7 @@ def test_functions_made_with_njit_can_be_called_also_with_the_orchestrator():
 def test_a_scope_ends_on_every_way_out_of_its_block():
     with Worker(3, num_sub_workers=1) as w:
         depths = w.share(np.zeros(8, np.int64))
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
 
         def leaves(orch, args, config):
             for i in range(6):
@@ -409,7 +409,7 @@ def test_a_scope_ends_on_every_way_out_of_its_block():
 @pytest.mark.spec("SPEED-ORCH-2")
 def test_an_exception_that_leaves_the_function_ends_its_scopes():
     with Worker(3, num_sub_workers=1) as w:
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
 
         def raises(orch, args, config):
             with orch.scope(), orch.scope():
@@ -745,7 +745,7 @@ def test_once_a_failure_is_known_the_next_call_raises_it(call):
     with Worker(3, num_sub_workers=1) as w:
         failing = w.register(fails)
         submits, allocates = call == "submit", call == "alloc"
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
 
         def goes_on(orch, args, config):
             a = TaskArgs()

@@ -706,5 +706,5 @@ def test_a_thousand_replays_leave_nothing_behind(w):
 
 def held(w):
     """Return what of the engine would grow if something were left behind."""
-    mem = w._runtime.engine.mem
+    mem = w._session.engine.mem
     return [int(mem[word]) for word in (L.LIVE, L.NEXT_TASK_ID, L.MAP_COUNT, L.SPILL_USED)]

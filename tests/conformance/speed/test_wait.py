@@ -108,7 +108,7 @@ def test_the_affinity_mask_at_init_counts():
                 assert set(before.placement().cores.mask) >= {first}
                 assert after.placement().cores.mask == (first,)
                 assert after.placement().cores.available == 1
-                assert after._runtime.engine.mem[L.YIELD_NS] == 0
+                assert after._session.engine.mem[L.YIELD_NS] == 0
 
     with Fork(program) as fork:
         assert fork.wait() == 0
@@ -136,7 +136,7 @@ def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
 
 
 def times(worker: Worker) -> tuple[int, ...]:
-    mem = worker._runtime.engine.mem
+    mem = worker._session.engine.mem
     return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS, L.NAP_NS))
 
 
@@ -394,7 +394,7 @@ def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         handle = w.register(lambda: time.sleep(2e-3))
         w.start()
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
 
         def orch_fn(orch, *_):
             assert mem[L.ORCH_CORE] == 0
@@ -434,7 +434,7 @@ def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
     cores = find_cores().mask
     with Worker(3, num_sub_workers=len(cores) + 1, child_mode=mode) as w:
         w.start()
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         blocks = int(mem[L.A_WORKERS]) + int(mem[L.WORKER_STRIDE]) * np.arange(len(cores) + 1)
         homes, threads = mem[blocks + L.W_HOME] - 1, mem[blocks + L.W_THREAD]
         assert {seat.core for seat in w.placement().seats} == {None}, "they are not pinned"
@@ -456,7 +456,7 @@ def test_of_two_workers_that_were_put_on_one_core_one_goes_to_another(cores):
     with Worker(3, num_sub_workers=2, mailbox_depth=4) as w:
         handle = w.register(work)
         w.start()
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         first = int(mem[L.A_WORKERS])
         moved = [first + i * int(mem[L.WORKER_STRIDE]) + L.W_MOVED for i in range(2)]
 
@@ -474,7 +474,7 @@ def test_of_two_workers_that_were_put_on_one_core_one_goes_to_another(cores):
 def test_the_orch_thread_and_each_worker_learn_from_their_own_offers():
     with Worker(3, num_sub_workers=2) as w:
         handle = w.register(lambda: None)
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         first = int(mem[L.A_WORKERS])
         workers = [first + L.W_PATIENCE, first + L.WORKER_WORDS + L.W_PATIENCE]
         words = [L.ORCH_PATIENCE, *workers]

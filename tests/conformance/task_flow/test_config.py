@@ -143,7 +143,7 @@ def refused(config, kind, words):
         handle = w.register(lambda: None)
 
         def orch_fn(orch, *_):
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
             for submit in (
                 lambda: orch.submit_next_level(handle, TaskArgs(), config),
                 lambda: orch.submit_next_level_group(handle, [TaskArgs()], config),

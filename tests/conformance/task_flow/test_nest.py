@@ -84,7 +84,7 @@ def test_it_starts_with_its_parent_from_what_is_registered_by_then(mode):
     with w:
         seen = w.share(np.zeros(2, np.int64))
         leaf = below.register(lambda: seen.__setitem__(0, 1))  # after the parent's init
-        assert below._runtime is None
+        assert below._session is None
 
         def orch3(orch, args, config):
             orch.submit_sub(leaf)
@@ -93,7 +93,7 @@ def test_it_starts_with_its_parent_from_what_is_registered_by_then(mode):
         handle = w.register(orch3)
         w.run(lambda orch, *_: orch.submit_next_level(handle))
         assert seen[0] == 1
-        assert seen[1] != w._runtime.orch.ring.heap_base(0), "it has rings of its own"
+        assert seen[1] != w._session.orch.ring.heap_base(0), "it has rings of its own"
 
 
 @pytest.mark.spec("FLOW-NEST-2")

@@ -42,7 +42,7 @@ def calling(workers, **more):
 
 
 def words_of(w):
-    return w._runtime.engine.mem[L.RING_BLOCK : L.SCHED].copy()
+    return w._session.engine.mem[L.RING_BLOCK : L.SCHED].copy()
 
 
 # ---------------------------------------------------------------- that one and no other
@@ -220,7 +220,7 @@ def test_the_run_raises_and_the_next_one_has_the_worker_again():
         die = w.register(lambda number, args: os.kill(os.getpid(), signal.SIGKILL))
         note = w.share(np.zeros(2, np.int64))
         fine = w.register(lambda number, args: note.__setitem__(number, 1))
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
 
         def orch_fn(orch, *_):
             orch.submit_next_level(fine, worker=0)

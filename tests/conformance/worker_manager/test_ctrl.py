@@ -96,7 +96,7 @@ def test_by_default_a_request_waits_30_seconds(make, monkeypatch):
 
     clock = SimpleNamespace(**{**vars(time), "monotonic_ns": hurry})
     monkeypatch.setattr(worker_manager, "time", clock)
-    monkeypatch.setattr(w._runtime.engine.kernels, "claim_mailbox", lambda *_: L.TIMED_OUT)
+    monkeypatch.setattr(w._session.engine.kernels, "claim_mailbox", lambda *_: L.TIMED_OUT)
     with pytest.raises(ControlTimeoutError, match=r"busy with a task for 30\.0 s"):
         w.malloc(21, 0)
     assert 30 <= len(looks) <= 32
@@ -175,7 +175,7 @@ def test_a_thread_that_owes_an_answer_is_not_admitted_with_the_others(make):
     go = w._next_level[0].patience = threading.Event()
     with pytest.raises(ControlTimeoutError):
         w.malloc(16, 0)
-    mem, manager = w._runtime.engine.mem, w._runtime.manager
+    mem, manager = w._session.engine.mem, w._session.manager
     manager.admit([0, 1])
     usable = int(mem[L.A_WORKERS]) + L.W_USABLE
     assert mem[[usable, usable + L.WORKER_WORDS]].tolist() == [0, L.ALIVE]
@@ -208,7 +208,7 @@ def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, wh
             w.malloc(21, 0)
     w.run(lambda orch, *_: orch.submit_next_level(handle))
     go.set()
-    mem = w._runtime.engine.mem
+    mem = w._session.engine.mem
     state = int(mem[L.A_WORKERS]) + L.W_MAILBOX
     wait_until(lambda: mem[state] & 0xFFFFFFFF == L.CONTROL_DONE)
     seen.clear()

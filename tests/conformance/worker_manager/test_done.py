@@ -169,7 +169,7 @@ def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
 
         def orch_fn(orch, *_):
             orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
-            wait_until(lambda: w._runtime.engine.mem[L.RUN_ERROR])
+            wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
             go.open()
 
         with pytest.raises(TaskError, match="early"):

@@ -293,7 +293,7 @@ def test_the_limit_on_arguments_is_that_of_each_member():
 # ---------------------------------------------------------------- calls that are refused
 def _engine_words(w):
     """Return the words that the Orch thread writes, and the slots."""
-    mem = w._runtime.engine.mem
+    mem = w._session.engine.mem
     return mem[L.RING_BLOCK : L.SCHED].copy()
 
 

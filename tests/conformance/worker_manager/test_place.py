@@ -305,7 +305,7 @@ def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
 
         waiting, pairs = w.register(wait), w.register(pair)
         w.start()
-        w._runtime.engine.mem[L.STUCK_NS] = 50_000_000
+        w._session.engine.mem[L.STUCK_NS] = 50_000_000
 
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
@@ -378,7 +378,7 @@ def test_a_group_without_enough_workers_raises_and_the_next_run_works():
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
             orch.submit_sub_group(pairs, [TaskArgs(), TaskArgs()])
-            mem = w._runtime.engine.mem
+            mem = w._session.engine.mem
             free = next(i for i in range(2) if not _holds_a_task(mem, i))
             os.kill(w.worker_pids()[free], signal.SIGKILL)
             wait_until(lambda: mem[L.RUN_ERROR])

@@ -23,7 +23,7 @@ class Calls:
 
 
 def pool_sizes(w):
-    mem = w._runtime.engine.mem
+    mem = w._session.engine.mem
     return [int(mem[L.POOL_END + pool] - mem[L.POOL_FIRST + pool]) for pool in (NEXT, SUB)]
 
 

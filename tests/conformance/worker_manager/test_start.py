@@ -49,7 +49,7 @@ def test_a_fresh_interpreter_has_the_memory_the_flags_and_the_paths_and_nothing_
     monkeypatch.setenv("ONLY_NOW", "told")
     monkeypatch.setattr(sys, "path", [*sys.path, "/a/path/of/the/test"])
     with Worker(3, num_sub_workers=1, start_method="spawn") as w, Worker(3) as other:
-        runtime = w._runtime
+        runtime = w._session
         regions = [runtime.engine.mem, runtime.engine.heap, runtime.arena.memory]
         seen = w.share(np.zeros(4096, np.uint8))
         elsewhere = other.share(np.zeros(1, np.int64))
@@ -383,7 +383,7 @@ def squatter(monkeypatch, tmp_path):
 @pytest.mark.spec("WM-START-5")
 def test_an_interpreter_with_something_at_an_address_gives_way_to_another(squatter):
     with Worker(3, num_sub_workers=1, start_method="spawn") as w:
-        left = squatter(w._runtime.engine.heap.ctypes.data + (1 << 20), 1)
+        left = squatter(w._session.engine.heap.ctypes.data + (1 << 20), 1)
         out = w.share(np.zeros(1, np.int32))
         run(w, w.register(lambda: out.__iadd__(1)))
         assert out[0] == 1
@@ -396,7 +396,7 @@ def test_after_so_many_interpreters_the_start_fails(squatter, monkeypatch):
     monkeypatch.setattr(fresh_interpreter, "ATTEMPTS", 2)
     with Worker(3, num_sub_workers=1, start_method="spawn") as w:
         before = psutil.Process().children()
-        left = squatter(w._runtime.engine.heap.ctypes.data, 9)
+        left = squatter(w._session.engine.heap.ctypes.data, 9)
         with pytest.raises(
             WorkerStartError, match=r"2 fresh interpreters had.*start_method='fork'"
         ):
@@ -426,7 +426,7 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
         assert server.num_threads() == 1
         w.unregister(fails)
         server.kill()
-        wait_until(lambda: w._runtime.manager.lost)
+        wait_until(lambda: w._session.manager.lost)
         run(w, works)
         assert is_fresh(w)
         assert server_of(w) != server

@@ -93,7 +93,7 @@ def test_workers_that_wait_asleep_are_stopped():
     with Worker(3, num_sub_workers=3) as w:
         handle = w.register(lambda: None)
         w.run(lambda orch, *_: orch.submit_sub_group(handle, [TaskArgs()] * 3))
-        mem = w._runtime.engine.mem
+        mem = w._session.engine.mem
         first = int(mem[L.A_WORKERS]) + L.W_PARKED
         wait_until(lambda: all(mem[first + i * L.WORKER_WORDS] for i in range(3)))
         pids = w.worker_pids()

@@ -1,0 +1,162 @@
+"""A run: the orchestration function submits, everything drains, the first failure is raised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..callables.handles import CallableHandle
+from ..engine.memory import PARK_NS
+from ..errors import ControlError
+from ..jit import layout as L
+from ..model import visibility
+from ..model.config import CallConfig
+from ..system.signals import Failures, until_done
+from ..system.types import Array
+from ..workers.manager import log
+from ..workers.session import Session
+from .orchestrator import Orchestrator
+
+OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
+Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
+"""The handles that each pool takes, next level and sub, with the word that stands for each."""
+
+
+class RunTiming(NamedTuple):
+    """What `Worker.run` returns.
+
+    Rule     HIER-API-4
+    """
+
+    host_wall_ns: int
+    """Time from the call to the end of the drain, ns."""
+    device_wall_ns: int
+    """Time on chips, ns; 0 where there are none."""
+    tasks: int
+    """Tasks submitted, buffers from `alloc` included."""
+    edges: int
+    """Dependencies found."""
+    ring_peak_bytes: tuple[int, ...]
+    """Most bytes held at once, per ring."""
+
+
+def run(
+    session: Session,
+    words: Words,
+    orch_fn: OrchFunction,
+    args: Any,
+    config: CallConfig,
+    start: int,
+) -> RunTiming:
+    """Run from start to reset: the first exception cancels, and is raised at the end.
+
+    Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
+    """
+    mem, kernels = session.engine.mem, session.engine.kernels
+    orch = session.orch = session.orch._for_next_run()
+    device_before = session.manager.device_ns() if session.next_level and session.manager else None
+    failures: Failures = ()
+    try:
+        try:
+            _call(session, words, orch_fn, args, config)
+            _drain(session)
+        except BaseException as error:
+            failures = (error,)
+            failures = _end_early(session, failures)
+    except BaseException as error:  # of a signal at that very place
+        failures = _end_early(session, (*failures, error))
+    failure: BaseException | None = None
+    if failures:
+        failure = failures[-1]
+    elif mem[L.RUN_ERROR]:
+        failure = orch._task_error()
+    tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
+    kernels.end_run(mem)
+    session.forget_watch()
+    device_ns = 0
+    if device_before is not None and session.manager is not None:
+        device_ns = max(0, int((session.manager.device_ns() - device_before).max()))
+    if session.registry.leaving:
+        _remove_leaving(session)
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure, failures
+    wall = time.perf_counter_ns() - start
+    return RunTiming(wall, device_ns, tasks, edges, _peaks(mem))
+
+
+def _remove_leaving(session: Session) -> None:
+    try:
+        session.registry.remove_leaving(session.manager)
+    except ControlError as error:
+        log.warning("a callable that was unregistered during the run is still known: %s", error)
+
+
+def _call(
+    session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig
+) -> None:
+    """Let the orchestration function submit its tasks.
+
+    Rule     ORCH-RUN-7; ORCH-API-1
+    """
+    orch = session.orch
+    outer = visibility.set_current(session.why_invisible)
+    try:
+        session.engine.kernels.begin_run(session.engine.mem)
+        orch._open(*words)
+        orch_fn(orch, args, config)
+        session.require_own_process()  # refuses a process that orch_fn forked
+    finally:
+        orch._close()
+        visibility.set_current(*outer)
+
+
+def recover(session: Session) -> None:
+    """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
+    mem = session.engine.mem
+    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
+        signals = InterruptedError("a signal"), InterruptedError("and one more")
+        *_, failure = _end_early(session, signals)
+        session.engine.kernels.end_run(mem)
+        if failure not in signals:
+            raise failure
+
+
+def _end_early(session: Session, failures: Failures) -> Failures:
+    """End a run that has failed; return all of its failures.
+
+    The first one cancels, each further one kills who is busy.
+
+    Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
+    """
+    manager = session.manager
+
+    def end(failures: Failures) -> None:
+        if len(failures) > 1 and manager is not None:
+            manager.kill_busy()
+        _drain(session, failures)
+
+    failures = until_done(end, failures, session.pid)
+    if manager is not None:
+        manager.spare_idle()
+    return failures
+
+
+def _drain(session: Session, failures: Failures = ()) -> None:
+    """End every scope and wait until every task is reclaimed; a failure cancels what can be.
+
+    Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
+    """
+    mem, kernels = session.engine.mem, session.engine.kernels
+    kernels.finish_run(mem, bool(failures))
+    while kernels.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
+        if session.manager is not None:
+            session.watch().look(failures[-1] if failures else None)
+
+
+def _peaks(mem: Array) -> tuple[int, ...]:
+    block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
+    return tuple(block[L.R_PEAK :: L.LINE])

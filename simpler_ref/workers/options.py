@@ -1,0 +1,139 @@
+"""What a Worker is made with: each value is checked once, and the error names it and the remedy."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from ..jit import layout as L
+from .start_method import check_start_method
+
+CHILD_MODES = ("process", "thread")
+MOST_WORKERS = 1023
+"""How many a pool can have."""
+
+
+# ---------------------------------------------------------------- one value
+def whole(name: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number of a range; an error calls it `name`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        hint = "; its address is array.ctypes.data" if isinstance(value, np.ndarray) else ""
+        raise TypeError(f"{name}={value!r} is not a whole number{hint}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name}={value} is out of range: {low} … {high}")
+    return number
+
+
+def _number(name: str, value: Any, high: int, of_what: str = "") -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is not a number{of_what}")
+    number = float(value)
+    if not 0 <= number <= high:
+        raise ValueError(f"{name}={value} is out of range: 0 … {high}")
+    return number
+
+
+def _seconds(name: str, value: Any) -> float:
+    return _number(name, value, 1 << 30, " of seconds")
+
+
+def _optional(name: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
+    return None if value is None else check(name, value, *limits)
+
+
+def _level(_name: str, value: Any) -> int:
+    if not hasattr(value, "__index__") or operator.index(value) < 2:
+        raise ValueError(f"level {value!r} not supported: a Worker has level 2 or more")
+    return operator.index(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is neither True nor False")
+    return value
+
+
+def _child_mode(name: str, value: Any) -> str:
+    if value not in CHILD_MODES:
+        raise ValueError(f"{name}={value!r}: it is 'process' or 'thread'")
+    return str(value)
+
+
+def _checked(check: Callable[..., Any], *limits: Any) -> Any:
+    """Return a field whose value ``check(name, value, *limits)`` accepts and brings to its type."""
+    return field(metadata={"check": lambda name, value: check(name, value, *limits)})
+
+
+# ---------------------------------------------------------------- all of them
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The values that a Worker was made with; `Worker` says what each means.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A value out of range or of the wrong type, or one that does not go with another.
+    RuntimeError
+        `device_ids` on a level that has none.
+    """
+
+    level: int = _checked(_level)
+    num_sub_workers: int = _checked(whole, 0, 1024)
+    heap_ring_size: int = _checked(whole, 1, 1 << 44)
+    alloc_timeout_s: float = _checked(_seconds)
+    ring_depth: int = _checked(whole, 1, L.MAX_RING_DEPTH)
+    task_window: int | None = _checked(_optional, whole, 1, 1 << 26)
+    arena_size: int = _checked(whole, 1, 1 << 44)
+    start_timeout_s: float = _checked(_seconds)
+    py_control_timeout_s: float = _checked(_seconds)
+    mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)
+    pin: bool = _checked(_flag)
+    spin_us: float | None = _checked(_optional, _number, 1_000_000)
+    child_mode: str = _checked(_child_mode)
+    start_method: str | None
+    platform: str
+    runtime: str | None
+    device_id: int | None
+    device_ids: Sequence[int]
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if check := one.metadata.get("check"):
+                object.__setattr__(self, one.name, check(one.name, getattr(self, one.name)))
+        check_start_method(self.start_method, self.child_mode)
+        object.__setattr__(self, "device_ids", self._devices())
+
+    def _devices(self) -> tuple[int, ...]:
+        """Return the devices that are asked for, a worker each.
+
+        Rule     WM-CHIP-1, -6
+        """
+        given: Any = self.device_ids
+        if self.level == 2:
+            if self.num_sub_workers or given:
+                raise ValueError(
+                    "a level 2 Worker is one chip: it has a device_id, no device_ids and no "
+                    "num_sub_workers"
+                )
+            given = (0 if self.device_id is None else self.device_id,)
+        elif self.device_id is not None:
+            raise ValueError(
+                f"device_id={self.device_id!r} is for level 2; a level 3 Worker has device_ids"
+            )
+        if given and self.level > 3:
+            raise RuntimeError("device_ids are only supported on L3: add_worker a level 3 Worker")
+        if not isinstance(given, Iterable):
+            raise TypeError(f"device_ids={given!r}: give a sequence of numbers, [0] for one chip")
+        ids = tuple(whole("device_id", one, 0, 1 << 20) for one in given)
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"device_ids={list(ids)} names a device twice")
+        if len(ids) > MOST_WORKERS:
+            raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
+        return ids

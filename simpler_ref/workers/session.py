@@ -1,0 +1,130 @@
+"""What a Worker owns while it is open: memory, workers and the Scheduler thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..callables.registry import Registry
+from ..engine.memory import Engine
+from ..engine.scheduler import Scheduler
+from ..engine.shared_arrays import Arena
+from ..model.visibility import remove_visibility
+from ..system.signals import signals_blocked
+from .fork_server import Snapshot
+from .kinds import WorkerKind
+from .manager import ProcessManager, ThreadManager, WorkerManager
+from .options import Options
+from .start_method import StartMethod
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from ..orch.orchestrator import Orchestrator
+
+
+class Session:
+    """Everything of a Worker that must be taken down, apart from the Worker itself.
+
+    A Worker that is forgotten, or alive when the interpreter ends, is closed through this.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        arena: Arena,
+        next_level: Sequence[WorkerKind],
+        subs: Sequence[WorkerKind],
+        registry: Registry,
+        options: Options,
+    ) -> None:
+        self.engine = engine
+        self.arena = arena
+        self.next_level = next_level
+        self.kinds = [*next_level, *subs]
+        self.registry = registry
+        self.child_mode = options.child_mode
+        self.start_timeout_s = options.start_timeout_s
+        self.manager: WorkerManager | None = None
+        self.scheduler: Scheduler | None = None
+        self.method = StartMethod(
+            "fork" if options.child_mode == "thread" else options.start_method
+        )
+        self.snapshot: Snapshot = {}
+        self.orch: Orchestrator
+        self.host: Any
+        self.pid = os.getpid()
+        self._watch: Watch | None = None
+
+    def start(self) -> None:
+        """Make the workers from what is registered, and the Scheduler thread."""
+        self.method.decide()
+        self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
+        if self.kinds:
+            self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
+            self.manager.start(self.snapshot)
+            self.manager.admit(range(len(self.kinds)))
+        with signals_blocked():
+            if self.scheduler is None:
+                scheduler = Scheduler(self.engine, self.host)
+                scheduler.start()
+                self.scheduler = scheduler
+
+    def watch(self) -> Watch:
+        """Return what knows which tasks run, one for each run that has to wait."""
+        assert self.manager is not None
+        watch = self._watch
+        if watch is None or watch.manager is not self.manager:
+            self._watch = watch = Watch(self.engine, self.manager, self.registry)
+        return watch
+
+    def forget_watch(self) -> None:
+        """Begin the next run without it."""
+        self._watch = None
+
+    def _mode(self) -> type[WorkerManager]:
+        if self.child_mode == "thread":
+            return ThreadManager
+        if not self.method.spawn:
+            return ProcessManager
+        from .fresh_interpreter import SpawnManager
+
+        return SpawnManager
+
+    def stop_workers(self) -> None:
+        """Stop the workers; the Scheduler thread stays."""
+        if self.manager is not None:
+            self.manager.stop()
+            self.manager = None
+
+    def close(self) -> None:
+        """Stop everything and give the memory back."""
+        if os.getpid() != self.pid:
+            return  # a process somebody forked from ours: nothing here is its own
+        if self.scheduler is not None:
+            self.scheduler.stop()
+            self.scheduler = None
+        self.stop_workers()
+        self.engine.close()
+        self.arena.close()
+
+    def require_own_process(self) -> None:
+        """Refuse a process that was forked from the one that made this."""
+        if self.pid != os.getpid():
+            raise RuntimeError(
+                f"this Worker belongs to process {self.pid}; process {os.getpid()}, which was forked "
+                "from it, needs a Worker of its own"
+            )
+
+    def take_down(self) -> None:
+        """Close it, and take back what was said of its memory."""
+        remove_visibility(self.why_invisible)
+        self.close()
+
+    def why_invisible(self, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see some memory; None if they can."""
+        for memory in (self.arena.memory, self.engine.heap):
+            start = memory.ctypes.data
+            if start <= address and address + nbytes <= start + memory.nbytes:
+                return None
+        return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)
