@@ -168,7 +168,7 @@ class Worker:
         self._closed = False
         self._running = False
         self._lock = threading.RLock()
-        self._registry = Registry(options.py_control_timeout_s)
+        self._registry = Registry()
         self._configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
         self._needs_start = True
         hygiene.fork_hygiene_once()
@@ -478,7 +478,7 @@ class Worker:
                 else:
                     successors = manager.replace_dead()
                     for worker in successors:
-                        self._registry.catch_up(manager, worker, session.snapshot)
+                        session.catch_up(worker)
                     manager.admit(successors)
                 self._needs_start = False
         except BaseException:
@@ -585,7 +585,7 @@ class Worker:
                 target,
                 payload,
                 session.engine if session is not None else None,
-                session.manager if started and session is not None else None,
+                session.installer if started and session is not None else None,
             )
         return handle
 
@@ -630,8 +630,8 @@ class Worker:
         session = self._session
         with self._registry.lock:
             started = session is not None and not self._needs_start
-            manager = session.manager if started and session is not None else None
-            self._registry.discard(handle, manager, self._running)
+            installer = session.installer if started and session is not None else None
+            self._registry.discard(handle, installer, self._running)
 
     def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
         """Return the tables of live handles that each pool takes: next level, sub."""

@@ -11,18 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from ..engine.memory import Engine
-from ..errors import CallableError, ControlError, LocalSlotExhaustedError, WorkerLostError
+from ..errors import CallableError, ControlError, LocalSlotExhaustedError
 from ..jit import layout as L
 from ..model.enums import WorkerType
-from ..workers.fork_server import Snapshot
-from ..workers.manager import ThreadManager, WorkerManager
 from .handles import CallableHandle
 from .identity import (
     CallableKind,
@@ -36,10 +31,11 @@ from .payloads import (
     load_payload,
     pack_payload,
     serialize,
-    staged,
-    staged_object,
     why_not_serialisable,
 )
+
+Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
+"""What workers know when they are made: digest → target, for each kind of callables."""
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Handles that were unregistered, for the message when they are used again."""
@@ -96,6 +92,16 @@ class Registered:
         return L.CTRL_PY_REGISTER, L.CTRL_PY_UNREGISTER
 
 
+class Installer(Protocol):
+    """Brings callables to workers that run; see `workers.installer`."""
+
+    def install_everywhere(self, one: Registered) -> None:
+        """Have every worker that takes it install a callable, or none."""
+
+    def remove_everywhere(self, one: Registered) -> ControlError | None:
+        """Have all of them forget it; return the first refusal."""
+
+
 class Registry:
     """Digest → installation, handle → index, for one Worker.
 
@@ -109,9 +115,8 @@ class Registry:
         What was unregistered during a run and goes after it.
     """
 
-    def __init__(self, control_timeout_s: float) -> None:
+    def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._timeout_s = control_timeout_s
         self._installed: dict[bytes, Registered] = {}
         self._used: dict[int, Registered] = {}
         self._uncertain: set[bytes] = set()
@@ -160,17 +165,14 @@ class Registry:
             tables[one.namespace][digest] = one.payload
         return tables
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> list[tuple[int, bytes, list[CallableHandle]]]:
         """Return what a fresh interpreter makes the registry of a child Worker from."""
         self.payloads()  # refuses what cannot travel
-        return self._timeout_s, [
-            (one.index, one.payload, list(one.handles)) for one in self._installed.values()
-        ]
+        return [(one.index, one.payload, list(one.handles)) for one in self._installed.values()]
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        timeout_s, installed = state
-        self.__init__(timeout_s)  # type: ignore[misc]
-        for index, payload, handles in installed:
+    def __setstate__(self, state: list[tuple[int, bytes, list[CallableHandle]]]) -> None:
+        self.__init__()  # type: ignore[misc]
+        for index, payload, handles in state:
             chip = handles[0].target_namespace == TargetNamespace.LOCAL_CHIP
             target = load_payload(payload, chip, handles[0].digest)
             one = Registered(handles[0], index, target, payload)
@@ -219,7 +221,7 @@ class Registry:
         target: Any,
         payload: bytes,
         engine: Engine | None,
-        manager: WorkerManager | None,
+        installer: Installer | None,
     ) -> None:
         """Install a callable wherever it belongs and make its handle live.
 
@@ -253,13 +255,21 @@ class Registry:
             one = self._installed.get(digest) or self._come_back(digest)
             if one is None:
                 one = Registered(handle, self._free_index(), target, payload)
-                if manager is not None:
-                    self._install_everywhere(one, manager)
+                if installer is not None:
+                    self._install(one, installer)
                 self._used[one.index] = one  # first: nobody else may get its index
                 if engine is not None:
-                    self._write_digest(engine, one)
+                    engine.write_digest(one.index, one.digest)
                 self._installed[digest] = one
             self._make_live(one, handle)
+
+    def _install(self, one: Registered, installer: Installer) -> None:
+        try:
+            installer.install_everywhere(one)
+        except CallableError as error:
+            if error.code == "REGISTER_CLEANUP_UNCERTAIN":
+                self._uncertain.add(one.digest)
+            raise
 
     def _come_back(self, digest: bytes) -> Registered | None:
         """Return an installation whose removal waits for the end of the run: it stays after all.
@@ -289,91 +299,21 @@ class Registry:
     def write_digests(self, engine: Engine) -> None:
         """Put every digest where `encode` takes it from."""
         for one in self._used.values():
-            self._write_digest(engine, one)
+            engine.write_digest(one.index, one.digest)
 
-    @staticmethod
-    def _write_digest(engine: Engine, one: Registered) -> None:
-        at = int(engine.mem[L.A_CALLABLES]) + one.index * L.DIGEST_WORDS
-        engine.mem[at : at + L.DIGEST_WORDS] = np.frombuffer(one.digest, np.int64)
-
-    # ------------------------------------------------------------ through the mailboxes
-    def _install_everywhere(self, one: Registered, manager: WorkerManager) -> None:
-        """Have every live worker that takes such callables install one.
-
-        Rule     FLOW-REG-2; FLOW-UNDO-1
-        """
-        done: list[int] = []
-        for worker in manager.targets(one.namespace):
-            try:
-                self.install(one, manager, worker)
-            except BaseException as error:
-                self._roll_back(one, manager, done, error)
-                if isinstance(error, (ControlError, WorkerLostError)):
-                    raise CallableError(
-                        "REGISTER_PARTIAL_FAILURE",
-                        f"{one.name} is not registered: {error}",
-                    ) from error
-                raise
-            done.append(worker)
-
-    def install(self, one: Registered, manager: WorkerManager, worker: int) -> None:
-        """Have one running worker install a callable."""
-        command, _ = one.commands
-        if isinstance(manager, ThreadManager):
-            staging, size = staged_object(one.target), 0
-        else:
-            require_payload(one.name, one.target, one.payload, running=True)
-            staging, size = staged(one.payload), len(one.payload)
-        with staging as name:
-            manager.control(
-                worker, command, (size,), name=name, digest=one.digest, timeout_s=self._timeout_s
-            )
-
-    def _roll_back(
-        self, one: Registered, manager: WorkerManager, done: list[int], why: BaseException
-    ) -> None:
-        """Have the workers that installed a callable forget it.
-
-        Rule     FLOW-UNDO-1, -2
-        """
-        error = self._remove(one, manager, done)
-        if error is not None:
-            self._uncertain.add(one.digest)
-            raise CallableError(
-                "REGISTER_CLEANUP_UNCERTAIN",
-                f"{one.name} is not registered ({why}), and that could not be undone: {error}",
-            ) from why
-
-    def _remove(
-        self, one: Registered, manager: WorkerManager, workers: Iterable[int]
-    ) -> ControlError | None:
-        """Have workers forget a callable, every one of them; return the first refusal.
-
-        Rule     FLOW-UNREG-3, -4
-        """
-        _, command = one.commands
-        first = None
-        for worker in workers:
-            try:
-                with suppress(WorkerLostError):  # what it knew is gone with it
-                    manager.control(worker, command, digest=one.digest, timeout_s=self._timeout_s)
-            except ControlError as error:
-                first = first or error
-        return first
-
-    def catch_up(self, manager: WorkerManager, worker: int, known: Snapshot) -> None:
-        """Have a worker that was made from an old snapshot install what was registered since.
+    def missing(self, namespace: TargetNamespace, known: Mapping[bytes, Any]) -> list[Registered]:
+        """Return what a worker that was made from an old snapshot does not know yet.
 
         Rule     FLOW-REG-4
         """
-        with self.lock:
-            namespace = manager.kinds[worker].target_namespace
-            for digest, one in self._installed.items():
-                if one.namespace == namespace and digest not in known.get(namespace, {}):
-                    self.install(one, manager, worker)
+        return [
+            one
+            for digest, one in self._installed.items()
+            if one.namespace == namespace and digest not in known
+        ]
 
     # ------------------------------------------------------------ unregistering
-    def discard(self, handle: CallableHandle, manager: WorkerManager | None, running: bool) -> None:
+    def discard(self, handle: CallableHandle, installer: Installer | None, running: bool) -> None:
         """Take a handle back; with its last handle a callable is removed, after the run if one is on.
 
         Rule     FLOW-UNREG-1, -2
@@ -404,9 +344,9 @@ class Registry:
                 del self._installed[one.digest]
                 self.leaving.append(one)
                 if not running:
-                    self.remove_leaving(manager)
+                    self.remove_leaving(installer)
 
-    def remove_leaving(self, manager: WorkerManager | None) -> None:
+    def remove_leaving(self, installer: Installer | None) -> None:
         """Remove what was unregistered while tasks might still have needed it.
 
         Rule     FLOW-UNREG-2
@@ -418,9 +358,9 @@ class Registry:
             first = None
             for one in leaving:
                 del self._used[one.index]
-                if manager is None:
+                if installer is None:
                     continue
-                error = self._remove(one, manager, manager.targets(one.namespace))
+                error = installer.remove_everywhere(one)
                 if error is not None:
                     self._tombstones.add(one.digest)
                     first = first or error

@@ -115,6 +115,11 @@ class Engine:
         start = 8 * (int(self.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS)
         self.mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
 
+    def write_digest(self, index: int, digest: bytes) -> None:
+        """Put the digest of a callable where `encode` takes it from."""
+        at = int(self.mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
+        self.mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
+
     def close(self) -> None:
         """Give the descriptors back; the memory stays as long as anybody refers to it."""
         regions.release(self.mem)

@@ -90,7 +90,7 @@ def run(
 
 def _remove_leaving(session: Session) -> None:
     try:
-        session.registry.remove_leaving(session.manager)
+        session.registry.remove_leaving(session.installer)
     except ControlError as error:
         log.warning("a callable that was unregistered during the run is still known: %s", error)
 

@@ -21,18 +21,17 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..callables.identity import TargetNamespace
+from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from .containment import flush_output
 from .kinds import WorkerKind
 from .loop import become_worker, serve_mailbox
 from .random_streams import Entropy
 
-Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
 """What is registered when workers are made: per namespace, digest → target."""
 
 REQUEST = struct.Struct("<ci")

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import Serializer, load_payload
+from ..callables.registry import Snapshot
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError
@@ -37,7 +38,7 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .fork_server import Snapshot, die_with_parent, serve
+from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
 from .kinds import NestedWorker, WorkerKind
 from .manager import ProcessManager

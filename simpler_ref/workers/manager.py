@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..callables.identity import TargetNamespace
+from ..callables.registry import Snapshot
 from ..engine.memory import PARK_NS, Engine
 from ..errors import (
     ControlError,
@@ -36,7 +37,7 @@ from ..jit import layout as L
 from ..system import thread_pools
 from ..system.raised_elsewhere import raise_in, take_back
 from ..system.signals import put_handlers_back, signals_blocked
-from .fork_server import GRACE_S, REPORT, REQUEST, Snapshot, fork_server, serve
+from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
 from .kinds import WorkerKind
 from .loop import serve_mailbox
 from .random_streams import Entropy, draw_entropy

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..callables.registry import Registry
+from ..callables.registry import Registry, Snapshot
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..model.visibility import remove_visibility
 from ..system.signals import signals_blocked
-from .fork_server import Snapshot
+from .installer import Installer
 from .kinds import WorkerKind
 from .manager import ProcessManager, ThreadManager, WorkerManager
 from .options import Options
@@ -45,6 +45,7 @@ class Session:
         self.registry = registry
         self.child_mode = options.child_mode
         self.start_timeout_s = options.start_timeout_s
+        self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
         self.method = StartMethod(
@@ -69,6 +70,24 @@ class Session:
                 scheduler = Scheduler(self.engine, self.host)
                 scheduler.start()
                 self.scheduler = scheduler
+
+    @property
+    def installer(self) -> Installer | None:
+        """What brings callables to the workers, None while there are none."""
+        if self.manager is None:
+            return None
+        return Installer(self.manager, self.control_timeout_s)
+
+    def catch_up(self, worker: int) -> None:
+        """Have a worker that took the place of another install what was registered since.
+
+        Rule     FLOW-REG-4
+        """
+        assert self.manager is not None
+        installer = Installer(self.manager, self.control_timeout_s)
+        namespace = self.manager.kinds[worker].target_namespace
+        for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
+            installer.install(one, worker)
 
     def watch(self) -> Watch:
         """Return what knows which tasks run, one for each run that has to wait."""

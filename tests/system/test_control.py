@@ -218,7 +218,7 @@ def only_next(handle, marks, worker=-1):
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_worker_busy_for_longer_than_the_time_out_is_left_alone(mode):
     with Gate() as gate, Worker(level=3, child_mode=mode, num_sub_workers=1) as w:
-        w._registry._timeout_s = 0.2
+        w._session.control_timeout_s = 0.2
         marks = w.share(np.zeros(4, np.int64))
         ok, started = w.register(mark), shared_words(1)
 
@@ -240,7 +240,7 @@ def test_a_worker_busy_for_longer_than_the_time_out_is_left_alone(mode):
             w.run(only(slow))
         assert w.worker_pids() == pids
         assert_works(w, ok, marks)
-        w._registry._timeout_s = 30.0
+        w._session.control_timeout_s = 30.0
         w.run(only(w.register(lambda: None)))
 
 
