@@ -47,15 +47,15 @@ def test_the_envelope_is_laid_out_as_in_the_table(payload):
 @pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
 def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
     found = []
-    from simpler_ref.callables import registry
+    from simpler_ref.workers import installer
 
-    original = registry.staged
+    original = installer.staged
 
     def spy(payload):
         found.append(payload)
         return original(payload)
 
-    monkeypatch.setattr(registry, "staged", spy)
+    monkeypatch.setattr(installer, "staged", spy)
     with Worker(3, num_sub_workers=1) as w:
         w.start()
 
