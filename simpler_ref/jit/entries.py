@@ -82,10 +82,10 @@ def close_scope(mem):
     return submit.close_scope(mem)
 
 
-@entry(WORDS, INT, INT, INT, nogil=True)
-def help_scheduler(mem, live, taken, slice_ns):
+@entry(WORDS, INT, INT, INT, INT, nogil=True)
+def help_scheduler(mem, live, ended, taken, slice_ns):
     """Run passes and sleep between them until a goal is reached."""
-    return schedule.help_scheduler(mem, live, taken, slice_ns)
+    return schedule.help_scheduler(mem, live, ended, taken, slice_ns)
 
 
 @entry(WORDS, nogil=False)

@@ -386,20 +386,21 @@ def watch_groups(mem):
 
 
 @kernel
-def help_scheduler(mem, live, taken, slice_ns):
+def help_scheduler(mem, live, ended, taken, slice_ns):
     """Help until a goal is reached, see `help_until`; then the Orch thread may go away for long."""
-    answer = help_until(mem, live, taken, slice_ns)
+    answer = help_until(mem, live, ended, taken, slice_ns)
     have_time_kept(mem)
     return answer
 
 
 @kernel
-def help_until(mem, live, taken, slice_ns):
+def help_until(mem, live, ended, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
-    Goals: at most `live` tasks alive; or, unless `taken` is negative, anything at all has moved and it
-    may not nap, or a task has failed, whoever has seen to that. `taken` is WIRING_TAKEN before the call
-    that found no room: should the Scheduler thread have emptied the wiring queue since, there is room.
+    Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal; or,
+    unless `taken` is negative, anything at all has moved and it may not nap, or a task has failed,
+    whoever has seen to that. `taken` is WIRING_TAKEN before the call that found no room: should the
+    Scheduler thread have emptied the wiring queue since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
@@ -412,6 +413,8 @@ def help_until(mem, live, taken, slice_ns):
     while True:
         moved = orch_pass(mem)
         if mem[L.LIVE] <= live:
+            return L.OK
+        if ended >= 0 and mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] >= ended:
             return L.OK
         if taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken):
             return L.OK

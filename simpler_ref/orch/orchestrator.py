@@ -641,6 +641,28 @@ class Orchestrator:
     def _close_scope(self) -> None:
         self._engine.kernels.close_scope(self._mem)
 
+    def drain(self) -> None:
+        """Wait until every task submitted so far in this run has finished, failed or been cancelled.
+
+        Scopes stay open, and buffers stay as they are. Afterwards more can be submitted.
+
+        Rule     ORCH-API-8
+
+        Raises
+        ------
+        TaskError
+            A task of this run has failed; the first one that did.
+        RuntimeError
+            Outside of a run, or on another thread.
+        """
+        self._require_mine()
+        mem, kernels = self._mem, self._engine.kernels
+        submitted = int(mem[L.WIRING_PUSHED]) - self._pushed_before
+        while kernels.help_scheduler(mem, -1, submitted, -1, PARK_NS) != L.OK:
+            self._worker._look()  # between slices Python sees signals
+        if mem[L.RUN_ERROR]:
+            raise self._task_error()
+
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
 
@@ -670,7 +692,7 @@ class Orchestrator:
             code = attempt()
             waited = L.OK
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
-                waited = kernels.help_scheduler(mem, -1, taken, min(rest, PARK_NS))
+                waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
             if waited == L.TIMED_OUT:
                 self._worker._look()
             if self._progress() != reclaimed:
@@ -721,6 +743,7 @@ class Orchestrator:
         self._next_level = next_level
         self._subs = subs
         self._error = None
+        self._pushed_before = int(self._mem[L.WIRING_PUSHED])
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:

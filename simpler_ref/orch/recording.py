@@ -360,6 +360,10 @@ class Recorder(Orchestrator):
             "Worker.record, or between two runs of the graph"
         )
 
+    def drain(self) -> None:
+        """Refuse."""
+        raise self._not_now("drain")
+
     def malloc(self, worker_id: int, size: int) -> int:
         """Refuse."""
         raise self._not_now("malloc")

@@ -190,7 +190,7 @@ def everybody_has_ended(play):
 
 def drains(play):
     """The Orch thread waits for a task that never ends, and for one before it."""
-    play.world.add("orch", lambda: entries.help_scheduler(play.mem, 0, -1, 10**12))
+    play.world.add("orch", lambda: entries.help_scheduler(play.mem, 0, -1, -1, 10**12))
     play.add_others()
 
 

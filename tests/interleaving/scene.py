@@ -212,7 +212,7 @@ class Play:
             if scene.away:
                 return
             entries.finish_run(mem, int(scene.cancel and number == 0))
-            while entries.help_scheduler(mem, 0, -1, PARK_NS) != L.OK:
+            while entries.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
                 pass
             self.check_run()
             entries.end_run(mem)
@@ -260,7 +260,7 @@ class Play:
                 code = entries.submit_and_pass(mem, word, counts, wire)
             if code != L.WOULD_BLOCK:
                 break
-            entries.help_scheduler(mem, -1, taken, PARK_NS)
+            entries.help_scheduler(mem, -1, -1, taken, PARK_NS)
         if code >= 0:
             self.slots.append(code & ~L.AUTO_OUTPUT)
         assert code >= 0 or code == L.RUN_FAILED, code

@@ -11,7 +11,7 @@ SLICE_NS = 50_000_000
 
 
 def wait_for_a_move(driver):
-    return driver.k.help_scheduler(driver.mem, -1, int(driver.mem[L.WIRING_TAKEN]), SLICE_NS)
+    return driver.k.help_scheduler(driver.mem, -1, -1, int(driver.mem[L.WIRING_TAKEN]), SLICE_NS)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_wiring_queue_that_another_thread_has_emptied_meanwhile_ends_the_wait_
         pass
     taken = int(driver.mem[L.WIRING_TAKEN])
     driver.settle()  # the Scheduler thread, between the refusal and the wait
-    assert driver.k.help_scheduler(driver.mem, -1, taken, SLICE_NS) == L.OK
+    assert driver.k.help_scheduler(driver.mem, -1, -1, taken, SLICE_NS) == L.OK
     assert driver.try_submit() >= 0
     driver.close()
 

@@ -81,7 +81,7 @@ def test_a_wait_for_room_ends_when_there_is_something_to_reclaim(driver):
     assert driver.try_alloc(8) == L.WOULD_BLOCK
     assert (
         driver.k.help_scheduler(
-            driver.mem, -1, int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
+            driver.mem, -1, -1, int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
         )
         == L.OK
     )

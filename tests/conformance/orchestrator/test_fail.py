@@ -119,7 +119,7 @@ def test_a_wait_for_room_ends_when_another_thread_has_collected_the_failure(driv
     driver.settle()
     assert (
         driver.k.help_scheduler(
-            driver.mem, -1, int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
+            driver.mem, -1, -1, int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
         )
         == L.OK
     )

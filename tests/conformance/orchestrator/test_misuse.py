@@ -87,7 +87,7 @@ def test_a_refused_call_changes_no_word_of_the_engine():
 def kernels_pass(w):
     """Run a pass, since no thread does; say False."""
     mem = w._session.engine.mem
-    w._session.engine.kernels.help_scheduler(mem, -1, int(mem[L.WIRING_TAKEN]), 10**6)
+    w._session.engine.kernels.help_scheduler(mem, -1, -1, int(mem[L.WIRING_TAKEN]), 10**6)
     return False
 
 

@@ -105,7 +105,7 @@ def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
         driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
         assert driver.live() == 1
     else:
-        assert driver.k.help_scheduler(driver.mem, 0, -1, 1 << 40) == L.OK
+        assert driver.k.help_scheduler(driver.mem, 0, -1, -1, 1 << 40) == L.OK
         assert driver.live() == 0
     assert driver.state(slot) == FREE
 

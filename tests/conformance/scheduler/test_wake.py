@@ -173,7 +173,7 @@ def test_a_cancel_is_acted_on_though_the_scheduler_thread_sleeps():
         driver = parked.park()
         driver.finish_run(cancel=True)
         with ThreadPoolExecutor(1) as threads:  # the Orch thread, which drains
-            drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+            drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
             wait_until(lambda: all(driver.state(slot) != READY for slot in waiting))
             assert driver.given(0) == running
             driver.post_done(0)
@@ -191,7 +191,7 @@ def test_each_event_wakes_an_orch_thread_that_drains(event):
     driver.run_pass()
     driver.finish_run()
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
         wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
         if event == "completion":
             driver.post_done(0)
@@ -291,7 +291,7 @@ def test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked(wha
         assert driver.consumed_list() == [slot]
     assert driver.x.try_lock(driver.mem)
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
         wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
         driver.x.unlock(driver.mem)
         if what == "a wiring entry":
@@ -336,7 +336,7 @@ def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread)
         driver.finish_run()
         with ThreadPoolExecutor(2) as threads:
             worker = threads.submit(driver.x.answer_after_a_while, driver.mem, 0, rounds)
-            drain = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+            drain = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
             assert worker.result(2 * DEADLINE_S) == L.OK
             assert drain.result(2 * DEADLINE_S) == L.OK
         assert driver.mem[L.COMPLETED_COUNT] == rounds

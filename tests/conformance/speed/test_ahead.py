@@ -643,7 +643,7 @@ def test_else_it_goes_on_as_soon_as_there_is_room(make, why):
     elif why == "naps are left out":
         driver.mem[L.NAPS_OFF] = 2
     driver.post_done(0, ValueError("no") if why == "it failed" else None)
-    assert driver.k.help_scheduler(driver.mem, -1, taken, NEVER_NS) == L.OK
+    assert driver.k.help_scheduler(driver.mem, -1, -1, taken, NEVER_NS) == L.OK
     assert len(driver.all_given(0)) == 3
     assert driver.mem[L.NAPS_OFF] == (why == "naps are left out")
 
