@@ -646,7 +646,7 @@ class Orchestrator:
 
         Scopes stay open, and buffers stay as they are. Afterwards more can be submitted.
 
-        Rule     ORCH-API-8
+        Rule     ORCH-DRAIN-1 to -3
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""ORCH-API-8: an orchestration function waits for what it has submitted."""
+"""ORCH-DRAIN: an orchestration function waits for what it has submitted."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def fail_after_the_other(args):
     raise ValueError("no luck")
 
 
-@pytest.mark.spec("ORCH-API-8")
+@pytest.mark.spec("ORCH-DRAIN-1")
 @pytest.mark.parametrize("depth", [1, 8])
 def test_drain_waits_for_what_was_submitted_so_far(depth):
     def orch_fn(orch, args, config):
@@ -49,7 +49,7 @@ def test_drain_waits_for_what_was_submitted_so_far(depth):
             assert seen[40:] == list(range(82, 162, 2)), "each run counts anew"
 
 
-@pytest.mark.spec("ORCH-API-8", "ORCH-FAIL-1")
+@pytest.mark.spec("ORCH-DRAIN-2", "ORCH-FAIL-1")
 def test_drain_raises_what_has_failed_once_all_else_has_ended():
     def orch_fn(orch, args, config):
         orch.submit_sub(
@@ -71,7 +71,7 @@ def test_drain_raises_what_has_failed_once_all_else_has_ended():
         assert ends == [(0, 1)]
 
 
-@pytest.mark.spec("ORCH-API-8", "ORCH-MISUSE-7", "SPEED-REPLAY-7")
+@pytest.mark.spec("ORCH-DRAIN-3", "ORCH-MISUSE-7", "SPEED-REPLAY-7")
 def test_drain_is_refused_after_the_run_and_in_a_recording():
     kept = []
     with Worker(3) as w:
@@ -82,7 +82,7 @@ def test_drain_is_refused_after_the_run_and_in_a_recording():
             w.record(lambda orch, args, config: orch.drain())
 
 
-@pytest.mark.spec("ORCH-API-8", "ORCH-RUN-8")
+@pytest.mark.spec("ORCH-DRAIN-1", "ORCH-RUN-8")
 def test_a_signal_ends_a_drain():
     def orch_fn(orch, args, config):
         orch.submit_sub(sleeping)

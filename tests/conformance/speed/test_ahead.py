@@ -593,7 +593,7 @@ def test_a_napping_orch_thread_is_woken_when_a_worker_runs_low_fails_or_dies(mak
     driver = supplied(make, 4)
     driver.finish_run()
     with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, NEVER_NS)
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
         wait_until(lambda: driver.mem[L.PARK_ORCH] == L.NAPPING)
         driver.post_done(0)
         driver.x.announce_done(driver.mem)
@@ -624,7 +624,7 @@ def test_a_submit_that_waits_for_room_goes_on_when_a_worker_runs_low(make):
     taken = int(driver.mem[L.WIRING_TAKEN])
     driver.post_done(0)
     with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(driver.k.help_scheduler, driver.mem, -1, taken, NEVER_NS)
+        waits = threads.submit(driver.k.help_scheduler, driver.mem, -1, -1, taken, NEVER_NS)
         wait_until(lambda: driver.mem[L.PARK_ORCH] == L.NAPPING)
         assert len(driver.all_given(0)) == 3, "there is room"
         driver.post_done(0)
