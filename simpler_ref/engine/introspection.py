@@ -17,6 +17,7 @@ import numpy as np
 from ..jit import layout as L
 from ..model.enums import TaskState
 from ..model.tensor import ContinuousTensor
+from ..model.wire import asks_for_memory, each_tensor
 from ..system.types import Array
 from .memory import Engine
 
@@ -350,9 +351,9 @@ def mib(nbytes: int) -> str:
 def requested_bytes(wire: bytes) -> int:
     """Return the ring bytes a submit or an alloc asks for."""
     total = 0
-    for at in range(0, len(wire) - 39, 40):
-        if not any(wire[at : at + 8]) and wire[at + 34] == L.OUTPUT:
-            nbytes = ContinuousTensor._from_wire(wire[at : at + 40]).nbytes()
+    for tensor in each_tensor(wire):
+        if asks_for_memory(tensor):
+            nbytes = ContinuousTensor._from_wire(tensor).nbytes()
             total += L.round_up(nbytes, L.HEAP_ALIGN)
     return total
 

@@ -13,6 +13,7 @@ from .enums import TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, Tensor
 from .visibility import current, make_tensor
+from .wire import TAG_AT, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -134,7 +135,7 @@ class TaskArgs:
 
     def tag(self, i: int) -> TensorArgType:
         """Return the tag of tensor `i`."""
-        return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][34])
+        return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][TAG_AT])
 
     def set_tag(self, i: int, tag: TensorArgType) -> None:
         """Change the tag of tensor `i`.
@@ -142,7 +143,7 @@ class TaskArgs:
         Rule     FLOW-BUILD-2
         """
         wire = self._tensors[_check_index(i, self._tensors, "tag")]
-        self._tensors[i] = wire[:34] + bytes((check_tag(tag), 0, 0, 0, 0, 0))
+        self._tensors[i] = with_tag(wire, check_tag(tag))
 
     def tensor_count(self) -> int:
         """Return the number of tensors."""

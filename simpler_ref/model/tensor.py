@@ -17,14 +17,13 @@ import numpy as np
 from ..jit import layout as L
 from ..system.types import Array
 from .enums import DataType, TensorArgType, numpy_dtype, to_dtype
+from .wire import TAG_AT, TENSOR, with_tag
 
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
 
-_WIRE = struct.Struct("<Q5IIBB6x")
 _U64_MASK = (1 << 64) - 1
-_TAG_AT = 34
-_TAGS = {int(tag): bytes((tag, 0, 0, 0, 0, 0)) for tag in TensorArgType}
+_TAGS = {int(tag): with_tag(b"", tag) for tag in TensorArgType}
 """What stands in a tensor's padding on its way into submit."""
 _NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
 RECORDED_FIRST, RECORDED_LAST = 0x7FF9 << 48, 0x7FFF << 48
@@ -80,7 +79,7 @@ class ContinuousTensor:
             )
         padded = sizes + _NO_SIZES[len(sizes) :]
         try:
-            wire = _WIRE.pack(data, *padded, len(sizes), kind, bool(child_memory))
+            wire = TENSOR.pack(data, *padded, len(sizes), kind, bool(child_memory))
         except struct.error:
             if not 0 <= data <= _U64_MASK:
                 raise ValueError(f"address {data} is not an unsigned 64-bit number") from None
@@ -92,7 +91,7 @@ class ContinuousTensor:
     def _fill(
         self, data: int, sizes: tuple[int, ...], kind: DataType, child: bool, keep: Any, wire: bytes
     ) -> None:
-        head = wire[:_TAG_AT]
+        head = wire[:TAG_AT]
         write = object.__setattr__
         write(self, "data", data)
         write(self, "shapes", sizes)
@@ -172,7 +171,7 @@ class ContinuousTensor:
 
     @classmethod
     def _from_wire(cls, wire: bytes) -> ContinuousTensor:
-        data, *sizes, ndims, dtype, child = _WIRE.unpack(wire)
+        data, *sizes, ndims, dtype, child = TENSOR.unpack(wire)
         if ndims > L.CONTINUOUS_TENSOR_MAX_DIMS or child > 1:
             raise ValueError(
                 f"{wire.hex()} is no tensor: it has {ndims} dimensions and child_memory {child}; at "

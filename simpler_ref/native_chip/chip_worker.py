@@ -12,6 +12,7 @@ from typing import Any
 
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
+from ..model.wire import without_tag
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
 
@@ -19,8 +20,6 @@ _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
-_TAG_AT = 34  # of a tensor on its way into submit; a chip sees zeros there
-_PADDING = bytes(6)
 
 
 def default_runtime() -> str:
@@ -273,7 +272,7 @@ class ChipWorker:
             `config` is not valid.
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
-        tensors = [wire[:_TAG_AT] + _PADDING for wire in task_args._tensors]
+        tensors = [without_tag(wire) for wire in task_args._tensors]
         scalars = [raw[:8] for raw in task_args._scalars]
         view = b"".join((counts, *tensors, *scalars))
         self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())

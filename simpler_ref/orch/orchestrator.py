@@ -32,6 +32,17 @@ from ..model.config import CallConfig
 from ..model.enums import to_dtype
 from ..model.tensor import ContinuousTensor
 from ..model.visibility import require_visible_now
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    COUNTS_BYTES,
+    SCALAR_BYTES,
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR_BYTES,
+    blob_bytes,
+    counts_of,
+    tensors_of,
+)
 from ..system.types import Array
 from .columns import Batch
 
@@ -71,7 +82,6 @@ Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
 
 _MEMBER = struct.Struct("<QQ")
-_CHILD_MEMORY_AT = 33
 _DIAGNOSTICS = (
     "enable_l2_swimlane",
     "enable_dump_tensor",
@@ -317,12 +327,12 @@ class Orchestrator:
             tensors += one._tensors
             scalars += one._scalars
             table.append(_MEMBER.pack(_counts(one), places[i] if places else 0))
-        counts, size = len(tensors) | len(scalars) << 32, len(members)
+        counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         submit = self._engine.kernels.submit_group_and_pass
         slot = submit(self._mem, word, counts, size, wire)
         if slot < 0:
-            asked = wire[: 40 * len(tensors)]
+            asked = tensors_of(wire, counts)
             attempt = partial(submit, self._mem, word, counts, size, wire)
             slot = self._retry(slot, attempt, lambda: asked)
         if slot & L.AUTO_OUTPUT:
@@ -480,7 +490,7 @@ class Orchestrator:
                 "−1 for any of them"
             )
         chosen = operator.index(worker)
-        if chosen < 0 and any(w[_CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
+        if chosen < 0 and any(w[CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
             if room > 1:
                 raise _which_memory()
             chosen = 0
@@ -498,8 +508,8 @@ class Orchestrator:
         at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
         for args in members:
             for i, wire in enumerate(args._tensors):
-                if wire[34] == L.OUTPUT and not any(wire[:8]):
-                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[8:]
+                if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
+                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[SHAPE_AT:]
                 at += L.TENSOR_WORDS
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
@@ -712,9 +722,9 @@ class Orchestrator:
             return self._wrong_thread()
         if code == L.TOO_MANY_ARGS:
             return ValueError(
-                f"the arguments take {8 + len(wire)} bytes, a mailbox holds "
-                f"{L.MAILBOX_ARGS_CAPACITY}: 8 + 40 per tensor + 8 per scalar; pass fewer, or put "
-                "the numbers into a tensor"
+                f"the arguments take {COUNTS_BYTES + len(wire)} bytes, a mailbox holds "
+                f"{L.MAILBOX_ARGS_CAPACITY}: {COUNTS_BYTES} + {TENSOR_BYTES} per tensor + "
+                f"{SCALAR_BYTES} per scalar; pass fewer, or put the numbers into a tensor"
             )
         if code == L.ILLEGAL:
             return ValueError(
@@ -771,20 +781,15 @@ class Orchestrator:
         return self._error
 
 
-def blob_bytes(counts: int) -> int:
-    """Return the bytes of some tensors and scalars in a mailbox."""
-    return (counts & 0xFFFFFFFF) * 40 + (counts >> 32) * 8
-
-
 def asked_for(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
-    tensors = 40 * (counts & 0xFFFFFFFF)
-    return wire[:tensors] + bytes(blob_bytes(counts) - tensors)
+    tensors = tensors_of(wire, counts)
+    return tensors + bytes(blob_bytes(counts) - len(tensors))
 
 
 def _counts(args: TaskArgs | None) -> int:
     """Return how many tensors and scalars there are, as the kernels take it."""
-    return 0 if args is None else len(args._tensors) | len(args._scalars) << 32
+    return 0 if args is None else counts_of(len(args._tensors), len(args._scalars))
 
 
 def _which_memory() -> ValueError:

@@ -30,9 +30,21 @@ from ..model.config import CallConfig
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
 from ..model.visibility import require_visible_now
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    COUNTS_BYTES,
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR_BYTES,
+    blob_bytes,
+    counts_of,
+    each_tensor,
+    has_address,
+    tensors_of,
+)
 from ..system.types import Array
 from .columns import Batch
-from .orchestrator import Handles, Orchestrator, blob_bytes, config_wire
+from .orchestrator import Handles, Orchestrator, config_wire
 
 if TYPE_CHECKING:
     from ..worker import RunTiming, Worker
@@ -237,8 +249,8 @@ class Recorder(Orchestrator):
         for i in range(batch.size):
             op[targets] = places[i]
             raw = op[L.OP_ARGS : end].tobytes()
-            split = 40 * width
-            tensors = [raw[at : at + 40] for at in range(0, split, 40)]
+            split = width * TENSOR_BYTES
+            tensors = list(each_tensor(raw[:split]))
             scalars = [
                 batch.bound(j, i) or raw[at : at + 8 * L.SCALAR_WORDS]
                 for j, at in enumerate(range(split, len(raw), 8 * L.SCALAR_WORDS))
@@ -265,10 +277,10 @@ class Recorder(Orchestrator):
         for i, wire in enumerate(tensors):
             address = _WORD.unpack_from(wire)[0]
             if address:
-                found = self._locate(address, bool(wire[33]))
+                found = self._locate(address, bool(wire[CHILD_MEMORY_AT]))
                 if found is not None:
                     patches.append((L.OP_ARGS + i * L.TENSOR_WORDS, *found))
-            elif wire[34] == L.OUTPUT:
+            elif wire[TAG_AT] == L.OUTPUT:
                 asked.append((i, ContinuousTensor._from_wire(wire).nbytes()))
         for j, raw in enumerate(scalars):
             at = first + j * L.SCALAR_WORDS
@@ -307,12 +319,12 @@ class Recorder(Orchestrator):
 
         Rule     SPEED-REPLAY-7
         """
-        counts = tensors | scalars << 32
+        counts = counts_of(tensors, scalars)
         sizes = [_MEMBER.unpack(one)[0] for one in members] or [counts]
         for size in sizes:
-            if 8 + blob_bytes(size) > L.MAILBOX_ARGS_CAPACITY:
+            if COUNTS_BYTES + blob_bytes(size) > L.MAILBOX_ARGS_CAPACITY:
                 raise self._refused(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)))
-        wires = arguments[: 40 * tensors]
+        wires = tensors_of(arguments, counts)
         if requested_bytes(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
             raise self._refused(L.TOO_LARGE, wires)
 
@@ -476,7 +488,8 @@ class Graph:
             if len(new) != len(old):
                 raise ValueError(f"args has {len(new)} {what}, the recording has {len(old)}")
         for i, (wire, recorded) in enumerate(zip(args._tensors, mine._tensors, strict=True)):
-            if wire[8:34] != recorded[8:34] or any(wire[:8]) != any(recorded[:8]):
+            alike = wire[SHAPE_AT:TAG_AT] == recorded[SHAPE_AT:TAG_AT]
+            if not alike or has_address(wire) != has_address(recorded):
                 raise ValueError(
                     f"tensor {i} of args is {_describe(wire)}, the recording has {_describe(recorded)}"
                 )

@@ -14,8 +14,10 @@ from ..model.config import CallConfig
 from ..model.enums import TensorArgType
 from ..model.scalars import as_float, as_it_went_in
 from ..model.tensor import ContinuousTensor
+from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 
 _COUNTS = struct.Struct("<ii")
+_TENSORS_AT = L.MAILBOX_OFF_ARGS + COUNTS_BYTES
 
 
 class ReceivedArgs(TaskArgs):
@@ -36,7 +38,7 @@ class ReceivedArgs(TaskArgs):
                 "these TaskArgs belong to a task that has ended; copy what you need while it runs"
             )
         tensors, scalars = _COUNTS.unpack_from(self._box, L.MAILBOX_OFF_ARGS)
-        used = 8 + tensors * 40 + scalars * 8
+        used = COUNTS_BYTES + tensors * TENSOR_BYTES + scalars * SCALAR_BYTES
         if tensors < 0 or scalars < 0 or used > L.MAILBOX_ARGS_CAPACITY:
             raise RuntimeError(
                 f"the mailbox holds {tensors} tensors and {scalars} scalars, {used} bytes, but has "
@@ -49,17 +51,17 @@ class ReceivedArgs(TaskArgs):
         tensors, _ = self._counts()
         if not 0 <= i < tensors:
             raise IndexError(f"tensor index {i} is out of range: there are {tensors}")
-        start = L.MAILBOX_OFF_ARGS + 8 + 40 * i
-        return ContinuousTensor._from_wire(bytes(self._box[start : start + 40]))
+        start = _TENSORS_AT + i * TENSOR_BYTES
+        return ContinuousTensor._from_wire(bytes(self._box[start : start + TENSOR_BYTES]))
 
     def _scalar(self, i: int) -> tuple[bytes, int]:
         """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
         tensors, scalars = self._counts()
         if not 0 <= i < scalars:
             raise IndexError(f"scalar index {i} is out of range: there are {scalars}")
-        start = L.MAILBOX_OFF_ARGS + 8 + 40 * tensors + 8 * i
+        start = _TENSORS_AT + tensors * TENSOR_BYTES + i * SCALAR_BYTES
         kind = self._box[L.MAILBOX_SIZE + i] if len(self._box) > L.MAILBOX_SIZE else L.RAW
-        return bytes(self._box[start : start + 8]), kind
+        return bytes(self._box[start : start + SCALAR_BYTES]), kind
 
     def _all_scalars(self) -> list[tuple[bytes, int]]:
         return [self._scalar(i) for i in range(self.scalar_count())]

@@ -25,6 +25,7 @@ from ...model.config import CallConfig
 from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
 from ...model.tensor import ContinuousTensor
+from ...model.wire import tensors_of, without_tag
 from ...system.mappings import shared_mappings
 from ...workers.view import ReceivedArgs
 from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
@@ -152,7 +153,7 @@ class Call:
             tensors, scalars = int(block[0]) & 0xFFFFFFFF, int(block[0]) >> 32
             words = block[1 : 1 + tensors * L.TENSOR_WORDS].reshape(tensors, L.TENSOR_WORDS)
             unseen = [
-                ContinuousTensor._from_wire(_without_tag(row))
+                ContinuousTensor._from_wire(without_tag(row.tobytes()))
                 for row in words
                 if row[L.TENSOR_KIND] & N.FROM_ARRAY
             ]
@@ -222,7 +223,7 @@ class Call:
     def _retry_submit(self, code: int, word: int, counts: int, members: int, wire: bytes) -> int:
         mem, kernels = self.orch._mem, self.orch._engine.kernels
         if members:
-            asked = wire[: 40 * (counts & 0xFFFFFFFF)]
+            asked = tensors_of(wire, counts)
             attempt = partial(kernels.submit_group_and_pass, mem, word, counts, members, wire)
             return self.orch._retry(code, attempt, lambda: asked)
         attempt = partial(kernels.submit_and_pass, mem, word, counts, wire)
@@ -243,11 +244,6 @@ def _refuse_scalar(bits: int, i: int, kind: int) -> None:
         f"scalar {i} is {value}, more than the signed 64 bits of a compiled integer; "
         "read a float with scalar_float"
     )
-
-
-def _without_tag(row: Any) -> bytes:
-    wire: bytes = row.tobytes()
-    return wire[:34] + b"\0" * 6
 
 
 def answer(what: int, a: int, b: int, address: int, count: int) -> int:

@@ -1,0 +1,63 @@
+"""Tensors and scalars as the bytes that travel: where a tensor's parts stand, how large arguments are.
+
+`jit/layout.py` says the same in words of 64 bits, for the kernels.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ..jit import layout as L
+
+TENSOR = struct.Struct("<Q5IIBB6x")
+"""data, shapes, ndims, dtype, child_memory; the padding begins with the tag on its way into submit."""
+TENSOR_BYTES = TENSOR.size
+SHAPE_AT = 8 * L.TENSOR_SHAPE
+CHILD_MEMORY_AT = 8 * L.TENSOR_KIND + 1
+TAG_AT = 8 * L.TENSOR_KIND + L.TENSOR_TAG_SHIFT // 8
+SCALAR_BYTES = 8
+COUNTS_BYTES = 8
+"""Before the tensors in a mailbox: how many there are, and how many scalars."""
+_PADDING = bytes(TENSOR_BYTES - TAG_AT)
+
+
+def counts_of(tensors: int, scalars: int) -> int:
+    """Return how many there are of each, in one number as the kernels take it."""
+    return tensors | scalars << 32
+
+
+def blob_bytes(counts: int) -> int:
+    """Return the bytes of some tensors and scalars in a mailbox."""
+    return (counts & 0xFFFFFFFF) * TENSOR_BYTES + (counts >> 32) * SCALAR_BYTES
+
+
+def tensors_of(wire: bytes, counts: int) -> bytes:
+    """Return the tensors of some arguments."""
+    return wire[: (counts & 0xFFFFFFFF) * TENSOR_BYTES]
+
+
+def each_tensor(wires: bytes) -> Iterator[bytes]:
+    """Yield tensor after tensor; what is left over at the end is none."""
+    for at in range(0, len(wires) - TENSOR_BYTES + 1, TENSOR_BYTES):
+        yield wires[at : at + TENSOR_BYTES]
+
+
+def has_address(wire: bytes) -> bool:
+    """Say whether a tensor has memory already."""
+    return any(wire[:SHAPE_AT])
+
+
+def asks_for_memory(wire: bytes) -> bool:
+    """Say whether the runtime has to provide a tensor's memory."""
+    return wire[TAG_AT] == L.OUTPUT and not has_address(wire)
+
+
+def with_tag(wire: bytes, tag: int) -> bytes:
+    """Return the tensor with a tag, for submit."""
+    return wire[:TAG_AT] + bytes((tag,)) + _PADDING[1:]
+
+
+def without_tag(wire: bytes) -> bytes:
+    """Return the tensor as everybody but submit sees it."""
+    return wire[:TAG_AT] + _PADDING
