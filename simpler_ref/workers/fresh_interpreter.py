@@ -41,7 +41,7 @@ from ..system.types import Array
 from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
 from .kinds import NestedWorker, WorkerKind
-from .manager import ProcessManager
+from .processes import ProcessManager
 from .random_streams import Entropy
 
 ATTEMPTS = 8

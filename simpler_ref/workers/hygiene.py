@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..model import visibility
 from ..system import regions, thread_pools
-from .manager import close_inherited
+from .processes import close_inherited
 
 
 class _Disowned(Protocol):

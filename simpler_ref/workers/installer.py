@@ -8,7 +8,8 @@ from contextlib import suppress
 from ..callables.payloads import staged, staged_object
 from ..callables.registry import Registered, require_payload
 from ..errors import CallableError, ControlError, WorkerLostError
-from .manager import ThreadManager, WorkerManager
+from .manager import WorkerManager
+from .threads import ThreadManager
 
 
 class Installer:

@@ -14,9 +14,11 @@ from ..model.visibility import remove_visibility
 from ..system.signals import signals_blocked
 from .installer import Installer
 from .kinds import WorkerKind
-from .manager import ProcessManager, ThreadManager, WorkerManager
+from .manager import WorkerManager
 from .options import Options
+from .processes import ProcessManager
 from .start_method import StartMethod
+from .threads import ThreadManager
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from ..callables.registry import Registry
 from ..engine.memory import Engine
 from ..jit import layout as L
-from .manager import ThreadManager, WorkerManager
+from .manager import WorkerManager
+from .threads import ThreadManager
 from .view import MailboxView
 
 log = logging.getLogger("simpler_ref")

@@ -19,6 +19,7 @@ from pathlib import Path
 import simpler_ref.orch.orchestrator
 import simpler_ref.orch.runs
 import simpler_ref.workers.manager
+import simpler_ref.workers.processes
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
@@ -41,6 +42,7 @@ def sleep_for_ever() -> None:
         simpler_ref.orch.orchestrator,
         simpler_ref.orch.runs,
         simpler_ref.workers.manager,
+        simpler_ref.workers.processes,
     ):
         module.PARK_NS = NEVER_NS  # type: ignore[attr-defined]
 

@@ -252,7 +252,7 @@ def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
 
 
 def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", -1.8)
+    monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
     with Rig(workers=2) as rig:
         pids = [server_of(rig.w), *rig.w.worker_pids()]
         strike(pids[0], signal.SIGSTOP)
@@ -385,12 +385,11 @@ def test_a_stopped_program_can_go_on():
 
 
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
-    from simpler_ref.workers import manager as worker_manager
 
     with Worker(level=3, num_sub_workers=2, start_timeout_s=1.0) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
-        monkeypatch.setattr(worker_manager, "GRACE_S", 0.1)
+        monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", 0.1)
         monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.1)
         with monkeypatch.context() as patch:
             patch.setattr(

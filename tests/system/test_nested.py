@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import simpler_ref.workers.fork_server
-import simpler_ref.workers.manager
+import simpler_ref.workers.processes
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers.kinds import NestedWorker, WorkerKind
@@ -263,7 +263,7 @@ def test_the_interpreter_may_end_without_close():
 @pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
 def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", -1.5)
+    monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.5)
     with Tree() as tree:
         tree.assert_works()
         processes = tree.processes()
@@ -392,7 +392,7 @@ def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
 
 def test_a_worker_at_the_bottom_that_never_answers_is_given_up(monkeypatch, capfd):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", -1.5)
+    monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.5)
     w, switch, graph = stubborn_tree(start_timeout_s=0.5)
     with w:
         switch[0] = 2

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.workers.manager
+import simpler_ref.workers.threads
 from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -265,7 +265,7 @@ class Sticky:
 
 
 def test_a_thread_that_does_not_stop_is_told_of_and_does_not_hold_close_up(monkeypatch, caplog):
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", 0.1)
+    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
     event = threading.Event()
     w = Worker(level=3, child_mode="thread")
     w.add_sub(Sticky(event.wait))  # waits for a lock: no line of Python in between
@@ -276,7 +276,7 @@ def test_a_thread_that_does_not_stop_is_told_of_and_does_not_hold_close_up(monke
 
 
 def test_a_thread_that_does_not_stop_in_python_code_is_ended(monkeypatch, caplog):
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", 0.1)
+    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
 
     def for_ever():
         while True:
@@ -399,7 +399,7 @@ def test_a_thread_that_cannot_start_says_why_and_the_next_start_works():
 
 
 def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
-    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", 0.1)
+    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
     kind, event = Starting(), threading.Event()
     w = Worker(level=3, child_mode="thread", start_timeout_s=0.3)
     w.add_sub(kind)

@@ -176,7 +176,7 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round():
         return seen
 
     from simpler_ref.workers.kinds import SubWorker
-    from simpler_ref.workers.manager import ThreadManager
+    from simpler_ref.workers.threads import ThreadManager
 
     manager = ThreadManager(driver.engine, [SubWorker()], 1.0)
     with ThreadPoolExecutor(1) as threads:

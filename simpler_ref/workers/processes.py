@@ -1,0 +1,184 @@
+"""Workers as processes: the fork server makes them, a monitor thread hears of their end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from ..callables.registry import Snapshot
+from ..engine.memory import Engine
+from ..system import thread_pools
+from ..system.signals import put_handlers_back, signals_blocked
+from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
+from .kinds import WorkerKind
+from .manager import WorkerManager
+from .random_streams import Entropy, draw_entropy
+
+_open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
+"""Managers with open descriptors."""
+
+
+def close_inherited() -> None:
+    """In a process just forked: close the descriptors of the parent's managers."""
+    for manager in list(_open):
+        manager._close_descriptors()
+
+
+class ProcessManager(WorkerManager):
+    """Workers as processes: a fork server makes them, a monitor thread hears of their end.
+
+    The monitor thread sleeps until the fork server reports that a worker ended, or is gone itself;
+    it then marks the worker dead and wakes the Scheduler, which fails the worker's task.
+
+    Rule     WM-MODE-1; WM-FORK-1 to -3
+    """
+
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
+        super().__init__(engine, kinds, start_timeout_s)
+        self._socket: socket.socket | None = None
+        self._server_fd = -1
+        self._monitor: threading.Thread | None = None
+
+    def _get_ready(self, snapshot: Snapshot) -> None:
+        limit_threads = thread_pools.limiter()
+        with signals_blocked() as mask:
+            self._fork_server(snapshot, mask, limit_threads)
+            self._start_monitor()
+
+    def _draw_entropy(self) -> Entropy:
+        return draw_entropy(beside=sum(one is not self for one in _open))
+
+    def _start_monitor(self) -> None:
+        monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
+        monitor.start()
+        self._monitor = monitor
+
+    def _connect(self) -> socket.socket:
+        """Make the connection to a server, and return its end."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _open.add(self)
+        return theirs
+
+    def _fork_server(
+        self, snapshot: Snapshot, mask: set[int], limit_threads: Callable[[], None]
+    ) -> None:
+        theirs = self._connect()
+        parent_pid = os.getpid()
+        main = threading.current_thread() is threading.main_thread()
+        engine, kinds = self._engine, self.kinds
+        entropy = self._draw_entropy()
+
+        def in_the_child() -> NoReturn:
+            put_handlers_back(all_of_them=True)
+            serve(
+                engine,
+                theirs,
+                parent_pid,
+                parent_fd,
+                kinds,
+                snapshot,
+                mask,
+                main,
+                entropy,
+                limit_threads,
+            )
+
+        with theirs:
+            parent_fd = os.pidfd_open(parent_pid)
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    server = fork_server(in_the_child)
+            finally:
+                os.close(parent_fd)
+        self._watch_server(server)
+
+    def _watch_server(self, server: int) -> None:
+        """Keep a descriptor of the server's process."""
+        try:
+            self._server_fd = os.pidfd_open(server)
+        except OSError:
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            raise
+
+    def _launch(self, worker: int) -> None:
+        self._send(b"F", worker)
+
+    def _wait_for_birth(self, worker: int) -> bool:
+        self._wait_for_news(lambda: worker in self.pids or self.lost)
+        return worker in self.pids
+
+    def _strike(self, worker: int) -> bool:
+        self._send(b"K", worker)
+        return True
+
+    def _send(self, order: bytes, worker: int) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # the server is gone: the monitor thread says so
+                self._socket.send(REQUEST.pack(order, worker))
+
+    # ------------------------------------------------------------ monitor thread
+    def _watch(self) -> None:
+        assert self._socket is not None
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._server_fd, select.POLLIN)
+        while self._socket.fileno() in [fd for fd, _ in poll.poll()]:  # what it said comes first
+            try:
+                raw = self._socket.recv(REPORT.size)
+            except OSError:
+                break
+            if len(raw) < REPORT.size:
+                break
+            report, worker, pid, code = REPORT.unpack(raw)
+            if report == b"B":
+                with self._known:
+                    self.pids[worker] = pid
+                    self._heard.notify_all()
+            else:
+                self._mark_dead(worker, code)
+        with self._known:
+            self.lost = True
+            self._heard.notify_all()
+        for worker in range(len(self.kinds)):
+            if worker not in self.dead:
+                self._mark_dead(worker, -signal.SIGKILL)
+
+    # ------------------------------------------------------------ the end
+    def _wait_for_end(self) -> None:
+        self._send(b"Q", 0)
+        if self._server_fd >= 0:
+            poll = select.poll()
+            poll.register(self._server_fd, select.POLLIN)
+            poll.poll((GRACE_S + 2.0) * 1000)
+
+    def _shut_down(self) -> None:
+        self._end_server()
+        if self._monitor is not None and self._monitor is not threading.current_thread():
+            self._monitor.join()
+        self._close_descriptors()
+
+    def _end_server(self) -> None:
+        if self._server_fd >= 0:
+            with suppress(ProcessLookupError):  # it has ended, as it should
+                signal.pidfd_send_signal(self._server_fd, signal.SIGKILL)  # its workers go with it
+            with suppress(ChildProcessError):  # somebody else's os.wait() was faster
+                os.waitid(os.P_PIDFD, self._server_fd, os.WEXITED)
+
+    def _close_descriptors(self) -> None:
+        _open.discard(self)
+        if self._socket is not None:
+            self._socket.close()
+        if self._server_fd >= 0:
+            fd, self._server_fd = self._server_fd, -1
+            os.close(fd)

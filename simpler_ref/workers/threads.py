@@ -1,0 +1,97 @@
+"""Workers as threads of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from ..callables.registry import Snapshot
+from ..engine.memory import Engine
+from ..system.raised_elsewhere import raise_in, take_back
+from ..system.signals import signals_blocked
+from .fork_server import GRACE_S
+from .kinds import WorkerKind
+from .loop import serve_mailbox
+from .manager import WorkerManager, log
+
+
+class ThreadManager(WorkerManager):
+    """Workers as threads of this process, for leaves that give the GIL away or take no time.
+
+    A thread cannot be killed. What is asked to end in the middle of a task gets a SystemExit at its
+    next line of Python.
+
+    Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
+    """
+
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
+        super().__init__(engine, kinds, start_timeout_s)
+        self._threads: dict[int, threading.Thread] = {}
+        self._struck: set[int] = set()
+        self._snapshot: Snapshot = {}
+
+    def _get_ready(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        for kind in self.kinds:
+            kind.prepare()  # a nested Worker forks its processes before there are threads
+
+    def _launch(self, worker: int) -> None:
+        with signals_blocked():
+            thread = threading.Thread(
+                target=self._serve,
+                args=(worker,),
+                name=f"{self.kinds[worker].label}-{worker}",
+                daemon=True,
+            )
+            thread.start()
+            self._threads[worker] = thread
+
+    def _serve(self, worker: int) -> None:
+        kind = self.kinds[worker]
+        snapshot = self._snapshot.get(kind.target_namespace, {})
+        code = 0
+        try:
+            serve_mailbox(self._engine, worker, kind, snapshot, in_thread=True)
+        except BaseException:  # its words stand in the mailbox
+            code = 1
+        finally:
+            if not self._closing:
+                self._mark_dead(worker, code)
+
+    def _wait_for_birth(self, worker: int) -> bool:
+        return True
+
+    def _strike(self, worker: int) -> bool:
+        thread = self._threads.get(worker)
+        if thread is not None:
+            self._struck.add(worker)
+            raise_in(thread, SystemExit)
+        return False
+
+    def _spare(self, worker: int) -> None:
+        if worker in self._struck:
+            self._struck.discard(worker)
+            take_back(self._threads[worker])
+
+    def _wait_for_end(self) -> None:
+        deadline = time.monotonic() + GRACE_S
+        for worker, thread in self._threads.items():
+            if thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._strike(worker)
+                thread.join(1.0)
+            if thread.is_alive():
+                log.warning(
+                    "%s is still at a task %s s after it was told to stop; a thread cannot be killed",
+                    self.name(worker),
+                    GRACE_S,
+                )
+
+    def _shut_down(self) -> None:
+        for worker, kind in enumerate(self.kinds):
+            if worker not in self._threads:
+                kind.abandon()
+        self._threads.clear()
