@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from .signals import signals_blocked
+
 _VARIABLES = {
     "OMP_NUM_THREADS": ("openmp", "openblas", "mkl", "blis", "flexiblas"),
     "OPENBLAS_NUM_THREADS": ("openblas",),
@@ -72,7 +74,7 @@ def _controller(_at: tuple[int, int]) -> Any:
 
     if tolerance is None:  # which that module has set for everybody
         os.environ.pop(_TOLERANCE, None)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), signals_blocked():  # which would be lost in a function that C calls
         warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
         return ThreadpoolController()
 
@@ -100,7 +102,8 @@ def _loaded() -> tuple[int, int]:
         counts.append((int(image[0].loads), int(image[0].unloads)))
         return 1  # the counts are the same for each library: one is enough
 
-    ctypes.CDLL(None).dl_iterate_phdr(_Look(look), None)
+    with signals_blocked():  # as above
+        ctypes.CDLL(None).dl_iterate_phdr(_Look(look), None)
     return counts[0]
 
 
