@@ -74,7 +74,10 @@ def _controller(_at: tuple[int, int]) -> Any:
 
     if tolerance is None:  # which that module has set for everybody
         os.environ.pop(_TOLERANCE, None)
-    with warnings.catch_warnings(), signals_blocked():  # which would be lost in a function that C calls
+    with (
+        warnings.catch_warnings(),
+        signals_blocked(),
+    ):  # which would be lost in a function that C calls
         warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
         return ThreadpoolController()
 
