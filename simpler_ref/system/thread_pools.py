@@ -74,10 +74,8 @@ def _controller(_at: tuple[int, int]) -> Any:
 
     if tolerance is None:  # which that module has set for everybody
         os.environ.pop(_TOLERANCE, None)
-    with (
-        warnings.catch_warnings(),
-        signals_blocked(),
-    ):  # which would be lost in a function that C calls
+    # An exception of a signal handler would be lost in a function that C calls.
+    with warnings.catch_warnings(), signals_blocked():
         warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
         return ThreadpoolController()
 
@@ -105,7 +103,7 @@ def _loaded() -> tuple[int, int]:
         counts.append((int(image[0].loads), int(image[0].unloads)))
         return 1  # the counts are the same for each library: one is enough
 
-    with signals_blocked():  # as above
+    with signals_blocked():  # see `_controller`
         ctypes.CDLL(None).dl_iterate_phdr(_Look(look), None)
     return counts[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import re
 import signal
 import threading
 import time
@@ -382,7 +383,9 @@ def test_sigterm_turned_into_an_exit_closes_everything():
         program.wait_for("busy")
         program.signal(signal.SIGTERM)
         code, _, err = program.finish()
-        assert (code, err) == (8, "")
+        assert code == 8
+        # on a busy machine the wait may last until it is said
+        assert re.fullmatch(r"(SystemExit: waiting for 1 running task: .*\n)?", err), err
         assert program.everybody_ends()
 
 
