@@ -453,7 +453,8 @@ class Worker:
                 if self._closed
                 else "this Worker is not initialized: call init() first, or use it in a with block"
             )
-        session.require_own_process()
+        if session.pid != os.getpid():
+            session.require_own_process()
         return session
 
     def _start(self, session: Session) -> None:
@@ -814,7 +815,8 @@ class Worker:
         self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None
     ) -> tuple[OrchFunction, CallConfig]:
         """Return what `run` or `record` was given, once it is found to be right."""
-        self._live()
+        if self._session is None:
+            self._live()  # says why
         if config is None:
             config = CallConfig()
         else:

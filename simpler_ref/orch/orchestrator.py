@@ -753,7 +753,7 @@ class Orchestrator:
         self._next_level = next_level
         self._subs = subs
         self._error = None
-        self._pushed_before = int(self._mem[L.WIRING_PUSHED])
+        self._pushed_before: int = self._mem.item(L.WIRING_PUSHED)
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:
