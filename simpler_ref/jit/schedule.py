@@ -394,6 +394,16 @@ def help_scheduler(mem, live, ended, taken, slice_ns):
 
 
 @kernel
+def have_ended(mem, ended):
+    """Say whether so many tasks of the run are terminal; never if it is negative.
+
+    Reads    a hint that only grows during a run; who takes the lock after it sees what they have done
+    Rule     ORCH-DRAIN-1
+    """
+    return 0 <= ended <= mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
+
+
+@kernel
 def help_until(mem, live, ended, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
@@ -414,7 +424,8 @@ def help_until(mem, live, ended, taken, slice_ns):
         moved = orch_pass(mem)
         if mem[L.LIVE] <= live:
             return L.OK
-        if ended >= 0 and mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] >= ended:
+        if have_ended(mem, ended) and try_lock(mem):  # the pass that ended the last one is over
+            unlock(mem)
             return L.OK
         if taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken):
             return L.OK
@@ -450,7 +461,8 @@ def help_until(mem, live, ended, taken, slice_ns):
         store(mem, L.PARK_ORCH, L.ON_DUTY)
         fence()
         answer = L.OK
-        if not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE:
+        quiet = not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE
+        if quiet and not have_ended(mem, ended):
             answer = futex_wait(
                 mem, L.PARK_ORCH, L.ON_DUTY, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )

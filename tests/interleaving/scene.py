@@ -50,6 +50,7 @@ class Scene:
         fails="",
         bulk=False,
         away=False,
+        drains=False,
         cancel=False,
         runs=1,
         requests=0,
@@ -61,6 +62,7 @@ class Scene:
         self.how |= {
             "bulk": bulk,
             "away": away,
+            "drains": drains,
             "cancel": cancel,
             "runs": runs,
             "requests": requests,
@@ -72,6 +74,7 @@ class Scene:
         self.services = {NAMES.index(name) for name in services}
         self.fails = {NAMES.index(name) for name in fails}
         self.bulk, self.away, self.cancel, self.runs = bulk, away, cancel, runs
+        self.drains = drains
         self.requests = requests
         self.image = self.started(spin_ns, nap_ns)
         self.cells: set[int] = set()
@@ -211,6 +214,8 @@ class Play:
                     break
             if scene.away:
                 return
+            if scene.drains:
+                self.drain()
             entries.finish_run(mem, int(scene.cancel and number == 0))
             while entries.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
                 pass
@@ -223,6 +228,14 @@ class Play:
         for worker in range(scene.workers):
             entries.request_stop(mem, worker)
         entries.stop_scheduler(mem)
+
+    def drain(self):
+        """Wait, in the middle of the run, for what was submitted: then all of it has its outcome."""
+        while entries.help_scheduler(self.mem, -1, len(self.slots), -1, PARK_NS) != L.OK:
+            pass
+        states = [self.mem[slot + L.S_STATE] for slot in self.slots]
+        ended = (L.COMPLETED, L.CONSUMED, L.FAILED)
+        assert all(state in ended for state in states), f"drained, and left are {states}"
 
     def begin(self, number):
         self.run_number = number
@@ -443,6 +456,7 @@ class Play:
         assert cancelled or (peek(L.RUN_ERROR) != 0) == (done < len(self.slots))
         left = {
             "BUSY": peek(L.BUSY),
+            "not DEALT": peek(L.WIRING_PUSHED) - peek(L.DEALT),
             "PINNED": peek(L.PINNED + L.SUB),
             "CONSUMED_HEAD": peek(L.CONSUMED_HEAD),
             "HELD_SINCE": peek(L.HELD_SINCE + L.SUB),

@@ -323,9 +323,10 @@ def test_no_completion_is_missed_at_whatever_moment_of_falling_asleep_it_comes()
         wait_until(lambda: driver.mem[L.COMPLETED_COUNT] == rounds)
 
 
-@pytest.mark.spec("SCHED-WAKE-2")
+@pytest.mark.spec("SCHED-WAKE-2", "ORCH-DRAIN-1")
 @pytest.mark.parametrize("scheduler_thread", [False, True], ids=["alone", "beside the other"])
-def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread):
+@pytest.mark.parametrize("goal", ["everything reclaimed", "everything terminal"])
+def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread, goal):
     rounds = 100 if INTERPRETED else 20_000
     with Parked(sub=1, window=1 << 15) as parked:
         driver = parked.driver
@@ -333,10 +334,13 @@ def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread)
         submit_many(driver, rounds)
         if scheduler_thread:
             parked.park()
-        driver.finish_run()
+        live, ended = -1, rounds
+        if goal == "everything reclaimed":
+            driver.finish_run()
+            live, ended = 0, -1
         with ThreadPoolExecutor(2) as threads:
             worker = threads.submit(driver.x.answer_after_a_while, driver.mem, 0, rounds)
-            drain = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+            drain = threads.submit(driver.k.help_scheduler, driver.mem, live, ended, -1, NEVER_NS)
             assert worker.result(2 * DEADLINE_S) == L.OK
             assert drain.result(2 * DEADLINE_S) == L.OK
         assert driver.mem[L.COMPLETED_COUNT] == rounds
@@ -436,6 +440,9 @@ def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, worker
                 orch.submit_sub(handle, make_args(*[(buffers[i], T.INOUT) for i in chosen]))
                 if rng.random() < 0.05:
                     os.sched_yield()
+                if rng.random() < 0.2:
+                    orch.drain()
+                    assert [int(b[0]) for b in buffers] == expected.tolist()
 
         for _ in range(runs):
             w.run(orch_fn)

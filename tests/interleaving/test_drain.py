@@ -1,0 +1,43 @@
+"""The Orch thread waits in the middle of a run: for every task, and never after the last has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from simpler_ref.jit import schedule as kernels
+
+from .scene import Scene
+from .schedules import Drawn, InTurn, every_schedule
+from .search import Found, attempt
+
+SCENES = [
+    ("a", {"workers": 1, "spin_ns": 0}),
+    ("a b<a c<b", {"workers": 1, "spin_ns": 0}),
+    ("a b c<a d<b", {"nap_ns": 300}),
+    ("a b*2<a c<b", {}),
+    ("a b<a c d<c", {"fails": "a"}),
+]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize(("program", "how"), SCENES)
+def test_a_drain_ends_when_everything_has(program, how, depth):
+    scene = Scene(program, depth=depth, drains=True, **how)
+    attempt(scene, InTurn())
+    for seed in range(40):
+        attempt(scene, Drawn(seed))
+
+
+def test_nor_in_any_order_with_one_preemption():
+    scene = Scene("a b<a", workers=1, drains=True, spin_ns=0)
+    for schedule in every_schedule(1):
+        attempt(scene, schedule)
+
+
+# ---------------------------------------------------------------- these checks can fail
+def test_a_drain_that_ends_early_is_found(monkeypatch):
+    scene = Scene("a b<a", drains=True)
+    monkeypatch.setattr(kernels, "have_ended", lambda mem, ended: ended > 0)
+    with pytest.raises(Found, match="drained, and left are"):
+        for seed in range(100):
+            attempt(scene, Drawn(seed))
