@@ -746,7 +746,7 @@ class Worker:
         if manager is None:
             raise RuntimeError("the workers are not running: their start has failed")
         return manager.control(
-            operator.index(worker_id), command, args, timeout_s=self._options.py_control_timeout_s
+            operator.index(worker_id), command, args, timeout_s=session.control_timeout_s
         )
 
     # ------------------------------------------------------------ run

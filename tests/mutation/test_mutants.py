@@ -14,6 +14,12 @@ def copy(tmp_path_factory):
     return mutants.copy_sources(tmp_path_factory.mktemp("mutants") / "copy")
 
 
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_each_patch_fits_the_source_of_today(fault, copy):
+    with mutants.put_in(fault, copy):
+        pass
+
+
 def test_without_a_fault_all_the_tests_named_here_pass(copy):
     named = sorted({test for fault in FAULTS for test in fault.caught_by})
     outcome = mutants.run_tests(copy, named, mutants.DEADLINE_S)

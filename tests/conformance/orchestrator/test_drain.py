@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from simpler_ref import DataType, TaskArgs, TensorArgType, Worker
 from simpler_ref.errors import TaskError
-from tests.support import make_args
+from tests.support import DEADLINE_S, make_args
 
 
 def add_one(args):
@@ -82,14 +83,36 @@ def test_drain_is_refused_after_the_run_and_in_a_recording():
             w.record(lambda orch, args, config: orch.drain())
 
 
+@pytest.mark.spec("ORCH-DRAIN-3", "ORCH-INV-1")
+def test_drain_is_refused_on_another_thread():
+    def orch_fn(orch, args, config):
+        with ThreadPoolExecutor(1) as other:
+            refused.append(other.submit(orch.drain).exception(DEADLINE_S))
+
+    refused = []
+    with Worker(3, num_sub_workers=1) as w:
+        w.run(orch_fn)
+    assert isinstance(refused[0], RuntimeError)
+    assert "thread" in str(refused[0])
+
+
+def wait_for_flag(args):
+    while not args.tensor(0).numpy()[0]:
+        time.sleep(0.001)
+
+
 @pytest.mark.spec("ORCH-DRAIN-1", "ORCH-RUN-8")
 def test_a_signal_ends_a_drain():
     def orch_fn(orch, args, config):
-        orch.submit_sub(sleeping)
+        orch.submit_sub(waiting, make_args((flag, TensorArgType.INPUT)))
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        orch.drain()
+        try:
+            orch.drain()
+        finally:
+            flag[0] = 1  # only now the task can end
 
     with Worker(3, num_sub_workers=1) as w:
-        sleeping = w.register(lambda: time.sleep(1))
+        flag = w.share(np.zeros(1, np.int64))
+        waiting = w.register(wait_for_flag)
         with pytest.raises(KeyboardInterrupt):
             w.run(orch_fn)

@@ -144,6 +144,20 @@ def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told(
     driver.close()
 
 
+@pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
+def test_where_workers_do_not_spin_no_task_is_held_back():
+    driver = Driver(sub=3)
+    driver.mem[L.HOLD_NS] = 0
+    driver.submit()
+    driver.run_pass()  # to worker 0
+    asleep(driver, 1, 2)
+    slot = driver.submit()
+    driver.run_pass()
+    assert driver.state(slot) == RUNNING
+    assert not driver.x.held(driver.mem)
+    driver.close()
+
+
 @pytest.mark.spec("SCHED-DISPATCH-3")
 def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first():
     driver = Driver(sub=2)
