@@ -12,7 +12,7 @@ from ..jit import layout as L
 from .enums import TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, Tensor
-from .visibility import current, make_tensor
+from .visibility import Doubts, current, make_tensor
 from .wire import TAG_AT, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
@@ -36,13 +36,13 @@ class TaskArgs:
     _tensors: list[bytes]
     _scalars: Sequence[bytes]
     """A list from the first scalar on; each with its kind, 16 bytes."""
-    _doubts: tuple[tuple[int, int], ...]
-    """Address and bytes of arrays added outside of a run: submit asks its own Worker about them."""
+    _doubts: Doubts | None
+    """Arrays that were added outside of a run: submit asks its own Worker about them."""
 
     def __init__(self) -> None:
         self._tensors = []
         self._scalars = ()
-        self._doubts = ()
+        self._doubts = None
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory.
@@ -61,7 +61,7 @@ class TaskArgs:
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
             if current.check is None:
-                self._doubts = (*self._doubts, (tensor.data, tensor.nbytes()))
+                self._doubts = (self._doubts or Doubts()).and_of(tensor.data, tensor.nbytes())
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
@@ -157,7 +157,7 @@ class TaskArgs:
         """Remove everything."""
         self._tensors.clear()
         self._scalars = ()
-        self._doubts = ()
+        self._doubts = None
 
     def __len__(self) -> int:
         return len(self._tensors) + len(self._scalars)

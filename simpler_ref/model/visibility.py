@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,14 @@ class _Current(threading.local):
     """The check of the Worker that this thread runs an orchestration function for."""
 
     check: Visible | None = None
+    number = 0
+    """Another one each time that the check is set."""
     kept: list[Any] | None = None
     """While a graph is recorded: the arrays it refers to."""
 
 
 current = _Current()
+_numbers = itertools.count(1)
 _known: dict[
     int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
 ] = {}
@@ -61,6 +65,7 @@ def set_current(
     """
     before = current.check, current.kept
     current.check, current.kept = check, kept
+    current.number = next(_numbers)
     return before
 
 
@@ -117,7 +122,7 @@ def _from_numpy(array: Array) -> ContinuousTensor:
         raise not_contiguous(array.shape, array.strides)
     kind = to_dtype(array.dtype)
     address: int = array.__array_interface__["data"][0]
-    voucher = _require_visible(address, array.nbytes)
+    voucher = require_visible(address, array.nbytes)
     keep_alive(array)
     tensor = ContinuousTensor(address, array.shape, kind)
     key = id(array)
@@ -141,12 +146,12 @@ def _from_torch(tensor: Any) -> ContinuousTensor:
         raise ValueError("a torch tensor must be contiguous; call .contiguous().share_memory_()")
     nbytes = tensor.numel() * tensor.element_size()
     remedy = "call .share_memory_() before forked workers start, or pass Worker.share(tensor)"
-    _require_visible(tensor.data_ptr(), nbytes, remedy)
+    require_visible(tensor.data_ptr(), nbytes, remedy)
     keep_alive(tensor)
     return ContinuousTensor(tensor.data_ptr(), tuple(tensor.shape), to_dtype(tensor.dtype))
 
 
-def _require_visible(
+def require_visible(
     address: int,
     nbytes: int,
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
@@ -179,13 +184,28 @@ def invisible(
     )
 
 
-def require_visible_now(spans: Sequence[tuple[int, int]]) -> None:
-    """Ask the Worker whose run is in progress about memory that was accepted before the run.
+class Doubts:
+    """Arrays that a TaskArgs was given outside of a run: the Worker of each run is asked about them."""
 
-    Raises
-    ------
-    ValueError
-        Its workers cannot see some of it.
-    """
-    for address, nbytes in spans:
-        _require_visible(address, nbytes)
+    __slots__ = ("_settled", "_spans")
+
+    def __init__(self, *spans: tuple[int, int]) -> None:
+        self._spans = spans
+        self._settled = 0
+
+    def and_of(self, address: int, nbytes: int) -> Doubts:
+        """Return these, and one more array."""
+        return Doubts(*self._spans, (address, nbytes))
+
+    def settle(self) -> None:
+        """Ask the Worker whose run is in progress, once in each run.
+
+        Raises
+        ------
+        ValueError
+            Its workers cannot see some of the memory.
+        """
+        if self._settled != current.number:
+            for address, nbytes in self._spans:
+                require_visible(address, nbytes)
+            self._settled = current.number

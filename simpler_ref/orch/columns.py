@@ -17,7 +17,7 @@ from ..model.arguments import check_tag
 from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor
-from ..model.visibility import keep_alive, make_tensor, require_visible_now
+from ..model.visibility import keep_alive, make_tensor, require_visible
 from ..system.types import Array
 
 
@@ -266,7 +266,7 @@ def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
         index += tensor.data
         if len(index):
             start, end = int(index.min()), int(index.max()) + tensor.nbytes()
-            require_visible_now([(start, end - start)])
+            require_visible(start, end - start)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
     keep_alive(array)

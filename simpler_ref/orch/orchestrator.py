@@ -31,7 +31,6 @@ from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.enums import to_dtype
 from ..model.tensor import ContinuousTensor
-from ..model.visibility import require_visible_now
 from ..model.wire import (
     CHILD_MEMORY_AT,
     COUNTS_BYTES,
@@ -186,8 +185,8 @@ class Orchestrator:
                 counts, wire = 0, b""
             else:
                 tensors, scalars = args._tensors, args._scalars
-                if args._doubts:
-                    require_visible_now(args._doubts)
+                if args._doubts is not None:
+                    args._doubts.settle()
                 if scalars:
                     counts = len(tensors) | len(scalars) << 32
                     wire = b"".join([*tensors, *scalars])
@@ -467,8 +466,8 @@ class Orchestrator:
                 continue
             if not hasattr(args, "_tensors"):
                 raise self._refusal(what, handle, args, live, pool)
-            if args._doubts:
-                require_visible_now(args._doubts)
+            if args._doubts is not None:
+                args._doubts.settle()
         return word
 
     @staticmethod

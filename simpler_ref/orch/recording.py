@@ -29,7 +29,6 @@ from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
-from ..model.visibility import require_visible_now
 from ..model.wire import (
     CHILD_MEMORY_AT,
     COUNTS_BYTES,
@@ -498,7 +497,8 @@ class Graph:
     def _replay(self, orch: Orchestrator, args: TaskArgs | None, _config: CallConfig) -> None:
         """Carry the program out: the orchestration function of a replay."""
         if args is not None:
-            require_visible_now(args._doubts)
+            if args._doubts is not None:
+                args._doubts.settle()
             raw = b"".join([*(wire[:8] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
             self._places[: len(bound)] = bound
@@ -557,8 +557,8 @@ def record(
 
     outer = visibility.set_current(check, kept)
     try:
-        if mine is not None:
-            require_visible_now(mine._doubts)
+        if mine is not None and mine._doubts is not None:
+            mine._doubts.settle()
         recorder = Recorder(worker, engine, mine)
         given = RecordedArgs(args) if bindable else args
         try:

@@ -42,6 +42,10 @@ class Session:
     ) -> None:
         self.engine = engine
         self.arena = arena
+        self._own_memory = [
+            (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
+            for memory in (arena.memory, engine.heap)
+        ]
         self.next_level = next_level
         self.kinds = [*next_level, *subs]
         self.registry = registry
@@ -144,8 +148,7 @@ class Session:
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see some memory; None if they can."""
-        for memory in (self.arena.memory, self.engine.heap):
-            start = memory.ctypes.data
-            if start <= address and address + nbytes <= start + memory.nbytes:
+        for start, end in self._own_memory:
+            if start <= address and address + nbytes <= end:
                 return None
         return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)

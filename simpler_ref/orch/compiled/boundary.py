@@ -126,7 +126,8 @@ class Call:
 
     def _task_args(self, args: TaskArgs) -> N.Native:
         if id(args) not in self._seen:
-            visibility.require_visible_now(args._doubts)
+            if args._doubts is not None:
+                args._doubts.settle()
             used = len(args._tensors) * L.TENSOR_WORDS + len(args._scalars) * L.SCALAR_WORDS
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
@@ -162,7 +163,8 @@ class Call:
             first = 1 + tensors * L.TENSOR_WORDS
             rest = block[first : first + scalars * L.SCALAR_WORDS].reshape(scalars, L.SCALAR_WORDS)
             args._scalars = [pair.tobytes() for pair in rest]
-            args._doubts = tuple((one.data, one.nbytes()) for one in unseen)
+            spans = [(one.data, one.nbytes()) for one in unseen]
+            args._doubts = visibility.Doubts(*spans) if spans else None
 
     # ------------------------------------------------------------ what compiled code asks for
     def answer(self, what: int, a: int, b: int, address: int, count: int) -> int:
@@ -184,7 +186,7 @@ class Call:
             live = orch._subs if pool == L.SUB else orch._next_level
             raise orch._refusal(_SUBMITS[b], self.handles[a], None, live, pool)
         if what == N.ASK_VISIBLE:
-            visibility._require_visible(a, b)
+            visibility.require_visible(a, b)
             for start, end, _ in shared_mappings():
                 if start <= a and a + b <= end:
                     self._add_span(start, end)
