@@ -413,24 +413,8 @@ def may_start(mem, worker):
 @entry(WORDS)
 def announce_done(mem):
     """As the first worker, after a task that went well."""
-    mailbox.announce_done(mem, mailbox.worker_at(mem, 0), L.SUCCESS)
+    mailbox.announce_done(mem, mailbox.worker_at(mem, 0))
     return L.OK
-
-
-@entry(WORDS, INT, INT)
-def announce_end(mem, worker, outcome):
-    mailbox.announce_done(mem, mailbox.worker_at(mem, worker), outcome)
-    return L.OK
-
-
-@entry(WORDS)
-def enough_to_do(mem):
-    return int(schedule.enough_to_do(mem))
-
-
-@entry(WORDS, INT)
-def take_nap(mem, longest):
-    return schedule.take_nap(mem, longest)
 
 
 @entry(WORDS, INT)
@@ -523,7 +507,7 @@ def answer_after_a_while(mem, worker, rounds):
         for _ in range(number * number % 331):
             pause()
         mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
-        mailbox.announce_done(mem, mailbox.worker_at(mem, worker), L.SUCCESS)
+        mailbox.announce_done(mem, mailbox.worker_at(mem, worker))
     return L.OK
 
 

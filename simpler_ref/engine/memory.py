@@ -86,7 +86,7 @@ class Engine:
         self.heap = create_region(size * ring_depth, huge=True)
         base: int = self.heap.ctypes.data
         self.placement = placement or Placement.find(1 + next_level + sub)
-        spin_ns, yield_ns, hold_ns, nap_ns = self.placement.waits
+        spin_ns, yield_ns, hold_ns = self.placement.waits
         L.initialise(
             self.mem,
             geometry,
@@ -95,7 +95,6 @@ class Engine:
             spin_ns=spin_ns,
             yield_ns=yield_ns,
             hold_ns=hold_ns,
-            nap_ns=nap_ns,
             cores=self.placement.cores.available,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,

@@ -285,15 +285,10 @@ ORCH_PASSES = (
 )  # passes it ran or found needless: how the Scheduler thread sees that the Orch thread is there
 ORCH_THREAD = ORCH_PASSES + 1  # the thread whose run is open, 0 between runs
 ORCH_PATIENCE = ORCH_PASSES + 2  # how long it spins before it offers its core, ns
-NAP_NS = (
-    ORCH_PASSES + 3
-)  # a nap must last so long to be worth it; 0: no naps; written before the fork
-CORES = ORCH_PASSES + 6  # threads that can run at a time; written before the fork
+CORES = ORCH_PASSES + 3  # threads that can run at a time; written before the fork
 ID_WINDOW = (
-    ORCH_PASSES + 7
+    ORCH_PASSES + 4
 )  # ids from the oldest live task on, 0: any number; written before the fork
-NAPS_OFF = ORCH_PASSES + 4  # so many occasions for a nap are left out, since one was too short
-NAPS_PENALTY = ORCH_PASSES + 5  # what NAPS_OFF becomes the next time
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 
@@ -352,14 +347,11 @@ HEADER_WORDS = PASS_LOCK + 5 * LINE
 
 ON_DUTY = 1
 """Parked, and to be woken at once: nobody else runs passes."""
-NAPPING = 4
-"""Parked while every worker has enough tasks: to be woken by the first that has not, or by a failure."""
-MOST_NAPS_OFF = 4096
 OFF_DUTY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
 """Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
-KEEP_TIME = 5
+KEEP_TIME = 4
 """Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
 
 # ---------------------------------------------------------------- one task: a slot
@@ -545,7 +537,6 @@ def initialise(
     spin_ns: int,
     yield_ns: int,
     hold_ns: int,
-    nap_ns: int,
     cores: int,
     park_ns: int,
     stuck_ns: int,
@@ -559,7 +550,6 @@ def initialise(
     mem[SPIN_NS] = spin_ns
     mem[YIELD_NS] = yield_ns
     mem[HOLD_NS] = hold_ns
-    mem[NAP_NS] = nap_ns
     mem[CORES] = cores
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

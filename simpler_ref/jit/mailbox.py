@@ -249,27 +249,15 @@ def reserve_of(mem):
 
 
 @kernel
-def has_supply(mem, w):
-    """Say whether a worker has more tasks than that besides the one it has answered (worker side)."""
-    frame = int(mem[w + L.W_AT]) + reserve_of(mem) * L.WORKER_WORDS
-    if frame >= mem[L.WORKER_STRIDE]:
-        frame -= int(mem[L.WORKER_STRIDE])
-    return load(mem, w + frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
-
-
-@kernel
-def announce_done(mem, w, outcome):
+def announce_done(mem, w):
     """Tell whoever runs the passes that a completion stands in a mailbox of this worker.
 
-    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes. One that naps
-    need not know yet while there is enough to do.
+    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
 
-    Rule     SCHED-WAKE-1; SPEED-AHEAD-9
+    Rule     SCHED-WAKE-1
     """
-    parked = load_sc(mem, L.PARK_ORCH)
-    if parked != 0:
-        if parked != L.NAPPING or outcome != L.SUCCESS or not has_supply(mem, w):
-            notify_as_worker(mem, w, L.PARK_ORCH)
+    if load_sc(mem, L.PARK_ORCH) != 0:
+        notify_as_worker(mem, w, L.PARK_ORCH)
     elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
         notify_as_worker(mem, w, L.PARK_SCHED)
 
@@ -502,7 +490,7 @@ def receive(mem, worker):
                     return resolve(mem, w)
                 if turn != L.WOULD_BLOCK:
                     post_done(mem, w, turn)
-                    announce_done(mem, w, turn)
+                    announce_done(mem, w)
                     break
                 waits = True
                 fail_point(mem, w, FAIL_WAITING)
@@ -514,7 +502,7 @@ def receive(mem, worker):
             start = now
         elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
             post_done(mem, w, L.GIVEN_BACK)
-            announce_done(mem, w, L.GIVEN_BACK)
+            announce_done(mem, w)
             start = now
         elif not waits and now - start > mem[L.SPIN_NS]:
             return L.PARK
@@ -537,7 +525,7 @@ def finish_and_receive(mem, worker, error):
     fail_point(mem, w, FAIL_BEFORE_DONE)
     post_done(mem, w, error)
     fail_point(mem, w, FAIL_DONE)
-    announce_done(mem, w, error)
+    announce_done(mem, w)
     return receive(mem, worker)
 
 

@@ -13,7 +13,6 @@ between. So a change is seen by one side or the other, and no time limit is ever
     TASK_DONE, somebody on duty    woken by the worker
     TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
                                    wakes the Scheduler thread when it has spun for SPIN_NS
-    TASK_DONE, Orch napping        woken by the first worker that runs low, or has failed
     TASK_DONE, worker goes on to   collected by the next pass. If the Orch thread may stay away, and a
     its next frame                 worker is idle meanwhile, the Scheduler thread has a clock
                                    (`may_miss_an_end`)
@@ -408,16 +407,15 @@ def help_until(mem, live, ended, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
     Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal; or,
-    unless `taken` is negative, anything at all has moved and it may not nap, or a task has failed,
-    whoever has seen to that. `taken` is WIRING_TAKEN before the call that found no room: should the
-    Scheduler thread have emptied the wiring queue since, there is room.
+    unless `taken` is negative, anything at all has moved, or a task has failed, whoever has seen to
+    that. `taken` is WIRING_TAKEN before the call that found no room: should the Scheduler thread have
+    emptied the wiring queue since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
     start = now_ns()
     quiet_since = 0
-    has_moved = False
     if mem[L.ORCH_CORE] != 0:
         store(mem, L.ORCH_CORE, 0)
     while True:
@@ -432,26 +430,14 @@ def help_until(mem, live, ended, taken, slice_ns):
         now = now_ns()
         if now - start > slice_ns:
             return L.TIMED_OUT
-        has_moved = has_moved or moved > 0
-        if moved > 0 or (has_moved and taken >= 0):
-            quiet_since = 0
-            naps = may_nap(mem)
-            if taken >= 0 and not naps:
+        if moved > 0:
+            if taken >= 0:
                 return L.OK
-            if naps and take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
-                return L.INTERRUPTED
+            quiet_since = 0
             continue
         if quiet_since == 0:
             quiet_since = now
-        if now - quiet_since > mem[L.NAP_NS] and enough_to_do(mem):
-            quiet_since = 0
-            if take_nap(mem, slice_ns - (now - start) + 1) == INTERRUPTED:
-                return L.INTERRUPTED
-            continue
-        spin_ns = mem[L.SPIN_NS]
-        if mem[L.NAP_NS] != 0 and mem[L.DEPTH] > 1 and mem[L.BUSY] == mem[L.WORKERS]:
-            spin_ns = mem[L.NAP_NS]  # they may want this core
-        if held(mem) or now - quiet_since < spin_ns:
+        if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
             if now - quiet_since < mem[L.ORCH_PATIENCE]:
                 pause()
             else:
@@ -472,56 +458,12 @@ def help_until(mem, live, ended, taken, slice_ns):
 
 
 @kernel
-def may_nap(mem):
-    """Say whether the Orch thread may sleep although something has moved: nobody needs it for now.
-
-    Effects  NAPS_OFF
-    """
-    if mem[L.NAPS_OFF] != 0:
-        mem[L.NAPS_OFF] -= 1
-        return False
-    return enough_to_do(mem)
-
-
-@kernel
-def enough_to_do(mem):
-    """Say whether every worker has more than a reserve of tasks, so that nobody waits for a pass."""
-    if mem[L.NAP_NS] == 0 or mem[L.DEPTH] == 1 or load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
-        return False
-    return all_have_reserve(mem)
-
-
-@kernel
 def all_have_reserve(mem):
     """Say whether every worker has more tasks to do than its reserve; one that is idle has not."""
     for worker in range(mem[L.WORKERS]):
         if not has_reserve(mem, worker_at(mem, worker)):
             return False
     return True
-
-
-@kernel
-def take_nap(mem, longest):
-    """Sleep as the Orch thread while every worker has enough to do: they may want its core.
-
-    A nap that was too short is not taken again for some time, and each such time is longer.
-
-    Returns  what `futex_wait` says, or OK without a nap
-    """
-    watch_groups(mem)
-    store(mem, L.PARK_ORCH, L.NAPPING)
-    fence()
-    answer = L.OK
-    before = now_ns()
-    if enough_to_do(mem):
-        answer = futex_wait(mem, L.PARK_ORCH, L.NAPPING, min(int(mem[L.PARK_NS]), longest))
-    store(mem, L.PARK_ORCH, 0)
-    if now_ns() - before < mem[L.NAP_NS]:
-        mem[L.NAPS_PENALTY] = min(2 * mem[L.NAPS_PENALTY] + L.FIRST_PENALTY, L.MOST_NAPS_OFF)
-        mem[L.NAPS_OFF] = mem[L.NAPS_PENALTY]
-    else:
-        mem[L.NAPS_PENALTY] //= 2
-    return answer
 
 
 # ---------------------------------------------------------------- runs

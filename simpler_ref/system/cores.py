@@ -19,8 +19,6 @@ YIELD_NS = 3_000
 """After so much of it, or earlier, it offers its core between looks; at once if there is only one."""
 HOLD_NS = 30_000
 """A ready task waits so long for a worker that is awake before one that sleeps is woken."""
-NAP_NS = 8_000
-"""With more threads than cores, the Orch thread naps if nothing will need it for about so long."""
 
 _THP = "sys/kernel/mm/transparent_hugepage"
 
@@ -133,8 +131,6 @@ class Waits(NamedTuple):
     spin_ns: int
     yield_ns: int
     hold_ns: int
-    nap_ns: int
-    """0: it never naps."""
 
 
 def choose_waits(available: int, threads: int, spin_us: float | None = None) -> Waits:
@@ -148,8 +144,7 @@ def choose_waits(available: int, threads: int, spin_us: float | None = None) -> 
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0
-    nap_ns = NAP_NS if threads > available else 0
-    return Waits(spin_ns, min(yield_ns, spin_ns), min(HOLD_NS, spin_ns), min(nap_ns, spin_ns))
+    return Waits(spin_ns, min(yield_ns, spin_ns), min(HOLD_NS, spin_ns))
 
 
 # ---------------------------------------------------------------- who stands where

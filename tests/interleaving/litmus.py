@@ -236,7 +236,6 @@ WAITS = Litmus(
     check=ends_are_seen,
     no_timers=("orch", "scheduler"),
 )
-NAPS = WAITS._replace(scene=cached("a@0 b@0", workers=1, services="b", nap_ns=300))
 LEFT_OUT = Litmus(
     cached("a b", workers=1, depth=1, away=True), before=submits(1), actors=submits_the_rest
 )
@@ -375,12 +374,6 @@ ROWS = [
         "post, announce_done",
         (WAITS,),
         wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("help_until", FENCE)),
-    ),
-    Row(
-        "exchange, then load_sc of PARK_ORCH = NAPPING",
-        "post, announce_done",
-        (NAPS,),
-        wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("take_nap", FENCE)),
     ),
     Row(
         "exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED",

@@ -12,7 +12,7 @@ _HEADER = {
     for name, value in vars(L).items()
     if name.isupper() and isinstance(value, int) and L.ORCH <= value < L.HEADER_WORDS
     and not name.startswith(("MAIL", "MAX_", "TRACE", "W_", "S_", "E_", "R_", "DEFAULT"))
-    and name not in ("ORCH", "SCHED", "WORKER_WORDS", "MOST_NAPS_OFF", "MAP_SMALLEST")
+    and name not in ("ORCH", "SCHED", "WORKER_WORDS", "MAP_SMALLEST")
 }  # fmt: skip
 _WORKER = {
     value: name for name, value in vars(L).items() if name.startswith("W_") and name != "W_FAIL"

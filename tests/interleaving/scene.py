@@ -55,7 +55,6 @@ class Scene:
         runs=1,
         requests=0,
         spin_ns=300,
-        nap_ns=0,
         warm_up=12,
     ):
         self.how = {"workers": workers, "depth": depth, "services": services, "fails": fails}
@@ -67,7 +66,7 @@ class Scene:
             "runs": runs,
             "requests": requests,
         }
-        self.how |= {"spin_ns": spin_ns, "nap_ns": nap_ns}
+        self.how |= {"spin_ns": spin_ns}
         self.program, self.after = parse(program), parse(AFTERWARDS)
         self.program_text = self.text = program
         self.workers, self.depth = workers, depth
@@ -76,7 +75,7 @@ class Scene:
         self.bulk, self.away, self.cancel, self.runs = bulk, away, cancel, runs
         self.drains = drains
         self.requests = requests
-        self.image = self.started(spin_ns, nap_ns)
+        self.image = self.started(spin_ns)
         self.cells: set[int] = set()
         self.points: set[int] = set()
         self.races: dict[int, str] = {}
@@ -91,7 +90,7 @@ class Scene:
             self.races |= recorder.races
         self.points &= self.cells
 
-    def started(self, spin_ns, nap_ns):
+    def started(self, spin_ns):
         """Return the words of an engine whose workers are ready."""
         memory = Memory({})
         _, geometry = L.plan(window=16, rings=1, next_level=0, sub=self.workers, depth=self.depth)
@@ -103,7 +102,6 @@ class Scene:
             spin_ns=spin_ns,
             yield_ns=0,
             hold_ns=2 * spin_ns,
-            nap_ns=nap_ns,
             cores=2,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,

@@ -48,7 +48,6 @@ def draw(seed, kind):
         "workers": workers,
         "depth": rng.choice([1, 2, 2, 3]),
         "bulk": rng.random() < 0.4,
-        "nap_ns": rng.choice([0, 0, 300]),
         "spin_ns": rng.choice([0, 300, 300, 1500]),
     }
     if rng.random() < 0.3:

@@ -13,7 +13,7 @@ from .search import Found, attempt
 SCENES = [
     ("a", {"workers": 1, "spin_ns": 0}),
     ("a b<a c<b", {"workers": 1, "spin_ns": 0}),
-    ("a b c<a d<b", {"nap_ns": 300}),
+    ("a b c<a d<b", {}),
     ("a b*2<a c<b", {}),
     ("a b<a c d<c", {"fails": "a"}),
 ]

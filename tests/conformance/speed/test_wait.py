@@ -19,7 +19,7 @@ from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import cores as placement
-from simpler_ref.system.cores import NAP_NS, Cores, choose_waits, cpu_quota, find_cores
+from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
 from tests.support import DEADLINE_S, Driver, make_args, wait_until
 from tests.system.programs import Fork
 
@@ -137,19 +137,19 @@ def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
 
 def times(worker: Worker) -> tuple[int, ...]:
     mem = worker._session.engine.mem
-    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS, L.NAP_NS))
+    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS))
 
 
 @pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
 @pytest.mark.parametrize(
     ("cores", "workers", "expected"),
     [
-        (1, 1, (SPIN, 0, HOLD, NAP_NS)),
-        (1, 16, (SPIN, 0, HOLD, NAP_NS)),
-        (2, 1, (SPIN, YIELD, HOLD, 0)),
-        (2, 16, (SPIN, YIELD, HOLD, NAP_NS)),
-        (4, 3, (SPIN, YIELD, HOLD, 0)),
-        (4, 2, (SPARE, YIELD, HOLD, 0)),
+        (1, 1, (SPIN, 0, HOLD)),
+        (1, 16, (SPIN, 0, HOLD)),
+        (2, 1, (SPIN, YIELD, HOLD)),
+        (2, 16, (SPIN, YIELD, HOLD)),
+        (4, 3, (SPIN, YIELD, HOLD)),
+        (4, 2, (SPARE, YIELD, HOLD)),
     ],
 )
 def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, expected):
@@ -165,7 +165,7 @@ def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, ex
 @pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.parametrize(
     ("spin_us", "expected"),
-    [(0, (0, 0, 0, 0)), (1.5, (1500, 1500, 1500, 0)), (700, (700_000, YIELD, HOLD, 0))],
+    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, HOLD))],
 )
 def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
     made = worker_on(monkeypatch, 2, 1, spin_us=spin_us)
@@ -611,7 +611,7 @@ def test_a_child_waits_as_its_parent_says():
 
     handle = parent.register(look)
     with parent:
-        seen = parent.empty(4, np.int64)
+        seen = parent.empty(3, np.int64)
         parent.run(
             lambda orch, *_: orch.submit_next_level(handle, make_args((seen, T.OUTPUT_EXISTING)))
         )
