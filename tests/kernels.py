@@ -227,12 +227,6 @@ def pass_in_bulk(mem, slot):
     return L.OK
 
 
-@entry(WORDS, INT)
-def pass_if_needed(mem, slot):
-    schedule.pass_if_needed(mem, slot)
-    return L.OK
-
-
 @entry(WORDS)
 def try_lock(mem):
     return int(lock.try_lock(mem))

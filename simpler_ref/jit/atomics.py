@@ -85,9 +85,6 @@ if INTERPRETED:
         with _read_modify_write:  # taking a lock is a full barrier on every machine CPython runs on
             pass
 
-    def prefetch_to_write(mem, i):
-        pass
-
     def pause():
         time.sleep(0)  # lets the other threads of the process have the GIL
 
@@ -247,20 +244,6 @@ else:
             return context.get_dummy_value()
 
         return signature(types.void), codegen
-
-    @intrinsic
-    def prefetch_to_write(typingctx, mem, i):
-        """Have the cache line of a word brought here meanwhile, to be written to: a hint."""
-
-        def codegen(context, builder, sig, args):
-            place = _pointer(context, builder, sig.args[0], args[0], args[1])
-            pointer = builder.bitcast(place, ir.IntType(8).as_pointer())
-            takes = [pointer.type, _I32, _I32, _I32]
-            prefetch = _external(builder, "llvm.prefetch.p0", ir.VoidType(), takes)
-            builder.call(prefetch, [pointer, *(ir.Constant(_I32, n) for n in (1, 3, 1))])
-            return context.get_dummy_value()
-
-        return signature(types.void, mem, types.int64), codegen
 
     @intrinsic
     def pause(typingctx):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import futex_wake, load, prefetch_to_write, store
+from .atomics import futex_wake, load, store
 from .dispatch import is_over
 from .graph import complete, fail, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
@@ -63,7 +63,6 @@ def collect_from(mem, worker, w):
         if started:
             ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
             mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
-        fetch_lines(mem, w, frame)
         vacate(mem, w)
         moved += 1
         if mem[frame + L.W_WAITS] != 0 and not started:
@@ -71,17 +70,6 @@ def collect_from(mem, worker, w):
         else:
             finish(mem, slot, outcome != L.SUCCESS)
     return moved
-
-
-@inlined
-def fetch_lines(mem, w, frame):
-    """Ask for the lines of a frame that will be filled again soon, and for the state of the next one."""
-    box = frame + L.W_MAILBOX
-    prefetch_to_write(mem, frame + L.W_WAITS)
-    prefetch_to_write(mem, box + L.MAIL_STATE)
-    for line in range(3):
-        prefetch_to_write(mem, box + L.MAIL_COUNTS + line * L.LINE)
-    prefetch_to_write(mem, w + frame_after(mem, frame - w) + L.W_MAILBOX + L.MAIL_STATE)
 
 
 @kernel

@@ -21,23 +21,23 @@ Entry = Callable[..., int]
 # ---------------------------------------------------------------- Orch thread
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def submit_and_pass(mem, callable_word, counts, wire):
-    """Submit a task, then run a scheduler pass if a worker needs tasks; see `submit_task`."""
+    """Submit a task, then run a scheduler pass; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
     if slot >= 0:
-        schedule.pass_if_needed(mem, slot)
+        schedule.pass_after_submit(mem)
     return slot
 
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def submit_group_and_pass(mem, callable_word, counts, members, wire):
-    """Submit a group, then run a scheduler pass if a worker needs tasks; see `submit_task`."""
+    """Submit a group, then run a scheduler pass; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
     if slot >= 0:
-        schedule.pass_if_needed(mem, slot)
+        schedule.pass_after_submit(mem)
     return slot
 
 

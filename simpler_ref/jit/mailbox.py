@@ -41,7 +41,6 @@ from .atomics import (
     load_sc,
     now_ns,
     pause,
-    prefetch_to_write,
     store,
     visit_core,
     yield_core,
@@ -240,12 +239,6 @@ def wake(mem, park_word):
     """
     store(mem, park_word, 0)
     futex_wake(mem, park_word)
-
-
-@kernel
-def reserve_of(mem):
-    """Return how many tasks a worker has left when it is time for a pass."""
-    return int(mem[L.DEPTH]) // 2
 
 
 @kernel
@@ -486,7 +479,6 @@ def receive(mem, worker):
                 turn = may_start(mem, w + int(mem[w + L.W_AT]))
                 if turn == L.OK:
                     fail_point(mem, w, FAIL_RECEIVED)
-                    prefetch_to_write(mem, state_word)
                     return resolve(mem, w)
                 if turn != L.WOULD_BLOCK:
                     post_done(mem, w, turn)

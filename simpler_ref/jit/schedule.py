@@ -51,7 +51,6 @@ from .mailbox import (
     is_done,
     notify,
     offer_core,
-    reserve_of,
     worker_at,
 )
 from .queues import has_ahead, has_ready, pop_wiring, take_consumed
@@ -234,33 +233,18 @@ def show_up(mem):
 
 
 @kernel
-def pass_if_needed(mem, slot):
-    """What the Orch thread does for the Scheduler after a submit.
-
-    A pass costs more than a submit, and as much for one task as for eight. It is left out while every
-    worker has enough to do, and those of the task's type have no frame left.
-
-    Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
-             entry in the wiring queue, or this sees the worker that it has taken the task off
-    Rule     SCHED-WAKE-6
-    """
-    fence()
-    if is_due(mem, slot & ~L.AUTO_OUTPUT) or not is_supplied(mem, slot & ~L.AUTO_OUTPUT):
-        pass_after_submit(mem)
-    else:
-        leave_pass_out(mem)
-
-
-@kernel
 def pass_in_bulk(mem, slot):
     """What the Orch thread does for the Scheduler after a submit that is one of many.
 
-    One task for each worker is enough until the next submit. A look at a worker's mailbox takes a cache
-    line from it, so there is one in LOOK_EVERY submits.
+    A pass costs more than such a submit, and as much for one task as for eight. One task for each worker
+    is enough until the next submit. A look at a worker's mailbox takes a cache line from it, so there is
+    one in LOOK_EVERY submits.
     Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
 
-    Ordering as in `pass_if_needed`; the same for a producer whose end has_to_wait does not see
-    Rule     SPEED-MANY-8
+    Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
+             entry in the wiring queue, or this sees the worker that it has taken the task off; the same
+             for a producer whose end `has_to_wait` does not see
+    Rule     SCHED-WAKE-6; SPEED-MANY-8
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
@@ -290,16 +274,6 @@ def is_due(mem, slot):
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return True
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.PASS_AT_LATEST
-
-
-@kernel
-def is_supplied(mem, slot):
-    """Say whether every worker has more than its reserve to do, and a task's type no frame left."""
-    kind = kind_of(mem, slot)
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
-        if load(mem, worker_at(mem, worker) + L.W_GIVEN) < mem[L.DEPTH]:
-            return False
-    return all_have_reserve(mem)
 
 
 @kernel
@@ -341,6 +315,12 @@ def has_to_wait(mem, slot):
                 return True
         edge += L.EDGE_WORDS
     return False
+
+
+@kernel
+def reserve_of(mem):
+    """Return how many tasks a worker has left when it is time for a pass."""
+    return int(mem[L.DEPTH]) // 2
 
 
 @kernel
@@ -455,15 +435,6 @@ def help_until(mem, live, ended, taken, slice_ns):
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
-
-
-@kernel
-def all_have_reserve(mem):
-    """Say whether every worker has more tasks to do than its reserve; one that is idle has not."""
-    for worker in range(mem[L.WORKERS]):
-        if not has_reserve(mem, worker_at(mem, worker)):
-            return False
-    return True
 
 
 # ---------------------------------------------------------------- runs

@@ -323,7 +323,6 @@ STAND_INS = {
     atomics.visit_core: lambda core: False,
     atomics.keep_off_core: lambda thread, core: False,
     atomics.let_on_core: lambda core: None,
-    atomics.prefetch_to_write: lambda mem, i: None,
     atomics.thread_id: lambda: 1,
     atomics.wire_words: lambda wire: wire,
     slots.step: _step,

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simpler_ref.jit import entries, mailbox, queues, schedule, slots
+from simpler_ref.jit import entries, mailbox, queues, slots
 from simpler_ref.jit import layout as L
 
 from .memory import FENCE, Recorder, Weakening, WeakMemory
@@ -163,19 +163,13 @@ def submits_the_rest(play):
     play.add_others()
 
 
-def submits_with_a_pass(play):
-    """What the end of a bulk does: it pushes entries, and runs a pass afterwards."""
-
+def submits_one(play):
     def orch():
         play.submit(0)
-
-    def pass_afterwards(mem, slot):
-        schedule.pass_after_submit(mem)
 
     play.world.add("orch", orch)
     play.world.add("scheduler", play.scheduler)
     play.hire(0)
-    play.replace(schedule, "pass_in_bulk", pass_afterwards)
 
 
 def works_until_stopped(play):
@@ -236,15 +230,12 @@ WAITS = Litmus(
     check=ends_are_seen,
     no_timers=("orch", "scheduler"),
 )
-LEFT_OUT = Litmus(
-    cached("a b", workers=1, depth=1, away=True), before=submits(1), actors=submits_the_rest
+IN_BULK = Litmus(
+    cached("a b<a", workers=1, depth=1, away=True, bulk=True),
+    before=submits(1),
+    actors=submits_the_rest,
 )
-IN_BULK = LEFT_OUT._replace(scene=cached("a b<a", workers=1, depth=1, away=True, bulk=True))
-TAKEN = Litmus(
-    cached("a", workers=1, depth=1, away=True, bulk=True),
-    before=submits(0),
-    actors=submits_with_a_pass,
-)
+TAKEN = Litmus(cached("a", workers=1, depth=1, away=True), before=submits(0), actors=submits_one)
 HELD = Litmus(cached("a@0 b", depth=1, away=True, services="a"))
 
 
@@ -427,9 +418,9 @@ ROWS = [
     Row(
         "store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, "
         "when a pass may be left out",
-        "pass_if_needed, pass_in_bulk",
-        (LEFT_OUT, IN_BULK),
-        wrongs=each(W("pass_if_needed", FENCE), W("pass_in_bulk", FENCE)),
+        "pass_in_bulk",
+        (IN_BULK,),
+        wrongs=each(W("pass_in_bulk", FENCE)),
     ),
     Row(
         "store WIRING_PUSHED, fence, load PARK_SCHED, when the pass was taken",

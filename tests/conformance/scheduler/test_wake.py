@@ -19,6 +19,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
+from tests.by_hand import ByHand
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
@@ -577,64 +578,33 @@ def test_many_more_workers_than_cores_stay_live():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-@pytest.mark.spec("SCHED-WAKE-6")
-@pytest.mark.parametrize("depth", [1, 4])
-@pytest.mark.parametrize("event", ["nothing", "one runs low", "one of the other type", "one dies"])
-def test_a_submit_runs_a_pass_when_a_worker_runs_low_or_has_died(depth, event):
-    driver = Driver(sub=2, next_level=1, depth=depth, window=64)
-    for _ in range(2 * depth):
-        driver.submit()
-    for _ in range(depth):
-        driver.submit(kind=L.NEXT_LEVEL)
-    driver.settle()
-    given = [len(driver.all_given(worker)) for worker in range(3)]
-    assert given == [depth] * 3
-    driver.x.pass_if_needed(driver.mem, driver.submit())
-    assert len(driver.wiring_queue()) == 1, "all are at work"
-    kind = L.NEXT_LEVEL if event == "one of the other type" else L.SUB
-    low = int(driver.mem[L.POOL_FIRST + kind])
-    if event == "one dies":
-        driver.kill(low)
-    lefts = [0] if event == "one dies" else reversed(range(depth // 2, depth))
-    for left in lefts:
-        if event in ("one runs low", "one of the other type"):
-            driver.post_done(low)
-        driver.x.pass_if_needed(driver.mem, driver.submit())
-        assert bool(driver.wiring_queue()) == (event == "nothing" or left > depth // 2)
-    driver.close()
+@pytest.mark.spec("SCHED-WAKE-1")
+def test_each_submit_runs_a_pass_though_all_workers_are_at_work():
+    with ByHand() as hand:
+        for _ in range(5):
+            hand.orch.submit_sub(hand.sub)
+            assert hand.mem[L.WIRING_TAKEN] == hand.mem[L.WIRING_PUSHED]
 
 
 @pytest.mark.spec("SCHED-WAKE-6")
-def test_after_63_submits_without_a_pass_the_next_one_runs_it():
-    driver = Driver(sub=1, window=256)
-    driver.submit()
-    driver.settle()
-    for _ in range(2):
-        for left_out in range(1, 64):
-            driver.x.pass_if_needed(driver.mem, driver.submit())
-            assert len(driver.wiring_queue()) == left_out, "all are at work"
-        driver.x.pass_if_needed(driver.mem, driver.submit())
-        assert driver.wiring_queue() == []
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-WAKE-6")
-@pytest.mark.parametrize("what", ["a worker is idle", "a group", "a task is held", "all at work"])
-def test_a_submit_runs_a_pass_while_a_worker_is_idle_for_a_group_and_while_a_task_is_held(what):
+@pytest.mark.parametrize(
+    "what", ["a worker has died", "a group", "a task is held", "none of these"]
+)
+def test_one_of_many_runs_a_pass_for_a_group_while_a_task_is_held_and_after_a_death(what):
     driver = Driver(sub=2, next_level=1)
     head = driver.submit(writes(0x7000))
     driver.submit()
-    if what != "a worker is idle":
-        driver.submit(kind=L.NEXT_LEVEL)
+    driver.submit(kind=L.NEXT_LEVEL)
     driver.settle()
-    driver.set_parked(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]), True)
     driver.mem[L.HELD_SINCE] = what == "a task is held"
+    if what == "a worker has died":
+        driver.kill(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]))
     if what == "a group":
         slot = driver.submit_group(Member([]), Member([]))
     else:
         slot = driver.submit(reads(0x7000))
-    driver.x.pass_if_needed(driver.mem, slot)
-    assert bool(driver.wiring_queue()) == (what == "all at work")
+    driver.x.pass_in_bulk(driver.mem, slot)
+    assert bool(driver.wiring_queue()) == (what == "none of these")
     assert driver.state(head) == RUNNING
     driver.close()
 
@@ -763,7 +733,7 @@ def test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_of_several_is_
 
 
 @pytest.mark.spec("SCHED-WAKE-7")
-@pytest.mark.parametrize("how", ["pass_in_bulk", "pass_if_needed"])
+@pytest.mark.parametrize("how", ["one of many", "alone"])
 def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unseen(how):
     with Parked(timer_ns=NEVER_NS, sub=2, depth=2) as parked:
         give_nothing_ahead(parked.driver)
@@ -772,10 +742,14 @@ def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unsee
         parked.driver.set_parked(1, True)
         driver = parked.park()
         assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
-        getattr(driver.x, how)(driver.mem, driver.submit(reads(0x7000)))
+        slot = driver.submit(reads(0x7000))
+        if how == "alone":
+            driver.x.pass_after_submit(driver.mem)
+        else:
+            driver.x.pass_in_bulk(driver.mem, slot)
         wait_until(lambda: driver.mem[L.PARK_SCHED] == L.TIMED)
         left_out = driver.mem[L.WIRING_PUSHED] - driver.mem[L.WIRING_TAKEN]
-        assert left_out == (how == "pass_in_bulk"), "the thread was asked for no pass"
+        assert left_out == (how == "one of many"), "the thread was asked for no pass"
 
 
 @pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-7")
