@@ -14,7 +14,7 @@ import numpy as np
 
 LINE = 8
 WORD = 8
-HUGE_PAGE_WORDS = (2 << 20) // WORD
+PAGE_WORDS = (64 << 10) // WORD  # of the largest pages there are
 NONE = 0
 """No slot, no edge, no block: offset 0 is the header's."""
 
@@ -511,7 +511,7 @@ def plan(
     area(A_WIRING, WIRING_CAPACITY)
     for ring in range(rings):
         area(A_FIFO + ring, 2 * circular * FIFO_WORDS)
-    end = words[PRIVATE] = round_up(end, HUGE_PAGE_WORDS)
+    end = words[PRIVATE] = round_up(end, PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):
         area(A_READY + kind, circular)
     entries = max(MAP_SMALLEST, 4 * round_up_pow2(window))

@@ -271,15 +271,12 @@ def make_private(address: int, nbytes: int) -> None:
     """Turn reserved addresses into memory of this process alone.
 
     A forked child finds zeros there: it can neither read nor change what the parent keeps in them.
-    Private memory may use huge pages, which shared memory on most systems may not: a fresh 4 KiB page
-    costs more than several tasks.
 
     Rule     ORCH-INV-3
     """
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
     _mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, kind)
-    for advice in (_MADV_WIPEONFORK, _MADV_HUGEPAGE):  # a kernel without huge pages refuses
-        _libc.madvise(address, nbytes, advice)
+    _libc.madvise(address, nbytes, _MADV_WIPEONFORK)
 
 
 def attach(region: Region, fd: int) -> Array:

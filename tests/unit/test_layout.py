@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -247,7 +248,7 @@ def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, su
         assert end <= start
     assert all(start % L.LINE == 0 for start, _ in spans)
     private = geometry[L.PRIVATE]
-    assert private % (2 * 1024 * 1024 // 8) == 0
+    assert private % L.PAGE_WORDS == 0 and 8 * L.PAGE_WORDS % mmap.PAGESIZE == 0
     shared = [L.A_WORKERS, L.A_CALLABLES, L.A_WIRING, *[L.A_FIFO + r for r in range(rings)]]
     for area, need in needs.items():
         if area in shared:
