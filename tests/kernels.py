@@ -227,6 +227,11 @@ def pass_in_bulk(mem, slot):
     return L.OK
 
 
+@entry(WORDS, INT)
+def keeps_core(mem, waited):
+    return int(schedule.keeps_core(mem, waited))
+
+
 @entry(WORDS)
 def try_lock(mem):
     return int(lock.try_lock(mem))

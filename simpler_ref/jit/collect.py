@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import futex_wake, load, store
-from .dispatch import is_over
 from .graph import complete, fail, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
@@ -162,25 +161,11 @@ def vacate(mem, w):
     if mem[w + L.W_GIVEN] != 0:
         return
     mem[L.BUSY] -= 1
-    if mem[L.BACKLOG_SINCE] != 0 or mem[L.BACKLOG_SINCE + 1] != 0:
-        forget_backlog(mem)
     if mem[w + L.W_USABLE] == L.ALIVE:
         mem[w + L.W_COLLECTED] = 1
         mem[L.UNCOLLECTED] += 1
     elif mem[w + L.W_USABLE] == L.ALIVE | L.CLAIMED:
         grant_claim(mem, w)
-
-
-@kernel
-def forget_backlog(mem):
-    """A worker has run dry: no task waits behind others for long, or those are not short (QUICK).
-
-    Rule     SPEED-DEPTH-13
-    """
-    for kind in range(2):
-        if is_over(mem, L.BACKLOG_SINCE + kind):
-            mem[L.QUICK + kind] = 0
-        mem[L.BACKLOG_SINCE + kind] = 0
 
 
 # ---------------------------------------------------------------- outcomes

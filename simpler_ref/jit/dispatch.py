@@ -4,8 +4,8 @@ A ready task goes to an idle worker that is awake, if there is one: waking anoth
 about as much as many small tasks. If all idle workers sleep and others are at work, the task is held for
 HOLD_NS, then one is woken.
 
-A worker at work may be given more tasks, up to DEPTH, when no worker is idle; also when those that are
-idle sleep, as long as tasks are short (QUICK), and until this has gone on for HOLD_NS.
+A worker at work may be given more tasks, up to DEPTH, when no worker is idle: behind a long task one
+might wait for ever beside a worker that sleeps.
 
 A group runs on several workers at once. It is placed when each member can have a worker of its own, all
 or nothing; until then it keeps its place, and nothing of its pool that became ready later starts.
@@ -110,9 +110,9 @@ def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
     Returns  an idle worker that is awake; else the one at work with the fewest tasks, if it may have
-             another; else one that sleeps if no task runs or the head has been held long enough; else
-             NOBODY or HOLD
-    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3
+             another, as long as none is idle; else one that sleeps if no task runs or the head has been
+             held long enough; else NOBODY or HOLD
+    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3; SCHED-WAKE-7
     """
     asleep, busy = NOBODY, NOBODY
     fewest = int(mem[L.DEPTH])
@@ -132,20 +132,19 @@ def pick_worker(mem, kind):
         return busy
     if mem[L.BUSY] == 0:
         return asleep
-    if busy != NOBODY and mem[L.QUICK + kind] != 0:
-        return asleep if is_over(mem, L.BACKLOG_SINCE + kind) else busy
-    return asleep if is_over(mem, L.HELD_SINCE + kind) else HOLD
+    return asleep if is_held_for_long(mem, kind) else HOLD
 
 
 @kernel
-def is_over(mem, since):
-    """Say whether HOLD_NS have passed since the time in a word; 0 is no time.
+def is_held_for_long(mem, kind):
+    """Say whether the head of a ready queue has been held for HOLD_NS.
 
     Where workers do not spin, HOLD_NS is 0: there is no point in waiting for one that is awake.
     """
     if mem[L.HOLD_NS] == 0:
         return True
-    return mem[since] != 0 and now_ns() - mem[since] >= mem[L.HOLD_NS]
+    since = mem[L.HELD_SINCE + kind]
+    return since != 0 and now_ns() - since >= mem[L.HOLD_NS]
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
@@ -192,7 +191,6 @@ def dispatch_ready(mem, kind):
                 lose(mem, slot, ANYBODY)
             else:
                 drop_first_ready(mem, kind)
-                note_haste(mem, worker_at(mem, worker), kind)
                 mem[L.HELD_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
@@ -200,22 +198,6 @@ def dispatch_ready(mem, kind):
     if ready_empty(mem, kind):
         mem[L.STUCK_SINCE + kind] = 0
     return moved
-
-
-@kernel
-def note_haste(mem, w, kind):
-    """Learn from where a task goes whether tasks are short, and how long one has waited behind another.
-
-    Effects  QUICK, if the task was held: whether it found a worker that was awake. BACKLOG_SINCE
-    Rule     SPEED-DEPTH-3, -13
-    """
-    asleep = load(mem, w + L.W_PARKED) != 0
-    if mem[L.HELD_SINCE + kind] != 0:
-        mem[L.QUICK + kind] = not asleep
-    if asleep or mem[L.QUICK + kind] == 0:
-        mem[L.BACKLOG_SINCE + kind] = 0
-    elif mem[w + L.W_GIVEN] != 0 and mem[L.BACKLOG_SINCE + kind] == 0:
-        mem[L.BACKLOG_SINCE + kind] = now_ns()
 
 
 @kernel
@@ -470,10 +452,8 @@ def pick_ahead(mem, slot, kind):
     That is after those it has, and after those that the task waits for, wherever they are. Of equals,
     the worker of the last of these is the one: it need not look into another's memory for that.
 
-    A worker that sleeps is woken when for HOLD_NS it could have started tasks earlier than the others.
-
-    Effects  BACKLOG_SINCE
-    Returns  a worker with a frame left, or NOBODY
+    Returns  a worker with a frame left; NOBODY also if one that sleeps could start it first: that is
+             woken when the task is ready
     Rule     SPEED-AHEAD-3
     """
     latest, last = 0, NOBODY
@@ -487,7 +467,7 @@ def pick_ahead(mem, slot, kind):
                 last = int(mem[producer + L.S_WORKER])
         edge += L.EDGE_WORDS
     wanted = affinity_of(mem, slot)
-    best, found, asleep = int(mem[L.DEPTH]), NOBODY, NOBODY
+    best, found, is_one_asleep = int(mem[L.DEPTH]), NOBODY, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         given = int(mem[w + L.W_GIVEN])
@@ -495,16 +475,10 @@ def pick_ahead(mem, slot, kind):
             continue
         start = max(given, latest)
         if given == 0 and load(mem, w + L.W_PARKED) != 0:
-            asleep = worker
+            is_one_asleep = True
         elif found == NOBODY or start < best or (start == best and worker == last):
             best, found = start, worker
-    if asleep != NOBODY and latest < best:
-        if is_over(mem, L.BACKLOG_SINCE + kind):
-            mem[L.BACKLOG_SINCE + kind] = 0
-            return asleep
-        if mem[L.BACKLOG_SINCE + kind] == 0:
-            mem[L.BACKLOG_SINCE + kind] = now_ns()
-    return found
+    return NOBODY if is_one_asleep and latest < best else found
 
 
 @kernel

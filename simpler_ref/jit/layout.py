@@ -106,6 +106,10 @@ CROWDED_NS = 1_000
 """An offer of the core that takes longer was taken by somebody: two switches and some work."""
 PATIENCE_STEPS = 32
 """So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
+KEEP_NS = 2_000
+"""The Orch thread keeps its core for so long while an answer from another core may be near."""
+KEEPS, KEEPS_OFF = 8, 64
+"""After so many such waits in vain it leaves out so many."""
 AHEAD_PATIENCE = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 MOVE_NS = 1_000_000
@@ -289,6 +293,7 @@ CORES = ORCH_PASSES + 3  # threads that can run at a time; written before the fo
 ID_WINDOW = (
     ORCH_PASSES + 4
 )  # ids from the oldest live task on, 0: any number; written before the fork
+ORCH_KEEPS = ORCH_PASSES + 5  # how often more it keeps its core; below 0: how often it does not
 SCOPE_STACK = ORCH + 7 * LINE  # head of each open scope's chain of tasks
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
 
@@ -317,19 +322,17 @@ READY_ORDER = SCHED + 23  # tasks that became ready, ever
 PINNED = SCHED + 24  # + type; ready tasks in the chains of its workers
 STUCK_SINCE = SCHED + 26  # + type; ns, when the group at a queue's head began to wait
 STUCK_TOLD = SCHED + 28  # STUCK_SINCE of the group that somebody has been told of
-QUICK = SCHED + 29  # + type; 1: tasks are short: one may wait behind another while a worker sleeps
-BACKLOG_SINCE = SCHED + 31  # + type; ns, since when one does, without a worker having run dry
-AHEAD_HEAD = SCHED + 33  # + type; tasks that could be given ahead: a circular array of hints
-AHEAD_TAIL = SCHED + 35  # + type
-AHEAD_AFTER = SCHED + 37  # READY_ORDER from which on tasks are given ahead again
-BACK_COUNT = SCHED + 38  # tasks given back, ever
+AHEAD_HEAD = SCHED + 29  # + type; tasks that could be given ahead: a circular array of hints
+AHEAD_TAIL = SCHED + 31  # + type
+AHEAD_AFTER = SCHED + 33  # READY_ORDER from which on tasks are given ahead again
+BACK_COUNT = SCHED + 34  # tasks given back, ever
 MAY_MOVE = SCHED + 40  # 1: a task became ready, or a worker free for one, after the last dispatch
 STUCK_TASK = SCHED + 41  # + type; id of the group that STUCK_SINCE speaks of
 STUCK_CALLABLE = SCHED + 43  # + type; its callable word
 STUCK_MEMBERS = SCHED + 45  # + type
 AHEAD = SCHED + 6 * LINE  # + type * AHEAD_CAPACITY
 AHEAD_CAPACITY = 256
-AHEAD_PENALTY = SCHED + 39  # tasks that become ready before one is given ahead again, the next time
+AHEAD_PENALTY = SCHED + 35  # tasks that become ready before one is given ahead again, the next time
 FIRST_PENALTY, MOST_PENALTY = 16, 1024
 ERROR_MSG = AHEAD + 2 * AHEAD_CAPACITY
 ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS

@@ -396,6 +396,7 @@ def help_until(mem, live, ended, taken, slice_ns):
     """
     start = now_ns()
     quiet_since = 0
+    offered = False
     if mem[L.ORCH_CORE] != 0:
         store(mem, L.ORCH_CORE, 0)
     while True:
@@ -413,14 +414,19 @@ def help_until(mem, live, ended, taken, slice_ns):
         if moved > 0:
             if taken >= 0:
                 return L.OK
+            if quiet_since != 0 and not offered:
+                mem[L.ORCH_KEEPS] = L.KEEPS
             quiet_since = 0
+            offered = False
             continue
         if quiet_since == 0:
             quiet_since = now
         if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
-            if now - quiet_since < mem[L.ORCH_PATIENCE]:
+            waited = now - quiet_since
+            if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
                 pause()
             else:
+                offered = True
                 offer_core(mem, L.ORCH_PATIENCE)
             continue
         watch_groups(mem)
@@ -435,6 +441,46 @@ def help_until(mem, live, ended, taken, slice_ns):
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
+
+
+@kernel
+def keeps_core(mem, waited):
+    """Say whether the Orch thread, out of patience, still keeps its core: an answer may be near.
+
+    It could give the worker that answers a ready task at once, and offering the core to a worker beside
+    it costs more than a small task takes. An answer in time sets ORCH_KEEPS back to KEEPS, each wait in
+    vain counts it down.
+
+    Effects  ORCH_KEEPS
+    Rule     SPEED-WAIT-15
+    """
+    if mem[L.BUSY] > mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
+        return False
+    if not has_ready(mem, 0) and not has_ready(mem, 1):
+        return False
+    if mem[L.ORCH_KEEPS] <= 0:
+        mem[L.ORCH_KEEPS] += 1
+        return False
+    if not is_one_at_work_elsewhere(mem):
+        return False
+    if waited < L.KEEP_NS:
+        return True
+    mem[L.ORCH_KEEPS] -= 1
+    if mem[L.ORCH_KEEPS] == 0:
+        mem[L.ORCH_KEEPS] = 1 - L.KEEPS_OFF
+    return False
+
+
+@kernel
+def is_one_at_work_elsewhere(mem):
+    """Say whether a worker process has a task, and was last seen on another core."""
+    here = core_here() + 1
+    for worker in range(mem[L.WORKERS]):
+        w = worker_at(mem, worker)
+        core = load(mem, w + L.W_CORE)
+        if core != 0 and core != here and mem[w + L.W_GIVEN] != 0:
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- runs

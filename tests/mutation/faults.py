@@ -504,7 +504,10 @@ FAULTS = (
         "many-left-out",
         "The pass of 511 submits in a row is left out.",
         (Patch("jit/layout.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),),
-        (f"{SCHED}/test_wake.py::test_after_63_submits_without_a_pass_the_next_one_runs_it",),
+        (
+            f"{SPEED}/test_many.py::"
+            "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
+        ),
     ),
     Fault(
         "error-of-five",

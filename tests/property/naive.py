@@ -194,8 +194,6 @@ class Naive:
         self.parked = [False] * len(self.kinds)
         self.depth = depth
         self.errands = [[] for _ in self.kinds]  # what a worker was given, oldest first
-        self.quick = [False, False]  # per kind: the last task that was held found somebody awake
-        self.backlog = [False, False]  # per kind: one stands behind another while a worker sleeps
         self.mail = ["IDLE"] * len(self.kinds)  # what a mailbox that no task uses says, or CONTROL
         self.claims = [None] * len(self.kinds)  # WAITS or GRANTED: a thread wants the mailbox
         self.uncollected = set()  # idle, and the mailbox has still to say so
@@ -445,8 +443,6 @@ class Naive:
         busy = [w for w in busy if len(self.errands[w]) == fewest]
         if not idle:
             return busy, False
-        if busy and self.quick[kind]:  # the time to wait is 0 here: the second look wakes one
-            return (idle if self.backlog[kind] else busy), False
         return idle, any(self.errands)
 
     def may_leave(self, worker):
@@ -520,14 +516,7 @@ class Naive:
                 chosen = [w for w in workers if (task, None) in given[w]]
                 if len(chosen) != 1:
                     raise Forbidden(f"{workers} could have {task}; given: {given}")
-                sleeps = self.parked[chosen[0]]
-                if self.held[kind]:
-                    self.held[kind] = False
-                    self.quick[kind] = not sleeps
-                if sleeps or not self.quick[kind]:
-                    self.backlog[kind] = False
-                elif self.errands[chosen[0]]:
-                    self.backlog[kind] = True
+                self.held[kind] = False
                 self.start(queue.pop(0), {chosen[0]: None}, given)
         self.held[kind] = False
 
@@ -574,12 +563,6 @@ class Naive:
         errand = self.errands[worker].pop(0)
         if self.errands[worker]:
             return
-        for kind in (
-            NEXT_LEVEL,
-            SUB,
-        ):  # it has run dry: what stood behind another had to wait for long
-            self.quick[kind] = self.quick[kind] and not self.backlog[kind]
-            self.backlog[kind] = False
         self.mail[worker] = errand.mail
         if self.usable[worker] and self.claims[worker] == "WAITS":
             self.grant(worker)

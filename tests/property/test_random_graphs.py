@@ -423,8 +423,6 @@ class Program:
         assert {word: int(self.mem[word]) for word in words} == words
         held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
         assert held.tolist() == twin.held
-        assert (self.mem[L.QUICK : L.QUICK + 2] != 0).tolist() == twin.quick
-        assert (self.mem[L.BACKLOG_SINCE : L.BACKLOG_SINCE + 2] != 0).tolist() == twin.backlog
         stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
         assert stuck.tolist() == twin.stuck
         if twin.error is None:

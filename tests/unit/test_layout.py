@@ -137,8 +137,6 @@ def header_words():
         "READY_HEAD": 2,
         "READY_TAIL": 2,
         "HELD_SINCE": 2,
-        "QUICK": 2,
-        "BACKLOG_SINCE": 2,
         "AHEAD_HEAD": 2,
         "AHEAD_TAIL": 2,
         "AHEAD": 2 * L.AHEAD_CAPACITY,

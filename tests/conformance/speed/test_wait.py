@@ -23,6 +23,8 @@ from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
 from tests.support import DEADLINE_S, Driver, make_args, wait_until
 from tests.system.programs import Fork
 
+NEVER_NS = 10**13
+
 SPIN, SPARE, YIELD, HOLD = 50_000, 100_000, 3_000, 30_000
 
 
@@ -273,6 +275,82 @@ def sharing(cores):
     yield made
     made.driver.close()
     made.mem = None
+
+
+@pytest.fixture
+def keeping():
+    """Give an engine whose one worker is at work on another core, while a second task is ready."""
+    driver = Driver(sub=1)
+    for _ in range(2):
+        driver.submit()
+    driver.settle()
+    driver.mem[L.CORES] = 2
+    driver.mem[L.ORCH_KEEPS] = L.KEEPS
+    driver.mem[driver._worker(0) + L.W_CORE] = 1000
+    yield driver
+    driver.close()
+
+
+@pytest.mark.spec("SPEED-WAIT-15")
+@pytest.mark.parametrize(
+    "why",
+    [
+        "nothing",
+        "the time is up",
+        "no task is ready",
+        "a group waits",
+        "workers are more than cores",
+        "the worker is here",
+        "nobody says where the worker is",
+    ],
+)
+def test_the_core_is_kept_for_the_answer_of_a_worker_on_another_one(keeping, cores, why):
+    mem, worker = keeping.mem, keeping._worker(0)
+    waited = L.KEEP_NS - (why != "the time is up")
+    if why == "no task is ready":
+        keeping.post_done(0)
+        keeping.settle()
+    elif why == "a group waits":
+        mem[L.STUCK_SINCE + L.SUB] = 1
+    elif why == "workers are more than cores":
+        mem[L.BUSY] = 3
+    elif why == "the worker is here":
+        os.sched_setaffinity(0, {min(cores)})
+        mem[worker + L.W_CORE] = keeping.x.where() + 1
+    elif why == "nobody says where the worker is":
+        mem[worker + L.W_CORE] = 0
+    assert bool(keeping.x.keeps_core(mem, waited)) == (why == "nothing")
+
+
+@pytest.mark.spec("SPEED-WAIT-15")
+def test_after_eight_waits_in_vain_64_are_left_out(keeping):
+    keeps = lambda waited: bool(keeping.x.keeps_core(keeping.mem, waited))  # noqa: E731
+    for _ in range(2):
+        for _ in range(8 if keeping.mem[L.ORCH_KEEPS] == 8 else 1):
+            assert keeps(0)
+            assert not keeps(L.KEEP_NS)
+        for _ in range(64):
+            assert not keeps(0)
+    assert keeps(0)
+
+
+@pytest.mark.spec("SPEED-WAIT-15")
+@pytest.mark.parametrize("when", ["before the core is offered", "after that"])
+def test_an_answer_in_time_makes_it_wait_again(keeping, when):
+    mem, rounds = keeping.mem, 50
+    for _ in range(rounds - 2):
+        keeping.submit()
+    mem[keeping._worker(0) + L.W_CORE] = 0  # nobody says where it is: such waits are not begun
+    mem[L.ORCH_KEEPS] = -5
+    mem[L.SPIN_NS] = NEVER_NS
+    mem[L.ORCH_PATIENCE] = NEVER_NS if when == "before the core is offered" else 0
+    mem[L.YIELD_NS] = 0
+    keeping.finish_run()
+    with ThreadPoolExecutor(2) as threads:
+        worker = threads.submit(keeping.x.answer_after_a_while, mem, 0, rounds)
+        drain = threads.submit(keeping.k.help_scheduler, mem, 0, -1, -1, NEVER_NS)
+        assert worker.result(DEADLINE_S) == drain.result(DEADLINE_S) == L.OK
+    assert (mem[L.ORCH_KEEPS] == L.KEEPS) == (when == "before the core is offered")
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
