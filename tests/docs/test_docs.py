@@ -17,6 +17,7 @@ import simpler_ref
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots
 from simpler_ref.jit.slots import EVENTS
+from tests import spec_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -210,6 +211,23 @@ def test_examples_import_only_public_names(path):
         if module.split(".")[0] == "simpler_ref" and not is_public(module, what)
     ]
     assert hidden == []
+
+
+# ---------------------------------------------------------------- docstrings
+GROUPS = spec_rules.read_groups()
+WITH_DOCSTRINGS = [
+    path
+    for path in sorted((ROOT / "simpler_ref").rglob("*.py"))
+    if "jit" not in path.parts and "compiled" not in path.parts
+]
+
+
+@pytest.mark.parametrize("path", WITH_DOCSTRINGS, ids=name)
+def test_a_docstring_names_its_rules_last(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            *before, _ = (ast.get_docstring(node) or "").split("\n\n")
+            assert spec_rules.mentioned("\n\n".join(before), GROUPS) == set(), node
 
 
 # ---------------------------------------------------------------- the build
