@@ -33,9 +33,8 @@ test-long: $(STAMP)
 COVERED ?= tests/conformance tests/unit tests/vectors
 coverage: $(STAMP)
 	@rm -rf .coverage-data && mkdir .coverage-data
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED)
-	@$(BIN)/python -m coverage combine --quiet
-	@$(BIN)/python -m coverage report
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED); status=$$?; \
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$status
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
