@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := -n 2 --dist loadfile --max-worker-restart 0
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test test-long spec mutants lint bench bench-compare bench-peers docs clean
+.PHONY: demo test test-long coverage spec mutants lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -28,6 +28,13 @@ test: $(STAMP) lint
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long --timeout 3600 tests
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
+
+# Branches of the sources that tests take while the kernels run as Python, forked workers included.
+COVERED ?= tests/conformance tests/unit tests/vectors
+coverage: $(STAMP)
+	@rm -rf .coverage-data && mkdir .coverage-data
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED); status=$$?; \
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$status
 
 spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
@@ -54,5 +61,5 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) .peers build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .peers .coverage-data build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Two simulated chips add vectors, each one half, and a Python function checks what they wrote.
 
 The same graph runs twice: with a kernel written in Python, which numba compiles, and with one written
-in C. A check reads what a chip writes, so it waits for that chip; nobody says so.
+in C. A check reads what a chip writes, so it waits for that chip.
 """
 
 import argparse

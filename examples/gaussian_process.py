@@ -2,7 +2,7 @@
 
 The kernel matrix K of the training images is cut into tiles, factorised as K = L Lᵀ (tiled Cholesky)
 and used to solve K α = Y; predictions are k*ᵀ α, their variances 1 − |L⁻¹ k*|². Every step on a tile
-is a task for a worker process. Nobody says what has to wait for what: it follows from which tiles a
+is a task for a worker process. Nothing states what has to wait for what: it follows from which tiles a
 task reads, updates and creates. So predictions start while the factorisation is still under way.
 
 Plain numpy does the same on the same cores afterwards, and the answers are compared.

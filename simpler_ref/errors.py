@@ -25,8 +25,6 @@ class RemoteTraceback(Exception):
 class TaskError(RuntimeError):
     """A task of the run failed; raised by `Worker.run`, or by the next submit.
 
-    Rule     FAIL-TYPE-2
-
     Attributes
     ----------
     task : int
@@ -39,6 +37,10 @@ class TaskError(RuntimeError):
         That worker's process.
     remote_traceback : str
         The traceback in the worker, as text; empty if there is none.
+
+    Notes
+    -----
+    Rule     FAIL-TYPE-2
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class TaskError(RuntimeError):
 class WorkerLostError(TaskError):
     """The process that ran a task died before it had done it.
 
-    Rule     FAIL-TYPE-3
-
     Attributes
     ----------
     status : int
         Its wait status, as `os.waitstatus_to_exitcode` gives it: negative for a signal.
+
+    Notes
+    -----
+    Rule     FAIL-TYPE-3
     """
 
     def __init__(self, message: str, *, status: int = 0, **details: object) -> None:
@@ -108,12 +112,14 @@ class WorkerStartError(RuntimeError):
 class CallableError(ValueError):
     """A callable, descriptor or hashid is not acceptable.
 
-    Rule     FAIL-CODE-1
-
     Attributes
     ----------
     code : str
         One of the names of the callable identity document, e.g. ``HASHID_FORMAT_INVALID``.
+
+    Notes
+    -----
+    Rule     FAIL-CODE-1
     """
 
     def __init__(self, code: str, message: str) -> None:

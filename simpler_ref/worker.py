@@ -48,9 +48,6 @@ T = TypeVar("T")
 class Worker:
     """A task engine with a pool of workers below it.
 
-    Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
-             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1
-
     Parameters
     ----------
     level : int
@@ -103,6 +100,11 @@ class Worker:
         A value out of range or of the wrong type; the message names it.
     RuntimeError
         `device_ids` on a level that has none.
+
+    Notes
+    -----
+    Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
+             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1
     """
 
     def __init__(
@@ -180,8 +182,6 @@ class Worker:
 
         It is started inside its own process (or thread), from what is registered with it by then.
 
-        Rule     FLOW-NEST-6; SPEED-WAIT-5
-
         Raises
         ------
         TypeError
@@ -191,6 +191,10 @@ class Worker:
             child already.
         ValueError
             `worker` is not of a lower level.
+
+        Notes
+        -----
+        Rule     FLOW-NEST-6; SPEED-WAIT-5
         """
         if not isinstance(worker, Worker):
             raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
@@ -223,8 +227,6 @@ class Worker:
         have ``start()`` and ``stop()``, all called in the process or thread that serves its tasks;
         or it is a `WorkerKind`.
 
-        Rule     WM-POOL-1; WM-KIND-3
-
         Raises
         ------
         TypeError
@@ -233,6 +235,10 @@ class Worker:
             This Worker is initialised, or a level 2 Worker.
         ValueError
             The pool has workers that take another kind of callables.
+
+        Notes
+        -----
+        Rule     WM-POOL-1; WM-KIND-3
         """
         self._add_custom(self._next_level, worker, "next_level_worker")
 
@@ -317,14 +323,16 @@ class Worker:
         """Map the memory. No process is forked yet: what is registered until the first run, or
         until `start`, is known to the workers from their birth.
 
-        Rule     ORCH-RUN-1; ORCH-MISUSE-9; FLOW-NEST-8
-
         Raises
         ------
         RuntimeError
             Already initialised, or closed.
         MemoryError
             The memory cannot be mapped.
+
+        Notes
+        -----
+        Rule     ORCH-RUN-1; ORCH-MISUSE-9; FLOW-NEST-8
         """
         if self._parent_level:
             raise RuntimeError(
@@ -388,14 +396,16 @@ class Worker:
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
 
-        Rule     ORCH-RUN-1
-
         Raises
         ------
         WorkerStartError
             A worker ended or did not report in time.
         RuntimeError
             Not initialised, or closed; during a run.
+
+        Notes
+        -----
+        Rule     ORCH-RUN-1
         """
         with self._lock:
             if self._running:
@@ -409,12 +419,14 @@ class Worker:
 
         Arrays from `empty` and `share` stay valid for as long as they are referred to.
 
-        Rule     ORCH-RUN-9; WM-STOP-1
-
         Raises
         ------
         RuntimeError
             During a run.
+
+        Notes
+        -----
+        Rule     ORCH-RUN-9; WM-STOP-1
         """
         with self._lock:
             if self._running:
@@ -501,8 +513,6 @@ class Worker:
     ) -> Array:
         """Return an uninitialised numpy array that all workers share, also after the start.
 
-        Rule     SPEED-WAIT-9, -12
-
         Parameters
         ----------
         shape : int | Sequence[int]
@@ -517,6 +527,10 @@ class Worker:
         ------
         MemoryError
             The arena is full; or, with `populate`, the system has not so much memory.
+
+        Notes
+        -----
+        Rule     SPEED-WAIT-9, -12
         """
         return self._live().arena.empty(shape, dtype, populate)
 
@@ -543,8 +557,6 @@ class Worker:
         copy before this returns, between two tasks; if one cannot, all forget it. Registering the same
         callable twice gives two handles over one installation.
 
-        Rule     FLOW-REG-1 to -3
-
         Raises
         ------
         TypeError
@@ -556,6 +568,10 @@ class Worker:
             4096 callables are registered.
         RuntimeError
             Closed; or this Worker is running as another's child.
+
+        Notes
+        -----
+        Rule     FLOW-REG-1 to -3
         """
         chip = is_chip_callable(target)
         if not chip and not callable(target):
@@ -612,8 +628,6 @@ class Worker:
     def unregister(self, handle: CallableHandle) -> None:
         """Give a handle back; its callable goes with its last handle, after the run if one is on.
 
-        Rule     FLOW-UNREG-1
-
         Raises
         ------
         TypeError, KeyError
@@ -622,6 +636,10 @@ class Worker:
             See `Registry.discard`.
         RuntimeError
             Closed; or this Worker is running as another's child.
+
+        Notes
+        -----
+        Rule     FLOW-UNREG-1
         """
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
@@ -687,14 +705,16 @@ class Worker:
 
         Pass it to tasks as ``ContinuousTensor.make(address, shape, dtype, child_memory=True)``.
 
-        Rule     WM-CHIP-3
-
         Raises
         ------
         IndexError
             There is no such next-level worker.
         ControlError
             It has no memory of its own, or not enough.
+
+        Notes
+        -----
+        Rule     WM-CHIP-3
         """
         return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, 1 << 62))
 
@@ -761,8 +781,6 @@ class Worker:
         `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
         handle of a ChipCallable instead, and the chip runs it on `args`.
 
-        Rule     ORCH-API-1; ORCH-RUN-3; FAIL-LOUD-1
-
         Raises
         ------
         TaskError
@@ -774,6 +792,10 @@ class Worker:
             Not initialised, closed, or a run is in progress.
         TypeError, ValueError
             `orch_fn` is not callable, or a generator or coroutine function; `config` is not valid.
+
+        Notes
+        -----
+        Rule     ORCH-API-1; ORCH-RUN-3; FAIL-LOUD-1
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
@@ -915,12 +937,14 @@ class Worker:
 
         Print it, or look at its attributes. Workers stand in it from the start on.
 
-        Rule     SPEED-WAIT-8
-
         Raises
         ------
         RuntimeError
             Not initialised, or closed.
+
+        Notes
+        -----
+        Rule     SPEED-WAIT-8
         """
         session = self._live()
         placed, manager = session.engine.placement, session.manager

@@ -18,12 +18,14 @@ _handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDi
 def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) -> CallableHandle:
     """Return the handle that was serialised: the very same one where it is known.
 
-    Rule     FLOW-HANDLE-4
-
     Raises
     ------
     CallableError, ValueError
         These are the parts of no handle, or those of another one.
+
+    Notes
+    -----
+    Rule     FLOW-HANDLE-4
     """
     handle = _handles.get(token)
     if handle is None:
@@ -41,8 +43,6 @@ def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) 
 class CallableHandle:
     """What `Worker.register` returns and submit takes; cannot be changed.
 
-    Rule     FLOW-HANDLE-1
-
     Attributes
     ----------
     hashid : str
@@ -52,6 +52,10 @@ class CallableHandle:
         32 bytes.
     name : str
         For messages.
+
+    Notes
+    -----
+    Rule     FLOW-HANDLE-1
     """
 
     __slots__ = ("__weakref__", "_token", "digest", "hashid", "kind", "name", "target_namespace")

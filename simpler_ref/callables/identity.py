@@ -82,12 +82,14 @@ class ChipTarget(Protocol):
 def build_signature_schema(directions: Sequence[int]) -> bytes:
     """Describe the directions of a chip callable's arguments.
 
-    Rule     FLOW-ID-1
-
     Raises
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: one is no ArgDirection.
+
+    Notes
+    -----
+    Rule     FLOW-ID-1
     """
     numbers = [int(direction) for direction in directions]
     for i, number in enumerate(numbers):
@@ -123,12 +125,14 @@ def build_chip_callable_descriptor(
 def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     """Describe a Python callable by where it can be imported from.
 
-    Rule     FLOW-ID-1, -3
-
     Raises
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: a part is not made of identifiers, or names a local function.
+
+    Notes
+    -----
+    Rule     FLOW-ID-1, -3
     """
     for what, value in (("module", module), ("qualname", qualname)):
         if not value or not all(part.isidentifier() for part in value.split(".")):
@@ -150,12 +154,14 @@ def compute_callable_hashid(descriptor: bytes) -> str:
 def validate_hashid(hashid: str) -> str:
     """Return `hashid` if it is one.
 
-    Rule     FLOW-ID-2
-
     Raises
     ------
     CallableError
         HASHID_FORMAT_INVALID
+
+    Notes
+    -----
+    Rule     FLOW-ID-2
     """
     if not isinstance(hashid, str) or not _HASHID.fullmatch(hashid):
         raise CallableError(

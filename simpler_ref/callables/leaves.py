@@ -56,8 +56,6 @@ class Leaf:
 
     Called like the function it is made from, it runs here, compiled as well.
 
-    Rule     SPEED-LEAF-1, -9
-
     Attributes
     ----------
     py_func : Callable
@@ -66,6 +64,10 @@ class Leaf:
         The numba type of each parameter, None while they are not settled.
     address : int
         Where the code stands that a worker's loop calls, 0 before it is compiled.
+
+    Notes
+    -----
+    Rule     SPEED-LEAF-1, -9
     """
 
     def __init__(
@@ -134,12 +136,14 @@ class Leaf:
     def compile(self) -> None:
         """Compile, if the types are settled and that is not done yet.
 
-        Rule     SPEED-LEAF-7
-
         Raises
         ------
         TypeError
             numba cannot compile the function; its words are the cause.
+
+        Notes
+        -----
+        Rule     SPEED-LEAF-7
         """
         with self._settling:
             if INTERPRETED or self.kinds is None or self.address:
@@ -162,12 +166,14 @@ class Leaf:
     def run_task(self, args: ReceivedArgs) -> None:
         """Run a task from Python: its types are new, wrong, or nothing is compiled here.
 
-        Rule     SPEED-LEAF-2 to -4
-
         Raises
         ------
         TypeError
             The task's arguments are not what the leaf takes.
+
+        Notes
+        -----
+        Rule     SPEED-LEAF-2 to -4
         """
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
         scalars = args.scalar_count()
@@ -204,8 +210,6 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     the leaf meets: in a call from Python, or by each worker for itself in its first task, which takes a
     moment there; a scalar without annotation is then what `TaskArgs.scalar` gives, an integer or a float.
 
-    Rule     SPEED-LEAF-8
-
     Parameters
     ----------
     function : Callable
@@ -217,6 +221,10 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     ------
     TypeError
         Not a plain function, an annotation that names no type, or an option numba does not know.
+
+    Notes
+    -----
+    Rule     SPEED-LEAF-8
     """
     if function is None:
         return functools.partial(leaf, **options)

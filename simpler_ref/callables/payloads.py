@@ -118,12 +118,14 @@ def pack_payload(payload: bytes) -> bytes:
 def unpack_payload(raw: bytes) -> bytes:
     """Return the serialised Python in an envelope, once the envelope is found to be right.
 
-    Rule     FLOW-PAYLOAD-2
-
     Raises
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
+
+    Notes
+    -----
+    Rule     FLOW-PAYLOAD-2
     """
     problem = ""
     if len(raw) < _ENVELOPE.size:
@@ -203,12 +205,14 @@ def _read_staged(name: str, size: int) -> bytes:
 def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     """Return the callable that was staged under a name, after checking it against its digest.
 
-    Rule     FLOW-PAYLOAD-2
-
     Raises
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+
+    Notes
+    -----
+    Rule     FLOW-PAYLOAD-2
     """
     if name.startswith(_OBJECT):
         number = name.removeprefix(_OBJECT)
@@ -221,12 +225,14 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
 def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
     """Return the callable that some bytes stand for, after checking them against its digest.
 
-    Rule     FLOW-PAYLOAD-2
-
     Raises
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+
+    Notes
+    -----
+    Rule     FLOW-PAYLOAD-2
     """
     if chip:
         return raw

@@ -50,12 +50,14 @@ def is_chip_callable(target: Any) -> bool:
 def require_payload(name: str, target: Any, payload: bytes, running: bool = False) -> None:
     """Refuse a callable that cannot travel to workers that run already, or to a fresh interpreter.
 
-    Rule     FLOW-UNDO-3; WM-START-3
-
     Raises
     ------
     TypeError
         It cannot be serialised.
+
+    Notes
+    -----
+    Rule     FLOW-UNDO-3; WM-START-3
     """
     if payload:
         return
@@ -105,14 +107,16 @@ class Installer(Protocol):
 class Registry:
     """Digest → installation, handle → index, for one Worker.
 
-    Rule     FLOW-HANDLE-3
-
     Attributes
     ----------
     lock : threading.RLock
         Held during a registration, also while workers are asked.
     leaving : list[Registered]
         What was unregistered during a run and goes after it.
+
+    Notes
+    -----
+    Rule     FLOW-HANDLE-3
     """
 
     def __init__(self) -> None:
@@ -152,12 +156,14 @@ class Registry:
     def payloads(self) -> Snapshot:
         """Return the same for workers in a fresh interpreter: bytes instead of targets.
 
-        Rule     WM-START-3
-
         Raises
         ------
         TypeError
             A callable cannot be serialised.
+
+        Notes
+        -----
+        Rule     WM-START-3
         """
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
@@ -225,8 +231,6 @@ class Registry:
     ) -> None:
         """Install a callable wherever it belongs and make its handle live.
 
-        Rule     FLOW-REG-2, -3; FLOW-HANDLE-3
-
         Raises
         ------
         CallableError
@@ -237,6 +241,10 @@ class Registry:
             4096 callables are registered.
         TypeError
             It cannot be serialised, and the workers run already.
+
+        Notes
+        -----
+        Rule     FLOW-REG-2, -3; FLOW-HANDLE-3
         """
         with self.lock:
             digest = handle.digest
@@ -316,8 +324,6 @@ class Registry:
     def discard(self, handle: CallableHandle, installer: Installer | None, running: bool) -> None:
         """Take a handle back; with its last handle a callable is removed, after the run if one is on.
 
-        Rule     FLOW-UNREG-1, -2
-
         Raises
         ------
         KeyError
@@ -326,6 +332,10 @@ class Registry:
             UNREGISTER_TOMBSTONE_ACTIVE: its callable is still being removed.
         ControlTimeoutError
             A worker did not confirm the removal in time.
+
+        Notes
+        -----
+        Rule     FLOW-UNREG-1, -2
         """
         with self.lock:
             if not self.is_live(handle):

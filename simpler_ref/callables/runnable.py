@@ -28,12 +28,14 @@ def require_runnable(what: str, target: Any) -> None:
     Looks through partials, methods and objects with ``__call__``. A wrapper made with
     `functools.wraps` is taken for what it is itself.
 
-    Rule     FLOW-REG-8
-
     Raises
     ------
     TypeError
         It is a generator, coroutine or async generator function; the message says what to pass.
+
+    Notes
+    -----
+    Rule     FLOW-REG-8
     """
     if type(target) is types.FunctionType and not target.__code__.co_flags & _UNRUN:
         return  # the way of nearly all, in each run
@@ -50,12 +52,14 @@ def require_runnable(what: str, target: Any) -> None:
 def refuse_unrun(result: Any) -> None:
     """Refuse what a task has returned if it is work that nobody will do.
 
-    Rule     FLOW-REG-9
-
     Raises
     ------
     TypeError
         It is a generator, a coroutine or an async generator.
+
+    Notes
+    -----
+    Rule     FLOW-REG-9
     """
     if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         if not isinstance(result, types.AsyncGeneratorType):

@@ -144,14 +144,16 @@ class RingView(Rings):
         It costs as much as there are tasks alive, and the run nothing. Each word of it is right at some
         moment of the look, and while state and producers are read the state does not change.
 
-        Rule     ORCH-API-6
-
         Raises
         ------
         KeyError
             The task is not alive: it was not submitted yet, or it is reclaimed.
         TypeError
             `task_id` is no integer.
+
+        Notes
+        -----
+        Rule     ORCH-API-6
         """
         number = operator.index(task_id)
         for _ in range(_LOOKS):

@@ -41,8 +41,6 @@ class Engine:
     `task_window` is how many tasks may be alive at once; with one ring, how far the ids of a run may be
     ahead of the oldest live task.
 
-    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-INV-3; HIER-ENGINE-1, -2
-
     Attributes
     ----------
     mem : numpy.ndarray
@@ -55,6 +53,10 @@ class Engine:
         Runs that were begun; ids are never used twice within one.
     placement : Placement
         The cores there are, how long threads spin on them, and which worker stands where.
+
+    Notes
+    -----
+    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-INV-3; HIER-ENGINE-1, -2
     """
 
     def __init__(

@@ -36,12 +36,14 @@ def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = 
     allows that for shared memory: the first touch then costs a third, and workers find them mapped.
     From `private_from` (page-aligned) on, the bytes are private to this process.
 
-    Rule     ORCH-FORK-4
-
     Raises
     ------
     MemoryError
         The address space or the system's limits do not allow a region of this size.
+
+    Notes
+    -----
+    Rule     ORCH-FORK-4
     """
     return regions.create(nbytes, private_from, huge=huge)
 
@@ -56,12 +58,14 @@ def populate(address: int, nbytes: int) -> None:
 
     A kernel older than 5.14 cannot: they are made when they are touched, as ever.
 
-    Rule     SPEED-WAIT-9, -12
-
     Raises
     ------
     MemoryError
         There is not so much memory.
+
+    Notes
+    -----
+    Rule     SPEED-WAIT-9, -12
     """
     first = address // PAGE * PAGE
     length = round_up(address + nbytes, PAGE) - first
@@ -91,12 +95,14 @@ def populate_again() -> None:
 class Arena:
     """Memory for users' tensors: first fit over free spans, given back with the last reference.
 
-    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -3
-
     Parameters
     ----------
     nbytes : int
         Size of the region; pages are lazy.
+
+    Notes
+    -----
+    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -3
     """
 
     def __init__(self, nbytes: int) -> None:

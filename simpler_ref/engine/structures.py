@@ -34,8 +34,6 @@ class AllocResult(NamedTuple):
 class Ring(Rings):
     """Task ids and heap rings: `alloc` claims an id and a slab, `release` gives them back.
 
-    Rule     ORCH-API-4, -5
-
     Parameters
     ----------
     heap_bytes : int
@@ -47,6 +45,10 @@ class Ring(Rings):
     task_window : int | None
         How many ids may be live at once, None: 2 097 152. With ``ring_depth=1``, how far an id may be
         ahead of the oldest live one, None: any distance.
+
+    Notes
+    -----
+    Rule     ORCH-API-4, -5
     """
 
     def __init__(
@@ -68,14 +70,16 @@ class Ring(Rings):
     def alloc(self, nbytes: int = 0, scope_depth: int = 0) -> AllocResult:
         """Claim a task id and `nbytes` from the ring of a 0-based scope depth.
 
-        Rule     ORCH-RING-12
-
         Raises
         ------
         RingFullError
             No room within the timeout.
         RuntimeError
             The request exceeds the ring; the ring is shut down.
+
+        Notes
+        -----
+        Rule     ORCH-RING-12
         """
         if nbytes < 0 or scope_depth < 0:
             raise ValueError(f"nbytes {nbytes} and scope_depth {scope_depth} must not be negative")

@@ -47,14 +47,16 @@ class TaskArgs:
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
         """Append a tensor: a ContinuousTensor, or an array in shared memory.
 
-        Rule     ORCH-TAG-8; ORCH-MISUSE-4
-
         Raises
         ------
         RuntimeError
             After `add_scalar`: tensors come first.
         TypeError, ValueError
             See `make_tensor`; or `tag` is no TensorArgType.
+
+        Notes
+        -----
+        Rule     ORCH-TAG-8; ORCH-MISUSE-4
         """
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
@@ -73,14 +75,16 @@ class TaskArgs:
         64 bits travel (see `scalar_to_uint64`), and beside them what they were added as: `scalar` and
         `scalar_float` give the value back.
 
-        Rule     FLOW-SCALAR-1, -4
-
         Raises
         ------
         TypeError
             It is neither an integer nor a float of at most 64 bits.
         OverflowError
             An integer that does not fit 64 bits.
+
+        Notes
+        -----
+        Rule     FLOW-SCALAR-1, -4
         """
         if type(value) is int and _I64_FIRST <= value <= _I64_LAST:
             raw = _pack_integer(value, _SIGNED)
@@ -108,12 +112,14 @@ class TaskArgs:
 
         Bits of which nobody says what they are (see `scalar_to_uint64`) come as an unsigned integer.
 
-        Rule     FLOW-SCALAR-1, -3
-
         Raises
         ------
         IndexError
             `i` is not in 0 … scalar_count()-1.
+
+        Notes
+        -----
+        Rule     FLOW-SCALAR-1, -3
         """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
         return as_it_went_in(raw, raw[8])
@@ -123,12 +129,14 @@ class TaskArgs:
 
         Bits of which nobody says what they are come as the 64-bit float that has these bits.
 
-        Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
-
         Raises
         ------
         IndexError
             `i` is not in 0 … scalar_count()-1.
+
+        Notes
+        -----
+        Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
         """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
         return as_float(raw, raw[8])

@@ -9,8 +9,6 @@ from typing import Any
 class CallConfig:
     """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
 
-    Rule     FLOW-CONFIG-1, -2
-
     Attributes
     ----------
     block_dim : int
@@ -23,6 +21,10 @@ class CallConfig:
         Diagnostics; any of them needs `output_prefix`.
     output_prefix : str
         Where diagnostics write, at most 1023 bytes.
+
+    Notes
+    -----
+    Rule     FLOW-CONFIG-1, -2
     """
 
     _FIELDS = (
@@ -61,12 +63,14 @@ class CallConfig:
     def validate(self) -> None:
         """Check every field.
 
-        Rule     FLOW-CONFIG-3, -5
-
         Raises
         ------
         ValueError
             A field out of range, or diagnostics without `output_prefix`.
+
+        Notes
+        -----
+        Rule     FLOW-CONFIG-3, -5
         """
         for name in self._FIELDS:
             value = getattr(self, name)
@@ -106,12 +110,14 @@ class CallConfig:
     def from_bytes(cls, raw: bytes) -> CallConfig:
         """Read the wire form.
 
-        Rule     FLOW-CONFIG-6
-
         Raises
         ------
         ValueError
             No CallConfig has these bytes.
+
+        Notes
+        -----
+        Rule     FLOW-CONFIG-6
         """
         if len(raw) != cls._LAYOUT.size:
             raise ValueError(f"a CallConfig has {cls._LAYOUT.size} bytes, these are {len(raw)}")

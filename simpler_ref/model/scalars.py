@@ -79,14 +79,16 @@ class BoundFloat(float):
 def scalar_wire(value: Any) -> bytes:
     """Return the 16 bytes of a scalar on its way to a mailbox: its 64 bits and its kind.
 
-    Rule     FLOW-BUILD-3; FLOW-SCALAR-4
-
     Raises
     ------
     TypeError
         It is neither an integer nor a float of at most 64 bits.
     OverflowError
         An integer that does not fit 64 bits.
+
+    Notes
+    -----
+    Rule     FLOW-BUILD-3; FLOW-SCALAR-4
     """
     if isinstance(value, (BoundInt, BoundFloat)):
         return value.word
@@ -134,12 +136,14 @@ def scalar_to_uint64(value: Any) -> int:
     What this returns, added as a scalar, stays bits: a worker's `scalar` gives them as an unsigned
     integer, `scalar_float` as the 64-bit float that has them.
 
-    Rule     FLOW-BUILD-3; FLOW-SCALAR-3
-
     Raises
     ------
     TypeError, OverflowError
         See `TaskArgs.add_scalar`.
+
+    Notes
+    -----
+    Rule     FLOW-BUILD-3; FLOW-SCALAR-3
     """
     return ScalarBits.from_bytes(scalar_wire(value)[:8], "little")
 

@@ -34,8 +34,6 @@ numbers they are unlikely as scalars (they are not-a-numbers)."""
 class ContinuousTensor:
     """A contiguous, row-major tensor at an address, at most five dimensions; owns no memory.
 
-    Rule     FLOW-DATA-3, -5
-
     Attributes
     ----------
     data : int
@@ -46,6 +44,10 @@ class ContinuousTensor:
     dtype : DataType
     child_memory : bool
         True if the address is in the memory of a next-level worker, not of the host.
+
+    Notes
+    -----
+    Rule     FLOW-DATA-3, -5
     """
 
     __slots__ = ("_keep", "_wire", "_wires", "child_memory", "data", "dtype", "shapes")
@@ -133,12 +135,14 @@ class ContinuousTensor:
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, without a copy.
 
-        Rule     FLOW-DATA-6
-
         Raises
         ------
         ValueError
             If the tensor has no address, or one in a chip's memory.
+
+        Notes
+        -----
+        Rule     FLOW-DATA-6
         """
         if self.child_memory:
             raise ValueError("this tensor is in a next-level worker's memory; copy it from there")

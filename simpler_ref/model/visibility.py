@@ -86,14 +86,16 @@ def is_shared(address: int, nbytes: int) -> bool:
 def make_tensor(array: Any) -> ContinuousTensor:
     """Describe an array (numpy, or a torch CPU tensor) that lives in shared memory.
 
-    Rule     FLOW-BUILD-5; ORCH-MISUSE-2, -3
-
     Raises
     ------
     TypeError
         Not an array, or an element type that cannot be passed.
     ValueError
         Not contiguous, more than five dimensions, or memory that a worker process cannot see.
+
+    Notes
+    -----
+    Rule     FLOW-BUILD-5; ORCH-MISUSE-2, -3
     """
     if isinstance(array, ContinuousTensor):
         return array

@@ -99,8 +99,6 @@ def _check_index(i: int, count: int, what: str) -> int:
 class CoreCallable(_Frozen):
     """A kernel that runs on the cores of a chip; cannot be changed.
 
-    Rule     CHIP-BLOB-4
-
     Attributes
     ----------
     signature : tuple[ArgDirection, ...]
@@ -109,6 +107,10 @@ class CoreCallable(_Frozen):
         A shared object that exports ``simpler_kernel``; see `include/simpler_kernel.h`.
     name : str
         For messages; it does not travel.
+
+    Notes
+    -----
+    Rule     CHIP-BLOB-4
     """
 
     __slots__ = ("binary", "name", "signature")
@@ -126,12 +128,14 @@ class CoreCallable(_Frozen):
     ) -> CoreCallable:
         """Make a kernel from the bytes of a shared object.
 
-        Rule     CHIP-BLOB-3
-
         Raises
         ------
         TypeError, ValueError
             A direction that is none, too many arguments, no bytes.
+
+        Notes
+        -----
+        Rule     CHIP-BLOB-3
         """
         made = object.__new__(cls)
         write = object.__setattr__
@@ -175,8 +179,6 @@ def _names(signature: Sequence[ArgDirection]) -> str:
 class ChipCallable(_Frozen):
     """What a chip runs: an orchestration function and the kernels it launches; cannot be changed.
 
-    Rule     CHIP-BLOB-1, -4
-
     Attributes
     ----------
     signature : tuple[ArgDirection, ...]
@@ -190,6 +192,10 @@ class ChipCallable(_Frozen):
         A shared object.
     children : tuple[tuple[int, CoreCallable], ...]
         The kernels, each with the number it is launched by.
+
+    Notes
+    -----
+    Rule     CHIP-BLOB-1, -4
     """
 
     __slots__ = ("_blob", "binary", "children", "config_name", "func_name", "signature")
@@ -215,12 +221,14 @@ class ChipCallable(_Frozen):
     ) -> ChipCallable:
         """Put a callable together.
 
-        Rule     CHIP-BLOB-3
-
         Raises
         ------
         TypeError, ValueError
             What is wrong with which part.
+
+        Notes
+        -----
+        Rule     CHIP-BLOB-3
         """
         made = object.__new__(cls)
         write = object.__setattr__
@@ -252,12 +260,14 @@ class ChipCallable(_Frozen):
     def from_bytes(cls, blob: bytes) -> ChipCallable:
         """Read what `to_bytes` made.
 
-        Rule     CHIP-BLOB-2
-
         Raises
         ------
         ValueError
             The bytes are no such blob; the message says what is wrong with them.
+
+        Notes
+        -----
+        Rule     CHIP-BLOB-2
         """
         try:
             return _Reader(bytes(memoryview(blob))).callable()

@@ -101,8 +101,6 @@ class ChipWorker:
 
     Two workers of one process have two chips: each loads a copy of its own of the runtime.
 
-    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3
-
     Parameters
     ----------
     device_id : int
@@ -114,6 +112,10 @@ class ChipWorker:
     ------
     TypeError, ValueError
         A parameter that cannot be.
+
+    Notes
+    -----
+    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3
     """
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
@@ -128,14 +130,16 @@ class ChipWorker:
     def init(self) -> None:
         """Load the runtime and open the device.
 
-        Rule     CHIP-LOAD-1, -2; CHIP-LIFE-1
-
         Raises
         ------
         ChipError
             The file cannot be loaded, lacks entry points, or the device cannot be opened.
         RuntimeError
             It is open already.
+
+        Notes
+        -----
+        Rule     CHIP-LOAD-1, -2; CHIP-LIFE-1
         """
         if self._handle is not None:
             raise RuntimeError("this ChipWorker is already initialized; call finalize() first")
@@ -188,12 +192,14 @@ class ChipWorker:
     def prepare(self, local_slot: int, chip_callable: ChipCallable | Any) -> None:
         """Install a callable: a ChipCallable, or the bytes of one.
 
-        Rule     CHIP-SLOT-1; CHIP-LOAD-4
-
         Raises
         ------
         ChipError
             The bytes are no callable, a binary cannot be loaded, or the slot is not free.
+
+        Notes
+        -----
+        Rule     CHIP-SLOT-1; CHIP-LOAD-4
         """
         shim = self._open_shim()
         slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
@@ -207,12 +213,14 @@ class ChipWorker:
     def unregister(self, local_slot: int) -> None:
         """Remove a callable; its slot is free again.
 
-        Rule     CHIP-SLOT-2
-
         Raises
         ------
         ChipError
             The slot is empty.
+
+        Notes
+        -----
+        Rule     CHIP-SLOT-2
         """
         shim = self._open_shim()
         slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
@@ -221,8 +229,6 @@ class ChipWorker:
     # ------------------------------------------------------------ run
     def run(self, local_slot: int, view: Any, capacity: int | None = None, config: Any = 0) -> None:
         """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
-
-        Rule     CHIP-ARGS-1, -5; FLOW-EDGE-2
 
         Parameters
         ----------
@@ -240,6 +246,10 @@ class ChipWorker:
         ------
         ChipError
             The run failed; the host's tensors are as they were.
+
+        Notes
+        -----
+        Rule     CHIP-ARGS-1, -5; FLOW-EDGE-2
         """
         if type(view) is not int:
             _held, view, size = _address(view, "view")
@@ -286,12 +296,14 @@ class ChipWorker:
     def malloc(self, size: int) -> int:
         """Allocate device memory, whose contents are arbitrary; return its address.
 
-        Rule     CHIP-MEM-1, -3
-
         Raises
         ------
         ChipError
             No room.
+
+        Notes
+        -----
+        Rule     CHIP-MEM-1, -3
         """
         shim = self._open_shim()
         _check_number(size, "size", 1, (1 << 63) - 1)
@@ -303,12 +315,14 @@ class ChipWorker:
     def free(self, ptr: int) -> None:
         """Free what `malloc` returned.
 
-        Rule     CHIP-MEM-2
-
         Raises
         ------
         ChipError
             No live allocation begins there.
+
+        Notes
+        -----
+        Rule     CHIP-MEM-2
         """
         shim = self._open_shim()
         _check_number(ptr, "ptr", 0, (1 << 64) - 1)
@@ -316,8 +330,6 @@ class ChipWorker:
 
     def copy_to(self, dst: int, src: Any, size: int | None = None) -> None:
         """Copy from the host to the device.
-
-        Rule     CHIP-MEM-2, -5
 
         Parameters
         ----------
@@ -333,6 +345,10 @@ class ChipWorker:
         ChipError
             The device's bytes are not inside one allocation (nothing was copied), or the host's are
             not there (what was copied before that is undefined).
+
+        Notes
+        -----
+        Rule     CHIP-MEM-2, -5
         """
         shim = self._open_shim()
         held, host, size = self._host(src, size, "src", False)

@@ -24,14 +24,16 @@ from ..system.types import Array
 class Rows(NamedTuple):
     """Rows of an array in any order, each as often as wanted: a column of tensors for `submit_sub_many`.
 
-    Rule     SPEED-MANY-2
-
     Attributes
     ----------
     array : numpy.ndarray
         An array in shared memory; its rows must be contiguous.
     index : numpy.ndarray or list
         For each task the number of the row that is its tensor, from 0; an integer dtype.
+
+    Notes
+    -----
+    Rule     SPEED-MANY-2
     """
 
     array: Array
@@ -75,8 +77,6 @@ class _Scalars(NamedTuple):
 class Batch:
     """Many tasks with the same number of tensors and of scalars, checked; nothing is submitted yet.
 
-    Rule     SPEED-MANY-5
-
     Parameters
     ----------
     tensors, tags, scalars, count
@@ -90,6 +90,10 @@ class Batch:
         The number of tasks.
     workers : int or numpy.ndarray
         The worker each task is for, −1 for any.
+
+    Notes
+    -----
+    Rule     SPEED-MANY-5
     """
 
     def __init__(
@@ -141,12 +145,14 @@ class Batch:
 
         The first places of a row are the addresses of the task's tensors.
 
-        Rule     SPEED-MANY-1, -4
-
         Parameters
         ----------
         word
             The callable word, or one for each task.
+
+        Notes
+        -----
+        Rule     SPEED-MANY-1, -4
         """
         width = len(self.tensors)
         addresses, others = [], [(L.OP_CALLABLE, word)]

@@ -93,14 +93,16 @@ _DIAGNOSTICS = (
 def require_supported(config: CallConfig) -> None:
     """Refuse a configuration that is not valid, or asks for what nothing here implements.
 
-    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
-
     Raises
     ------
     ValueError
         See `CallConfig.validate`.
     NotImplementedError
         A diagnostic is switched on.
+
+    Notes
+    -----
+    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
     """
     config.validate()
     for name in _DIAGNOSTICS:
@@ -164,8 +166,6 @@ class Orchestrator:
         ones. An OUTPUT without address gets memory from the ring of the open scope;
         ``args.tensor(i)`` then has it.
 
-        Rule     ORCH-API-2; HIER-API-3
-
         Raises
         ------
         TypeError, KeyError
@@ -178,6 +178,10 @@ class Orchestrator:
             The outputs exceed a ring; outside of a run; on another thread; no sub workers.
         ValueError
             The arguments do not fit a mailbox.
+
+        Notes
+        -----
+        Rule     ORCH-API-2; HIER-API-3
         """
         try:
             word = self._subs[handle]
@@ -217,8 +221,6 @@ class Orchestrator:
         the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
         `child_memory` are in the memory of that worker.
 
-        Rule     WM-AFF-1, -2; HIER-API-3
-
         Raises
         ------
         ValueError
@@ -227,6 +229,10 @@ class Orchestrator:
             `config` asks for diagnostics.
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`.
+
+        Notes
+        -----
+        Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
         place = self._place(worker, [args])
@@ -257,8 +263,6 @@ class Orchestrator:
         is. Its tensors are those of all members: it depends, and is depended on, as a whole. `workers`
         names the worker of each member, −1 for any.
 
-        Rule     WM-GROUP-1; HIER-API-3
-
         Raises
         ------
         ValueError
@@ -266,6 +270,10 @@ class Orchestrator:
             twice, or one that does not exist.
         TypeError, KeyError, TaskError, RingFullError, RuntimeError, NotImplementedError
             See `submit_next_level`.
+
+        Notes
+        -----
+        Rule     WM-GROUP-1; HIER-API-3
         """
         members = self._members(args_list, L.NEXT_LEVEL)
         if workers is None:
@@ -352,8 +360,6 @@ class Orchestrator:
         The tasks get the ids, dependencies, memory and errors that they would get one by one, in the
         order of their rows. What is wrong with the arguments is found before any is submitted.
 
-        Rule     SPEED-MANY-1
-
         Parameters
         ----------
         handle : CallableHandle
@@ -385,6 +391,10 @@ class Orchestrator:
             message names the column. See also `submit_sub`.
         KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`: the tasks before the one that was refused are submitted.
+
+        Notes
+        -----
+        Rule     SPEED-MANY-1
         """
         word = self._require_handle("submit_sub_many", handle, (), self._subs, L.SUB)
         self._require_mine()
@@ -582,12 +592,14 @@ class Orchestrator:
         done. A task that writes it must tag it INOUT: OUTPUT would be a mere overwrite, without a
         hold on the memory.
 
-        Rule     ORCH-ALLOC-1
-
         Raises
         ------
         RuntimeError, RingFullError, TaskError
             See `submit_sub`.
+
+        Notes
+        -----
+        Rule     ORCH-ALLOC-1
         """
         self._require_mine()
         sizes = (shape,) if isinstance(shape, int) else shape
@@ -612,12 +624,14 @@ class Orchestrator:
     def scope_begin(self) -> None:
         """Open a scope.
 
-        Rule     ORCH-SCOPE-2, -3
-
         Raises
         ------
         RuntimeError
             64 scopes are open already; outside of a run.
+
+        Notes
+        -----
+        Rule     ORCH-SCOPE-2, -3
         """
         self._require_mine()
         if self._open_scope() != L.OK:
@@ -628,12 +642,14 @@ class Orchestrator:
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
 
-        Rule     ORCH-SCOPE-4
-
         Raises
         ------
         RuntimeError
             No scope is open; outside of a run.
+
+        Notes
+        -----
+        Rule     ORCH-SCOPE-4
         """
         self._require_mine()
         if self._depth() <= 1:
@@ -655,14 +671,16 @@ class Orchestrator:
 
         Scopes stay open, and buffers stay as they are. Afterwards more can be submitted.
 
-        Rule     ORCH-DRAIN-1 to -3
-
         Raises
         ------
         TaskError
             A task of this run has failed; the first one that did.
         RuntimeError
             Outside of a run, or on another thread.
+
+        Notes
+        -----
+        Rule     ORCH-DRAIN-1 to -3
         """
         self._require_mine()
         mem, kernels = self._mem, self._engine.kernels

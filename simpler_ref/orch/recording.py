@@ -418,12 +418,14 @@ _NO_CONFIG = CallConfig()
 class Graph:
     """What `Worker.record` returns: tasks that can be run again and again.
 
-    Rule     SPEED-REPLAY-11
-
     Attributes
     ----------
     tasks : int
         Tasks recorded, buffers from `alloc` included.
+
+    Notes
+    -----
+    Rule     SPEED-REPLAY-11
     """
 
     def __init__(
@@ -447,8 +449,6 @@ class Graph:
     def run(self, args: TaskArgs | None = None) -> RunTiming:
         """Run the recorded tasks, and return when all of them are done; see `Worker.run`.
 
-        Rule     SPEED-REPLAY-2, -9, -10
-
         Parameters
         ----------
         args : TaskArgs, optional
@@ -463,6 +463,10 @@ class Graph:
             A callable of the recording has been unregistered.
         TaskError, RingFullError, RuntimeError
             See `Worker.run`.
+
+        Notes
+        -----
+        Rule     SPEED-REPLAY-2, -9, -10
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)

@@ -161,8 +161,6 @@ class Seat(NamedTuple):
 class Placement:
     """Which cores a tree of Workers has, how its threads wait, and where they stand.
 
-    Rule     SPEED-WAIT-8
-
     Attributes
     ----------
     cores : Cores
@@ -180,6 +178,10 @@ class Placement:
         The same for each worker of this Worker.
     seats : tuple[Seat, ...]
         The workers of a live Worker; empty before its start.
+
+    Notes
+    -----
+    Rule     SPEED-WAIT-8
     """
 
     cores: Cores
@@ -217,12 +219,14 @@ class Placement:
     def take_seat(self, worker: int) -> None:
         """Pin the calling thread, which is a worker, or let it run on every core.
 
-        Rule     SPEED-WAIT-4, -6, -7
-
         Raises
         ------
         RuntimeError
             The system refuses.
+
+        Notes
+        -----
+        Rule     SPEED-WAIT-4, -6, -7
         """
         if not self.pin:
             return

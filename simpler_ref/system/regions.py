@@ -282,14 +282,16 @@ def make_private(address: int, nbytes: int) -> None:
 def attach(region: Region, fd: int) -> Array:
     """Map a region of another process here, at the address it has there; `fd` is a descriptor of it.
 
-    Rule     ORCH-FORK-4
-
     Raises
     ------
     AddressTaken
         Something else stands there.
     OSError
         The system does not allow a region of this size.
+
+    Notes
+    -----
+    Rule     ORCH-FORK-4
     """
     try:
         _reserve(region.nbytes, region.address)

@@ -67,13 +67,15 @@ def keep_result(kernel: Callable[..., int]) -> Callable[..., int]:
 class Origin:
     """Tells a worker's process from one that a task has forked, however it has.
 
-    Rule     WM-LEFT-1
-
     Attributes
     ----------
     here : ctypes.c_bool
         True in the worker's process and False in any other: it stands in a page that a fork wipes. ``if
         not here`` costs 5 ns, a thirtieth of asking the system for the process's number.
+
+    Notes
+    -----
+    Rule     WM-LEFT-1
     """
 
     def __init__(self) -> None:
@@ -114,13 +116,15 @@ class Beginning:
 
     In a thread it is what belongs to the thread alone: signals are the whole process's.
 
-    Rule     WM-LEFT-2
-
     Attributes
     ----------
     hold : Callable[[], object]
         Let no signal in before `restore`. It is not Python code, so nothing comes before it has taken
         effect.
+
+    Notes
+    -----
+    Rule     WM-LEFT-2
     """
 
     def __init__(self, in_thread: bool) -> None:

@@ -100,12 +100,14 @@ def _arrived(state: dict[str, Any]) -> Any:
 def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
     """Return worker kinds as bytes.
 
-    Rule     WM-START-3
-
     Raises
     ------
     TypeError
         One of them cannot be serialised.
+
+    Notes
+    -----
+    Rule     WM-START-3
     """
     for kind in kinds:
         try:

@@ -28,8 +28,6 @@ class Installer:
     def install_everywhere(self, one: Registered) -> None:
         """Have every live worker that takes such callables install one.
 
-        Rule     FLOW-REG-2; FLOW-UNDO-1
-
         Raises
         ------
         CallableError
@@ -37,6 +35,10 @@ class Installer:
             REGISTER_CLEANUP_UNCERTAIN: one may not have.
         TypeError
             It cannot be serialised.
+
+        Notes
+        -----
+        Rule     FLOW-REG-2; FLOW-UNDO-1
         """
         done: list[int] = []
         for worker in self._manager.targets(one.namespace):

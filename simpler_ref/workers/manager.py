@@ -40,8 +40,6 @@ log = logging.getLogger("simpler_ref")
 class WorkerManager:
     """The workers of one Worker, in either mode.
 
-    Rule     SPEED-DEPTH-11
-
     Attributes
     ----------
     kinds : Sequence[WorkerKind]
@@ -54,6 +52,10 @@ class WorkerManager:
         Threads that have not answered a control request in time; they get no task before they do.
     lost : bool
         No worker can be replaced one by one any more: all must be started anew.
+
+    Notes
+    -----
+    Rule     SPEED-DEPTH-11
     """
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
@@ -86,12 +88,14 @@ class WorkerManager:
 
         After an exception, `stop` cleans up whatever was done.
 
-        Rule     WM-FORK-1; WM-LOOP-4
-
         Raises
         ------
         WorkerStartError
             A worker ended, or did not report within the start timeout.
+
+        Notes
+        -----
+        Rule     WM-FORK-1; WM-LOOP-4
         """
         self._get_ready(snapshot)
         self._bring_up(range(len(self.kinds)))
@@ -195,8 +199,6 @@ class WorkerManager:
     ) -> int:
         """Have a worker carry out a control request between two tasks, and return its result.
 
-        Rule     WM-CTRL-1, -2, -5
-
         Raises
         ------
         ControlError
@@ -205,6 +207,10 @@ class WorkerManager:
             Its task was not done in time; or it did not answer in time, and was killed for that.
         WorkerLostError
             It is dead, or died meanwhile.
+
+        Notes
+        -----
+        Rule     WM-CTRL-1, -2, -5
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)

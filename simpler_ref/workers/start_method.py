@@ -39,12 +39,14 @@ def check_start_method(given: Any, child_mode: str) -> str | None:
 class StartMethod:
     """The start method of one Worker: the one it was given, or one that is chosen at each start.
 
-    Rule     WM-START-2, -4; ORCH-MISUSE-2
-
     Attributes
     ----------
     spawn : bool
         Whether the workers are, or would be now, made by a fresh interpreter.
+
+    Notes
+    -----
+    Rule     WM-START-2, -4; ORCH-MISUSE-2
     """
 
     def __init__(self, given: str | None) -> None:

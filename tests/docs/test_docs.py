@@ -14,9 +14,11 @@ from typing import NamedTuple
 import pytest
 
 import simpler_ref
+from simpler_ref.engine import memory
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots
 from simpler_ref.jit.slots import EVENTS
+from tests import spec_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -210,6 +212,51 @@ def test_examples_import_only_public_names(path):
         if module.split(".")[0] == "simpler_ref" and not is_public(module, what)
     ]
     assert hidden == []
+
+
+# ---------------------------------------------------------------- names of the engine's words
+WORD = re.compile(
+    r"`([SREWA]_[A-Z_]+|[A-Z]+_(?:CORE|NS|THREAD|DEPTH|HEAD|PUSHED|TAKEN|BASE|STACK))`"
+)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if WORD.search(p.read_text())], ids=name)
+def test_words_of_the_engine_that_a_page_names_exist(page):
+    known = {
+        **vars(memory),
+        **vars(L),
+    }  # the times that Python chooses are beside the engine's memory
+    assert set(WORD.findall(page.read_text())) - set(known) == set()
+
+
+def test_every_field_of_a_slot_that_the_documents_have_is_in_the_table():
+    page = (DOCS / "architecture.md").read_text()
+    table = page[page.index("### `TaskSlotState`") : page.index("### Ring, Scope, TensorMap")]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    fields = {field for row in rows for field in re.findall(r"`(\w+)", row[0])}
+    assert fields >= {
+        *("state", "worker_type", "callable", "config", "task_args", "task_args_list"),
+        *("fanin_count", "fanin_released", "fanin_producers", "fanout_total", "fanout_released"),
+        *("fanout_consumers", "fanout_mu", "output_keys", "group_size", "sub_complete_count"),
+        *("ring_idx", "ring_slot_idx"),
+    }
+
+
+# ---------------------------------------------------------------- docstrings
+GROUPS = spec_rules.read_groups()
+WITH_DOCSTRINGS = [
+    path
+    for path in sorted((ROOT / "simpler_ref").rglob("*.py"))
+    if "jit" not in path.parts and "compiled" not in path.parts
+]
+
+
+@pytest.mark.parametrize("path", WITH_DOCSTRINGS, ids=name)
+def test_a_docstring_names_its_rules_last(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            *before, _ = (ast.get_docstring(node) or "").split("\n\n")
+            assert spec_rules.mentioned("\n\n".join(before), GROUPS) == set(), node
 
 
 # ---------------------------------------------------------------- the build

@@ -171,3 +171,21 @@ def test_figures_and_pages_write_numbers_alike(page, monkeypatch):
     number = importlib.import_module("figures").number
     for value in (0.0123, 0.1, 0.5, 9.99, 9.996, 42.42, 99.96, 12345.6):
         assert page.number(value) == number(value)
+
+
+# ---------------------------------------------------------------- the README
+def test_the_figures_of_the_readme_are_those_of_the_page():
+    """Rounded to two digits; whoever saves new figures for the page writes them there, too."""
+    saved = json.loads((DOCS / "_data/peers.json").read_text())
+    titles = {
+        "`simpler_ref`": "own",
+        "`multiprocessing.Pool`": "pool",
+        "Ray": "ray",
+        "joblib": "joblib",
+    }
+    readme = (DOCS.parent / "README.md").read_text()
+    shown = dict(re.findall(r"^\| (.+?) \| ([\d.]+) µs \|", readme, re.MULTILINE))
+    measured = {title: saved["results"]["stencil"][name] for title, name in titles.items()}
+    assert {title: float(f"{entry['median']:.2g}") for title, entry in measured.items()} == {
+        title: float(words) for title, words in shown.items()
+    }

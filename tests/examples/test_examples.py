@@ -341,6 +341,63 @@ def test_nested_workers_that_deviate_are_reported():
     assert "deviates too much" in done.stderr
 
 
+# ---------------------------------------------------------------- compiled and recorded
+@pytest.mark.parametrize(("size", "blocks"), [(10_001, 7), (5, 5), (9, 1)])
+def test_a_histogram_of_compiled_leaves_agrees_with_numpy(size, blocks):
+    done = run_example("compiled_leaves.py", f"--size={size}", f"--blocks={blocks}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"{size} values in {blocks} blocks, {2 * blocks - 1} tasks, {2 * blocks - 2} edges; "
+        "equal to numpy: yes\n"
+    )
+
+
+@pytest.mark.parametrize(("size", "parts", "steps"), [(100, 3, 7), (2, 2, 1)])
+def test_a_graph_recorded_once_and_run_for_each_step_agrees_with_numpy(size, parts, steps):
+    options = [f"--size={size}", f"--parts={parts}", f"--steps={steps}"]
+    done = run_example("recorded_graph.py", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"{steps} steps, {steps * (parts + 1)} tasks from one recording; "
+        "equal to numpy within 0.0001: yes\n"
+    )
+
+
+def test_compiled_orchestration_computes_the_edit_distance_that_numpy_does():
+    done = run_example("compiled_orchestration.py", "--tiles=6", "--tile=9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        r"distance \d+ of 54 letters, 36 tasks, 60 edges; equal to numpy: yes\n", done.stdout
+    )
+
+
+def test_the_task_flow_of_the_documents_runs_from_end_to_end():
+    done = run_example("task_flow.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "1 task on the chip, wrong elements found two levels down: 0; equal to numpy: yes\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "options"),
+    [
+        ("compiled_leaves", "example.np.bincount = lambda *x, **y: 0", ["--size=9", "--blocks=3"]),
+        ("recorded_graph", "example.plain_numpy = lambda x, *y: x", ["--size=9", "--steps=2"]),
+        ("compiled_orchestration", "example.plain_numpy = lambda *x: -1", ["--tiles=2"]),
+        (
+            "task_flow",
+            "usual = example.add_on_a_chip\nexample.add_on_a_chip = lambda a, b, c: usual(b, b, c)",
+            [],
+        ),
+    ],
+)
+def test_a_result_of_these_that_is_not_numpy_s_is_reported(name, change, options):
+    done = run_changed(name, change, *options)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "NO" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("example", "options", "complaint"),
     [
@@ -351,6 +408,9 @@ def test_nested_workers_that_deviate_are_reported():
         ("nested_workers.py", ["--rows=3"], "--rows 3 is not enough: at least 4"),
         ("nested_workers.py", ["--rows=1000", "--block=1"], "give a larger --block"),
         ("nested_workers.py", ["--top=fiber"], "argument --top: invalid choice: 'fiber'"),
+        ("compiled_leaves.py", ["--size=3", "--blocks=4"], "--blocks 4 is too many for 3 values"),
+        ("recorded_graph.py", ["--parts=101"], "--parts 101 is too many: at most 100"),
+        ("compiled_orchestration.py", ["--tiles=1", "--tile=100001"], "the texts are too long"),
     ],
 )
 def test_wrong_options_of_these_examples_are_explained(refuse, example, options, complaint):

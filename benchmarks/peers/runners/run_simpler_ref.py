@@ -428,7 +428,8 @@ class SimplerRef:
             job = JOBS[workload](worker, **parameters)
             worker.start()
             if self._kind is Again:
-                job.run()  # records it
+                job.reset()  # the run that records needs its data, too
+                job.run()
             yield job
 
 
