@@ -14,13 +14,16 @@ from ...model.arguments import TENSOR_AFTER_SCALAR, TaskArgs
 from ...model.enums import TensorArgType
 from . import machine as M
 from .kinds import (
-    ARGS,
+    B_BLOCK,
+    B_CAPACITY,
     INLINE,
     TENSOR_WORDS,
     ArgsType,
     ReceivedType,
     TensorType,
     complaint,
+    inside,
+    keep,
     task_args,
     tensor_maker,
 )
@@ -71,21 +74,25 @@ def _task_args():
     return lambda: task_args(0, INLINE)
 
 
-@helper(ARGS)
-def grow(args):
+@helper()
+def grow(box):
     """Give a TaskArgs four times the room."""
-    size = 1 + args.capacity
-    words, before = np.empty(4 * size, np.int64), words_at(args.block, size)
+    size = 1 + peek(box + B_CAPACITY)
+    words, before = np.empty(4 * size, np.int64), words_at(peek(box + B_BLOCK), size)
     for k in range(size):
         words[k] = before[k]
-    args.block, args.capacity, args.grown = words.ctypes.data, len(words) - 1, words
+    poke(box + B_BLOCK, words.ctypes.data)
+    poke(box + B_CAPACITY, len(words) - 1)
+    keep(box, words)
 
 
 @part
-def is_full(block, capacity, words):
-    """Say whether there is no room for so many words more."""
-    counts = peek(block)
-    return argument_words(counts & 0xFFFFFFFF, counts >> 32) + words > capacity
+def block_for(box, words):
+    """Return the block of a TaskArgs that has room for so many words more."""
+    counts = peek(peek(box + B_BLOCK))
+    if argument_words(counts & 0xFFFFFFFF, counts >> 32) + words > peek(box + B_CAPACITY):
+        grow(box)
+    return peek(box + B_BLOCK)
 
 
 @part
@@ -126,11 +133,11 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
     if isinstance(tensor, TensorType):
 
         def impl(args, tensor, tag=TensorArgType.INPUT):
+            box = inside(args)
             kind = tensor._kind | check_tag(whole(tag)) << TAG_SHIFT
-            if is_full(args.block, args.capacity, TENSOR_WORDS):
-                grow(args)
+            block = block_for(box, TENSOR_WORDS)
             first, second, third = tensor._first, tensor._second, tensor._third
-            push_tensor(args.block, tensor.data, first, second, third, kind)
+            push_tensor(block, tensor.data, first, second, third, kind)
 
         return impl
     if not isinstance(tensor, types.Array):
@@ -142,7 +149,7 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
     wire_kind, gaps = array_kind | FROM_ARRAY, tensor.layout != "C"
 
     def impl(args, tensor, tag=TensorArgType.INPUT):
-        data = data_of(tensor)  # first of all, so that no references are counted
+        box, data = inside(args), data_of(tensor)  # first of all, so that no references are counted
         sizes, strides = five(tensor.shape), five(tensor.strides)
         a, b, c, d, e = sizes
         if gaps:
@@ -150,9 +157,8 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
         if (a | b | c | d | e) >> 32 != 0:
             describe(0, sizes, ndim, array_kind)
         kind = wire_kind | check_tag(whole(tag)) << TAG_SHIFT
-        if is_full(args.block, args.capacity, TENSOR_WORDS):
-            grow(args)
-        push_tensor(args.block, data, a | b << 32, c | d << 32, e | ndim << 32, kind)
+        block = block_for(box, TENSOR_WORDS)
+        push_tensor(block, data, a | b << 32, c | d << 32, e | ndim << 32, kind)
 
     return impl
 
@@ -179,9 +185,7 @@ def _add_scalar(args, value):
     unsigned = isinstance(value, types.Integer) and not value.signed
 
     def impl(args, value):
-        if is_full(args.block, args.capacity, SCALAR_WORDS):
-            grow(args)
-        block = args.block
+        block = block_for(inside(args), SCALAR_WORDS)
         counts, bits = peek(block), scalar_bits(value)
         at = block + 8 * (1 + argument_words(counts & 0xFFFFFFFF, counts >> 32))
         poke(at + 8 * L.SCALAR_BITS, bits)

@@ -121,15 +121,34 @@ ARGS = ArgsType(
 )
 
 
+B_BLOCK, B_CAPACITY, B_GROWN = (8 * (1 + INLINE + at) for at in range(3))
+"""Where the fields after the words inside a TaskArgs stand, in bytes."""
+
+
 @intrinsic
 def inside(typingctx, args):
-    """Return the address of the words inside a TaskArgs."""
+    """Return the address of a TaskArgs' fields, of which the first are the words inside it."""
 
     def codegen(context, builder, sig, given):
         meminfo = context.make_helper(builder, args, given[0]).meminfo
         return builder.ptrtoint(context.nrt.meminfo_data(builder, meminfo), ir.IntType(64))
 
     return types.int64(args), codegen
+
+
+@intrinsic
+def keep(typingctx, box, words):
+    """Have the TaskArgs with fields at `box` hold the words that it has grown into."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.add(args[0], ir.Constant(ir.IntType(64), B_GROWN))
+        at = builder.inttoptr(at, args[1].type.as_pointer())
+        context.nrt.incref(builder, WORDS, args[1])
+        context.nrt.decref(builder, WORDS, builder.load(at))
+        builder.store(args[1], at)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, WORDS), codegen
 
 
 @numba.njit

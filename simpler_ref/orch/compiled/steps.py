@@ -95,8 +95,10 @@ def all_visible(call, counts, words):
 
 
 @part
-def place(call, worker, counts, words):
+def place(call, how, worker, counts, words):
     """Return the next-level worker a task is for, plus one; 0 for any, -1 if Python has to say."""
+    if how in (SUBMIT_SUB, SUBMIT_SUB_GROUP):
+        return 0
     room = peek(call + 8 * (C_ROOM + NEXT_LEVEL))
     if worker != -1:
         return worker + 1 if 0 <= worker < room else -1
@@ -144,7 +146,7 @@ def submit(mem, word, counts, members, words):
 def submit_one(call, how, number, word, worker, config, block):
     """Submit a task: how (SUBMIT_…), its handle's number and word, and what else it is given."""
     counts, words = arguments_at(block)
-    where = place(call, worker, counts, words) if how == SUBMIT_NEXT else 0
+    where = place(call, how, worker, counts, words)
     if word < 0 or where < 0 or not all_visible(call, counts, words):
         ask_about(M.ASK_SUBMIT | how << 8 | 1 << 16, number, config, np.array((block, worker)))
         return
@@ -157,7 +159,7 @@ def submit_one(call, how, number, word, worker, config, block):
 
 
 @part
-def gather(blocks, places):
+def gather(call, how, blocks, workers):
     """Return the words of a group, and its counts: all tensors, then all scalars, then its members."""
     counts, members = 0, len(blocks)
     for block in blocks:
@@ -175,7 +177,7 @@ def gather(blocks, places):
         at += tensors
         rest += len(given) - tensors
         words[table + i * MEMBER_WORDS + L.MEMBER_COUNTS] = own
-        words[table + i * MEMBER_WORDS + L.MEMBER_WORKER] = places[i]
+        words[table + i * MEMBER_WORDS + L.MEMBER_WORKER] = place(call, how, workers[i], own, given)
     return counts, words
 
 
@@ -185,12 +187,10 @@ def submit_group(call, how, number, word, config, blocks, workers):
     members = len(blocks)
     pool = C_ROOM + (NEXT_LEVEL if how == SUBMIT_NEXT_GROUP else L.SUB)
     fine = word >= 0 and 0 < members == len(workers) <= peek(call + 8 * pool)
-    places = np.zeros(members, np.int64)
     for i in range(members if fine else 0):
         counts, words = arguments_at(blocks[i])
-        if how == SUBMIT_NEXT_GROUP:
-            places[i] = place(call, workers[i], counts, words)
-        fine = fine and places[i] >= 0 and all_visible(call, counts, words)
+        fine = fine and place(call, how, workers[i], counts, words) >= 0
+        fine = fine and all_visible(call, counts, words)
         for k in range(i):
             fine = fine and (workers[i] == -1 or workers[i] != workers[k])
     if not fine:
@@ -198,7 +198,7 @@ def submit_group(call, how, number, word, config, blocks, workers):
         ask_about(what, number, config, np.concatenate((blocks, workers)))
         return
     mem, first = engine(call), 0
-    total, gathered = gather(blocks, places)
+    total, gathered = gather(call, how, blocks, workers)
     slot = submit(mem, word | config << L.WORD_CONFIG, total, members, gathered)
     for block in blocks if slot & L.AUTO_OUTPUT else blocks[:0]:
         counts, words = arguments_at(block)
@@ -212,10 +212,8 @@ def submit_group(call, how, number, word, config, blocks, workers):
 def alloc_buffer(call, tensor):
     """Return the wire words of a tensor with the address of a new buffer."""
     _, first, second, third, kind = tensor
-    words, mem = (
-        np.array((0, first, second, third, kind | L.OUTPUT << L.TENSOR_TAG_SHIFT)),
-        engine(call),
-    )
+    tag = L.OUTPUT << L.TENSOR_TAG_SHIFT
+    mem, words = engine(call), np.array((0, first, second, third, kind | tag))
     slot = _alloc_words(mem, words)
     if slot < 0:
         ask_about(M.ASK_ALLOC, 0, 0, words)
