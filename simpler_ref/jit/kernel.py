@@ -142,19 +142,22 @@ def inlined(func: F) -> F:
     return func if INTERPRETED else cast(F, _Kernel(func, inlined=True))
 
 
-def entry(*signature: Any, nogil: bool) -> Callable[[F], F]:
+def entry(
+    *signature: Any, nogil: bool, stamp: str = STAMP, allocates: bool = False
+) -> Callable[[F], F]:
     """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
 
     `nogil=False` is for short, non-blocking entries, where giving the GIL away would cost more than
-    the work; whatever may wait is `nogil=True`. Compilation happens in `bind`, not at import.
+    the work; whatever may wait is `nogil=True`. Compilation happens in `bind`, not at import. `stamp`
+    says what the code was made from, `allocates` that it makes arrays.
     """
 
     def wrap(func: F) -> F:
         if INTERPRETED:
             func.entry_signature = signature  # type: ignore[attr-defined]
             return func
-        dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(func)
-        dispatcher._cache = KernelCache(func, STAMP)
+        dispatcher = numba.njit(nogil=nogil, **_OPTIONS | {"_nrt": allocates})(func)
+        dispatcher._cache = KernelCache(func, stamp)
         dispatcher.entry_signature = signature
         return dispatcher
 

@@ -43,8 +43,9 @@ def nbytes_of(words, t):
     """Return the bytes of a tensor: product of its dimensions times its element size."""
     dims = int(words[t + L.TENSOR_DIMS]) >> 32
     count = DTYPE_SIZES[int(words[t + L.TENSOR_KIND]) & 0xFF]
-    for d in range(dims):
-        count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
+    for d in range(L.CONTINUOUS_TENSOR_MAX_DIMS):  # a number that compilers know: they unroll it
+        if d < dims:
+            count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
     return count
 
 

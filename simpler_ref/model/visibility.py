@@ -189,15 +189,15 @@ def invisible(
 class Doubts:
     """Arrays that a TaskArgs was given outside of a run: the Worker of each run is asked about them."""
 
-    __slots__ = ("_settled", "_spans")
+    __slots__ = ("_settled", "spans")
 
     def __init__(self, *spans: tuple[int, int]) -> None:
-        self._spans = spans
+        self.spans = spans
         self._settled = 0
 
     def and_of(self, address: int, nbytes: int) -> Doubts:
         """Return these, and one more array."""
-        return Doubts(*self._spans, (address, nbytes))
+        return Doubts(*self.spans, (address, nbytes))
 
     def settle(self) -> None:
         """Ask the Worker whose run is in progress, once in each run.
@@ -208,6 +208,6 @@ class Doubts:
             Its workers cannot see some of the memory.
         """
         if self._settled != current.number:
-            for address, nbytes in self._spans:
+            for address, nbytes in self.spans:
                 require_visible(address, nbytes)
             self._settled = current.number

@@ -45,7 +45,11 @@ from ..model.wire import (
 from ..system.types import Array
 from .columns import Batch
 
+NO_SCOPE_OPEN = "scope_end without scope_begin: no scope of yours is open"
 SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
+TOO_MANY_SCOPES = (
+    f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
+)
 
 
 class Host(Protocol):
@@ -635,9 +639,7 @@ class Orchestrator:
         """
         self._require_mine()
         if self._open_scope() != L.OK:
-            raise RuntimeError(
-                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
-            )
+            raise RuntimeError(TOO_MANY_SCOPES)
 
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
@@ -653,7 +655,7 @@ class Orchestrator:
         """
         self._require_mine()
         if self._depth() <= 1:
-            raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
+            raise RuntimeError(NO_SCOPE_OPEN)
         self._close_scope()
 
     def _depth(self) -> int:

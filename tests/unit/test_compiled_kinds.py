@@ -17,9 +17,9 @@ READ_ONLY = np.zeros(4)
 READ_ONLY.flags.writeable = False
 
 
-def values(native):
+def values(kinds):
     """Return values of many types, some types more than once, and some values that are equal."""
-    tensors = [native.Native(native.TensorType(ndims, 1), *range(5)) for ndims in (1, 1, 2)]
+    tensors = [kinds.Native(kinds.TensorType(ndims, 1), *range(5)) for ndims in (1, 1, 2)]
     return [
         *(0, 1, -1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63) + 1),
         *(True, False, 0.0, 1.0, float("nan"), None, "", "ab"),
@@ -34,28 +34,28 @@ def values(native):
 
 
 def test_values_of_the_same_kind_have_the_same_numba_type():
-    from simpler_ref.orch.compiled import native
+    from simpler_ref.orch.compiled import kinds
 
     known = 0
-    for a, b in itertools.combinations_with_replacement(values(native), 2):
-        kind = native.kind_of(a)
-        if kind is not None and kind == native.kind_of(b):
+    for a, b in itertools.combinations_with_replacement(values(kinds), 2):
+        kind = kinds.kind_of(a)
+        if kind is not None and kind == kinds.kind_of(b):
             known += 1
             assert numba.typeof(a) == numba.typeof(b), (a, b)
     assert known > 60
 
 
 def test_what_numba_has_to_look_at_itself_has_no_kind():
-    from simpler_ref.orch.compiled import native
+    from simpler_ref.orch.compiled import kinds
 
     for value in (1 << 63, np.float32(1), Pair(1, 2), (1, Pair(1, 2)), [1], np.ma.zeros(2)):
-        assert native.kind_of(value) is None
+        assert kinds.kind_of(value) is None
 
 
 def test_the_code_that_is_kept_is_that_of_the_types_which_arrive():
-    from simpler_ref.orch.compiled import Version, native
+    from simpler_ref.orch.compiled import Version, front
 
-    version = Version(native.compiler(lambda x: x), [], None, {})
+    version = Version(front.compiler(lambda x: x), [], None, {})
     for _ in range(3):
         for value in (1, 2.5, True, SQUARE.T, READ_ONLY, (1, 2.5), (2.5, 1)):
             got = version.call([value])
@@ -67,14 +67,14 @@ def test_the_code_that_is_kept_is_that_of_the_types_which_arrive():
 
 
 def test_an_error_of_the_code_that_is_kept_is_raised_as_at_the_first_call():
-    from simpler_ref.orch.compiled import Version, native
+    from simpler_ref.orch.compiled import Version, front
 
     def fail(x):
         if x > 0:
             raise ValueError("no")
         return x
 
-    version = Version(native.compiler(fail), [], None, {})
+    version = Version(front.compiler(fail), [], None, {})
     assert version.call([0]) == 0
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):

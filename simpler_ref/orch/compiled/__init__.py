@@ -2,8 +2,14 @@
 
 `orchestration` makes of a function ``fn(orch, args, config)`` an object that is used like it. When a
 Worker runs it, it is compiled by numba for the types that arrive, and calls the submit kernels
-directly. `source` has what is changed about the function before that, `native` what the names in it mean
-there, `boundary` how values get in and how Python is asked to wait or to raise.
+directly.
+
+`source`      what is changed about the function before that
+`front`       what the Orchestrator can do in it; `arguments` and `tensors`: `TaskArgs` and tensors
+`steps`       what these do to the graph
+`kinds`       the types that stand for all of them
+`machine`     how compiled code reaches memory, kernels and Python
+`boundary`    how values get in, and how Python is asked to wait or to raise
 
 With ``NUMBA_DISABLE_JIT=1`` the function itself runs.
 """
@@ -40,15 +46,15 @@ class Version(NamedTuple):
 
     def call(self, given: list[Any]) -> Any:
         """Run it with values in the form that compiled code takes."""
-        from . import native
+        from . import kinds
 
-        kinds = native.kind_of(tuple(given))
-        if kinds in self.entries:
-            return self.entries[kinds](*given)
+        found = kinds.kind_of(tuple(given))
+        if found in self.entries:
+            return self.entries[found](*given)
         result = self.dispatcher(*given)
-        code = None if kinds is None else native.code_for(self.dispatcher, given)
+        code = None if found is None else kinds.code_for(self.dispatcher, given)
         if code is not None:
-            self.entries[kinds] = code
+            self.entries[found] = code
         return result
 
 
@@ -133,30 +139,30 @@ class Orchestration:
         if INTERPRETED or not isinstance(orch, Orchestrator) or orch._records:
             return self.py_func(orch, args, config)
         orch._require_mine()
-        from . import boundary, native
+        from . import boundary
 
-        call = boundary.Call(orch)
+        call, calls = boundary.Call(orch), boundary.calls
         compiled, captured = self._version()
         given = [call.orchestrator(), call.native(args), call.native(config)]
         given += [call.native(value) for value in captured]
-        outer, boundary.calls.current = boundary.calls.current, call
+        outer, calls.answer = calls.answer, call.answer
         depth = int(orch._mem[L.SCOPE_DEPTH])
         try:
             result = self._run(compiled, given)
-            error = boundary.take_error()
+            error = calls.take_error()
             if error is not None and not isinstance(error, Exception):
                 raise error  # a KeyboardInterrupt that `except Exception` has taken
             return result
         except BaseException as raised:
             while orch._mem[L.SCOPE_DEPTH] > depth:
                 orch._engine.kernels.close_scope(orch._mem)
-            if isinstance(raised, native.Refused):
-                error = boundary.take_error()
+            if isinstance(raised, boundary.Refused):
+                error = calls.take_error()
                 if error is not None:
                     raise error from error.__cause__
             raise
         finally:
-            boundary.calls.current = outer
+            calls.answer = outer
             call.give_back()
 
     def _version(self) -> tuple[Version, list[Any]]:
@@ -164,17 +170,16 @@ class Orchestration:
 
         Rule     SPEED-ORCH-7, -11
         """
-        from . import native
-        from .source import Source
+        from . import front, source
 
         with _lock:
             if self._source is None:
-                self._source = Source(self.py_func)
+                self._source = source.Source(self.py_func)
             found = self._source.look()
             key = tuple(one.key() if one else None for one in found)
             if key not in self._versions:
-                made, parameters = self._source.build(found, native.REPLACED)
-                dispatcher: Any = native.compiler(made)  # type: ignore[no-untyped-call]
+                made, parameters = self._source.build(found, front.REPLACED)
+                dispatcher: Any = front.compiler(made)  # type: ignore[no-untyped-call]
                 self._versions[key] = Version(dispatcher, parameters, found, {})
             version = self._versions[key]
             return version, [found[i].thing for i in version.parameters]

@@ -1,16 +1,16 @@
 """Between Python and compiled orchestration: values on their way in, and what compiled code asks for.
 
-A call of a compiled function has words of its own (`native.S_…`), which say where the engine is and
+A call of a compiled function has words of its own (`steps.C_…`), which say where the engine is and
 which memory the workers see. What enters is turned into plain values; handles are looked up in the
 Worker's live tables at that moment. `answer` is the way back: whatever is refused or must wait is
-done by the plain Orchestrator.
+done by the plain Orchestrator, with the same arguments.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,23 +25,30 @@ from ...model.config import CallConfig
 from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
 from ...model.tensor import ContinuousTensor
-from ...model.wire import tensors_of, without_tag
+from ...model.wire import tensors_of
 from ...system.mappings import shared_mappings
+from ...system.types import Array
 from ...workers.view import ReceivedArgs
-from ..orchestrator import SCOPE_ENDED_INSIDE, Orchestrator, asked_for
-from . import native as N
+from ..orchestrator import Orchestrator, asked_for
+from . import kinds as K
+from . import machine as M
+from . import steps as S
+from .machine import Refused as Refused
 
-errors: dict[int, BaseException] = {}
-"""The last thing compiled code was refused, by thread."""
 _MOST_WORDS = L.SCALAR_WORDS * L.MAILBOX_ARGS_CAPACITY // L.WORD
-_SUBMITS = ("submit_sub", "submit_next_level", "submit_sub_group", "submit_next_level_group")
 _INDEXED = ("tensor", "tag", "scalar")
 
 
 class Calls(threading.local):
-    """The call of compiled orchestration that is going on in this thread."""
+    """What compiled code in this thread asks, and what it was refused last."""
 
-    current: Call | None = None
+    answer: Callable[[int, int, int, int, int], int] | None = None
+    error: BaseException | None = None
+
+    def take_error(self) -> BaseException | None:
+        """Return and forget what compiled code was refused last."""
+        error, self.error = self.error, None
+        return error
 
 
 calls = Calls()
@@ -53,28 +60,29 @@ class Call:
     def __init__(self, orch: Orchestrator) -> None:
         self.orch = orch
         self.handles: list[CallableHandle] = []
+        self.configs: dict[int, CallConfig] = {}
         self._given: list[tuple[TaskArgs, Any]] = []
         self._keep: list[Any] = []
-        self._seen: dict[int, N.Native] = {}
+        self._seen: dict[int, K.Native] = {}
         engine = orch._engine
-        self.state = np.zeros(N.STATE_WORDS, np.int64)
-        self.state[N.S_MEM] = engine.mem.ctypes.data
-        self.state[N.S_MEM_WORDS] = engine.mem.size
-        self.state[N.S_ROOM : N.S_ROOM + 2] = orch._room
+        self.words = np.zeros(S.CALL_WORDS, np.int64)
+        self.words[S.C_MEM] = engine.mem.ctypes.data
+        self.words[S.C_MEM_WORDS] = engine.mem.size
+        self.words[S.C_ROOM : S.C_ROOM + 2] = orch._room
         for memory in orch._worker._own_memory():
             start = memory.ctypes.data
             self._add_span(start, start + memory.nbytes)
 
     def _add_span(self, start: int, end: int) -> None:
-        count = int(self.state[N.S_SPANS])
-        if count < N.MAX_SPANS:
-            at = N.S_FIRST_SPAN + 2 * count
-            self.state[at : at + 2] = start, end
-            self.state[N.S_SPANS] = count + 1
+        count = int(self.words[S.C_SPANS])
+        if count < S.MAX_SPANS:
+            at = S.C_FIRST_SPAN + 2 * count
+            self.words[at : at + 2] = start, end
+            self.words[S.C_SPANS] = count + 1
 
-    def orchestrator(self) -> N.Native:
+    def orchestrator(self) -> K.Native:
         """Return the Orchestrator in its native form."""
-        return N.Native(N.ORCHESTRATOR, self.state.ctypes.data)
+        return K.Native(K.ORCHESTRATOR, self.words.ctypes.data)
 
     # ------------------------------------------------------------ values on their way in
     def native(self, value: Any) -> Any:
@@ -95,15 +103,17 @@ class Call:
             items = [self.native(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, ContinuousTensor):
-            kind = N.TensorType(value.ndims, int(value.dtype))
-            return N.Native(kind, *np.frombuffer(value._wire, np.int64).tolist())
+            kind = K.TensorType(value.ndims, int(value.dtype))
+            return K.Native(kind, *np.frombuffer(value._wire, np.int64).tolist())
         if isinstance(value, ReceivedArgs):
             return self._received(value)
         if isinstance(value, TaskArgs):
             return self._task_args(value)
         if isinstance(value, CallConfig):
+            number = self.orch._worker._config_index(value)
+            self.configs[number] = value
             fields = [getattr(value, name) for name in CallConfig._FIELDS]
-            return N.Native(N.CONFIG, self.orch._worker._config_index(value), *fields)
+            return K.Native(K.CONFIG, number, *fields)
         if hasattr(type(value), "data_ptr"):  # a tensor of torch
             return self.native(visibility.make_tensor(value))
         raise OrchestrationError(
@@ -111,11 +121,11 @@ class Call:
             "TaskArgs, and tuples of them"
         )
 
-    def _handle(self, handle: CallableHandle) -> N.Native:
+    def _handle(self, handle: CallableHandle) -> K.Native:
         self.handles.append(handle)
         number = len(self.handles) - 1
         words = self.orch._subs.get(handle, -1), self.orch._next_level.get(handle, -1)
-        return N.Native(N.HANDLE, number, *words)
+        return K.Native(K.HANDLE, number, *words)
 
     def _block(self, wires: Sequence[bytes], scalars: Sequence[bytes], room: int) -> Any:
         block = np.empty(1 + room, np.int64)
@@ -124,7 +134,7 @@ class Call:
         block[1 : 1 + len(words)] = words
         return block
 
-    def _task_args(self, args: TaskArgs) -> N.Native:
+    def _task_args(self, args: TaskArgs) -> K.Native:
         if id(args) not in self._seen:
             if args._doubts is not None:
                 args._doubts.settle()
@@ -132,10 +142,10 @@ class Call:
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
             self._given.append((args, block))
-            self._seen[id(args)] = N.Native(N.ARGS, block.ctypes.data, room)
+            self._seen[id(args)] = K.Native(K.ARGS, block.ctypes.data, room)
         return self._seen[id(args)]
 
-    def _received(self, args: ReceivedArgs) -> N.Native:
+    def _received(self, args: ReceivedArgs) -> K.Native:
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
         scalars = [bits + kind.to_bytes(8, "little") for bits, kind in args._all_scalars()]
         wires = [tensor._wire for tensor in tensors]
@@ -143,7 +153,7 @@ class Call:
         block = self._block(wires, scalars, room)
         self._keep.append(block)
         kinds = tuple((tensor.ndims, int(tensor.dtype)) for tensor in tensors)
-        return N.Native(N.ReceivedType(kinds, len(scalars)), block.ctypes.data)
+        return K.Native(K.ReceivedType(kinds, len(scalars)), block.ctypes.data)
 
     def give_back(self) -> None:
         """Let the TaskArgs that entered have what compiled code made of them.
@@ -151,20 +161,7 @@ class Call:
         Rule     SPEED-ORCH-8
         """
         for args, block in self._given:
-            tensors, scalars = int(block[0]) & 0xFFFFFFFF, int(block[0]) >> 32
-            words = block[1 : 1 + tensors * L.TENSOR_WORDS].reshape(tensors, L.TENSOR_WORDS)
-            unseen = [
-                ContinuousTensor._from_wire(without_tag(row.tobytes()))
-                for row in words
-                if row[L.TENSOR_KIND] & N.FROM_ARRAY
-            ]
-            words[:, L.TENSOR_KIND] &= ~N.FROM_ARRAY
-            args._tensors[:] = [row.tobytes() for row in words]
-            first = 1 + tensors * L.TENSOR_WORDS
-            rest = block[first : first + scalars * L.SCALAR_WORDS].reshape(scalars, L.SCALAR_WORDS)
-            args._scalars = [pair.tobytes() for pair in rest]
-            spans = [(one.data, one.nbytes()) for one in unseen]
-            args._doubts = visibility.Doubts(*spans) if spans else None
+            _take(args, block)
 
     # ------------------------------------------------------------ what compiled code asks for
     def answer(self, what: int, a: int, b: int, address: int, count: int) -> int:
@@ -172,64 +169,102 @@ class Call:
 
         Rule     SPEED-ORCH-3, -5
         """
-        orch, code, members = self.orch, -(what >> 8 & 0xFF), what >> 16
-        what &= 0xFF
-        wire = ctypes.string_at(address, 8 * count) if count else b""
-        words = np.frombuffer(wire, np.int64).tolist()
-        if what == N.ASK_RETRY_SUBMIT:
-            return self._retry_submit(code, a, b, members, wire)
-        if what == N.ASK_RETRY_ALLOC:
-            alloc = orch._engine.kernels.alloc_buffer
-            return orch._retry(code, partial(alloc, orch._mem, wire), lambda: wire)
-        if what == N.ASK_HANDLE:
-            pool = L.SUB if b in (0, 2) else L.NEXT_LEVEL
-            live = orch._subs if pool == L.SUB else orch._next_level
-            raise orch._refusal(_SUBMITS[b], self.handles[a], None, live, pool)
-        if what == N.ASK_VISIBLE:
-            visibility.require_visible(a, b)
-            for start, end, _ in shared_mappings():
-                if start <= a and a + b <= end:
-                    self._add_span(start, end)
-        elif what == N.ASK_CONTIGUOUS:
-            raise visibility.not_contiguous(tuple(words[:a]), tuple(words[5 : 5 + a]))
-        elif what == N.ASK_SHAPE:
-            ContinuousTensor(a, words[:-code], DataType(b & 0xFF), bool(b >> 8))
-        elif what == N.ASK_TAG:
+        more, what = what >> 8, what & 0xFF
+        if what == M.ASK_RETRY:
+            return self._retry(
+                -(more & 0xFF), a, b, more >> 8, ctypes.string_at(address, 8 * count)
+            )
+        if what == M.ASK_SUBMIT:
+            words = _words_at(address, count)
+            self._submit(more & 0xFF, self.handles[a], self.configs.get(b), words, more >> 8)
+        elif what == M.ASK_ALLOC:
+            words = _words_at(address, count)
+            words[0] = self.orch._claim(ContinuousTensor._from_wire(words.tobytes())).data
+        elif what == M.ASK_CONTIGUOUS:
+            sizes, strides = _words_at(address, count).reshape(2, -1).tolist()
+            raise visibility.not_contiguous(tuple(sizes[:a]), tuple(strides[:a]))
+        elif what == M.ASK_SHAPE:
+            sizes = _words_at(address, count)[:more].tolist()
+            ContinuousTensor(a, sizes, DataType(b & 0xFF), bool(b >> 8))
+        elif what == M.ASK_TAG:
             arguments.check_tag(a)
-        elif what == N.ASK_DTYPE:
+        elif what == M.ASK_DTYPE:
             DataType(a)
-        elif what == N.ASK_INDEX:
+        elif what == M.ASK_INDEX:
             arguments._check_index(a, range(b), _INDEXED[address])
-        elif what == N.ASK_SCALAR:
+        elif what == M.ASK_SCALAR:
             _refuse_scalar(a, b, kind=address)
-        elif what == N.ASK_NUMPY:
+        elif what == M.ASK_NUMPY:
             ContinuousTensor(a, (1,), DataType.UINT8, bool(b >> 8)).numpy()
-        elif what == N.ASK_PLACE:
-            child = TaskArgs()
-            child.add_tensor(ContinuousTensor.make(1, (1,), DataType.UINT8, child_memory=True))
-            orch._place(a, [child] if b else [])
-        elif what == N.ASK_GROUP:
-            orch._members([TaskArgs()] * a, b)
-        elif what == N.ASK_NAMED:
-            orch._require_distinct(words, a)
-        elif what == N.ASK_OPEN_SCOPE:
-            orch.scope_begin()
-        elif what == N.ASK_END_SCOPE:
-            orch.scope_end()
-        elif what == N.ASK_LEAVE_SCOPE:
-            raise RuntimeError(SCOPE_ENDED_INSIDE)
-        elif what == N.ASK_LATE_TENSOR:
-            raise RuntimeError(arguments.TENSOR_AFTER_SCALAR)
-        return 0
+        return 0  # asked for signals, Python has seen to them on its way here
 
-    def _retry_submit(self, code: int, word: int, counts: int, members: int, wire: bytes) -> int:
+    def _retry(self, code: int, word: int, counts: int, members: int, wire: bytes) -> int:
+        """Submit again what a kernel has refused with a code: wait for room, or raise."""
         mem, kernels = self.orch._mem, self.orch._engine.kernels
-        if members:
-            asked = tensors_of(wire, counts)
-            attempt = partial(kernels.submit_group_and_pass, mem, word, counts, members, wire)
-            return self.orch._retry(code, attempt, lambda: asked)
-        attempt = partial(kernels.submit_and_pass, mem, word, counts, wire)
-        return self.orch._retry(code, attempt, lambda: asked_for(wire, counts))
+        attempt = partial(kernels.submit_group_and_pass, mem, word, counts, members, wire)
+        asked = tensors_of(wire, counts) if members else asked_for(wire, counts)
+        return self.orch._retry(code, attempt, lambda: asked)
+
+    def _submit(
+        self,
+        how: int,
+        handle: CallableHandle,
+        config: CallConfig | None,
+        words: Array,
+        members: int,
+    ) -> None:
+        """Submit what compiled code has not tried: the blocks of its members, then their workers.
+
+        What it finds out about memory, and the addresses that the runtime has chosen, are noted for the
+        compiled code.
+        """
+        blocks, workers = words[:members].tolist(), words[members:].tolist()
+        built = {at: _take(TaskArgs(), _block_at(at)) for at in blocks if at}
+        doubts = [span for args in built.values() if args._doubts for span in args._doubts.spans]
+        given: list[Any] = [built.get(at) for at in blocks]
+        if how == S.SUBMIT_SUB:
+            self.orch.submit_sub(handle, given[0])
+        elif how == S.SUBMIT_NEXT:
+            self.orch.submit_next_level(handle, given[0], config, worker=workers[0])
+        elif how == S.SUBMIT_SUB_GROUP:
+            self.orch.submit_sub_group(handle, given)
+        else:
+            self.orch.submit_next_level_group(handle, given, config, workers=workers)
+        for at, args in built.items():
+            tensors = np.frombuffer(b"".join(args._tensors), np.int64)
+            _block_at(at)[1 : 1 + len(tensors)] = tensors
+        for start, end, _ in shared_mappings() if doubts else ():
+            if any(start <= at and at + nbytes <= end for at, nbytes in doubts):
+                self._add_span(start, end)
+
+
+def _words_at(address: int, count: int) -> Array:
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+
+
+def _block_at(address: int) -> Array:
+    counts = int(_words_at(address, 1)[0])
+    room = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS + (counts >> 32) * L.SCALAR_WORDS
+    return _words_at(address, 1 + room)
+
+
+def _take(args: TaskArgs, block: Array) -> TaskArgs:
+    """Let TaskArgs have the tensors and scalars that stand in a block.
+
+    Rule     SPEED-ORCH-8
+    """
+    tensors, scalars = int(block[0]) & 0xFFFFFFFF, int(block[0]) >> 32
+    first = 1 + tensors * L.TENSOR_WORDS
+    words = block[1:first].reshape(tensors, L.TENSOR_WORDS).copy()
+    unseen = words[words[:, L.TENSOR_KIND] & S.FROM_ARRAY != 0]
+    tensors_of_arrays = [ContinuousTensor._from_wire(row.tobytes()) for row in unseen]
+    spans = [(one.data, one.nbytes()) for one in tensors_of_arrays]
+    words[:, L.TENSOR_KIND] &= ~S.FROM_ARRAY
+    args._tensors[:] = [row.tobytes() for row in words]
+    rest = block[first : first + scalars * L.SCALAR_WORDS].reshape(scalars, L.SCALAR_WORDS)
+    args._scalars = [pair.tobytes() for pair in rest]
+    args._doubts = visibility.Doubts(*spans) if spans else None
+    return args
 
 
 def _refuse_scalar(bits: int, i: int, kind: int) -> None:
@@ -246,15 +281,3 @@ def _refuse_scalar(bits: int, i: int, kind: int) -> None:
         f"scalar {i} is {value}, more than the signed 64 bits of a compiled integer; "
         "read a float with scalar_float"
     )
-
-
-def answer(what: int, a: int, b: int, address: int, count: int) -> int:
-    """Answer the compiled code of this thread; an exception is its refusal."""
-    call = calls.current
-    assert call is not None
-    return call.answer(what, a, b, address, count)
-
-
-def take_error() -> BaseException | None:
-    """Return and forget what this thread's compiled code was refused last."""
-    return errors.pop(threading.get_ident(), None)

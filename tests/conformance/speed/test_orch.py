@@ -711,6 +711,63 @@ def test_memory_shared_otherwise_is_taken_and_what_came_too_late_is_not():
         release(region)
 
 
+@pytest.mark.spec("SPEED-ORCH-1", "SPEED-ORCH-3")
+def test_tasks_and_groups_over_memory_shared_otherwise_are_the_same():
+    from simpler_ref.engine.shared_arrays import create_region
+    from simpler_ref.system.regions import release
+
+    class Notes:
+        def run(self, callable, view, config):
+            view.tensor(0).numpy()[:2] = view.scalar(0), config.block_dim
+
+    regions = [create_region(4096).view(np.int64) for _ in range(4)]
+    w = Worker(3, num_sub_workers=2)
+    for _ in range(2):
+        w.add_next_level(Notes())
+    with w:
+        noting, adding = w.register(note), w.register(add)
+
+        def send(orch, args, config):
+            members = []
+            for i in range(3):
+                a = TaskArgs()
+                a.add_tensor(ContinuousTensor.make(0, (4,), np.int64), T.OUTPUT)
+                a.add_tensor(args[min(i, 1)][4 * i : 4 * i + 4], T.INOUT)
+                a.add_scalar(7 + i)
+                members.append(a)
+            orch.submit_sub(noting, members[0])
+            orch.submit_sub_group(noting, members[1:])
+            for a in members:
+                b = TaskArgs()
+                b.add_tensor(a.tensor(0))
+                b.add_tensor(a.tensor(1), T.INOUT)
+                orch.submit_sub(adding, b)
+            there = []
+            for i in range(3):
+                c = TaskArgs()
+                c.add_tensor(args[min(i, 1) + 2][4 * i : 4 * i + 4], T.INOUT)
+                c.add_scalar(70 + i)
+                there.append(c)
+            orch.submit_next_level(noting, there[0], config, worker=1)
+            orch.submit_next_level_group(noting, there[1:], config, workers=[1, -1])
+
+        seen = []
+        for way in ways(send):
+            for region in regions:
+                region[:] = 0
+            timing = w.run(way, tuple(regions), CallConfig(block_dim=3))
+            seen.append((timing.tasks, timing.edges, [one[:16].tolist() for one in regions]))
+        assert seen[0] == seen[1]
+        assert seen[0][2][0][0] == 7 and seen[0][2][1][4:9:4] == [8, 9]
+        assert [seen[0][2][2][:2], seen[0][2][3][4:6], seen[0][2][3][8:10]] == [
+            [70, 3],
+            [71, 3],
+            [72, 3],
+        ]
+    for region in regions:
+        release(region)
+
+
 @pytest.mark.spec("SPEED-ORCH-3")
 def test_it_runs_only_during_a_run_and_on_its_thread():
     with Worker(3, num_sub_workers=1) as w:
