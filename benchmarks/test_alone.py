@@ -13,7 +13,7 @@ import numpy as np
 
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
-from simpler_ref.jit import mailbox, schedule, submit
+from simpler_ref.jit import mailbox, schedule, serve, submit
 from simpler_ref.jit.atomics import now_ns
 
 N = 8192
@@ -36,7 +36,7 @@ def take_turns(mem, word, tensors, wire, spent):
             schedule.orch_pass(mem)
             spent[PASS] += now_ns() - start
             while mailbox.load(mem, mailbox.served(mem, w)) & mailbox.STATE_MASK == L.TASK_READY:
-                mailbox.post_done(mem, w, L.SUCCESS)
+                serve.post_done(mem, w, L.SUCCESS)
 
 
 def alone(tensors: int, part: int) -> tuple[Callable[[], float], int]:

@@ -12,6 +12,7 @@ import inspect
 
 from simpler_ref.jit import (
     claims,
+    cores,
     graph,
     lock,
     mailbox,
@@ -26,6 +27,7 @@ from simpler_ref.jit import collect as _collect
 from simpler_ref.jit import dispatch as _dispatch
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import serve as _serve
 from simpler_ref.jit.atomics import (
     compare_exchange,
     core_here,
@@ -369,50 +371,50 @@ def send(mem, worker):
 
 @entry(WORDS, INT, INT, INT)
 def post(mem, worker, state, error):
-    mailbox.post(mem, mailbox.worker_at(mem, worker), state, error)
+    _serve.post(mem, mailbox.worker_at(mem, worker), state, error)
     return L.OK
 
 
 @entry(WORDS, INT, INT)
 def post_done(mem, worker, outcome):
-    mailbox.post_done(mem, mailbox.worker_at(mem, worker), outcome)
+    _serve.post_done(mem, mailbox.worker_at(mem, worker), outcome)
     return L.OK
 
 
 @entry(WORDS, INT)
 def offer_core(mem, patience):
-    mailbox.offer_core(mem, patience)
+    cores.offer_core(mem, patience)
     return L.OK
 
 
 @entry(WORDS, INT)
 def stay_apart(mem, worker):
-    mailbox.stay_apart(mem, worker)
+    cores.stay_apart(mem, worker)
     return L.OK
 
 
 @entry(WORDS, INT)
 def wake_elsewhere(mem, w):
-    mailbox.wake_elsewhere(mem, w)
+    cores.wake_elsewhere(mem, w)
     return L.OK
 
 
 @entry(WORDS, INT)
 def receive(mem, worker):
-    return mailbox.receive(mem, worker)
+    return _serve.receive(mem, worker)
 
 
 @entry(WORDS, INT)
 def may_start(mem, worker):
     """Ask about the task in the frame that a worker is at."""
     w = mailbox.worker_at(mem, worker)
-    return mailbox.may_start(mem, w + int(mem[w + L.W_AT]))
+    return _serve.may_start(mem, w + int(mem[w + L.W_AT]))
 
 
 @entry(WORDS)
 def announce_done(mem):
     """As the first worker, after a task that went well."""
-    mailbox.announce_done(mem, mailbox.worker_at(mem, 0))
+    _serve.announce_done(mem, mailbox.worker_at(mem, 0))
     return L.OK
 
 
@@ -424,7 +426,7 @@ def collect_from(mem, worker):
 @entry(WORDS)
 def announce_uncollected(mem):
     """As the first worker."""
-    mailbox.announce_uncollected(mem, mailbox.worker_at(mem, 0))
+    _serve.announce_uncollected(mem, mailbox.worker_at(mem, 0))
     return L.OK
 
 
@@ -436,12 +438,12 @@ def notify(mem, park_word):
 
 @entry(WORDS, INT)
 def park_and_receive(mem, worker):
-    return mailbox.park_and_receive(mem, worker)
+    return _serve.park_and_receive(mem, worker)
 
 
 @entry(WORDS, INT)
 def resolve(mem, worker):
-    return mailbox.resolve(mem, mailbox.worker_at(mem, worker))
+    return _serve.resolve(mem, mailbox.worker_at(mem, worker))
 
 
 @entry(WORDS, INT, INT)
@@ -467,7 +469,7 @@ def check_frames(mem, worker, rounds):
             ok = ok and mem[box + L.MAIL_DIGEST + i] == digest
         ok = ok and mem[int(mem[frame + L.W_SLOT]) + L.S_STATE] == L.RUNNING
         wrong += not ok
-        mailbox.post_done(mem, w, 0)
+        _serve.post_done(mem, w, 0)
     return wrong
 
 
@@ -478,7 +480,7 @@ def answer_again_and_again(mem, worker, rounds):
     for number in range(1, rounds + 1):
         mem[box + L.MAIL_COUNTS] = number
         mem[box + L.MAIL_ERROR_MSG] = number
-        mailbox.post_done(mem, mailbox.worker_at(mem, worker), number)
+        _serve.post_done(mem, mailbox.worker_at(mem, worker), number)
     return L.OK
 
 
@@ -505,8 +507,8 @@ def answer_after_a_while(mem, worker, rounds):
             pause()
         for _ in range(number * number % 331):
             pause()
-        mailbox.post_done(mem, mailbox.worker_at(mem, worker), 0)
-        mailbox.announce_done(mem, mailbox.worker_at(mem, worker))
+        _serve.post_done(mem, mailbox.worker_at(mem, worker), 0)
+        _serve.announce_done(mem, mailbox.worker_at(mem, worker))
     return L.OK
 
 
@@ -514,12 +516,12 @@ def answer_after_a_while(mem, worker, rounds):
 def serve(mem, worker):
     """Play a worker whose functions do nothing until it is asked to stop; return how many it did."""
     done = 0
-    answer = mailbox.park_and_receive(mem, worker)
+    answer = _serve.park_and_receive(mem, worker)
     while answer != L.STOP:
         done += 1
-        answer = mailbox.finish_and_receive(mem, worker, 0)
+        answer = _serve.finish_and_receive(mem, worker, 0)
         if answer == L.PARK:
-            answer = mailbox.park_and_receive(mem, worker)
+            answer = _serve.park_and_receive(mem, worker)
     return done
 
 

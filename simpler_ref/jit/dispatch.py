@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import fence, load, now_ns, store
+from .cores import wake_elsewhere
 from .graph import fail, record_error
 from .kernel import inlined, kernel
-from .mailbox import awaited, encode, frame_after, wake_elsewhere, worker_at
+from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     drop_first_ready,
     first_ahead,

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from . import claims, mailbox, program, ring, schedule, submit, tensormap
+from . import claims, mailbox, program, ring, schedule, serve, submit, tensormap
 from . import layout as L
 from .atomics import fence, store, thread_id, wire_words
 from .kernel import BYTES, INT, WORDS, bind, entry, is_cached, without_scipy
@@ -200,50 +200,50 @@ def set_usable(mem, worker, usable):
 @entry(WORDS, INT, INT, nogil=False)
 def finish_and_receive(mem, worker, error):
     """Answer a task and wait for the next one, for a short time."""
-    return mailbox.finish_and_receive(mem, worker, error)
+    return serve.finish_and_receive(mem, worker, error)
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def finish_and_receive_in_thread(mem, worker, error):
     """The same, while other threads of this process can run Python."""
-    return mailbox.finish_and_receive(mem, worker, error)
+    return serve.finish_and_receive(mem, worker, error)
 
 
 @entry(WORDS, INT, nogil=True)
 def run_leaves(mem, worker):
     """Run compiled leaves for as long as tasks are for such."""
-    return mailbox.run_leaves(mem, worker)
+    return serve.run_leaves(mem, worker)
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def finish_control_and_receive(mem, worker, error):
     """Answer a control request and wait for the next task, for a short time."""
-    return mailbox.finish_control_and_receive(mem, worker, error)
+    return serve.finish_control_and_receive(mem, worker, error)
 
 
 @entry(WORDS, INT, nogil=True)
 def park_and_receive(mem, worker):
     """Sleep until there is something to do."""
-    return mailbox.park_and_receive(mem, worker)
+    return serve.park_and_receive(mem, worker)
 
 
 @entry(WORDS, INT, INT, INT, nogil=False)
 def remember(mem, worker, local_slot, leaf):
     """Cache the local slot of the digest in the mailbox, and resolve it."""
-    return mailbox.remember(mem, worker, local_slot, leaf)
+    return serve.remember(mem, worker, local_slot, leaf)
 
 
 @entry(WORDS, INT, nogil=False)
 def forget_digests(mem, worker):
     """Empty the worker's cache of digests: a callable was removed."""
-    mailbox.forget_digests(mem, worker)
+    serve.forget_digests(mem, worker)
     return L.OK
 
 
 @entry(WORDS, INT, nogil=False)
 def report_ready(mem, worker):
     """Say INIT_DONE."""
-    mailbox.report_ready(mem, worker)
+    serve.report_ready(mem, worker)
     return L.OK
 
 

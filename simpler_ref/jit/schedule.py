@@ -42,17 +42,12 @@ from .atomics import (
     yield_core,
 )
 from .collect import bury, collect, set_idle
+from .cores import offer_core
 from .dispatch import dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import (
-    STATE_MASK,
-    is_done,
-    notify,
-    offer_core,
-    worker_at,
-)
+from .mailbox import STATE_MASK, is_done, notify, worker_at
 from .queues import has_ahead, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import mailbox
 from simpler_ref.jit import schedule as kernels
+from simpler_ref.jit import serve
 
 from .scene import Scene
 from .schedules import Drawn, InTurn, every_schedule
@@ -58,7 +58,7 @@ def test_an_end_that_nobody_sees_is_found(monkeypatch, bulk):
 
 
 def test_an_end_that_is_never_announced_is_found(monkeypatch):
-    monkeypatch.setattr(mailbox, "announce_uncollected", lambda mem, w: None)
+    monkeypatch.setattr(serve, "announce_uncollected", lambda mem, w: None)
     with pytest.raises(Found, match="is ready and idle"):
         for seed in range(100):
             attempt(Scene("a b<a", workers=1, depth=1, away=True), Drawn(seed))

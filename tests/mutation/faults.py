@@ -151,7 +151,7 @@ FAULTS = (
         "A worker that writes its answer erases a request to stop.",
         (
             Patch(
-                "jit/mailbox.py",
+                "jit/serve.py",
                 "    exchange(mem, served(mem, w), state | error << 32)\n",
                 "    exchange(mem, served(mem, w), state | error << 32)\n"
                 "    store(mem, w + L.W_SHUTDOWN, 0)\n",
@@ -267,12 +267,12 @@ FAULTS = (
         "waited for does not get to run.",
         (
             Patch(
-                "jit/mailbox.py",
+                "jit/serve.py",
                 "        elif not waits and now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
                 "",
             ),
             Patch(
-                "jit/mailbox.py",
+                "jit/serve.py",
                 "            offer_core(mem, w + L.W_PATIENCE)\n",
                 "            pause()\n",
             ),
@@ -386,7 +386,7 @@ FAULTS = (
     Fault(
         "idle-burn",
         "A worker without a task looks at its mailbox for ever instead of sleeping.",
-        (Patch("jit/mailbox.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),),
+        (Patch("jit/serve.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),),
         (f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",),
         hangs=True,
     ),

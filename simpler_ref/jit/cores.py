@@ -1,0 +1,119 @@
+"""On which core a thread waits: offering it to others, and keeping out of each other's way."""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import (
+    core_here,
+    futex_wake,
+    keep_off_core,
+    let_on_core,
+    load,
+    now_ns,
+    store,
+    visit_core,
+    yield_core,
+)
+from .kernel import kernel
+from .mailbox import served, worker_at
+
+
+@kernel
+def offer_core(mem, patience):
+    """Let whoever waits for this core run first, and learn from that how long to spin next time.
+
+    If somebody took the core, the next wait offers it at once: until then it kept others from their
+    work. Each offer that nobody takes gives some of the patience back, up to YIELD_NS.
+
+    Effects  the word `patience`, which the calling thread owns
+    Rule     SPEED-WAIT-3
+    """
+    before = now_ns()
+    yield_core()
+    if now_ns() - before > L.CROWDED_NS:
+        mem[patience] = 0
+    elif mem[patience] < mem[L.YIELD_NS]:
+        mem[patience] += mem[L.YIELD_NS] // L.PATIENCE_STEPS + 1
+
+
+@kernel
+def wake_elsewhere(mem, w):
+    """Wake a worker that sleeps, away from this core (Scheduler).
+
+    The system may put it in line behind this thread, which has more to do, though another core is idle.
+    The worker itself ends that, see `stay_apart`.
+
+    Effects  W_KEPT_OFF
+    Rule     SPEED-WAIT-14
+    """
+    core, thread = core_here(), int(mem[w + L.W_THREAD])
+    if load(mem, w + L.W_DEATH) != 0:
+        thread = 0  # its number may be somebody else's by now
+    if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):
+        if keep_off_core(thread, core):
+            store(mem, w + L.W_KEPT_OFF, core + 1)
+    futex_wake(mem, served(mem, w))
+
+
+@kernel
+def has_free_core(mem, w):
+    """Say whether there is a core for a worker besides those of the Orch thread and the other workers."""
+    free = mem[L.CORES] - 1
+    for other in range(mem[L.WORKERS]):
+        o = worker_at(mem, other)
+        free -= o != w and load(mem, o + L.W_PARKED) == 0
+    return free > 0
+
+
+@kernel
+def stay_apart(mem, worker):
+    """Run on another core than those who want this one, if the system has not seen to that (worker side).
+
+    Threads that are woken while a third one is at work may come to share a core, and the system leaves
+    them there even beside a core that is idle. Who submits offers his core to nobody, so a worker
+    leaves it if there is another one free. When he waits, each worker has a core of its own to go to.
+
+    Effects  W_CORE, W_MOVED; ends what `wake_elsewhere` has begun
+    Rule     SPEED-WAIT-13, -14
+    """
+    w = worker_at(mem, worker)
+    if mem[w + L.W_THREAD] == 0:
+        return
+    kept_off = load(mem, w + L.W_KEPT_OFF)
+    if kept_off != 0:
+        store(mem, w + L.W_KEPT_OFF, 0)
+        let_on_core(kept_off - 1)
+    core = core_here()
+    if mem[w + L.W_CORE] != core + 1:
+        store(mem, w + L.W_CORE, core + 1)
+    submits = load(mem, L.ORCH_CORE)
+    if submits == core + 1:
+        if has_free_core(mem, w) and may_move(mem, w) and keep_off_core(0, core):
+            let_on_core(core)
+    elif submits == 0 and mem[w + L.W_HOME] > 0 and mem[w + L.W_HOME] != core + 1:
+        if shares_core(mem, worker, core) and may_move(mem, w):
+            visit_core(int(mem[w + L.W_HOME]) - 1)
+
+
+@kernel
+def shares_core(mem, worker, core):
+    """Say whether another worker is awake on a core."""
+    for other in range(mem[L.WORKERS]):
+        w = worker_at(mem, other)
+        if (
+            other != worker
+            and load(mem, w + L.W_CORE) == core + 1
+            and load(mem, w + L.W_PARKED) == 0
+        ):
+            return True
+    return False
+
+
+@kernel
+def may_move(mem, w):
+    """Say whether a worker has not moved for MOVE_NS, and note that it does now."""
+    now = now_ns()
+    if now - mem[w + L.W_MOVED] < L.MOVE_NS:
+        return False
+    mem[w + L.W_MOVED] = now
+    return True

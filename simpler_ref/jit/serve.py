@@ -1,0 +1,325 @@
+"""The worker's side of its mailbox: wait for a task or a request, run it, answer.
+
+A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as the text of the mailbox
+module says. What it answers is announced to whoever may sleep for it.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import exchange, fence, futex_wait, futex_wake, load, load_sc, now_ns, pause, store
+from .cores import offer_core, stay_apart
+from .fail_points import (
+    FAIL_BEFORE_CONTROL_DONE,
+    FAIL_BEFORE_DONE,
+    FAIL_BEFORE_READY,
+    FAIL_CALLED,
+    FAIL_CALLING,
+    FAIL_CONTROL_DONE,
+    FAIL_DONE,
+    FAIL_PARKED,
+    FAIL_READY,
+    FAIL_RECEIVED,
+    FAIL_WAITING,
+    FAIL_WAKING,
+    fail_point,
+)
+from .kernel import kernel
+from .leaves import address_of, call_leaf
+from .mailbox import STATE_MASK, copy_words, frame_after, frame_before, served, worker_at
+
+
+@kernel
+def notify_as_worker(mem, w, park_word):
+    """Do the same as `notify` (worker side).
+
+    Should the worker die between the two steps, whoever sleeps is not parked any more for all others to
+    see: the death wakes it, see `wake`.
+    """
+    if load(mem, park_word) != 0:
+        store(mem, park_word, 0)
+        fail_point(mem, w, FAIL_WAKING)
+        futex_wake(mem, park_word)
+
+
+@kernel
+def announce_done(mem, w):
+    """Tell whoever runs the passes that a completion stands in a mailbox of this worker.
+
+    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
+
+    Rule     SCHED-WAKE-1
+    """
+    if load_sc(mem, L.PARK_ORCH) != 0:
+        notify_as_worker(mem, w, L.PARK_ORCH)
+    elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
+        notify_as_worker(mem, w, L.PARK_SCHED)
+
+
+@kernel
+def announce_uncollected(mem, w):
+    """Tell whoever sleeps, on duty or not, if the last answer of a worker without a task is uncollected.
+
+    Rule     SCHED-WAKE-7
+    """
+    last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
+    if load(mem, last) & STATE_MASK != L.TASK_DONE:
+        return
+    if load_sc(mem, L.PARK_ORCH) != 0:
+        notify_as_worker(mem, w, L.PARK_ORCH)
+    else:
+        notify_as_worker(mem, w, L.PARK_SCHED)
+
+
+@kernel
+def post(mem, w, state, error):
+    """Write the worker's answer: state and error code in one store (worker side).
+
+    Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
+    Rule     SCHED-MAIL-3; SCHED-COMPLETE-5
+    """
+    exchange(mem, served(mem, w), state | error << 32)
+
+
+@kernel
+def post_done(mem, w, outcome):
+    """Answer the task in the frame that is served, and go on to the next frame (worker side).
+
+    Ordering the release of W_ENDED pairs with the load in `may_start`: who has seen the end sees the
+             results; and whoever sees his answer sees this one
+    Rule     SCHED-MAIL-2; SPEED-DEPTH-2
+    """
+    post(mem, w, L.TASK_DONE, outcome)
+    if mem[L.DEPTH] == 1:
+        return
+    at = int(mem[w + L.W_AT])
+    how = L.ENDED_BADLY
+    if outcome == L.SUCCESS:
+        how = L.ENDED_WELL
+    elif outcome == L.GIVEN_BACK:
+        how = L.ENDED_NOT
+    answers = (mem[w + at + L.W_ENDED] >> 2) + 1
+    store(mem, w + at + L.W_ENDED, answers << 2 | how)
+    mem[w + L.W_AT] = frame_after(mem, at)
+
+
+@kernel
+def cache_line(mem, w):
+    """Return where the worker's small cache would keep the digest in the mailbox it serves."""
+    digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
+    return w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
+
+
+@kernel
+def resolve(mem, w):
+    """Say who runs the task in the mailbox: a local slot, COMPILED with W_LEAF set, or RESOLVE.
+
+    What Python has to call comes with the number of its frame in the upper half.
+
+    Rule     SCHED-MAIL-4
+    """
+    at = int(mem[w + L.W_AT])
+    digest = w + at + L.W_MAILBOX + L.MAIL_DIGEST
+    line = cache_line(mem, w)
+    for k in range(L.DIGEST_WORDS):
+        if mem[line + k] != mem[digest + k]:
+            return L.RESOLVE
+    leaf = int(mem[line + L.CACHE_LEAF])
+    if leaf != 0:
+        mem[w + L.W_LEAF] = leaf
+        return L.COMPILED
+    return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << 32
+
+
+@kernel
+def remember(mem, worker, local_slot, leaf):
+    """Put the digest in the mailbox into the worker's cache, and resolve it (worker side)."""
+    w = worker_at(mem, worker)
+    digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
+    line = cache_line(mem, w)
+    copy_words(mem, line, digest, L.DIGEST_WORDS)
+    mem[line + L.CACHE_LOCAL] = local_slot + 1
+    mem[line + L.CACHE_LEAF] = leaf
+    return resolve(mem, w)
+
+
+@kernel
+def forget_digests(mem, worker):
+    """Empty the worker's cache of local slots (worker side)."""
+    start = worker_at(mem, worker) + L.W_CACHE
+    for k in range(L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS):
+        mem[start + k] = 0
+
+
+@kernel
+def may_start(mem, frame):
+    """Say whether what a task in a frame waits for has ended (worker side).
+
+    Where another task has ended since in the same place, the Scheduler has taken the end of the one that
+    is waited for, and if that was no good end it has left a word in W_SKIP before.
+
+    Returns  OK; WOULD_BLOCK if not all have ended; or what to answer instead of starting, SKIPPED or
+             GIVEN_BACK
+    Rule     SPEED-AHEAD-1, -5, -6, -7
+    """
+    answer = L.OK
+    at = frame + L.W_WAIT_FOR
+    for _ in range(mem[frame + L.W_WAITS]):
+        ended = load(mem, int(mem[at]))
+        if ended >> 2 < mem[at + 1]:
+            answer = L.WOULD_BLOCK
+            break
+        if ended >> 2 == mem[at + 1] and ended & 3 != L.ENDED_WELL:
+            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.GIVEN_BACK
+            break
+        at += 2
+    skip = load(mem, frame + L.W_SKIP)
+    return answer if skip == 0 else skip
+
+
+@kernel
+def receive(mem, worker):
+    """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
+
+    When its patience is over, YIELD_NS at most, it offers its core to others after each look: the
+    one it waits for may be waiting for just this core.
+
+    What need not start any more is answered here. A task that was given ahead, and still waits when the
+    time is up, is given back.
+
+    Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
+    Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-10
+    """
+    w = worker_at(mem, worker)
+    start = 0
+    looks = 1
+    waits, told = False, False
+    if mem[w + L.W_AT] == 0:
+        stay_apart(mem, worker)
+    while True:
+        state_word = served(mem, w)
+        for _ in range(looks):
+            state = load(mem, state_word) & STATE_MASK
+            if state == L.TASK_READY or state == L.CONTROL_REQUEST:
+                if load(mem, w + L.W_SHUTDOWN) != 0:
+                    return L.STOP
+                if state == L.CONTROL_REQUEST:
+                    return L.CONTROL
+                turn = may_start(mem, w + int(mem[w + L.W_AT]))
+                if turn == L.OK:
+                    fail_point(mem, w, FAIL_RECEIVED)
+                    return resolve(mem, w)
+                if turn != L.WOULD_BLOCK:
+                    post_done(mem, w, turn)
+                    announce_done(mem, w)
+                    break
+                waits = True
+                fail_point(mem, w, FAIL_WAITING)
+            pause()
+        if load(mem, w + L.W_SHUTDOWN) != 0:
+            return L.STOP
+        now = now_ns()
+        if start == 0:
+            start = now
+        elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
+            post_done(mem, w, L.GIVEN_BACK)
+            announce_done(mem, w)
+            start = now
+        elif not waits and now - start > mem[L.SPIN_NS]:
+            return L.PARK
+        if not told and now - start > L.UNSEEN_NS:
+            told = True
+            announce_uncollected(mem, w)
+        waits = False
+        if now - start < mem[w + L.W_PATIENCE]:
+            looks = L.LOOKS
+        else:
+            looks = 1
+            stay_apart(mem, worker)
+            offer_core(mem, w + L.W_PATIENCE)
+
+
+@kernel
+def finish_and_receive(mem, worker, error):
+    """Post TASK_DONE with an error code and wait for the next task (worker side); see `receive`."""
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_DONE)
+    post_done(mem, w, error)
+    fail_point(mem, w, FAIL_DONE)
+    announce_done(mem, w)
+    return receive(mem, worker)
+
+
+@kernel
+def run_leaves(mem, worker):
+    """Run the compiled leaf whose task was received, and those of the tasks that follow (worker side).
+
+    An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
+
+    Returns  what `receive` says, once that is something else than COMPILED; or MISMATCH, with the task
+             not answered
+    Rule     SPEED-LEAF-6; WM-DONE-3
+    """
+    w = worker_at(mem, worker)
+    local = L.COMPILED
+    while local == L.COMPILED:
+        fail_point(mem, w, FAIL_CALLING)
+        args = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS
+        if call_leaf(int(mem[w + L.W_LEAF]), address_of(mem, args)) != L.OK:
+            mem[w + L.W_LEAF] = 0
+            return L.MISMATCH
+        mem[w + L.W_LEAF] = 0
+        fail_point(mem, w, FAIL_CALLED)
+        local = finish_and_receive(mem, worker, L.SUCCESS)
+    return local
+
+
+@kernel
+def finish_control_and_receive(mem, worker, error):
+    """Post CONTROL_DONE with an error code and wait for the next task (worker side)."""
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_CONTROL_DONE)
+    post(mem, w, L.CONTROL_DONE, error)
+    fail_point(mem, w, FAIL_CONTROL_DONE)
+    futex_wake(mem, served(mem, w))
+    return receive(mem, worker)
+
+
+@kernel
+def park_and_receive(mem, worker):
+    """Sleep until a task or a request to stop is there (worker side); see `receive`.
+
+    Rule     SCHED-MAIL-8; SCHED-WAKE-5
+    """
+    w = worker_at(mem, worker)
+    answer = L.PARK
+    while answer == L.PARK:
+        state_word = served(mem, w)
+        store(mem, w + L.W_PARKED, 1)
+        fence()
+        seen = load(mem, state_word)
+        state = seen & STATE_MASK
+        busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
+        if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
+            announce_uncollected(mem, w)
+            fail_point(mem, w, FAIL_PARKED)
+            futex_wait(mem, state_word, seen, -1)
+        store(mem, w + L.W_PARKED, 0)
+        if load(mem, w + L.W_SHUTDOWN) != 0:
+            return L.STOP
+        stay_apart(mem, worker)
+        answer = receive(mem, worker)
+    return answer
+
+
+@kernel
+def report_ready(mem, worker):
+    """Say INIT_DONE (worker side).
+
+    Rule     WM-LOOP-1
+    """
+    w = worker_at(mem, worker)
+    fail_point(mem, w, FAIL_BEFORE_READY)
+    post(mem, w, L.INIT_DONE, 0)
+    fail_point(mem, w, FAIL_READY)
+    futex_wake(mem, served(mem, w))
