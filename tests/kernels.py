@@ -320,8 +320,8 @@ def set_idle(mem):
 
 
 @entry(WORDS)
-def bury(mem):
-    return _collect.bury(mem)
+def handle_deaths(mem):
+    return _collect.handle_deaths(mem)
 
 
 @entry(WORDS)

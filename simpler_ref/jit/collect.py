@@ -230,7 +230,7 @@ def skip_waiting(mem):
 
 # ---------------------------------------------------------------- deaths
 @kernel
-def bury(mem):
+def handle_deaths(mem):
     """Take note of workers that died: unusable, and their unfinished tasks failed.
 
     A worker that had posted TASK_DONE before it died has done its task.

@@ -41,7 +41,7 @@ from .atomics import (
     store,
     yield_core,
 )
-from .collect import bury, collect, set_idle
+from .collect import collect, handle_deaths, set_idle
 from .cores import offer_core
 from .dispatch import dispatch
 from .graph import wire
@@ -66,7 +66,7 @@ def scheduler_pass(mem):
     """
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
-        moved = bury(mem)
+        moved = handle_deaths(mem)
     slot = pop_wiring(mem)
     while slot != L.NONE:
         wire(mem, slot)

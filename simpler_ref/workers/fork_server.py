@@ -127,7 +127,7 @@ class _Server:
                 elif fd == self.sock.fileno():
                     self.obey()
                 elif fd in self.workers:
-                    self.bury(fd)
+                    self.handle_death(fd)
 
     def obey(self) -> None:
         raw = self.sock.recv(REQUEST.size)
@@ -152,7 +152,7 @@ class _Server:
             for fd, _ in self.poll.poll(rest * 1000):
                 if fd == self.parent_fd:
                     self.end_all()
-                self.bury(fd)
+                self.handle_death(fd)
 
     def fork(self, worker: int) -> None:
         """Fork a worker and report its birth.
@@ -192,7 +192,7 @@ class _Server:
         with suppress(OSError):  # the parent is gone: its pidfd says so
             self.sock.send(REPORT.pack(what, worker, pid, code))
 
-    def bury(self, pidfd: int) -> None:
+    def handle_death(self, pidfd: int) -> None:
         """Reap a worker that has ended and report how.
 
         Rule     SCHED-DEATH-3

@@ -42,7 +42,7 @@ class WorkerKind:
     def abandon(self) -> None:
         """Undo `prepare`, when `start` was not called after it."""
 
-    def start(self, desk: MailboxView) -> None:
+    def start(self, mailbox: MailboxView) -> None:
         """Get ready, in the process or thread that will serve the mailbox."""
 
     def stop(self) -> None:
@@ -84,17 +84,17 @@ class SubWorker(WorkerKind):
     label = "sub_worker"
 
     def __init__(self) -> None:
-        self._desk: MailboxView
+        self._mailbox: MailboxView
 
-    def start(self, desk: MailboxView) -> None:
+    def start(self, mailbox: MailboxView) -> None:
         """Remember its mailboxes."""
-        self._desk = desk
+        self._mailbox = mailbox
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
         if not isinstance(installed, Leaf):
             return as_leaf(installed)
-        engine, worker = self._desk.engine, self._desk.worker
+        engine, worker = self._mailbox.engine, self._mailbox.worker
 
         def leaf(args: ReceivedArgs) -> None:
             installed.run_task(args)
@@ -123,7 +123,7 @@ class CustomWorker(WorkerKind):
         self.label = label
         self.run = target.run  # type: ignore[method-assign]
 
-    def start(self, desk: MailboxView) -> None:
+    def start(self, mailbox: MailboxView) -> None:
         """Call the object's `start`, if it has one."""
         getattr(self._target, "start", lambda: None)()
 
@@ -143,7 +143,7 @@ class NestedWorker(WorkerKind):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.suffix = f" level={inner.level}"
-        self._desk: MailboxView
+        self._mailbox: MailboxView
 
     def prepare(self) -> None:
         """Start the tree below."""
@@ -153,9 +153,9 @@ class NestedWorker(WorkerKind):
         """Take the tree below down."""
         self.stop()
 
-    def start(self, desk: MailboxView) -> None:
+    def start(self, mailbox: MailboxView) -> None:
         """Start the tree below, unless that has been done."""
-        self._desk = desk
+        self._mailbox = mailbox
         self.inner._start_as_child()
 
     def stop(self) -> None:
@@ -168,7 +168,7 @@ class NestedWorker(WorkerKind):
         Rule     FLOW-NEST-1; FLOW-FAIL-3; FLOW-WALK-1
         """
         timing = self.inner.run(callable, view, config)
-        self._desk.add_device_time(timing.device_wall_ns)
+        self._mailbox.add_device_time(timing.device_wall_ns)
 
 
 class ChipChild(WorkerKind):
@@ -184,15 +184,15 @@ class ChipChild(WorkerKind):
         self.device_id = device_id
         self.runtime = runtime
         self.suffix = f" device={device_id}"
-        self._desk: MailboxView
+        self._mailbox: MailboxView
         self._chip: Any
         self._slots: set[int] = set()
 
-    def start(self, desk: MailboxView) -> None:
+    def start(self, mailbox: MailboxView) -> None:
         """Load the runtime and open the device."""
         from ..native_chip import ChipWorker
 
-        self._desk = desk
+        self._mailbox = mailbox
         self._chip = ChipWorker(self.device_id, self.runtime)
         self._chip.init()
 
@@ -215,17 +215,17 @@ class ChipChild(WorkerKind):
 
     def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
         """Run a slot on what stands in the mailbox, without decoding it here."""
-        chip, desk = self._chip, self._desk
+        chip, mailbox = self._chip, self._mailbox
         run = chip.run
         places = [
-            (desk.address(i, L.MAILBOX_OFF_ARGS), desk.address(i, L.MAILBOX_OFF_CONFIG))
-            for i in range(desk.depth)
+            (mailbox.address(i, L.MAILBOX_OFF_ARGS), mailbox.address(i, L.MAILBOX_OFF_CONFIG))
+            for i in range(mailbox.depth)
         ]
 
         def leaf(_: ReceivedArgs) -> None:
-            args, config = places[desk.served] if len(places) > 1 else places[0]
+            args, config = places[mailbox.served] if len(places) > 1 else places[0]
             run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
-            desk.add_device_time(chip.device_wall_ns)
+            mailbox.add_device_time(chip.device_wall_ns)
 
         return leaf
 

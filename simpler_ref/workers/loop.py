@@ -111,14 +111,14 @@ def serve_mailbox(
 
     Rule     WM-LOOP-1, -4; WM-LEFT-1
     """
-    desk = MailboxView(engine, worker)
+    mailbox = MailboxView(engine, worker)
     origin = Origin()
     if not in_thread:
         os.register_at_fork(before=flush_output)  # or what waits would be written twice
-    arm(engine.mem, desk.start, worker)
+    arm(engine.mem, mailbox.start, worker)
     try:
         try:
-            kind.start(desk)
+            kind.start(mailbox)
             callables = LocalCallables(kind, snapshot)
             origin.require()
             if not in_thread:
@@ -126,14 +126,14 @@ def serve_mailbox(
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
             if not in_thread:  # threads of one process take turns at the interpreter's lock
                 home = engine.placement.home_of(worker)
-                engine.mem[desk.start + L.W_HOME] = 0 if home is None else home + 1
-                engine.mem[desk.start + L.W_THREAD] = threading.get_native_id()
+                engine.mem[mailbox.start + L.W_HOME] = 0 if home is None else home + 1
+                engine.mem[mailbox.start + L.W_THREAD] = threading.get_native_id()
         except BaseException as exception:
             origin.require(exception)
-            write_error(desk.box(0), desk.trace(0), exception)
+            write_error(mailbox.box(0), mailbox.trace(0), exception)
             raise
-        _loop(desk, callables, origin, in_thread)
-        die_here(engine.mem, desk.start, FAIL_STOPPING)
+        _loop(mailbox, callables, origin, in_thread)
+        die_here(engine.mem, mailbox.start, FAIL_STOPPING)
     finally:
         kind.stop()
 
@@ -147,7 +147,7 @@ _COMPUTING = -104  # compiled leaves run
 _OBEYED = -105  # a control request is carried out, and not answered
 
 
-def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_thread: bool) -> None:
+def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_thread: bool) -> None:
     """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer.
 
     An exception may come at any moment, from what a task has left behind: a signal handler, a timer, a
@@ -159,9 +159,10 @@ def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_threa
 
     Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
     """
-    mem, kernels, worker, start = desk.engine.mem, desk.engine.kernels, desk.worker, desk.start
-    boxes = [desk.box(frame) for frame in range(desk.depth)]
-    traces = [desk.trace(frame) for frame in range(desk.depth)]
+    mem, kernels = mailbox.engine.mem, mailbox.engine.kernels
+    worker, start = mailbox.worker, mailbox.start
+    boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
+    traces = [mailbox.trace(frame) for frame in range(mailbox.depth)]
     several = len(boxes) > 1
     receive = keep_result(
         kernels.finish_and_receive_in_thread if in_thread else kernels.finish_and_receive
@@ -192,7 +193,7 @@ def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_threa
                             beginning.restore()
                             again = False
                         if local == _COMPUTING and mem[start + L.W_LEAF]:  # a leaf has raised it
-                            frame = desk.served
+                            frame = mailbox.served
                             local = _RUNNING
                             mem[start + L.W_LEAF] = 0
                             trials = 1
@@ -235,7 +236,7 @@ def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_threa
                         flush_output()
                         local = int(kernels.park_and_receive(mem, worker))
                     elif local == L.RESOLVE or local == L.MISMATCH:
-                        frame = desk.served
+                        frame = mailbox.served
                         found = callables.slots.get(digest_in(boxes[frame]))
                         if found is None:
                             args, local = new(ReceivedArgs), _RUNNING
@@ -253,7 +254,7 @@ def _loop(desk: MailboxView, callables: LocalCallables, origin: Origin, in_threa
                         for local in answers:  # noqa: B007
                             break
                     elif local == L.CONTROL:
-                        for error in map(obey, (desk,), (callables,)):  # noqa: B007
+                        for error in map(obey, (mailbox,), (callables,)):  # noqa: B007
                             local = _OBEYED
                             break
                     elif local == _OBEYED:
@@ -317,14 +318,14 @@ def _is_struck(
 
 
 # ---------------------------------------------------------------- control requests
-def obey(desk: MailboxView, callables: LocalCallables) -> int:
+def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
     """Carry out the control request in the mailbox; return the error code for the answer.
 
     Rule     WM-CTRL-1; FLOW-REG-2
     """
-    die_here(desk.engine.mem, desk.start, FAIL_CONTROL)
-    frame = desk.awaited
-    box = desk.box(frame)
+    die_here(mailbox.engine.mem, mailbox.start, FAIL_CONTROL)
+    frame = mailbox.awaited
+    box = mailbox.box(frame)
     (command,) = _COMMAND.unpack_from(box, L.MAILBOX_OFF_COMMAND)
     args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
     digest = digest_in(box, L.MAILBOX_OFF_CONTROL_DIGEST)
@@ -334,12 +335,12 @@ def obey(desk: MailboxView, callables: LocalCallables) -> int:
             name = os.fsdecode(bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0])
             callables.install(digest, read_payload(name, args[0], command, digest))
         elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
-            desk.engine.kernels.forget_digests(desk.engine.mem, desk.worker)
+            mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
             callables.remove(digest)
         else:
             result = callables.kind.control(command, *args)
             _COMMAND.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
     except BaseException as exception:
-        write_error(box, desk.trace(frame), exception)
+        write_error(box, mailbox.trace(frame), exception)
         return 1
     return 0

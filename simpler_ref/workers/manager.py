@@ -143,8 +143,8 @@ class WorkerManager:
                 raise WorkerStartError(f"{self.name(worker)} did not start: {self._why(worker)}")
 
     def _why(self, worker: int) -> str:
-        desk = MailboxView(self._engine, worker)
-        message, trace = read_error(*self._error_bytes(desk))
+        mailbox = MailboxView(self._engine, worker)
+        message, trace = read_error(*self._error_bytes(mailbox))
         if self.lost:
             return "the process that forks the workers has ended; it says on stderr why"
         if message:
@@ -154,9 +154,9 @@ class WorkerManager:
         return f"silent for {self._start_timeout_s} s"
 
     @staticmethod
-    def _error_bytes(desk: MailboxView) -> tuple[bytes, bytes]:
-        frame = desk.awaited
-        box, trace = desk.box(frame), desk.trace(frame)
+    def _error_bytes(mailbox: MailboxView) -> tuple[bytes, bytes]:
+        frame = mailbox.awaited
+        box, trace = mailbox.box(frame), mailbox.trace(frame)
         size = trace_size(int.from_bytes(trace[:8], "little"))
         return bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE]), bytes(trace[8 : 8 + size])
 
@@ -306,25 +306,27 @@ class WorkerManager:
         return True
 
     def _state(self, worker: int) -> int:
-        desk = MailboxView(self._engine, worker)
-        return int.from_bytes(desk.box(desk.awaited)[:4], "little")
+        mailbox = MailboxView(self._engine, worker)
+        return int.from_bytes(mailbox.box(mailbox.awaited)[:4], "little")
 
     def _write_request(
         self, worker: int, command: int, args: tuple[int, ...], name: str, digest: bytes
     ) -> None:
-        desk = MailboxView(self._engine, worker)
-        box = desk.box(desk.awaited)
+        mailbox = MailboxView(self._engine, worker)
+        box = mailbox.box(mailbox.awaited)
         struct.pack_into("<Q", box, L.MAILBOX_OFF_COMMAND, command)
         padded = (*args, 0, 0, 0)[:3]
         struct.pack_into("<4Q", box, L.MAILBOX_OFF_CONTROL_ARGS, *padded, 0)
         struct.pack_into("32s32s", box, L.MAILBOX_OFF_CONTROL_NAME, name.encode(), digest)
 
     def _read_answer(self, worker: int, error: int) -> int:
-        desk = MailboxView(self._engine, worker)
+        mailbox = MailboxView(self._engine, worker)
         if error:
-            message, trace = read_error(*self._error_bytes(desk))
+            message, trace = read_error(*self._error_bytes(mailbox))
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
-        (result,) = struct.unpack_from("<Q", desk.box(desk.awaited), L.MAILBOX_OFF_CONTROL_RESULT)
+        (result,) = struct.unpack_from(
+            "<Q", mailbox.box(mailbox.awaited), L.MAILBOX_OFF_CONTROL_RESULT
+        )
         return int(result)
 
     def _lost(self, worker: int) -> WorkerLostError:

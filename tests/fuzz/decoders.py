@@ -178,8 +178,8 @@ def check_mailbox(raw):
 class Recording(SubWorker):
     """Notes what it is asked to do."""
 
-    def start(self, desk):
-        super().start(desk)
+    def start(self, mailbox):
+        super().start(mailbox)
         self.asked = []
 
     def install(self, target):
@@ -236,11 +236,11 @@ def requests(draw):
 
 def check_request(request):
     payload, command, args, name, digest = request
-    desk = MailboxView(shared_engine(), 0)
+    mailbox = MailboxView(shared_engine(), 0)
     kind = Recording()
-    kind.start(desk)
+    kind.start(mailbox)
     callables = LocalCallables(kind, {})
-    box = desk.box(desk.awaited)
+    box = mailbox.box(mailbox.awaited)
     with payloads.staged(payload) as staged:
         raw = bytearray(L.MAILBOX_SIZE)
         struct.pack_into("<Q", raw, L.MAILBOX_OFF_COMMAND, command)
@@ -248,7 +248,7 @@ def check_request(request):
         named = staged.encode() if name is None else name
         struct.pack_into("32s32s", raw, L.MAILBOX_OFF_CONTROL_NAME, named, digest)
         box[: L.MAILBOX_SIZE] = raw
-        error = obey(desk, callables)
+        error = obey(mailbox, callables)
     message = read_error(bytes(box[L.MAILBOX_OFF_ERROR_MSG :]), b"")[0]
     assert error == (1 if message else 0)
     if error:

@@ -110,7 +110,7 @@ class Task:
 
 
 @dataclass(eq=False)
-class Errand:
+class Assignment:
     """What stands in a frame: a task, or one member of it, and what its worker has answered."""
 
     task: Task
@@ -193,7 +193,7 @@ class Naive:
         self.usable = [True] * len(self.kinds)
         self.parked = [False] * len(self.kinds)
         self.depth = depth
-        self.errands = [[] for _ in self.kinds]  # what a worker was given, oldest first
+        self.assignments = [[] for _ in self.kinds]  # what a worker was given, oldest first
         self.mail = ["IDLE"] * len(self.kinds)  # what a mailbox that no task uses says, or CONTROL
         self.claims = [None] * len(self.kinds)  # WAITS or GRANTED: a thread wants the mailbox
         self.uncollected = set()  # idle, and the mailbox has still to say so
@@ -338,9 +338,9 @@ class Naive:
 
     def cancel(self):
         self.cancelled = True
-        for errands in self.errands:
-            for errand in errands[1:]:
-                errand.skip = True
+        for assignments in self.assignments:
+            for assignment in assignments[1:]:
+                assignment.skip = True
 
     # ------------------------------------------------------------ Scheduler
     def wire_one(self):
@@ -412,10 +412,10 @@ class Naive:
         return [worker for worker, k in enumerate(self.kinds) if k == kind]
 
     def is_idle(self, worker):
-        return self.has_room(worker) and not self.errands[worker]
+        return self.has_room(worker) and not self.assignments[worker]
 
     def has_room(self, worker):
-        free = len(self.errands[worker]) < self.depth and self.claims[worker] is None
+        free = len(self.assignments[worker]) < self.depth and self.claims[worker] is None
         return self.usable[worker] and free
 
     def lost_for(self, task):
@@ -438,12 +438,12 @@ class Naive:
         awake = [w for w in idle if not self.parked[w]]
         if awake:
             return awake, False
-        busy = [w for w in self.pool(kind) if self.has_room(w) and self.errands[w]]
-        fewest = min((len(self.errands[w]) for w in busy), default=0)
-        busy = [w for w in busy if len(self.errands[w]) == fewest]
+        busy = [w for w in self.pool(kind) if self.has_room(w) and self.assignments[w]]
+        fewest = min((len(self.assignments[w]) for w in busy), default=0)
+        busy = [w for w in busy if len(self.assignments[w]) == fewest]
         if not idle:
             return busy, False
-        return idle, any(self.errands)
+        return idle, any(self.assignments)
 
     def may_leave(self, worker):
         """Say whether the oldest task for this worker alone has its turn."""
@@ -470,7 +470,9 @@ class Naive:
 
     def would_move(self):
         """Say whether a pass would change anything, but for the clock of a task that is held back."""
-        answered = (errands and errands[0].mail in ANSWERS for errands in self.errands)
+        answered = (
+            assignments and assignments[0].mail in ANSWERS for assignments in self.assignments
+        )
         leave = (
             self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
             for kind in (NEXT_LEVEL, SUB)
@@ -543,7 +545,7 @@ class Naive:
         for worker, member in places.items():
             if not self.has_room(worker) or (task, member) not in given[worker]:
                 raise Forbidden(f"worker {worker} has {given[worker]}, without {task}")
-            self.errands[worker].append(Errand(task, member))
+            self.assignments[worker].append(Assignment(task, member))
             self.uncollected.discard(worker)
 
     def drop_ready(self, task, lost):
@@ -560,10 +562,10 @@ class Naive:
 
     def vacate(self, worker):
         """Take the oldest task off a worker; without any, its mailbox goes to whoever wants it."""
-        errand = self.errands[worker].pop(0)
-        if self.errands[worker]:
+        assignment = self.assignments[worker].pop(0)
+        if self.assignments[worker]:
             return
-        self.mail[worker] = errand.mail
+        self.mail[worker] = assignment.mail
         if self.usable[worker] and self.claims[worker] == "WAITS":
             self.grant(worker)
         elif self.usable[worker]:
@@ -574,14 +576,14 @@ class Naive:
         task.left -= 1
         if not ok and not task.wrong:
             task.wrong = True
-            for errand in self.all_errands():
-                if task.group and errand.task is task:
-                    errand.skip = True
+            for assignment in self.all_assignments():
+                if task.group and assignment.task is task:
+                    assignment.skip = True
         if task.left == 0:
             self.finish(task, not task.wrong)
 
-    def all_errands(self):
-        return [errand for errands in self.errands for errand in errands]
+    def all_assignments(self):
+        return [assignment for assignments in self.assignments for assignment in assignments]
 
     def collect(self):
         def step():
@@ -591,19 +593,19 @@ class Naive:
         self.batch(step)
 
     def collect_from(self, worker):
-        while self.errands[worker] and self.errands[worker][0].mail in ANSWERS:
+        while self.assignments[worker] and self.assignments[worker][0].mail in ANSWERS:
             self.end_oldest(worker)
 
     def end_oldest(self, worker):
         """A worker's oldest task has ended, or is lost."""
-        errand = self.errands[worker][0]
-        if LAST_WORDS[errand.mail]:
-            part = -1 if errand.part is None else errand.part
-            self.note_error(LAST_WORDS[errand.mail], errand.task, worker, part)
+        assignment = self.assignments[worker][0]
+        if LAST_WORDS[assignment.mail]:
+            part = -1 if assignment.part is None else assignment.part
+            self.note_error(LAST_WORDS[assignment.mail], assignment.task, worker, part)
         self.vacate(worker)
-        self.end_member(errand.task, errand.mail == "OK")
+        self.end_member(assignment.task, assignment.mail == "OK")
 
-    def bury(self):
+    def handle_deaths(self):
         if not self.dead:
             return
         for worker in self.dead:
@@ -612,7 +614,7 @@ class Naive:
 
         def step():
             for worker in sorted(self.dead):
-                while self.errands[worker]:
+                while self.assignments[worker]:
                     self.end_oldest(worker)
                 if self.claims[worker] == "WAITS":
                     self.claims[worker] = "REFUSED"
@@ -621,7 +623,7 @@ class Naive:
         self.dead = set()
 
     def one_pass(self, given):
-        self.bury()
+        self.handle_deaths()
         while self.wiring:
             self.batch(self.wire_one)
         self.dispatch(NEXT_LEVEL, given)
@@ -632,7 +634,7 @@ class Naive:
     # ------------------------------------------------------------ workers
     def at(self, worker):
         """Return what a worker is at, None if it has answered everything."""
-        return next((e for e in self.errands[worker] if e.mail == "TASK_READY"), None)
+        return next((e for e in self.assignments[worker] if e.mail == "TASK_READY"), None)
 
     def answer(self, worker, what):
         self.at(worker).mail = what
@@ -645,9 +647,9 @@ class Naive:
         self.parked[worker] = False
 
     @staticmethod
-    def frame(errand, digest):
+    def frame(assignment, digest):
         """Return the bytes of a frame from the digest on."""
-        member = errand.task.members[errand.part or 0]
+        member = assignment.task.members[assignment.part or 0]
         raw = digest + struct.pack("<ii", len(member.tensors), len(member.scalars))
         for data, nbytes, child in member.tensors:
             raw += struct.pack("<Q5IIBB6x", data, nbytes, 0, 0, 0, 0, 1, 5, child)
@@ -658,7 +660,7 @@ class Naive:
         """Ask for a worker's mailbox; it is given now, or when the worker's task is collected."""
         self.claims[worker] = "WAITS"
         self.uncollected.discard(worker)
-        if not self.errands[worker]:
+        if not self.assignments[worker]:
             self.grant(worker)
 
     def grant(self, worker):

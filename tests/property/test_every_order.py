@@ -34,7 +34,7 @@ NAMES = "abcdefgh"
 CLOCKS = [word + kind for word in (L.HELD_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
 """Words whose values differ from one time to the next, and mean nothing where no worker sleeps."""
 BESIDE = ("works", "slots", "last_writer", "at_work", "dead", "cancelled")
-BESIDE += ("left", "answers", "ends", "told", "torn", "burying")
+BESIDE += ("left", "answers", "ends", "told", "torn", "losing")
 """What the model knows beside the engine."""
 all_beside = operator.attrgetter(*BESIDE)
 
@@ -93,7 +93,7 @@ class EveryOrder(AheadModel):
         ] = {}  # worker → which W_ENDED it is about to write, how
         self.told = False  # the workers have been told of the cancel
         self.torn = False  # a worker has died between its two stores
-        self.burying = False
+        self.losing = False
         self.ahead = 0  # how often a task that was given ahead has started
         self.words = np.union1d(live_words(self.driver), self.keys())
         self.kinds = [type(part) for part in all_beside(self)]
@@ -144,12 +144,12 @@ class EveryOrder(AheadModel):
             yield f"submit {NAMES[len(self.works)]}", self.submit_next
         if self.left.get("cancel"):
             yield "cancel", self.request_cancel
-        elif self.cancelled and not self.told and not self.burying:
+        elif self.cancelled and not self.told and not self.losing:
             yield "tell of the cancel", self.tell
 
     def scheduler_steps(self):
         mem, x = self.driver.mem, self.driver.x
-        if self.burying:
+        if self.losing:
             yield "lose what the dead had", self.lose
             return
         if mem[L.DEATHS] != mem[L.DEATHS_SEEN]:
@@ -229,11 +229,11 @@ class EveryOrder(AheadModel):
         mem[L.DEATHS_SEEN] = mem[L.DEATHS]
         x.note_deaths(mem)
         x.collect(mem)
-        self.burying = True
+        self.losing = True
 
     def lose(self):
         self.driver.x.lose_tasks(self.driver.mem)
-        self.burying = False
+        self.losing = False
 
     def end_pause(self):
         self.driver.mem[L.AHEAD_AFTER] = 0

@@ -191,9 +191,9 @@ class Program:
         self.driver.x.collect(self.mem)
         self.twin.collect()
 
-    def bury(self):
-        self.driver.x.bury(self.mem)
-        self.twin.bury()
+    def handle_deaths(self):
+        self.driver.x.handle_deaths(self.mem)
+        self.twin.handle_deaths()
 
     def whole_pass(self):
         """Run a pass; it moves something just if a look beforehand says so."""
@@ -230,11 +230,11 @@ class Program:
         """Return what the rules leave to the engine: which tasks each worker has, and which members."""
         by_slot = {slot: task for task, slot in self.slots.items()}
         return {
-            w: [(by_slot[slot], None if m < 0 else m) for slot, m in self.engine_errands(w)]
+            w: [(by_slot[slot], None if m < 0 else m) for slot, m in self.engine_assignments(w)]
             for w in self.workers()
         }
 
-    def engine_errands(self, worker):
+    def engine_assignments(self, worker):
         """Return (slot, member) of what the engine has given a worker, oldest first."""
         d = self.driver
         members = [d.frame_word(worker, L.W_MEMBER, frame) - 1 for frame in d.frames(worker)]
@@ -243,7 +243,7 @@ class Program:
     def progress(self):
         twin = self.twin
         states = [(task.id, task.state) for task in twin.live]
-        return states, list(twin.wiring), twin.all_errands(), list(twin.usable)
+        return states, list(twin.wiring), twin.all_assignments(), list(twin.usable)
 
     # ------------------------------------------------------------ workers
     def workers(self):
@@ -256,7 +256,7 @@ class Program:
         busy = [w for w in at if w not in self.deaths]
         if what == "BREAK":  # a group of which others are still at work
             what = "ERROR"
-            held = [errand.task for errand in at.values()]
+            held = [assignment.task for assignment in at.values()]
             busy = [w for w in busy if held.count(at[w].task) > 1]
         if busy:
             worker = busy[which % len(busy)]
@@ -290,7 +290,7 @@ class Program:
             before = self.words()
             assert ask(self.mem, worker, 0) == L.ILLEGAL
             assert np.array_equal(self.words(), before)
-        elif not self.twin.errands[worker]:
+        elif not self.twin.assignments[worker]:
             assert ask(self.mem, worker, 0) == L.OK
             self.twin.claim(worker)
             self.scribble(worker)
@@ -415,7 +415,7 @@ class Program:
             L.COMPLETED_COUNT: twin.completed,
             L.FAILED_COUNT: twin.failed,
             L.CANCEL: int(twin.cancelled),
-            L.BUSY: sum(bool(errands) for errands in twin.errands),
+            L.BUSY: sum(bool(assignments) for assignments in twin.assignments),
             L.RETIRING: L.NONE,
             L.UNCOLLECTED: len(twin.uncollected),
             L.MAP_COUNT: len(twin.map),
@@ -508,7 +508,9 @@ class Program:
         assert look.callable == (None if task.callable < 0 else f"callable {task.callable}")
         if task.state == "RUNNING" and not task.group:
             [worker] = [
-                w for w, given in enumerate(self.twin.errands) if task in [e.task for e in given]
+                w
+                for w, given in enumerate(self.twin.assignments)
+                if task in [e.task for e in given]
             ]
             assert look.worker == f"worker {worker}"
         if task.state == "PENDING":
@@ -584,30 +586,32 @@ class Program:
     def check_workers(self):
         d, twin = self.driver, self.twin
         for worker in self.workers():
-            errands = twin.errands[worker]
-            parts = [-1 if errand.part is None else errand.part for errand in errands]
-            slots = [self.slots[errand.task] for errand in errands]
-            assert self.engine_errands(worker) == list(zip(slots, parts, strict=True))
+            assignments = twin.assignments[worker]
+            parts = [
+                -1 if assignment.part is None else assignment.part for assignment in assignments
+            ]
+            slots = [self.slots[assignment.task] for assignment in assignments]
+            assert self.engine_assignments(worker) == list(zip(slots, parts, strict=True))
             claimed = L.CLAIMED if twin.claims[worker] else 0
             assert d.word(worker, L.W_USABLE) == (L.ALIVE | claimed if twin.usable[worker] else 0)
             assert d.word(worker, L.W_CLAIM) == CLAIMS[twin.claims[worker]]
-            for errand, frame in zip(errands, d.frames(worker), strict=True):
-                self.check_frame(worker, errand, frame)
-            if not errands and worker not in self.deaths:
+            for assignment, frame in zip(assignments, d.frames(worker), strict=True):
+                self.check_frame(worker, assignment, frame)
+            if not assignments and worker not in self.deaths:
                 self.check_idle(worker)
 
-    def check_frame(self, worker, errand, frame):
+    def check_frame(self, worker, assignment, frame):
         """What a worker finds in a frame is all of the task, and its answer stays there."""
         d = self.driver
-        assert d.frame_word(worker, L.W_SKIP, frame) == (L.SKIPPED if errand.skip else 0)
-        if errand.mail != "TASK_READY":
-            assert d.mailbox_state(worker, frame) == (L.TASK_DONE, OUTCOMES[errand.mail])
+        assert d.frame_word(worker, L.W_SKIP, frame) == (L.SKIPPED if assignment.skip else 0)
+        if assignment.mail != "TASK_READY":
+            assert d.mailbox_state(worker, frame) == (L.TASK_DONE, OUTCOMES[assignment.mail])
             return
         assert d.mailbox_state(worker, frame) == (L.TASK_READY, 0)
-        raw = self.twin.frame(errand, d.digest(errand.task.callable))
+        raw = self.twin.frame(assignment, d.digest(assignment.task.callable))
         box = d.mailbox(worker, frame)
         assert box[L.MAILBOX_OFF_DIGEST :][: len(raw)].tobytes() == raw
-        config = CONFIGS[errand.task.config]
+        config = CONFIGS[assignment.task.config]
         assert box[L.MAILBOX_OFF_CONFIG :][: len(config)].tobytes() == config
 
     def check_idle(self, worker):
@@ -663,7 +667,7 @@ STEPS = {
     "collect": (10, lambda rng: ("collect",)),
     "set_idle": (3, lambda rng: ("set_idle",)),
     "reclaim": (3, lambda rng: ("reclaim",)),
-    "bury": (1, lambda rng: ("bury",)),
+    "handle_deaths": (1, lambda rng: ("handle_deaths",)),
     "park": (3, lambda rng: ("park", rng.randrange(8), rng.random() < 0.5)),
     "whole_pass": (2, lambda rng: ("whole_pass",)),
     "orch_pass": (2, lambda rng: ("orch_pass",)),
@@ -699,7 +703,7 @@ def draw_size(rng, depth):
     )
 
 
-PARTS = ("wire", "dispatch", "set_idle", "collect", "bury")
+PARTS = ("wire", "dispatch", "set_idle", "collect", "handle_deaths")
 """Steps of a pass, which takes them all: what one leaves to the next is nothing that a look must see."""
 
 

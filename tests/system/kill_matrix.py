@@ -269,7 +269,7 @@ class Counting(WorkerKind):
     def __init__(self, known, index):
         self.known, self.index = known, index
 
-    def start(self, desk):
+    def start(self, mailbox):
         self.known[self.index] = 0
 
     def install(self, target):
@@ -335,11 +335,11 @@ class Trapped(NestedWorker):
         super().__init__(inner)
         self.trap = trap
 
-    def start(self, desk):
+    def start(self, mailbox):
         self.inner._initialise()
         self.inner._session.engine.mem[L.START_FAIL] = self.trap[0]
         self.trap[0] = 0
-        super().start(desk)
+        super().start(mailbox)
 
 
 class BelowRig(Rig):

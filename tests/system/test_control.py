@@ -43,7 +43,7 @@ class Odd(WorkerKind):
     def __init__(self, told, index, release):
         self.told, self.index, self.release = told, index, release
 
-    def start(self, desk):
+    def start(self, mailbox):
         self.told[4 + self.index] = os.getpid()
 
     def obey(self):

@@ -359,16 +359,16 @@ def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch)
     import simpler_ref.workers.fork_server as fork_server
 
     reports = []
-    bury = fork_server._Server.bury
+    handle_death = fork_server._Server.handle_death
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    def bury_and_tell(self, pidfd):
+    def handle_and_tell(self, pidfd):
         _, pid = self.workers[pidfd]
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         theirs.send(bytes([info.si_status, info.si_code == os.CLD_EXITED]))
-        bury(self, pidfd)
+        handle_death(self, pidfd)
 
-    monkeypatch.setattr(fork_server._Server, "bury", bury_and_tell)
+    monkeypatch.setattr(fork_server._Server, "handle_death", handle_and_tell)
     rng = np.random.default_rng(7)
     for _ in range(60):
         with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 16, task_window=256) as w:

@@ -347,7 +347,7 @@ class Stubborn(WorkerKind):
     def __init__(self, switch):
         self.switch = switch
 
-    def start(self, desk):
+    def start(self, mailbox):
         if self.switch[0] == 1:
             raise LookupError("the device is not plugged in")
         while self.switch[0] == 2:
@@ -405,9 +405,9 @@ def test_a_worker_at_the_bottom_that_never_answers_is_given_up(monkeypatch, capf
 class Cramped(NestedWorker):
     """A nested Worker without address space for what its Worker would map."""
 
-    def start(self, desk):
+    def start(self, mailbox):
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-        super().start(desk)
+        super().start(mailbox)
 
 
 def test_a_nested_worker_whose_memory_cannot_be_mapped_says_so(capfd):

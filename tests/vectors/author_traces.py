@@ -142,16 +142,16 @@ class Player:
         self.twin.reclaim()
 
     def end(self, task, outcome, member=None):
-        worker, errand = self.at_work(task, member)
-        assert outcome != "SKIPPED" or errand.skip, "nobody told it to skip"
+        worker, assignment = self.at_work(task, member)
+        assert outcome != "SKIPPED" or assignment.skip, "nobody told it to skip"
         self.twin.answer(worker, ANSWERS[outcome])
 
     def at_work(self, task, member):
         return next(
-            (worker, errand)
-            for worker, errands in enumerate(self.twin.errands)
-            for errand in errands
-            if errand.task is self.tasks[task] and errand.part == member
+            (worker, assignment)
+            for worker, assignments in enumerate(self.twin.assignments)
+            for assignment in assignments
+            if assignment.task is self.tasks[task] and assignment.part == member
         )
 
     def die(self, pool, worker):
@@ -230,19 +230,19 @@ class Trace(Player):
     def require_idle_mailboxes(self):
         """What docs/vectors.md says of live workers without a task, once nothing moves."""
         twin = self.twin
-        idle = [w for w in range(len(twin.kinds)) if twin.usable[w] and not twin.errands[w]]
+        idle = [w for w in range(len(twin.kinds)) if twin.usable[w] and not twin.assignments[w]]
         assert {twin.mail[worker] for worker in idle} <= {"IDLE"}
 
     def running(self):
         found: dict[str, list[Any]] = {}
-        for worker, errands in enumerate(self.twin.errands):
-            for errand in errands:
-                found.setdefault(self.name(errand.task), []).append(
+        for worker, assignments in enumerate(self.twin.assignments):
+            for assignment in assignments:
+                found.setdefault(self.name(assignment.task), []).append(
                     {
-                        "member": errand.part,
+                        "member": assignment.part,
                         "worker": self.in_pool(worker),
-                        "mailbox": "TASK_READY" if errand.mail == "TASK_READY" else "TASK_DONE",
-                        "skip": errand.skip,
+                        "mailbox": "TASK_READY" if assignment.mail == "TASK_READY" else "TASK_DONE",
+                        "skip": assignment.skip,
                     }
                 )
         for rows in found.values():

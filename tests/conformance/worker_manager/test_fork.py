@@ -60,7 +60,7 @@ class SeesItsBirth(WorkerKind):
     def __init__(self, births):
         self.births = births
 
-    def start(self, desk):
+    def start(self, mailbox):
         parent = os.getppid()
         count = self.births[0]
         self.births[3 * count + 1 : 3 * count + 4] = (
