@@ -26,7 +26,7 @@ class _Current(threading.local):
 
     check: Visible | None = None
     number = 0
-    """Another one each time that the check is set."""
+    """Another one each time that the check is set; 0 without one."""
     kept: list[Any] | None = None
     """While a graph is recorded: the arrays it refers to."""
 
@@ -65,7 +65,7 @@ def set_current(
     """
     before = current.check, current.kept
     current.check, current.kept = check, kept
-    current.number = next(_numbers)
+    current.number = 0 if check is None else next(_numbers)
     return before
 
 
@@ -193,7 +193,7 @@ class Doubts:
 
     def __init__(self, *spans: tuple[int, int]) -> None:
         self.spans = spans
-        self._settled = 0
+        self._settled = -1
 
     def and_of(self, address: int, nbytes: int) -> Doubts:
         """Return these, and one more array."""
