@@ -199,6 +199,7 @@ def receive(mem, worker):
     while True:
         state_word = served(mem, w)
         for _ in range(looks):
+            waits = False
             state = load(mem, state_word) & STATE_MASK
             if state == L.TASK_READY or state == L.CONTROL_REQUEST:
                 if load(mem, w + L.W_SHUTDOWN) != 0:
@@ -230,7 +231,6 @@ def receive(mem, worker):
         if not told and now - start > L.UNSEEN_NS:
             told = True
             announce_uncollected(mem, w)
-        waits = False
         if now - start < mem[w + L.W_PATIENCE]:
             looks = L.LOOKS
         else:

@@ -55,6 +55,7 @@ class Scene:
         runs=1,
         requests=0,
         spin_ns=300,
+        yield_ns=0,
         warm_up=12,
     ):
         self.how = {"workers": workers, "depth": depth, "services": services, "fails": fails}
@@ -66,7 +67,7 @@ class Scene:
             "runs": runs,
             "requests": requests,
         }
-        self.how |= {"spin_ns": spin_ns}
+        self.how |= {"spin_ns": spin_ns, "yield_ns": yield_ns}
         self.program, self.after = parse(program), parse(AFTERWARDS)
         self.program_text = self.text = program
         self.workers, self.depth = workers, depth
@@ -75,7 +76,7 @@ class Scene:
         self.bulk, self.away, self.cancel, self.runs = bulk, away, cancel, runs
         self.drains = drains
         self.requests = requests
-        self.image = self.started(spin_ns)
+        self.image = self.started(spin_ns, yield_ns)
         self.cells: set[int] = set()
         self.points: set[int] = set()
         self.races: dict[int, str] = {}
@@ -90,7 +91,7 @@ class Scene:
             self.races |= recorder.races
         self.points &= self.cells
 
-    def started(self, spin_ns):
+    def started(self, spin_ns, yield_ns):
         """Return the words of an engine whose workers are ready."""
         memory = Memory({})
         _, geometry = L.plan(window=16, rings=1, next_level=0, sub=self.workers, depth=self.depth)
@@ -100,7 +101,7 @@ class Scene:
             heap_bases=[1 << 30],
             heap_size=1 << 20,
             spin_ns=spin_ns,
-            yield_ns=0,
+            yield_ns=yield_ns,
             hold_ns=2 * spin_ns,
             cores=2,
             park_ns=PARK_NS,

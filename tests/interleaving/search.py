@@ -49,6 +49,7 @@ def draw(seed, kind):
         "depth": rng.choice([1, 2, 2, 3]),
         "bulk": rng.random() < 0.4,
         "spin_ns": rng.choice([0, 300, 300, 1500]),
+        "yield_ns": rng.choice([0, 0, 300]),
     }
     if rng.random() < 0.3:
         how["fails"] = rng.choice(NAMES[:size])

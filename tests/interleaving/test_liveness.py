@@ -41,6 +41,13 @@ def test_nor_in_any_order_with_one_preemption(bulk):
         attempt(scene, schedule)
 
 
+def test_a_worker_that_waited_for_long_answers_that_task_and_no_other():
+    """It gives one back, or need not start it, and then waits for the next one, all between two looks."""
+    scene = Scene("a@0 b@1<a c@0<b d@1<c", spin_ns=0, yield_ns=300)
+    for seed in range(150):
+        attempt(scene, Drawn(seed))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_nor_in_programs_drawn_at_random(seed):
     search(seed, "liveness", 20)

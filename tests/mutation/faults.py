@@ -99,6 +99,21 @@ FAULTS = (
         ("tests/interleaving/test_drain.py::test_nor_in_any_order_with_one_preemption",),
     ),
     Fault(
+        "answered-twice",
+        "A worker that saw its task wait, and then need not start it, answers the next frame as well.",
+        (
+            Patch(
+                "jit/serve.py",
+                "            waits = False\n            state = load",
+                "            state = load",
+            ),
+        ),
+        (
+            "tests/interleaving/test_liveness.py::"
+            "test_a_worker_that_waited_for_long_answers_that_task_and_no_other",
+        ),
+    ),
+    Fault(
         "polling",
         "The Scheduler thread parks without a look at the work, and a poll every millisecond hides that.",
         (
