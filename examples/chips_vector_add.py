@@ -1,4 +1,4 @@
-"""Two simulated chips add vectors, each one half, and a Python function checks what they wrote.
+"""Two simulated chips add vectors, each one half, and a Python function checks the result.
 
 The same graph runs twice: with a kernel written in Python, which numba compiles, and with one written
 in C. A check reads what a chip writes, so it waits for that chip.
@@ -43,21 +43,21 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 
 
 def kernels():
-    """Return both kernels by name. Python or C, a chip is given machine code."""
+    """Return both kernels by name; a chip receives machine code in either case."""
     signature = [ArgDirection.IN, ArgDirection.IN, ArgDirection.OUT]
     return {"numba": add, "C": CoreCallable.build(signature, compile_kernel(ADD_IN_C))}
 
 
 # ---------------------------------------------------------------- what the sub worker runs
 def check(args):
-    """Count the elements that are not the sum."""
+    """Count the elements that differ from the sum."""
     x, y, z, wrong = (args.tensor(i).numpy() for i in range(4))
     wrong[0] = np.count_nonzero(z != x + y)
 
 
 # ---------------------------------------------------------------- the graph
 def graph(add_handle, check_handle, x, y, z, wrong):
-    """Return the orchestration function: for each chip an addition and the check behind it."""
+    """Return the orchestration function: for each chip an addition, then its check."""
 
     def orchestrate(orch, args, config):
         cut = len(x) // 2

@@ -1,7 +1,7 @@
-"""A histogram from compiled tasks: each counts one block of values, others add the counts up in pairs.
+"""A histogram from compiled tasks: some count one block of values, others add up the counts in pairs.
 
-The loops are plain Python that numba compiles, and workers run them without the interpreter. Both
-functions can still be called like any other, to test them without a Worker.
+The loops are plain Python that numba compiles, and workers run them without the interpreter. You can
+still call both functions like any other, to test them without a Worker.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def add(counts: int64[:], more: int64[:]):
 
 # ---------------------------------------------------------------- the graph
 def histogram(count_handle, add_handle, blocks, counts):
-    """Return the orchestration function; `counts` has a row per block, the first gets the sum."""
+    """Return the orchestration function; `counts` has a row per block; the sum is in the first."""
 
     def orchestrate(orch, args, config):
         for values, row in zip(blocks, counts, strict=True):

@@ -1,8 +1,8 @@
 """The edit distance of two texts in thousands of small tasks, submitted by compiled code.
 
-The table of distances is cut into tiles. A tile needs the lowest row of the tile above and the last
-column of the tile to the left, and leaves its own for the next ones; the table itself is never kept.
-Nothing in the loop states an order: it follows from what each task reads and writes.
+The table of distances is split into tiles. A tile needs the lowest row of the tile above and the last
+column of the tile to the left, and keeps only its own last row and column. The loop states no order:
+the order follows from what each task reads and writes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def tile(
 
 # ---------------------------------------------------------------- the graph
 def distances(tile_handle, one, other, rows, columns):
-    """Return the compiled orchestration function; texts and borders are cut into tiles already."""
+    """Return the compiled orchestration function; texts and borders are already split into tiles."""
 
     @orchestration
     def orchestrate(orch, args, config):

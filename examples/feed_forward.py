@@ -1,9 +1,9 @@
-"""A feed-forward layer over several simulated chips: gelu(x W₁) W₂ with the weights cut in slices.
+"""A feed-forward layer over several simulated chips: gelu(x W₁) W₂ with the weights split in slices.
 
 Each chip keeps its columns of W₁ and its rows of W₂ in its own memory. A batch of tokens goes to all
 chips at once, as a group: one task with a member per chip. A second group multiplies by W₂, which
-gives one partial result per chip, and a sub worker adds these up, while the chips are at the next
-batch already. What lies between the tasks comes from rings and returns to them by itself.
+gives one partial result per chip, and a sub worker adds these up, while the chips process the next
+batch. Intermediate buffers come from rings and return to them automatically.
 """
 
 import argparse
@@ -22,7 +22,7 @@ TOLERANCE = 1e-4  # of 32-bit floats, for results around 1
 # ---------------------------------------------------------------- what the chips run
 @core_kernel(x=In("float32", 2), w=In("float32", 2), h=Out("float32", 2))
 def matmul_gelu(x, w, h, block_idx, block_dim):
-    """H := gelu(x w); a block has every block_dim-th row."""
+    """H := gelu(x w); a block computes every block_dim-th row."""
     for row in range(block_idx, h.shape[0], block_dim):
         h[row] = 0
         for k in range(w.shape[0]):
@@ -46,7 +46,7 @@ def matmul(h, w, y, block_idx, block_dim):
 
 # ---------------------------------------------------------------- what the sub workers run
 def add_up(args):
-    """Y := the sum of all partial results, which come first."""
+    """Y := the sum of all partial results, which are the first tensors."""
     last = args.tensor_count() - 1
     y = args.tensor(last).numpy()
     y[...] = args.tensor(0).numpy()
@@ -69,7 +69,7 @@ class FeedForward:
     def run(self, orch, batches, config):
         """Submit everything: the orchestration function given to `Worker.run`."""
         for x, y in batches:
-            with orch.scope():  # what a batch borrows goes back when the batch is done
+            with orch.scope():  # the buffers of a batch are freed when the batch is done
                 hidden = [self.multiply_first(x, chip) for chip in self.chips]
                 orch.submit_next_level_group(self.first, hidden, config, workers=self.chips)
 
@@ -87,28 +87,28 @@ class FeedForward:
         member = TaskArgs()
         member.add_tensor(x, T.INPUT)
         member.add_tensor(self.w1[chip], T.INPUT)
-        shape = (len(x), self.w1[chip].shapes[1])  # without an address: the ring provides one
+        shape = (len(x), self.w1[chip].shapes[1])  # without an address: the ring provides memory
         member.add_tensor(ContinuousTensor.make(0, shape, DataType.FLOAT32), T.OUTPUT)
         return member
 
     def multiply_second(self, hidden, partial, chip):
         member = TaskArgs()
-        member.add_tensor(hidden[chip].tensor(2), T.INPUT)  # the address the ring has given
+        member.add_tensor(hidden[chip].tensor(2), T.INPUT)  # the address that the ring provided
         member.add_tensor(self.w2[chip], T.INPUT)
-        member.add_tensor(partial[chip], T.INOUT)  # a buffer from alloc: INOUT holds on to it
+        member.add_tensor(partial[chip], T.INOUT)  # a buffer from alloc: INOUT keeps it alive
         return member
 
 
 def put(worker, chip, array):
-    """Copy an array to a chip, for good, and return the tensor there."""
-    shared = worker.share(array)  # contiguous, and where the chip's process sees it
+    """Copy an array to a chip permanently and return the tensor there."""
+    shared = worker.share(array)  # contiguous, and visible to the chip's process
     address = worker.malloc(shared.nbytes, chip)
     worker.copy_to(address, shared.ctypes.data, shared.nbytes, chip)
     return ContinuousTensor.make(address, shared.shape, shared.dtype, child_memory=True)
 
 
 def plain_numpy(x, w1, w2):
-    """Return the same, without chips."""
+    """Return the same result, without chips."""
     a = x @ w1
     return (0.5 * a * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)))) @ w2
 

@@ -1,11 +1,11 @@
 """Gaussian-process regression on images of handwritten digits, as a graph of tile tasks.
 
-The kernel matrix K of the training images is cut into tiles, factorised as K = L Lᵀ (tiled Cholesky)
+The kernel matrix K of the training images is split into tiles, factorised as K = L Lᵀ (tiled Cholesky)
 and used to solve K α = Y; predictions are k*ᵀ α, their variances 1 − |L⁻¹ k*|². Every step on a tile
-is a task for a worker process. Nothing states what has to wait for what: it follows from which tiles a
-task reads, updates and creates. So predictions start while the factorisation is still under way.
+is a task for a worker process. The dependencies follow from the tiles that a task reads, updates and
+creates. So predictions start before the factorisation has ended.
 
-Plain numpy does the same on the same cores afterwards, and the answers are compared.
+Plain numpy then computes the same on the same cores, and the results are compared.
 """
 
 import argparse
@@ -40,13 +40,13 @@ TOLERANCE = 1e-8
 
 
 # ---------------------------------------------------------------- what the workers run
-# A worker receives tensors in the order: those it reads, those it updates, those it creates.
+# A task's tensors are in this order: those it reads, those it updates, those it creates.
 
 
 def tile(args, i):
     """Return tensor i as a matrix of doubles in Fortran order, the order of BLAS and LAPACK.
 
-    Tensors have no 64-bit float type; a tile travels as INT64, which has the same eight bytes.
+    Tensors have no 64-bit float type; a tile is passed as INT64, which also has eight bytes.
     """
     return args.tensor(i).numpy().view(np.float64).T
 
@@ -63,7 +63,7 @@ def kernel(a, b):
 
 
 def kernel_tile(args):
-    """K := kernel(a, b), with the noise on the diagonal if there is any in this tile."""
+    """K := kernel(a, b), with noise on the diagonal if this tile is on it."""
     k = tile(args, 2)
     k[...] = kernel(tile(args, 0), tile(args, 1))
     k.flat[:: len(k) + 1] += args.scalar_float(0)
@@ -181,7 +181,7 @@ class Model:
         self.factorise(submit, k)
         self.solve(submit, k)
         for b in range(len(self.held_out)):
-            with orch.scope():  # the tiles of one block of predictions go back when it is done
+            with orch.scope():  # the tiles of one block of predictions are freed when it is done
                 self.predict(submit, k, b)
 
     def kernel_matrix(self, submit):
@@ -214,8 +214,8 @@ class Model:
         """α := L⁻ᵀ L⁻¹ α, in place.
 
         The second pass overwrites what the first one reads, and a task does not wait for those that
-        only read. It need not: the second pass begins with the last tile, which is finished by the
-        first pass only when all of that has been read.
+        only read. It need not: the second pass begins with the last tile, which the first pass finishes
+        only when all of that has been read.
         """
         rows = range(len(self.images))
         y = self.alpha
@@ -243,7 +243,7 @@ class Model:
 
 # ---------------------------------------------------------------- the same without a graph
 def plain_numpy(images, targets, held_out):
-    """Return mean and variance, computed the usual way; the triangular solver is scipy's."""
+    """Return mean and variance from numpy; the triangular solver is scipy's."""
     k = kernel(images, images)
     k.flat[:: len(k) + 1] += NOISE_VARIANCE
     lower = np.linalg.cholesky(k)
@@ -269,7 +269,7 @@ def shifted(images, down, right):
 def load(size):
     """Return training images, their labels, held-out images, their labels.
 
-    The training images come first as they are, then moved by a pixel in eight directions.
+    The training images are first unchanged, then moved by a pixel in eight directions.
     """
     images, labels = load_digits(return_X_y=True)
     train, held_out, train_labels, held_out_labels = train_test_split(
@@ -282,7 +282,7 @@ def load(size):
 # ---------------------------------------------------------------- on the screen
 @contextmanager
 def progress_bar(worker, console):
-    """Show how far the run is, until told how many tasks it had; nothing if nobody is looking."""
+    """Show the progress of the run until told how many tasks it had; only on a terminal."""
     if not console.is_terminal:
         yield lambda tasks: None
         return
@@ -318,7 +318,7 @@ def progress_bar(worker, console):
 
 
 def waiting(console, what):
-    """Show that something is going on."""
+    """Show that the program is busy."""
     return console.status(f"{what} …") if console.is_terminal else nullcontext()
 
 

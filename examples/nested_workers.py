@@ -1,9 +1,10 @@
-"""Workers below a Worker: the columns of a matrix brought to mean 0 and deviation 1, in two levels.
+"""Nested Workers: two levels normalise the columns of a matrix to mean 0 and deviation 1.
 
-A level 4 Worker has two level 3 Workers below it, and each of them sub workers of its own. The upper
-orchestration function gives half of the rows to each child; there, an orchestration function cuts its
-half into blocks and submits a task for each. Twice: first to add up columns and their squares, then,
-when a sub worker at the top has made mean and deviation of the sums, to scale the blocks.
+A level 4 Worker has two level 3 Workers below it, and each of them has sub workers of its own. The
+upper orchestration function sends half of the rows to each child; an orchestration function there
+splits its half into blocks and submits a task for each. This happens twice: first to add up columns
+and their squares, then to scale the blocks. In between, a sub worker at the top computes mean and
+deviation from the sums.
 """
 
 import argparse
@@ -21,7 +22,7 @@ TOLERANCE = 1e-3  # of 32-bit floats, whose squares are added up
 
 # ---------------------------------------------------------------- what sub workers run
 def add_up(args):
-    """Sums of the columns of a block, and of their squares."""
+    """Compute the sums of a block's columns and of their squares."""
     block, sums = args.tensor(0).numpy(), args.tensor(1).numpy()
     sums[0], sums[1] = block.sum(0), (block * block).sum(0)
 
@@ -33,14 +34,14 @@ def combine(args):
 
 
 def moments(args):
-    """Mean and deviation of each column, from the sums of both halves."""
+    """Compute mean and deviation of each column from the sums of both halves."""
     upper, lower, result = (args.tensor(i).numpy() for i in range(3))
     mean, square = (upper + lower) / args.scalar(0)
     result[0], result[1] = mean, np.sqrt(square - mean * mean)
 
 
 def scale(args):
-    """Bring a block to mean 0 and deviation 1; leave a note of who did it."""
+    """Scale a block to mean 0 and deviation 1; note the process that did it."""
     block, (mean, deviation) = args.tensor(0).numpy(), args.tensor(1).numpy()
     block -= mean
     block /= deviation
@@ -51,8 +52,8 @@ def scale(args):
 class Child:
     """A level 3 Worker and its two orchestration functions.
 
-    The functions run where the child runs. They take the handles along that this child gave out, so
-    each child has functions of its own.
+    The functions run where the child runs and use this child's handles, so each child has functions of
+    its own.
     """
 
     def __init__(self, workers, block):
@@ -125,7 +126,7 @@ def top(children, moments, matrix, pids):
 
 
 def plain_numpy(matrix):
-    """Return the same, in one process and with 64 bits."""
+    """Return the same result, from one process with 64-bit floats."""
     wide = matrix.astype(np.float64)
     return (wide - wide.mean(0)) / wide.std(0)
 
@@ -167,7 +168,7 @@ def main():
     parts = [Child(options.workers, options.block) for _ in range(CHILDREN)]
     w = Worker(level=4, num_sub_workers=1, child_mode=options.top)
     for part in parts:
-        w.add_worker(part.worker)  # from now on it starts and ends with its parent
+        w.add_worker(part.worker)  # it now starts and ends with its parent
     with w:
         matrix = w.share(original)
         pids = w.share(np.zeros(options.rows, np.int64))

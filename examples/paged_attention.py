@@ -1,10 +1,10 @@
 """Decoding with paged attention over two simulated chips: many small tasks, a cache that stays.
 
 Sequences grow by a token per step. The keys and values of their tokens are in pages of chip memory; a
-block table says which pages a sequence has, in which order. Each chip has its share of the heads, and
-so a cache of its own. A step is one run. For every sequence and chip it appends the new token to the
-last page, goes through all pages, and divides by what has added up there. When a sequence is long
-enough, its pages go to a new one. Plain numpy computes each step as well.
+block table lists the pages of a sequence in order. Each chip has its share of the heads, and so a
+cache of its own. A step is one run. For every sequence and chip it appends the new token to the
+last page, processes all pages, and divides by the sum of weights. When a sequence is long
+enough, a new one reuses its pages. Plain numpy also computes each step.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FLOAT_BYTES = 4
     row=Scalar("int64"),
 )
 def append(key, value, keys, values, row, block_idx, block_dim):
-    """Put a token's key and value into a row of its page."""
+    """Write a token's key and value to a row of its page."""
     for head in range(block_idx, keys.shape[1], block_dim):
         for i in range(keys.shape[2]):
             keys[row, head, i] = key[head, i]
@@ -53,7 +53,7 @@ def append(key, value, keys, values, row, block_idx, block_dim):
     rows=Scalar("int64"),
 )
 def attend(query, keys, values, state, page, rows, block_idx, block_dim):
-    """Add a page to the state: a softmax that sees its scores one after the other."""
+    """Add a page to the state: a softmax over scores that arrive one by one."""
     heads, size = query.shape
     for head in range(block_idx, heads, block_dim):
         if page == 0:
@@ -82,7 +82,7 @@ def finish(state, out, block_idx, block_dim):
 
 # ---------------------------------------------------------------- the cache
 class Cache:
-    """Pages in the memory of every chip, and who has which."""
+    """Pages in the memory of every chip, and their owners."""
 
     def __init__(self, worker, pages, heads, sequences):
         self.worker = worker
@@ -135,7 +135,7 @@ class Sequence:
         return self.table[-1]
 
     def append(self, key, value):
-        """Take note of a token; return the row it gets in the last page."""
+        """Record a token; return its row in the last page."""
         if len(self) == PAGE * len(self.table):
             self.add_page()
         self.keys.append(key)
@@ -143,11 +143,11 @@ class Sequence:
         return (len(self) - 1) % PAGE
 
     def end(self):
-        """Give the pages back."""
+        """Free the pages."""
         self.cache.free += self.table
 
     def attention(self, query):
-        """Return what a step has to give, by plain numpy."""
+        """Return the expected result of a step, from plain numpy."""
         scores = np.einsum("chi,tchi->tch", query, np.array(self.keys)) / math.sqrt(SIZE)
         weights = np.exp(scores - scores.max(0))
         return np.einsum("tch,tchi->chi", weights / weights.sum(0), np.array(self.values))

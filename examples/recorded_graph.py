@@ -1,7 +1,7 @@
 """Heat in a rod: the graph of one time step, recorded once and run again for each step.
 
 A step reads one state of the rod and writes another, part by part, and then adds up the heat. The
-recording keeps the tasks; the two states are arguments and change places from one run to the next.
+recording keeps the tasks; the two states are arguments and swap roles from run to run.
 """
 
 import argparse
@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # of 32-bit floats, over many steps
 
 # ---------------------------------------------------------------- what the workers run
 def flow(args):
-    """Write one part of the new state; the rod is a ring, so its heat stays the same."""
+    """Write one part of the new state; the rod is closed to a ring, so its heat stays the same."""
     old, new, rate = args.tensor(0).numpy(), args.tensor(1).numpy(), args.scalar_float(0)
     here = np.arange(args.scalar(1), args.scalar(1) + len(new))
     around = old[here - 1] + old[(here + 1) % len(old)]

@@ -1,9 +1,9 @@
 """Half a gigabyte of samples through rings of 8 MiB: the average spectrum of a long signal.
 
-Each batch goes through four tasks: measure, taper, transform, add up. What the first three create
-lies in rings, each in the ring of its scope, and its memory goes back as soon as nobody needs it any
-more. When a ring is full, submitting waits. So the memory in use does not depend on how much data
-goes through. Plain numpy computes the same afterwards; the results must be equal to the last bit.
+Each batch passes through four tasks: measure, taper, transform, add up. The results of the first three
+are in rings, each in the ring of its scope, and are freed as soon as no task needs them. When a
+ring is full, submitting waits. So memory use does not depend on the amount of data.
+Plain numpy then computes the same; the results must be equal to the last bit.
 """
 
 import argparse
@@ -28,13 +28,13 @@ WINDOW = np.hanning(SEGMENT).astype(np.float32)
 
 # ---------------------------------------------------------------- the computation
 def measure(batch):
-    """Return the samples of one batch: noise, and two faint tones in it."""
+    """Return the samples of one batch: noise with two faint tones."""
     noise = np.random.default_rng(batch).standard_normal((SEGMENTS, SEGMENT), np.float32)
     return noise + SIGNAL
 
 
 def taper(samples):
-    """Return the segments without their mean, fading to nothing at both ends."""
+    """Return the segments without their mean, fading to zero at both ends."""
     return (samples - samples.mean(axis=1, keepdims=True)) * WINDOW
 
 
@@ -63,7 +63,7 @@ def add_up_task(args):
 
 
 def stream(worker, batches, total):
-    """Run all batches; return the run's figures and the most tasks that were alive at a time."""
+    """Run all batches; return the run's figures and the largest number of live tasks."""
     leaves = [measure_task, taper_task, transform_task, add_up_task]
     measure_, taper_, transform_, add_up_ = (worker.register(leaf) for leaf in leaves)
     alive = 0
@@ -109,7 +109,7 @@ def plain_numpy(batches):
 
 # ---------------------------------------------------------------- what it takes
 def resident(pids):
-    """Return the bytes of memory that processes use, program files aside, shared pages once."""
+    """Return the bytes of memory that processes use, without program files, shared pages once."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
@@ -148,7 +148,7 @@ def main():
         level=3, num_sub_workers=options.workers, heap_ring_size=options.ring_mib * MIB
     ) as worker:
         total = worker.share(np.zeros(BINS, np.float32))
-        stream(worker, options.workers, total)  # a little at first: start, and load what is needed
+        stream(worker, options.workers, total)  # a small run first, to start and load everything
         total[...] = 0
         pids = [os.getpid(), *worker.worker_pids()]
         before = resident(pids)

@@ -1,8 +1,8 @@
-"""Two tasks from end to end: one that a chip runs, and one that goes down through two Workers.
+"""Two tasks from end to end: one runs on a chip, one passes through two Workers.
 
 First an addition: the arguments of `run` reach the orchestration function, which passes them on to a
-chip; the chip writes its result into memory that this process mapped. Then a check of that result:
-a level 4 Worker hands it to the level 3 Worker below it, which hands it to its sub worker.
+chip; the chip writes its result to memory that this process mapped. Then a check of that result:
+a level 4 Worker passes it to the level 3 Worker below, which passes it to its sub worker.
 """
 
 import mmap
@@ -17,7 +17,7 @@ from simpler_ref.task_interface import make_tensor
 
 
 def shared(size, dtype):
-    """Return an array that processes forked from now on share with this one."""
+    """Return an array that this process shares with those it forks later."""
     dtype = np.dtype(dtype)
     return np.frombuffer(mmap.mmap(-1, size * dtype.itemsize), dtype)
 
@@ -46,9 +46,9 @@ def add_on_a_chip(a, b, c):
         return w3.run(orchestrate, args, CallConfig(block_dim=3))
 
 
-# ---------------------------------------------------------------- Workers below Workers
+# ---------------------------------------------------------------- nested Workers
 def check_below(a, b, c, wrong):
-    """Let a sub worker, two levels down, count the elements that are not the sum."""
+    """Let a sub worker, two levels down, count the elements that differ from the sum."""
 
     def verify_result():
         wrong[0] = np.count_nonzero(c != a + b)
