@@ -695,7 +695,7 @@ class Worker:
                 raise RuntimeError(
                     f"a run takes {L.MAX_CONFIGS} different CallConfigs; use fewer, or several runs"
                 )
-            self._live().engine.write_config(index, wire)
+            self._live().engine.view.write_config(index, wire)
             self._configs[wire] = index
         return index
 
@@ -922,8 +922,8 @@ class Worker:
 
         May be called from another thread, for a progress bar.
         """
-        mem = self._live().engine.mem
-        return int(mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]), int(mem[L.NEXT_TASK_ID])
+        view = self._live().engine.view
+        return view.ended, view.next_task_id
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""

@@ -27,6 +27,7 @@ from ..engine.introspection import (
 from ..engine.memory import PARK_NS, Engine
 from ..errors import RingFullError, TaskError
 from ..jit import layout as L
+from ..jit.ops import asked_by
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.enums import to_dtype
@@ -140,6 +141,7 @@ class Orchestrator:
         self._worker = worker
         self._engine = engine
         self._mem = engine.mem
+        self._view = engine.view
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
@@ -149,8 +151,7 @@ class Orchestrator:
         self._ring = RingView(engine, worker)
 
     def _read_geometry(self) -> None:
-        geometry = self._mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
-        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
+        self._room = tuple(len(self._view.pool(kind)) for kind in (L.NEXT_LEVEL, L.SUB))
         """Workers in each pool."""
 
     @property
@@ -462,7 +463,7 @@ class Orchestrator:
         while code == L.MORE:
             code = attempt()
             if code < 0:
-                code = self._retry(code, attempt, lambda: _wire_of_op(program))
+                code = self._retry(code, attempt, lambda: asked_for(*asked_by(program)))
 
     # ------------------------------------------------------------ what they share
     def _require_handle(
@@ -517,13 +518,13 @@ class Orchestrator:
 
         Rule     ORCH-AUTO-4; WM-GROUP-5
         """
-        tensors = sum(len(one._tensors) for one in members)
-        at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
+        wires = self._view.provided(slot, sum(len(one._tensors) for one in members))
+        at = 0
         for args in members:
             for i, wire in enumerate(args._tensors):
                 if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
-                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[SHAPE_AT:]
-                at += L.TENSOR_WORDS
+                    args._tensors[i] = wires[at : at + SHAPE_AT] + wire[SHAPE_AT:]
+                at += TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
         """Say why a submit was refused; nothing has changed.
@@ -614,8 +615,7 @@ class Orchestrator:
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
             slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
-        data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
-        return tensor._placed(data, self._engine.heap)
+        return tensor._placed(self._view.buffer(slot), self._engine.heap)
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:
@@ -660,7 +660,7 @@ class Orchestrator:
 
     def _depth(self) -> int:
         """Return how many scopes are open, the run's own included."""
-        return int(self._mem[L.SCOPE_DEPTH])
+        return self._view.scope_depth
 
     def _open_scope(self) -> int:
         return self._engine.kernels.open_scope(self._mem)
@@ -686,10 +686,10 @@ class Orchestrator:
         """
         self._require_mine()
         mem, kernels = self._mem, self._engine.kernels
-        submitted = int(mem[L.WIRING_PUSHED]) - self._pushed_before
+        submitted = self._view.pushed - self._pushed_before
         while kernels.help_scheduler(mem, -1, submitted, -1, PARK_NS) != L.OK:
             self._worker._look()  # between slices Python sees signals
-        if mem[L.RUN_ERROR]:
+        if self._view.has_failed:
             raise self._task_error()
 
     def live_tasks(self) -> int:
@@ -697,7 +697,7 @@ class Orchestrator:
 
         Rule     ORCH-API-5
         """
-        return int(self._mem[L.LIVE])
+        return self._view.live
 
     # ------------------------------------------------------------ waiting for room
     def _retry(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
@@ -717,7 +717,7 @@ class Orchestrator:
                 timeout_s = self._worker.alloc_timeout_s
                 asked, depth = requested_bytes(wire()), self._depth() - 1
                 raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
-            taken = int(mem[L.WIRING_TAKEN])
+            taken = self._view.taken
             code = attempt()
             waited = L.OK
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
@@ -751,7 +751,7 @@ class Orchestrator:
                 "arguments with TaskArgs"
             )
         assert code == L.TOO_LARGE, code
-        size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
+        size = self._view.ring_bytes
         return RuntimeError(
             f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
             f"ring has {mib(size)}; give Worker(heap_ring_size=…) a larger value"
@@ -762,17 +762,15 @@ class Orchestrator:
 
         Rule     ORCH-BACK-5
         """
-        mem = self._mem
-        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
-            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
-        )
+        view = self._view
+        return view.next_task_id - view.live, view.ended
 
     # ------------------------------------------------------------ for Worker.run
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
         self._subs = subs
         self._error = None
-        self._pushed_before: int = self._mem.item(L.WIRING_PUSHED)
+        self._pushed_before = self._view.pushed
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:
@@ -815,22 +813,6 @@ def _which_memory() -> ValueError:
     return ValueError(
         "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
     )
-
-
-def _wire_of_op(program: Array) -> bytes:
-    """Return the tensors and scalars that the op a program stands at asks for."""
-    at = int(program[L.PROGRAM_AT])
-    if at >= len(program):
-        return b""
-    kind = int(program[at + L.OP_KIND]) & 0xFF
-    if kind == L.OP_REPEAT:
-        at += L.OP_REPEAT_WORDS
-    if kind == L.OP_ALLOC:
-        tensor = program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS]
-        return bytes(tensor.tobytes())
-    counts = int(program[at + L.OP_COUNTS])
-    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
-    return asked_for(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes(), counts)
 
 
 class ScopeGuard:

@@ -13,7 +13,6 @@ from ..jit import layout as L
 from ..model import visibility
 from ..model.config import CallConfig
 from ..system.signals import Failures, until_done
-from ..system.types import Array
 from ..workers.manager import log
 from ..workers.session import Session
 from .orchestrator import Orchestrator
@@ -53,9 +52,9 @@ def run(
 
     Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
     """
-    mem, kernels = session.engine.mem, session.engine.kernels
+    engine, view = session.engine, session.engine.view
     orch = session.orch = session.orch._for_next_run()
-    device_before = session.manager.device_ns() if session.next_level and session.manager else None
+    device_before = view.device_ns() if session.next_level else None
     failures: Failures = ()
     try:
         try:
@@ -69,14 +68,14 @@ def run(
     failure: BaseException | None = None
     if failures:
         failure = failures[-1]
-    elif mem[L.RUN_ERROR]:
+    elif view.has_failed:
         failure = orch._task_error()
-    tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
-    kernels.end_run(mem)
+    tasks, edges = view.next_task_id, view.edges
+    engine.kernels.end_run(engine.mem)
     session.forget_watch()
     device_ns = 0
-    if device_before is not None and session.manager is not None:
-        device_ns = max(0, int((session.manager.device_ns() - device_before).max()))
+    if device_before is not None:
+        device_ns = max(0, int((view.device_ns() - device_before).max()))
     if session.registry.leaving:
         _remove_leaving(session)
     if failure is not None:
@@ -85,7 +84,7 @@ def run(
         finally:
             del failure, failures
     wall = time.perf_counter_ns() - start
-    return RunTiming(wall, device_ns, tasks, edges, _peaks(mem))
+    return RunTiming(wall, device_ns, tasks, edges, view.peaks())
 
 
 def _remove_leaving(session: Session) -> None:
@@ -116,11 +115,11 @@ def _call(
 
 def recover(session: Session) -> None:
     """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
-    mem = session.engine.mem
-    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
+    engine = session.engine
+    if engine.view.next_task_id or engine.view.scope_depth:
         signals = InterruptedError("a signal"), InterruptedError("and one more")
         *_, failure = _end_early(session, signals)
-        session.engine.kernels.end_run(mem)
+        engine.kernels.end_run(engine.mem)
         if failure not in signals:
             raise failure
 
@@ -155,8 +154,3 @@ def _drain(session: Session, failures: Failures = ()) -> None:
     while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
         if session.manager is not None:
             session.watch().look(failures[-1] if failures else None)
-
-
-def _peaks(mem: Array) -> tuple[int, ...]:
-    block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
-    return tuple(block[L.R_PEAK :: L.LINE])

@@ -216,7 +216,7 @@ FAULTS = (
             Patch(
                 "worker.py",
                 "            self._session.take_down()  #",
-                "            if not self._session.engine.mem[L.RUN_ERROR]:\n"
+                "            if not self._session.engine.view.has_failed:\n"
                 "                self._session.take_down()  #",
             ),
         ),
@@ -379,8 +379,8 @@ FAULTS = (
             ),
             Patch(
                 "orch/runs.py",
-                "    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
-                "    if mem[L.NEXT_TASK_ID]:\n",
+                "    if engine.view.next_task_id or engine.view.scope_depth:\n",
+                "    if engine.view.next_task_id:\n",
             ),
         ),
         (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),
@@ -509,8 +509,8 @@ FAULTS = (
         (
             Patch(
                 "engine/introspection.py",
-                "self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)\n",
-                "0 * tail * top\n",
+                "ring.cursor if ring.tail == ring.top else ring.tail % ring.size\n",
+                "0 * ring.tail\n",
             ),
         ),
         (f"{ORCH}/test_api.py::test_the_tail_is_where_the_oldest_byte_still_held_begins",),
@@ -603,9 +603,9 @@ FAULTS = (
         "A look does not ask at its end whether the slot is still the task's.",
         (
             Patch(
-                "engine/introspection.py",
-                "        if not is_same():\n            return None\n        waits",
-                "        waits",
+                "engine/view/slots.py",
+                "    if not is_same():\n        return None\n    waits",
+                "    waits",
             ),
         ),
         (
@@ -638,10 +638,8 @@ FAULTS = (
         (
             Patch(
                 "orch/orchestrator.py",
-                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(\n"
-                "            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]\n"
-                "        )\n",
-                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), 0\n",
+                "        return view.next_task_id - view.live, view.ended\n",
+                "        return view.next_task_id - view.live, 0\n",
             ),
         ),
         (
