@@ -42,7 +42,10 @@ from ..model.wire import (
 )
 from ..system.types import Array
 from .columns import Batch
-from .orchestrator import Handles, Orchestrator, config_wire
+from .configs import config_wire
+from .orchestrator import Handles, Orchestrator
+from .pools import Pools
+from .room import never_fits
 
 if TYPE_CHECKING:
     from ..worker import RunTiming, Worker
@@ -140,7 +143,7 @@ class Recorder(Orchestrator):
         self._worker = worker
         self._engine = engine
         self._view = engine.view
-        self._read_geometry()
+        self._pools = Pools(engine.view)
         self._error = None
         self._thread = get_ident()
         self.handles: list[tuple[CallableHandle, int]] = []
@@ -293,14 +296,14 @@ class Recorder(Orchestrator):
 
         Rule     SPEED-REPLAY-7
         """
-        counts = counts_of(tensors, scalars)
+        counts, ring_bytes = counts_of(tensors, scalars), self._view.ring_bytes
         sizes = [_MEMBER.unpack(one)[0] for one in members] or [counts]
         for size in sizes:
             if COUNTS_BYTES + blob_bytes(size) > L.MAILBOX_ARGS_CAPACITY:
-                raise self._refused(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)))
+                raise never_fits(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)), ring_bytes)
         wires = tensors_of(arguments, counts)
-        if requested_bytes(wires) > self._view.ring_bytes:
-            raise self._refused(L.TOO_LARGE, wires)
+        if requested_bytes(wires) > ring_bytes:
+            raise never_fits(L.TOO_LARGE, wires, ring_bytes)
 
     def _config_word(self, config: CallConfig | None) -> int:
         if config is None:
@@ -489,7 +492,7 @@ class Graph:
         for handle, pool in self._handles:
             live = orch._subs if pool == L.SUB else orch._next_level
             now.append(orch._require_handle("Graph.run", handle, (), live, pool))
-        configs = [self._worker._config_number(wire) for wire in self._configs]
+        configs = [orch._configs.number_of_wire(wire) for wire in self._configs]
         if now + configs == self._resolved:
             return
         fixed = ~(L.CALLABLE_MASK | L.CONFIG_MASK << L.WORD_CONFIG)

@@ -22,6 +22,7 @@ from .threads import ThreadManager
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from ..orch.configs import Configs
     from ..orch.orchestrator import Orchestrator
 
 
@@ -59,6 +60,7 @@ class Session:
         )
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
+        self.configs: Configs
         self.host: Any
         self.pid = os.getpid()
         self._watch: Watch | None = None

@@ -315,8 +315,8 @@ FAULTS = (
         "A sub task of a Worker without sub workers waits for ever.",
         (
             Patch(
-                "worker.py",
-                "        if self._subs:\n            subs =",
+                "workers/tree.py",
+                "        if self.subs:\n            subs =",
                 "        if True:\n            subs =",
             ),
             Patch(
@@ -334,8 +334,8 @@ FAULTS = (
         "A group with more members than its pool has workers waits for ever.",
         (
             Patch(
-                "orch/orchestrator.py",
-                "        if len(members) > self._room[pool]:\n",
+                "orch/pools.py",
+                "        if len(members) > self.sizes[pool]:\n",
                 "        if False:\n",
             ),
             Patch(
@@ -347,11 +347,7 @@ FAULTS = (
     Fault(
         "worker-minus-two",
         "A task for worker −2 is accepted.",
-        (
-            Patch(
-                "orch/orchestrator.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"
-            ),
-        ),
+        (Patch("orch/pools.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),),
         (f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",),
         hangs=True,
     ),
@@ -479,10 +475,10 @@ FAULTS = (
                 f"        {call}\n",
             )
             for call in (
-                "return self._worker.malloc(size, worker_id)",
-                "self._worker.free(ptr, worker_id)",
-                "self._worker.copy_to(dst, src, size, worker_id)",
-                "self._worker.copy_from(dst, src, size, worker_id)",
+                "return self._worker._chips.malloc(worker_id, size)",
+                "self._worker._chips.free(worker_id, ptr)",
+                "self._worker._chips.copy_to(worker_id, dst, src, size)",
+                "self._worker._chips.copy_from(worker_id, dst, src, size)",
             )
         ),
         (
@@ -637,7 +633,7 @@ FAULTS = (
         "A task that finishes and is not reclaimed does not start the time-out anew.",
         (
             Patch(
-                "orch/orchestrator.py",
+                "orch/room.py",
                 "        return view.next_task_id - view.live, view.ended\n",
                 "        return view.next_task_id - view.live, 0\n",
             ),

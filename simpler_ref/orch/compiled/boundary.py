@@ -68,7 +68,7 @@ class Call:
         self.words = np.zeros(S.CALL_WORDS, np.int64)
         self.words[S.C_MEM] = engine.mem.ctypes.data
         self.words[S.C_MEM_WORDS] = engine.mem.size
-        self.words[S.C_ROOM : S.C_ROOM + 2] = orch._room
+        self.words[S.C_ROOM : S.C_ROOM + 2] = orch._pools.sizes
         for memory in orch._worker._own_memory():
             start = memory.ctypes.data
             self._add_span(start, start + memory.nbytes)
@@ -110,7 +110,7 @@ class Call:
         if isinstance(value, TaskArgs):
             return self._task_args(value)
         if isinstance(value, CallConfig):
-            number = self.orch._worker._config_index(value)
+            number = self.orch._configs.number_of(value)
             self.configs[number] = value
             fields = [getattr(value, name) for name in CallConfig._FIELDS]
             return K.Native(K.CONFIG, number, *fields)

@@ -25,7 +25,7 @@ from ...jit.submit import (
     tensors_in,
 )
 from ...jit.submit import scope_depth as _scope_depth
-from ..orchestrator import NO_SCOPE_OPEN, SCOPE_ENDED_INSIDE, TOO_MANY_SCOPES
+from ..scopes import NO_SCOPE_OPEN, SCOPE_ENDED_INSIDE, TOO_MANY_SCOPES
 from . import machine as M
 from .machine import FIVE, INT, WORDS, ask, ask_about, called, helper, part, peek, word_at, words_at
 
