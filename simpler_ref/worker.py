@@ -25,7 +25,7 @@ from .model import visibility
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
-from .orch.configs import Configs, require_supported
+from .orch.configs import Configs
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
@@ -439,19 +439,13 @@ class Worker:
         try:
             with self._registry.lock:  # a registration finds all workers made, or none
                 self._needs_start = True  # should this be cut short, the next run does it all again
-                if anew or manager is None:
-                    session.stop_workers()
+                if anew:
                     if self.child_mode == "process":
                         for inner in self._tree.nested():
                             inner._send_away()
-                    self._registry.write_digests(session.engine)
-                    self._registry.forget_tombstones()
-                    session.start()
+                    session.start_anew()
                 else:
-                    successors = manager.replace_dead()
-                    for worker in successors:
-                        session.catch_up(worker)
-                    manager.admit(successors)
+                    session.replace_dead()
                 self._needs_start = False
         except BaseException:
             self._needs_start = True
@@ -720,18 +714,7 @@ class Worker:
         """Return what `run` or `record` was given, once it is found to be right."""
         if self._session is None:
             self._live()  # says why
-        if config is None:
-            config = CallConfig()
-        else:
-            require_supported(config)
-        if self.level == 2:
-            orch_fn = _run_on_the_chip(orch_fn, config)
-        if not callable(orch_fn):
-            raise TypeError(
-                f"{what} expects an orchestration function, got {type(orch_fn).__name__}"
-            )
-        require_runnable(what, orch_fn)
-        return orch_fn, config
+        return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
     def _alone(self, act: Callable[[Session], T]) -> T:
         """Do something during which no run may begin.
@@ -830,23 +813,6 @@ class Worker:
             for worker in range(len(session.kinds))
         ]
         return replace(placed, seats=tuple(seats))
-
-
-def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
-    """Return the orchestration function of a level 2 Worker: one task, for its chip.
-
-    Rule     WM-CHIP-7
-    """
-    if not isinstance(handle, CallableHandle):
-        raise TypeError(
-            "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
-            f"{type(handle).__name__}"
-        )
-
-    def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
-        orch.submit_next_level(handle, args, config)
-
-    return orch_fn
 
 
 __all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]

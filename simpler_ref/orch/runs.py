@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..callables.handles import CallableHandle
+from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS
 from ..errors import ControlError
 from ..jit import layout as L
@@ -15,6 +16,7 @@ from ..model.config import CallConfig
 from ..system.signals import Failures, until_done
 from ..workers.manager import log
 from ..workers.session import Session
+from .configs import require_supported
 from .orchestrator import Orchestrator
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
@@ -38,6 +40,43 @@ class RunTiming(NamedTuple):
     """Dependencies found."""
     ring_peak_bytes: tuple[int, ...]
     """Most bytes held at once, per ring."""
+
+
+def require_function(
+    what: str,
+    orch_fn: OrchFunction | CallableHandle,
+    config: CallConfig | None,
+    *,
+    on_the_chip: bool,
+) -> tuple[OrchFunction, CallConfig]:
+    """Return what `Worker.run` or `record` was given, once it is found to be right."""
+    if config is None:
+        config = CallConfig()
+    else:
+        require_supported(config)
+    if on_the_chip:
+        orch_fn = _run_on_the_chip(orch_fn, config)
+    if not callable(orch_fn):
+        raise TypeError(f"{what} expects an orchestration function, got {type(orch_fn).__name__}")
+    require_runnable(what, orch_fn)
+    return orch_fn, config
+
+
+def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
+    """Return the orchestration function of a level 2 Worker: one task, for its chip.
+
+    Rule     WM-CHIP-7
+    """
+    if not isinstance(handle, CallableHandle):
+        raise TypeError(
+            "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
+            f"{type(handle).__name__}"
+        )
+
+    def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
+        orch.submit_next_level(handle, args, config)
+
+    return orch_fn
 
 
 def run(
