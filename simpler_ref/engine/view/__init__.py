@@ -222,7 +222,8 @@ class View:
 
     def peaks(self) -> tuple[int, ...]:
         """Return the most bytes held at once, per ring; 0 for rings that do not exist."""
-        return tuple(self.ring(ring_idx).peak for ring_idx in range(L.MAX_RING_DEPTH))
+        end = L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE
+        return tuple(self._mem[L.RING_BLOCK + L.R_PEAK : end : L.LINE].tolist())
 
     def oldest_first(self, ring_idx: int) -> list[int]:
         """Return the slots of a ring's live tasks, oldest first (on the Orch thread)."""
