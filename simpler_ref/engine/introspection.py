@@ -1,7 +1,7 @@
 """Looks at rings and tasks, for people: they read, and change nothing.
 
 `Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. A look takes no
-lock and the engine goes on meanwhile: `view/slots.py` says how it is right all the same.
+lock and the engine goes on meanwhile: `engine/view/slots.py` says how it is right all the same.
 """
 
 from __future__ import annotations
