@@ -279,5 +279,5 @@ def test_a_sub_command_that_no_worker_carries_out_is_refused(mode):
         for command in (L.CTRL_PREPARE, *range(L.CTRL_ALLOC_DOMAIN, L.CTRL_COMM_INIT + 1), 12, 99):
             for one in (w, chips):
                 with pytest.raises(ControlError, match="CALLABLE_KIND_UNSUPPORTED"):
-                    one._ask(command, 0, 8)
+                    one._chips._ask(command, 0, 8)
         assert chips.malloc(64, 0) > 0, "it serves the next request"
