@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import time
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .callables.handles import CallableHandle
-from .callables.identity import TargetNamespace
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
@@ -27,16 +25,19 @@ from .model import visibility
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
-from .orch.orchestrator import Orchestrator, config_wire, require_supported
+from .orch.configs import Configs
+from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .system.cores import Placement, Seat
 from .system.types import Array
 from .workers import hygiene
+from .workers.chip_memory import ChipMemory
 from .workers.failures import read_failure
-from .workers.kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
-from .workers.options import MOST_WORKERS, Options, whole
+from .workers.manager import WorkerManager
+from .workers.options import Options
 from .workers.session import Session
+from .workers.tree import Tree
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
@@ -159,10 +160,7 @@ class Worker:
         self.child_mode = options.child_mode
         self.platform = options.platform
         self.runtime = options.runtime
-        self._next_level: list[WorkerKind] = [
-            ChipChild(device, options.runtime) for device in options.device_ids
-        ]
-        self._subs: list[WorkerKind] = [SubWorker() for _ in range(options.num_sub_workers)]
+        self._tree = Tree(options)
         self._parent_level = 0
         self._away_from = 0
         self._placement: Placement | None = None
@@ -171,7 +169,7 @@ class Worker:
         self._running = False
         self._lock = threading.RLock()
         self._registry = Registry()
-        self._configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
+        self._chips = ChipMemory(weakref.proxy(self))
         self._needs_start = True
         hygiene.fork_hygiene_once()
         hygiene.disown_after_fork(self)
@@ -217,7 +215,7 @@ class Worker:
                 )
             if worker._parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
-            self._add(self._next_level, NestedWorker(worker))
+            self._tree.add_nested(worker)
             worker._parent_level = self.level
 
     def add_next_level(self, worker: Any) -> None:
@@ -240,38 +238,15 @@ class Worker:
         -----
         Rule     WM-POOL-1; WM-KIND-3
         """
-        self._add_custom(self._next_level, worker, "next_level_worker")
+        with self._lock:
+            self._require_before_init("adding a worker")
+            self._tree.add_next_level(worker)
 
     def add_sub(self, worker: Any) -> None:
         """Add a worker kind of your own to the sub pool; see `add_next_level`."""
-        self._add_custom(self._subs, worker, "sub_worker")
-
-    def _add_custom(self, pool: list[WorkerKind], worker: Any, label: str) -> None:
         with self._lock:
             self._require_before_init("adding a worker")
-            if self.level == 2:
-                raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
-            kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
-            for method in ("start", "run", "stop"):
-                require_runnable(f"{label}.{method}", getattr(worker, method, None))
-            if pool is self._subs and kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
-                raise ValueError("sub workers take Python callables")
-            self._add(pool, kind)
-
-    @staticmethod
-    def _add(pool: list[WorkerKind], kind: WorkerKind) -> None:
-        """Add a worker to a pool whose workers are of its kind.
-
-        Rule     WM-POOL-5
-        """
-        if pool and pool[0].target_namespace != kind.target_namespace:
-            raise ValueError(
-                f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
-                f"{kind.label}s cannot be mixed"
-            )
-        if len(pool) >= MOST_WORKERS:
-            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
-        pool.append(kind)
+            self._tree.add_sub(worker)
 
     def _require_before_init(self, what: str) -> None:
         """Refuse what must come before `init`.
@@ -296,9 +271,8 @@ class Worker:
     def _send_away(self) -> None:
         """Note that this Worker, and those below it, will run in another process than this one."""
         self._away_from = os.getpid()
-        for kind in self._next_level:
-            if isinstance(kind, NestedWorker):
-                kind.inner._send_away()
+        for inner in self._tree.nested():
+            inner._send_away()
 
     def _require_here(self, what: str) -> None:
         """Refuse what would not reach the process that runs this Worker.
@@ -316,7 +290,6 @@ class Worker:
         with self._lock:
             self._release()
             self._needs_start = True
-            self._configs = {CallConfig().to_bytes(): 0}
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -350,22 +323,23 @@ class Worker:
                 heap_ring_size=self.heap_ring_size,
                 ring_depth=self.ring_depth,
                 task_window=self.task_window,
-                next_level=len(self._next_level),
-                sub=len(self._subs),
+                next_level=len(self._tree.next_level),
+                sub=len(self._tree.subs),
                 depth=self.mailbox_depth,
                 placement=self._place(),
             )
             session = Session(
                 engine,
                 Arena(self._options.arena_size),
-                self._next_level,
-                self._subs,
+                self._tree.next_level,
+                self._tree.subs,
                 self._registry,
                 self._options,
             )
             # a proxy: no cycle, so that a Worker nobody refers to is closed at once
             session.host = weakref.proxy(self)
-            session.orch = Orchestrator(session.host, engine)
+            session.configs = Configs(engine)
+            session.orch = Orchestrator(session.host, engine, session.configs)
             self._finalizer = weakref.finalize(self, session.take_down)
             self._session = session
             visibility.add_visibility(session.why_invisible)
@@ -373,25 +347,11 @@ class Worker:
     def _place(self) -> Placement:
         """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
         if self._placement is None:
-            threads = 1 + self._threads_below()
+            threads = 1 + self._tree.threads()
             self._placement = Placement.find(
                 threads, pin=self._options.pin, spin_us=self._options.spin_us
             )
-        first = self._placement.first
-        turns = []
-        for kind in (*self._next_level, *self._subs):
-            turns.append(first)
-            first += 1
-            if isinstance(kind, NestedWorker):
-                kind.inner._placement = replace(self._placement, first=first)
-                first += kind.inner._threads_below()
-        return replace(self._placement, turns=tuple(turns))
-
-    def _threads_below(self) -> int:
-        kinds = (*self._next_level, *self._subs)
-        nested = [kind.inner for kind in kinds if isinstance(kind, NestedWorker)]
-        below: int = sum(inner._threads_below() for inner in nested)
-        return len(kinds) + below
+        return self._tree.place(self._placement)
 
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
@@ -479,20 +439,13 @@ class Worker:
         try:
             with self._registry.lock:  # a registration finds all workers made, or none
                 self._needs_start = True  # should this be cut short, the next run does it all again
-                if anew or manager is None:
-                    session.stop_workers()
+                if anew:
                     if self.child_mode == "process":
-                        for kind in self._next_level:
-                            if isinstance(kind, NestedWorker):
-                                kind.inner._send_away()
-                    self._registry.write_digests(session.engine)
-                    self._registry.forget_tombstones()
-                    session.start()
+                        for inner in self._tree.nested():
+                            inner._send_away()
+                    session.start_anew()
                 else:
-                    successors = manager.replace_dead()
-                    for worker in successors:
-                        session.catch_up(worker)
-                    manager.admit(successors)
+                    session.replace_dead()
                 self._needs_start = False
         except BaseException:
             self._needs_start = True
@@ -584,7 +537,7 @@ class Worker:
         if self._closed:
             raise RuntimeError("this Worker is closed; make a new one")
         self._require_here("register")
-        self._require_target(chip)
+        self._tree.require_taker(chip)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
@@ -605,25 +558,6 @@ class Worker:
                 session.installer if started and session is not None else None,
             )
         return handle
-
-    def _require_target(self, chip: bool) -> None:
-        """Refuse callables that no worker could ever take.
-
-        Rule     FLOW-REG-5
-        """
-        if chip and not any(
-            kind.target_namespace == TargetNamespace.LOCAL_CHIP for kind in self._next_level
-        ):
-            raise CallableError(
-                "CALLABLE_KIND_UNSUPPORTED",
-                "a ChipCallable needs a chip, and this Worker has none: give Worker(level=3, "
-                "device_ids=[…])",
-            )
-        if not chip and self.level == 2:
-            raise CallableError(
-                "CALLABLE_KIND_UNSUPPORTED",
-                "a level 2 Worker runs ChipCallables; register Python functions on level 3",
-            )
 
     def unregister(self, handle: CallableHandle) -> None:
         """Give a handle back; its callable goes with its last handle, after the run if one is on.
@@ -654,50 +588,11 @@ class Worker:
 
     def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
         """Return the tables of live handles that each pool takes: next level, sub."""
-        nothing: dict[CallableHandle, int] = {}
-        following = nothing
-        if self._next_level:
-            takes = self._next_level[0].target_namespace
-            following = self._registry.words(takes, L.NEXT_LEVEL)
-        subs = nothing
-        if self._subs:
-            subs = self._registry.words(TargetNamespace.LOCAL_PYTHON, L.SUB)
-        return following, subs
+        return self._tree.words(self._registry)
 
     def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception:
         """Say why a pool does not take a handle."""
-        if not self._registry.is_live(handle):
-            return self._registry.explain(handle)
-        if pool == L.SUB and not self._subs:
-            return RuntimeError(
-                "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
-            )
-        if pool == L.NEXT_LEVEL and not self._next_level:
-            return RuntimeError(
-                "this Worker has no next-level workers; give a level 3 Worker device_ids=[…], and a "
-                "higher one add_worker(…)"
-            )
-        takes = self._next_level[0].target_namespace if pool == L.NEXT_LEVEL else "LOCAL_PYTHON"
-        return TypeError(
-            f"{handle!r} is a {handle.target_namespace.name} callable; these workers take "
-            f"{getattr(takes, 'name', takes)} ones"
-        )
-
-    def _config_index(self, config: CallConfig | None) -> int:
-        """Return the number under which the workers' mailboxes get a configuration."""
-        return 0 if config is None else self._config_number(config_wire(config))
-
-    def _config_number(self, wire: bytes) -> int:
-        index = self._configs.get(wire)
-        if index is None:
-            index = len(self._configs)
-            if index >= L.MAX_CONFIGS:
-                raise RuntimeError(
-                    f"a run takes {L.MAX_CONFIGS} different CallConfigs; use fewer, or several runs"
-                )
-            self._live().engine.write_config(index, wire)
-            self._configs[wire] = index
-        return index
+        return self._tree.explain(self._registry, handle, pool)
 
     # ------------------------------------------------------------ memory of chips
     def malloc(self, size: int, worker_id: int = 0) -> int:
@@ -716,11 +611,11 @@ class Worker:
         -----
         Rule     WM-CHIP-3
         """
-        return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, 1 << 62))
+        return self._chips.malloc(worker_id, size)
 
     def free(self, ptr: int, worker_id: int = 0) -> None:
         """Give memory of a chip back; see `malloc`."""
-        self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
+        self._chips.free(worker_id, ptr)
 
     def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
         """Copy `size` bytes from host address `src` to address `dst` of a chip.
@@ -732,32 +627,14 @@ class Worker:
         IndexError, ControlError
             See `malloc`.
         """
-        self._require_visible("src", src, size)
-        self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
+        self._chips.copy_to(worker_id, dst, src, size)
 
     def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
         """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
-        self._require_visible("dst", dst, size)
-        self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
+        self._chips.copy_from(worker_id, dst, src, size)
 
-    def _require_visible(self, name: str, address: int, size: int) -> None:
-        _address(name, address)
-        whole("size", size, 0, 1 << 62)
-        why = self._live().why_invisible(address, size)
-        if why is not None and self.child_mode == "process":
-            raise visibility.invisible(address, size, why)
-
-    def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request of a next-level worker.
-
-        Rule     WM-CTRL-6
-        """
-        if not hasattr(worker_id, "__index__") or not 0 <= worker_id < len(self._next_level):
-            raise IndexError(
-                f"worker_id {worker_id!r} is out of range: there are {len(self._next_level)} "
-                "next-level workers"
-            )
-        session = self._live()
+    def _running_manager(self, session: Session) -> WorkerManager:
+        """Return who manages the workers, which are started if they are not."""
         with self._lock:
             if not self._running:
                 self.start()
@@ -765,9 +642,7 @@ class Worker:
             manager = session.manager
         if manager is None:
             raise RuntimeError("the workers are not running: their start has failed")
-        return manager.control(
-            operator.index(worker_id), command, args, timeout_s=session.control_timeout_s
-        )
+        return manager
 
     # ------------------------------------------------------------ run
     def run(
@@ -839,18 +714,7 @@ class Worker:
         """Return what `run` or `record` was given, once it is found to be right."""
         if self._session is None:
             self._live()  # says why
-        if config is None:
-            config = CallConfig()
-        else:
-            require_supported(config)
-        if self.level == 2:
-            orch_fn = _run_on_the_chip(orch_fn, config)
-        if not callable(orch_fn):
-            raise TypeError(
-                f"{what} expects an orchestration function, got {type(orch_fn).__name__}"
-            )
-        require_runnable(what, orch_fn)
-        return orch_fn, config
+        return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
     def _alone(self, act: Callable[[Session], T]) -> T:
         """Do something during which no run may begin.
@@ -878,14 +742,8 @@ class Worker:
         """Run from start to reset, after what the last run may have left behind."""
         runs.recover(session)
         self._start(session)
-        self._renumber_configs(session)
+        session.configs.forget_many()
         return runs.run(session, self._words(), orch_fn, args, config, start)
-
-    def _renumber_configs(self, session: Session) -> None:
-        """Forget configurations between runs when many have gathered."""
-        if len(self._configs) > L.MAX_CONFIGS // 2:
-            self._configs = {CallConfig().to_bytes(): 0}
-            session.engine.kernels.forget_configs(session.engine.mem)
 
     def _read_error(self) -> TaskError:
         """Make an exception of the first failure that the Scheduler has noted."""
@@ -922,8 +780,8 @@ class Worker:
 
         May be called from another thread, for a progress bar.
         """
-        mem = self._live().engine.mem
-        return int(mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]), int(mem[L.NEXT_TASK_ID])
+        view = self._live().engine.view
+        return view.ended, view.next_task_id
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""
@@ -955,27 +813,6 @@ class Worker:
             for worker in range(len(session.kinds))
         ]
         return replace(placed, seats=tuple(seats))
-
-
-def _address(name: str, value: int) -> int:
-    return whole(name, value, 0, (1 << 64) - 1)
-
-
-def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
-    """Return the orchestration function of a level 2 Worker: one task, for its chip.
-
-    Rule     WM-CHIP-7
-    """
-    if not isinstance(handle, CallableHandle):
-        raise TypeError(
-            "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
-            f"{type(handle).__name__}"
-        )
-
-    def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
-        orch.submit_next_level(handle, args, config)
-
-    return orch_fn
 
 
 __all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]

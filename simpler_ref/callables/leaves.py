@@ -21,14 +21,15 @@ from numba.core import types
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import address_of_leaf, as_float, as_single, pointer
+from ..jit.leaves import KINDS_FROM_ARGS, address_of_leaf, as_float, as_single, pointer
 from ..model.enums import DataType, numpy_dtype, to_dtype
 from ..model.scalars import ScalarBits
 from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor
+from ..model.wire import SCALAR_BYTES, counts_of
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
-    from ..workers.view import ReceivedArgs
+    from ..engine.view.mailbox import ReceivedArgs
 
 Kind: TypeAlias = Any
 """What a parameter takes: a numba array type or a numba number type."""
@@ -374,9 +375,9 @@ def _from_bits(kind: Kind, bits: int) -> Any:
         return bits != 0
     size = kind.bitwidth // 8
     low, high = _limits(kind)
-    if size < 8 and not low <= bits - (bits >> 63 << 64) < high:
+    if size < SCALAR_BYTES and not low <= bits - (bits >> 63 << 64) < high:
         return None
-    return np.frombuffer(bits.to_bytes(8, "little")[:size], np.dtype(str(kind)))[0]
+    return np.frombuffer(bits.to_bytes(SCALAR_BYTES, "little")[:size], np.dtype(str(kind)))[0]
 
 
 def _reason(error: Exception) -> str:
@@ -402,9 +403,9 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         raise TypeError(
             "the tensors of a task come first, then its scalars; order the parameters so"
         )
-    counts = len(arrays) | len(numbers) << 32
+    counts = counts_of(len(arrays), len(numbers))
     size = 1 + len(arrays) * L.TENSOR_WORDS + len(numbers)
-    beside = 8 * (L.W_KINDS - L.W_MAILBOX - L.MAIL_COUNTS)
+    beside = KINDS_FROM_ARGS
     lines = [
         "def task(blob):",
         f"    words = carray(pointer(blob), {size}, int64)",

@@ -267,7 +267,7 @@ class Registry:
                     self._install(one, installer)
                 self._used[one.index] = one  # first: nobody else may get its index
                 if engine is not None:
-                    engine.write_digest(one.index, one.digest)
+                    engine.view.write_digest(one.index, one.digest)
                 self._installed[digest] = one
             self._make_live(one, handle)
 
@@ -307,7 +307,7 @@ class Registry:
     def write_digests(self, engine: Engine) -> None:
         """Put every digest where `encode` takes it from."""
         for one in self._used.values():
-            engine.write_digest(one.index, one.digest)
+            engine.view.write_digest(one.index, one.digest)
 
     def missing(self, namespace: TargetNamespace, known: Mapping[bytes, Any]) -> list[Registered]:
         """Return what a worker that was made from an old snapshot does not know yet.

@@ -15,6 +15,7 @@ from ..system.cores import Placement
 from ..system.signals import in_one_piece
 from ..system.types import Array
 from .shared_arrays import create_region
+from .view import View, private_from
 
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
@@ -44,7 +45,9 @@ class Engine:
     Attributes
     ----------
     mem : numpy.ndarray
-        int64 words; `jit/layout.py` says what stands where.
+        int64 words, for the kernels; `jit/layout.py` says what stands where.
+    view : View
+        What Python reads of them.
     heap : numpy.ndarray
         The bytes of all heap rings, one after the other.
     kernels : Entries
@@ -82,8 +85,9 @@ class Engine:
             depth=depth,
             id_window=window if one_ring else 0,
         )
-        region = create_region(8 * words, 8 * geometry[L.PRIVATE])
-        self.mem = region[: 8 * words].view(np.int64)
+        nbytes = L.WORD * words
+        self.mem = create_region(nbytes, private_from(geometry))[:nbytes].view(np.int64)
+        self.view = View(self.mem)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
         self.heap = create_region(size * ring_depth, huge=True)
         base: int = self.heap.ctypes.data
@@ -101,7 +105,7 @@ class Engine:
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )
-        self.write_config(0, CallConfig().to_bytes())
+        self.view.write_config(0, CallConfig().to_bytes())
 
     @classmethod
     def attached(cls, mem: Array, heap: Array, placement: Placement) -> Engine:
@@ -109,17 +113,8 @@ class Engine:
         engine = cls.__new__(cls)
         engine.kernels = _kernels()
         engine.mem, engine.heap, engine.placement = mem, heap, placement
+        engine.view = View(mem)
         return engine
-
-    def write_config(self, index: int, wire: bytes) -> None:
-        """Put a configuration where `encode` takes it from."""
-        start = 8 * (int(self.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS)
-        self.mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
-
-    def write_digest(self, index: int, digest: bytes) -> None:
-        """Put the digest of a callable where `encode` takes it from."""
-        at = int(self.mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
-        self.mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
     def close(self) -> None:
         """Give the descriptors back; the memory stays as long as anybody refers to it."""

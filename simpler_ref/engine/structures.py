@@ -98,13 +98,12 @@ class Ring(Rings):
                 if not self._changed.wait(self._timeout_s):
                     why = describe_full(self._engine, self._timeout_s, nbytes, scope_depth)
                     raise RingFullError(why)
-            task_id = int(mem[slot + L.S_ID])
-            self._slots[task_id] = slot
-            ring = int(mem[slot + L.S_RING]) & 7
-            cursor = int(mem[self._word(ring, L.R_CURSOR)])
+            look = view_slot(self._engine, slot)
+            self._slots[look.task_id] = slot
+            ring = self._engine.view.ring(look.ring_idx)
             size = L.round_up(nbytes, L.HEAP_ALIGN)
-            pointer = self.heap_base(ring) + cursor - size if nbytes else None
-            return AllocResult(task_id, pointer, cursor, ring)
+            pointer = ring.base + ring.cursor - size if nbytes else None
+            return AllocResult(look.task_id, pointer, ring.cursor, look.ring_idx)
 
     def release(self, slot: int) -> None:
         """Give a task id back; its ring's tail moves over every released allocation that is oldest.
@@ -174,7 +173,7 @@ class TensorMap:
         return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1))
 
     def __len__(self) -> int:
-        return int(self._engine.mem[L.MAP_COUNT])
+        return self._engine.view.buffers_known
 
 
 class Scope:

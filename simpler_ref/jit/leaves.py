@@ -18,6 +18,9 @@ from numba.extending import intrinsic
 from . import layout as L
 from .kernel import INTERPRETED
 
+KINDS_FROM_ARGS = L.WORD * (L.W_KINDS - L.W_MAILBOX - L.MAIL_COUNTS)
+"""Bytes from the args blob of a task to the kinds of its scalars."""
+
 if INTERPRETED:
 
     def address_of(mem, i):

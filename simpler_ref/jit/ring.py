@@ -105,6 +105,18 @@ def alloc(mem, nbytes, depth):
 
 
 @kernel
+def next_task_id(mem):
+    """Return the id that the next allocation gets: how many there were."""
+    return int(mem[L.NEXT_TASK_ID])
+
+
+@kernel
+def live_tasks(mem):
+    """Return how many tasks are not reclaimed, buffers included."""
+    return int(mem[L.LIVE])
+
+
+@kernel
 def outside_window(mem):
     """Say whether the next id would be too far above the oldest live task's: one ring, and a window.
 

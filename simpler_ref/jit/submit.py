@@ -153,6 +153,18 @@ def take_body(mem, slot, words):
 
 
 @kernel
+def tensors_in(counts):
+    """Return how many tensors there are, of what says tensors and scalars in one number."""
+    return counts & 0xFFFFFFFF
+
+
+@kernel
+def scalars_in(counts):
+    """Return how many scalars there are; see `tensors_in`."""
+    return counts >> 32
+
+
+@kernel
 def body_words(tensors, scalars, members, edges):
     """Return the words of a body: output mask, tensors, scalars, members, so many edges at most."""
     arguments = argument_words(tensors, scalars) + members * L.MEMBER_WORDS
@@ -174,19 +186,19 @@ def mask_words(tensors):
 @kernel
 def tensors_at(mem, slot):
     """Return where the tensors of a slot's body begin."""
-    return int(mem[slot + L.S_BODY]) + mask_words(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF)
+    return int(mem[slot + L.S_BODY]) + mask_words(tensors_in(int(mem[slot + L.S_COUNTS])))
 
 
 @kernel
 def scalars_at(mem, slot):
     """Return where the scalars of a slot's body begin."""
-    return tensors_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF) * TENSOR_WORDS
+    return tensors_at(mem, slot) + tensors_in(int(mem[slot + L.S_COUNTS])) * TENSOR_WORDS
 
 
 @kernel
 def members_at(mem, slot):
     """Return where the members of a group stand in its slot's body."""
-    return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> 32) * L.SCALAR_WORDS
+    return scalars_at(mem, slot) + scalars_in(int(mem[slot + L.S_COUNTS])) * L.SCALAR_WORDS
 
 
 @kernel
@@ -515,12 +527,18 @@ def register_task(mem, slot):
 
     Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8; ORCH-INV-5
     """
-    depth = int(mem[L.SCOPE_DEPTH])
+    depth = scope_depth(mem)
     if depth == 0:
         return
     mem[slot + L.S_FANOUT] += 1
     mem[slot + L.S_LINK] = mem[L.SCOPE_STACK + depth - 1]
     mem[L.SCOPE_STACK + depth - 1] = slot
+
+
+@kernel
+def scope_depth(mem):
+    """Return how many scopes are open, the run's own included."""
+    return int(mem[L.SCOPE_DEPTH])
 
 
 @kernel
@@ -530,7 +548,7 @@ def open_scope(mem):
     Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
     Rule     ORCH-SCOPE-3
     """
-    depth = int(mem[L.SCOPE_DEPTH])
+    depth = scope_depth(mem)
     if depth > L.MAX_SCOPE_DEPTH:
         return L.TOO_DEEP
     mem[L.SCOPE_STACK + depth] = L.NONE
@@ -545,7 +563,7 @@ def close_scope(mem):
     Returns  OK, or NO_SCOPE with nothing changed
     Rule     ORCH-SCOPE-5 to -7
     """
-    depth = int(mem[L.SCOPE_DEPTH])
+    depth = scope_depth(mem)
     if depth == 0:
         return L.NO_SCOPE
     mem[L.SCOPE_DEPTH] = depth - 1

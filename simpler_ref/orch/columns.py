@@ -1,24 +1,31 @@
 """The arguments of many tasks in one call: columns, each with one tensor or scalar of every task.
 
-A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program for
-`jit/program.py`: one submit to be repeated, and a table with the words that differ from task to task.
+A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program: one
+submit to be repeated, and a table with the words that differ from task to task; see `jit/ops.py`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..jit import layout as L
+from ..jit import ops
 from ..model.arguments import check_tag
 from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor
 from ..model.visibility import keep_alive, make_tensor, require_visible
+from ..model.wire import CHILD_MEMORY_AT
 from ..system.types import Array
+
+_KIND = L.TENSOR_KIND - 1
+"""Among the words of a tensor that follow its address."""
+_CHILD_MEMORY = 0xFF << 8 * (CHILD_MEMORY_AT - L.WORD * L.TENSOR_KIND)
+"""The byte of that word which says that a tensor is in a next-level worker's memory."""
 
 
 class Rows(NamedTuple):
@@ -128,10 +135,10 @@ class Batch:
         """Say which tasks have a tensor in a next-level worker's memory: a bool, or one for each."""
         found: Any = np.False_
         for column in self.tensors:
-            found = found | (column.rest[..., 3] >> 8 & 0xFF != 0)
+            found = found | (column.rest[..., _KIND] & _CHILD_MEMORY != 0)
         return found
 
-    def bound(self, column: int, task: int) -> BoundWord | None:
+    def _bound(self, column: int, task: int) -> BoundWord | None:
         """Return the word of a scalar that a replay may give another value; None for all others."""
         if not self._given:
             return None
@@ -154,37 +161,23 @@ class Batch:
         -----
         Rule     SPEED-MANY-1, -4
         """
-        width = len(self.tensors)
-        addresses, others = [], [(L.OP_CALLABLE, word)]
-        for j, (data, rest) in enumerate(self.tensors):
-            start = L.OP_ARGS + j * L.TENSOR_WORDS
-            addresses.append((start, data))
-            others += [(start + 1 + k, rest[..., k]) for k in range(L.TENSOR_WORDS - 1)]
-        start = L.OP_ARGS + width * L.TENSOR_WORDS
-        for column in self.scalars:
-            others += [(start + L.SCALAR_BITS, column.bits), (start + L.SCALAR_KIND, column.kind)]
-            start += L.SCALAR_WORDS
-        differ = addresses + [(where, value) for where, value in others if np.ndim(value)]
-        at = start
-        size = at + len(differ) * L.PATCH_WORDS
-        program = np.zeros(L.PROGRAM_OPS + L.OP_REPEAT_WORDS + size, np.int64)
-        program[L.PROGRAM_AT] = L.PROGRAM_OPS
-        repeat, op = program[L.PROGRAM_OPS :], program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
-        repeat[L.OP_KIND] = L.OP_REPEAT | L.OP_REPEAT_WORDS << 8
-        repeat[L.OP_TIMES] = self.size
-        repeat[L.OP_STEP] = len(differ)
-        op[L.OP_KIND] = L.OP_SUBMIT | size << 8
-        op[L.OP_COUNTS] = width | len(self.scalars) << 32
-        op[L.OP_PATCHES] = len(differ)
-        op[L.OP_OUTPUTS] = 0
-        places = np.empty((self.size, len(differ)), np.int64)
-        for where, value in others:
-            if not np.ndim(value):
-                op[where] = value
-        for place, (where, value) in enumerate(differ):
-            op[at + place * L.PATCH_WORDS + L.PATCH_AT] = where | place << 32
-            places[:, place] = value
-        return program, places
+        return ops.repeated(self.size, word, self.tensors, self.scalars)
+
+    def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield the tensors and the scalars of each task, as a submit takes them."""
+        for task in range(self.size):
+            tensors = [_row(one.data, task) + _row(one.rest, task, 1) for one in self.tensors]
+            scalars = [
+                self._bound(j, task) or _row(one.bits, task) + _row(one.kind, task)
+                for j, one in enumerate(self.scalars)
+            ]
+            yield tensors, scalars
+
+
+def _row(column: Any, task: int, ndim: int = 0) -> bytes:
+    """Return the words of a task in a column whose entries have so many dimensions."""
+    found = np.asarray(column, np.int64)
+    return (found[task] if found.ndim > ndim else found).tobytes()
 
 
 # ---------------------------------------------------------------- one column
@@ -291,7 +284,7 @@ def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
     rest = column.rest
     if np.ndim(tags) and rest.ndim == 1:
         rest = np.tile(rest, (len(tags), 1))
-    rest[..., 3] |= tags << L.TENSOR_TAG_SHIFT
+    rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
     return _Tensors(column.data, rest)
 
 

@@ -6,35 +6,25 @@ kernels in `jit/submit.py`.
 
 from __future__ import annotations
 
-import operator
 import struct
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..callables.handles import CallableHandle
-from ..engine.introspection import (
-    RingView,
-    describe_full,
-    mib,
-    requested_bytes,
-)
-from ..engine.memory import PARK_NS, Engine
-from ..errors import RingFullError, TaskError
+from ..engine.introspection import RingView
+from ..engine.memory import Engine
+from ..errors import TaskError
 from ..jit import layout as L
+from ..jit.ops import asked_by
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.enums import to_dtype
 from ..model.tensor import ContinuousTensor
 from ..model.wire import (
-    CHILD_MEMORY_AT,
-    COUNTS_BYTES,
-    SCALAR_BYTES,
     SHAPE_AT,
     TAG_AT,
     TENSOR_BYTES,
@@ -43,23 +33,21 @@ from ..model.wire import (
     tensors_of,
 )
 from ..system.types import Array
+from ..workers.chip_memory import ChipMemory
 from .columns import Batch
-
-NO_SCOPE_OPEN = "scope_end without scope_begin: no scope of yours is open"
-SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
-TOO_MANY_SCOPES = (
-    f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
-)
+from .configs import Configs
+from .pools import Pools, require_distinct
+from .room import Room, never_fits
+from .scopes import NO_SCOPE_OPEN, TOO_MANY_SCOPES, ScopeGuard
 
 
 class Host(Protocol):
     """What an Orchestrator asks of the Worker whose run it serves."""
 
     alloc_timeout_s: float
+    _chips: ChipMemory
 
     def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception: ...
-
-    def _config_index(self, config: CallConfig | None) -> int: ...
 
     def _read_error(self) -> TaskError: ...
 
@@ -72,57 +60,11 @@ class Host(Protocol):
 
     def _worker_name(self, worker: int) -> str: ...
 
-    def malloc(self, size: int, worker_id: int = 0) -> int: ...
-
-    def free(self, ptr: int, worker_id: int = 0) -> None: ...
-
-    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
-
-    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None: ...
-
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
 
 _MEMBER = struct.Struct("<QQ")
-_DIAGNOSTICS = (
-    "enable_l2_swimlane",
-    "enable_dump_tensor",
-    "enable_pmu",
-    "enable_dep_gen",
-    "enable_scope_stats",
-)
-
-
-def require_supported(config: CallConfig) -> None:
-    """Refuse a configuration that is not valid, or asks for what nothing here implements.
-
-    Raises
-    ------
-    ValueError
-        See `CallConfig.validate`.
-    NotImplementedError
-        A diagnostic is switched on.
-
-    Notes
-    -----
-    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
-    """
-    config.validate()
-    for name in _DIAGNOSTICS:
-        if getattr(config, name):
-            raise NotImplementedError(
-                f"CallConfig.{name}={getattr(config, name)}: no diagnostics are implemented here; "
-                "leave it at 0"
-            )
-
-
-def config_wire(config: CallConfig) -> bytes:
-    """Return a configuration as it travels, once it is found to be right."""
-    if not isinstance(config, CallConfig):
-        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
-    require_supported(config)
-    return config.to_bytes()
 
 
 class Orchestrator:
@@ -136,22 +78,20 @@ class Orchestrator:
     _records = False
     """Whether it writes tasks down instead of submitting them; see `Recorder`."""
 
-    def __init__(self, worker: Host, engine: Engine) -> None:
+    def __init__(self, worker: Host, engine: Engine, configs: Configs) -> None:
         self._worker = worker
         self._engine = engine
         self._mem = engine.mem
+        self._view = engine.view
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
-        self._read_geometry()
+        self._configs = configs
+        self._pools = Pools(engine.view)
+        self._room = Room(engine, worker)
         self._thread = -1
         self._error: TaskError | None = None
         self._ring = RingView(engine, worker)
-
-    def _read_geometry(self) -> None:
-        geometry = self._mem[L.POOL_FIRST : L.POOL_FIRST + 4].tolist()
-        self._room = geometry[2] - geometry[0], geometry[3] - geometry[1]
-        """Workers in each pool."""
 
     @property
     def ring(self) -> RingView:
@@ -239,7 +179,7 @@ class Orchestrator:
         Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        place = self._place(worker, [args])
+        place = self._pools.place(worker, [args])
         self._add(base | place << L.WORD_WORKER | self._config_word(config), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
@@ -279,14 +219,16 @@ class Orchestrator:
         -----
         Rule     WM-GROUP-1; HIER-API-3
         """
-        members = self._members(args_list, L.NEXT_LEVEL)
+        members = self._pools.members(args_list, L.NEXT_LEVEL)
         if workers is None:
             workers = [-1] * len(members)
-        self._require_distinct(workers, len(members))
+        require_distinct(workers, len(members))
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
-        places = [self._place(one, [args]) for one, args in zip(workers, members, strict=True)]
+        places = [
+            self._pools.place(one, [args]) for one, args in zip(workers, members, strict=True)
+        ]
         self._submit_group(base | self._config_word(config), members, places)
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
@@ -294,37 +236,9 @@ class Orchestrator:
 
         Rule     WM-GROUP-1; HIER-API-3
         """
-        members = self._members(args_list, L.SUB)
+        members = self._pools.members(args_list, L.SUB)
         base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
         self._submit_group(base, members, None)
-
-    def _members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
-        if isinstance(args_list, TaskArgs):
-            raise TypeError("args_list must be a list of TaskArgs, one for each member")
-        members = [TaskArgs() if one is None else one for one in args_list]
-        if not members:
-            raise ValueError("args_list must not be empty: a group has at least one member")
-        for one in members:
-            if not isinstance(one, TaskArgs):
-                raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
-        if len(members) > self._room[pool]:
-            raise ValueError(
-                f"a group of {len(members)} needs as many workers, its pool has {self._room[pool]}: "
-                "all members run at once"
-            )
-        return members
-
-    @staticmethod
-    def _require_distinct(workers: Sequence[int], members: int) -> None:
-        """Refuse workers that are not one for each member, each another one.
-
-        Rule     WM-GROUP-8
-        """
-        if len(workers) != members:
-            raise ValueError(f"workers has {len(workers)} entries for {members} members")
-        named = [one for one in workers if one != -1]
-        if len(set(named)) != len(named):
-            raise ValueError(f"workers={list(workers)} names a worker twice")
 
     def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
         """Submit a group whose arguments and workers are found to be right.
@@ -431,20 +345,7 @@ class Orchestrator:
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
         word = base | self._config_word(config)
-        return self._submit_many(word | self._places(batch) << L.WORD_WORKER, batch)
-
-    def _places(self, batch: Batch) -> Any:
-        """Return the worker each task of a batch is for, plus one; see `_place`."""
-        if not np.ndim(batch.workers):
-            self._place(batch.workers, [])
-        wanted = np.asarray(batch.workers, np.int64)
-        room = self._room[L.NEXT_LEVEL]
-        for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
-            self._place(int(one), [])
-        lost = batch.in_child_memory() & (wanted < 0)
-        if room > 1 and np.any(lost):
-            raise _which_memory()
-        return np.where(lost, 0, wanted) + 1
+        return self._submit_many(word | self._pools.places(batch) << L.WORD_WORKER, batch)
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
         program, places = batch.program(word)
@@ -462,7 +363,7 @@ class Orchestrator:
         while code == L.MORE:
             code = attempt()
             if code < 0:
-                code = self._retry(code, attempt, lambda: _wire_of_op(program))
+                code = self._retry(code, attempt, lambda: asked_for(*asked_by(program)))
 
     # ------------------------------------------------------------ what they share
     def _require_handle(
@@ -491,39 +392,21 @@ class Orchestrator:
         tensors = [wire for one in given for wire in one._tensors]
         return b"".join(tensors + [wire for one in given for wire in one._scalars])
 
-    def _place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
-        """Return the worker a task is for, plus one; 0 for any.
-
-        Rule     WM-AFF-6
-        """
-        room = self._room[L.NEXT_LEVEL]
-        if not hasattr(worker, "__index__") or not -1 <= worker < room:
-            raise ValueError(
-                f"worker {worker!r} is unknown: there are the next-level workers 0 … {room - 1}, and "
-                "−1 for any of them"
-            )
-        chosen = operator.index(worker)
-        if chosen < 0 and any(w[CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
-            if room > 1:
-                raise _which_memory()
-            chosen = 0
-        return chosen + 1
-
     def _config_word(self, config: CallConfig | None) -> int:
-        return self._worker._config_index(config) << L.WORD_CONFIG
+        return self._configs.number_of(config) << L.WORD_CONFIG
 
     def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
         """Write the addresses the runtime chose back into the arguments.
 
         Rule     ORCH-AUTO-4; WM-GROUP-5
         """
-        tensors = sum(len(one._tensors) for one in members)
-        at = int(self._mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
+        wires = self._view.provided(slot, sum(len(one._tensors) for one in members))
+        at = 0
         for args in members:
             for i, wire in enumerate(args._tensors):
                 if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
-                    args._tensors[i] = self._mem[at : at + 1].tobytes() + wire[SHAPE_AT:]
-                at += L.TENSOR_WORDS
+                    args._tensors[i] = wires[at : at + SHAPE_AT] + wire[SHAPE_AT:]
+                at += TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
         """Say why a submit was refused; nothing has changed.
@@ -550,12 +433,12 @@ class Orchestrator:
         Rule     WM-CHIP-3
         """
         self._require_mine()
-        return self._worker.malloc(size, worker_id)
+        return self._worker._chips.malloc(worker_id, size)
 
     def free(self, worker_id: int, ptr: int) -> None:
         """Give memory of a next-level worker back."""
         self._require_mine()
-        self._worker.free(ptr, worker_id)
+        self._worker._chips.free(worker_id, ptr)
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy host memory to a next-level worker, between two of its tasks; see `Worker.copy_to`.
@@ -563,16 +446,19 @@ class Orchestrator:
         It waits for no dependency: tasks that were submitted before may not have run.
         """
         self._require_mine()
-        self._worker.copy_to(dst, src, size, worker_id)
+        self._worker._chips.copy_to(worker_id, dst, src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy memory of a next-level worker to the host; see `copy_to`."""
         self._require_mine()
-        self._worker.copy_from(dst, src, size, worker_id)
+        self._worker._chips.copy_from(worker_id, dst, src, size)
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:
             raise self._wrong_thread()
+
+    def _is_closed(self) -> bool:
+        return self._thread == -1
 
     def _closed(self) -> RuntimeError:
         return RuntimeError(
@@ -614,8 +500,7 @@ class Orchestrator:
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
             slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
-        data = int(mem[int(mem[slot + L.S_BODY]) + 1 + L.TENSOR_DATA])
-        return tensor._placed(data, self._engine.heap)
+        return tensor._placed(self._view.buffer(slot), self._engine.heap)
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:
@@ -660,7 +545,7 @@ class Orchestrator:
 
     def _depth(self) -> int:
         """Return how many scopes are open, the run's own included."""
-        return int(self._mem[L.SCOPE_DEPTH])
+        return self._view.scope_depth
 
     def _open_scope(self) -> int:
         return self._engine.kernels.open_scope(self._mem)
@@ -685,11 +570,8 @@ class Orchestrator:
         Rule     ORCH-DRAIN-1 to -3
         """
         self._require_mine()
-        mem, kernels = self._mem, self._engine.kernels
-        submitted = int(mem[L.WIRING_PUSHED]) - self._pushed_before
-        while kernels.help_scheduler(mem, -1, submitted, -1, PARK_NS) != L.OK:
-            self._worker._look()  # between slices Python sees signals
-        if mem[L.RUN_ERROR]:
+        self._room.until_ended(self._view.pushed - self._pushed_before)
+        if self._view.has_failed:
             raise self._task_error()
 
     def live_tasks(self) -> int:
@@ -697,7 +579,7 @@ class Orchestrator:
 
         Rule     ORCH-API-5
         """
-        return int(self._mem[L.LIVE])
+        return self._view.live
 
     # ------------------------------------------------------------ waiting for room
     def _retry(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
@@ -705,74 +587,27 @@ class Orchestrator:
 
         `wire` returns the arguments of what was refused last.
 
-        Rule     ORCH-BACK-1, -2, -4; ORCH-FAIL-2
+        Rule     ORCH-FAIL-2
         """
-        mem, kernels = self._mem, self._engine.kernels
-        timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
-        since = time.monotonic_ns()
-        reclaimed = self._progress()
-        while code == L.WOULD_BLOCK:
-            rest = timeout_ns - (time.monotonic_ns() - since)
-            if rest <= 0:
-                timeout_s = self._worker.alloc_timeout_s
-                asked, depth = requested_bytes(wire()), self._depth() - 1
-                raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
-            taken = int(mem[L.WIRING_TAKEN])
-            code = attempt()
-            waited = L.OK
-            if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
-                waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
-            if waited == L.TIMED_OUT:
-                self._worker._look()
-            if self._progress() != reclaimed:
-                reclaimed, since = self._progress(), time.monotonic_ns()
+        code = self._room.wait(code, attempt, wire)
         if code >= 0:
             return code
         raise self._refused(code, wire())
 
     def _refused(self, code: int, wire: bytes) -> Exception:
-        """Return the exception for what a kernel has refused for good.
-
-        Rule     ORCH-RING-11
-        """
+        """Return the exception for what a kernel has refused for good."""
         if code == L.RUN_FAILED:
             return self._task_error()
         if code == L.WRONG_THREAD:
             return self._wrong_thread()
-        if code == L.TOO_MANY_ARGS:
-            return ValueError(
-                f"the arguments take {COUNTS_BYTES + len(wire)} bytes, a mailbox holds "
-                f"{L.MAILBOX_ARGS_CAPACITY}: {COUNTS_BYTES} + {TENSOR_BYTES} per tensor + "
-                f"{SCALAR_BYTES} per scalar; pass fewer, or put the numbers into a tensor"
-            )
-        if code == L.ILLEGAL:
-            return ValueError(
-                f"{len(wire)} bytes are not the tensors and scalars that were announced; build "
-                "arguments with TaskArgs"
-            )
-        assert code == L.TOO_LARGE, code
-        size = int(self._mem[L.RING_BLOCK + L.R_SIZE])
-        return RuntimeError(
-            f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
-            f"ring has {mib(size)}; give Worker(heap_ring_size=…) a larger value"
-        )
-
-    def _progress(self) -> tuple[int, int]:
-        """Return what changes whenever a task finishes or is reclaimed.
-
-        Rule     ORCH-BACK-5
-        """
-        mem = self._mem
-        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(
-            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
-        )
+        return never_fits(code, wire, self._view.ring_bytes)
 
     # ------------------------------------------------------------ for Worker.run
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
         self._subs = subs
         self._error = None
-        self._pushed_before: int = self._mem.item(L.WIRING_PUSHED)
+        self._pushed_before = self._view.pushed
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:
@@ -809,64 +644,6 @@ def asked_for(wire: bytes, counts: int) -> bytes:
 def _counts(args: TaskArgs | None) -> int:
     """Return how many tensors and scalars there are, as the kernels take it."""
     return 0 if args is None else counts_of(len(args._tensors), len(args._scalars))
-
-
-def _which_memory() -> ValueError:
-    return ValueError(
-        "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
-    )
-
-
-def _wire_of_op(program: Array) -> bytes:
-    """Return the tensors and scalars that the op a program stands at asks for."""
-    at = int(program[L.PROGRAM_AT])
-    if at >= len(program):
-        return b""
-    kind = int(program[at + L.OP_KIND]) & 0xFF
-    if kind == L.OP_REPEAT:
-        at += L.OP_REPEAT_WORDS
-    if kind == L.OP_ALLOC:
-        tensor = program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS]
-        return bytes(tensor.tobytes())
-    counts = int(program[at + L.OP_COUNTS])
-    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
-    return asked_for(program[at + L.OP_ARGS : at + L.OP_ARGS + words].tobytes(), counts)
-
-
-class ScopeGuard:
-    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it.
-
-    Rule     ORCH-SCOPE-2
-    """
-
-    __slots__ = ("_depth", "_orch")
-
-    def __init__(self, orch: Orchestrator) -> None:
-        self._orch = orch
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        if self._depth:
-            raise RuntimeError("this scope is open already: call orch.scope() for each with")
-        self._orch.scope_begin()
-        self._depth = self._orch._depth()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        orch, depth = self._orch, self._depth
-        self._depth = 0
-        if orch._thread == -1:  # the run is over, or is another process's that this was forked from
-            return
-        if orch._depth() < depth:
-            if error is None:
-                raise RuntimeError(SCOPE_ENDED_INSIDE)
-            return
-        while orch._depth() >= depth:
-            orch.scope_end()
 
 
 __all__ = ["Orchestrator", "ScopeGuard"]

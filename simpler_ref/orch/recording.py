@@ -1,7 +1,7 @@
 """Record once, replay many: an orchestration function's tasks, kept as a program.
 
 `Recorder` is an Orchestrator that executes nothing: each submit, buffer and scope becomes an op of a
-program for `jit/program.py`. Memory that the runtime will provide has an address in a range where no
+program; see `jit/ops.py`. Memory that the runtime will provide has an address in a range where no
 memory is; wherever such an address goes, and wherever one goes that belongs to a tensor of ``args``,
 the program has a patch, so that a replay puts the real address there. `Graph.run` carries the program
 out through the same kernels as any run: dependencies, rings and scopes are not remembered but found
@@ -24,6 +24,7 @@ from ..callables.handles import CallableHandle
 from ..engine.introspection import requested_bytes
 from ..engine.memory import Engine
 from ..jit import layout as L
+from ..jit.ops import Patch, ProgramWriter, rewind, scalar_at, tensor_at
 from ..model import visibility
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
@@ -34,23 +35,22 @@ from ..model.wire import (
     COUNTS_BYTES,
     SHAPE_AT,
     TAG_AT,
-    TENSOR_BYTES,
     blob_bytes,
     counts_of,
-    each_tensor,
     has_address,
     tensors_of,
 )
 from ..system.types import Array
 from .columns import Batch
-from .orchestrator import Handles, Orchestrator, config_wire
+from .configs import config_wire
+from .orchestrator import Handles, Orchestrator
+from .pools import Pools
+from .room import never_fits
 
 if TYPE_CHECKING:
     from ..worker import RunTiming, Worker
 
 _WORD = struct.Struct("<Q")
-_PATCH = struct.Struct("<qq")
-_OP = struct.Struct("<6q")
 _MEMBER = struct.Struct("<QQ")
 _GAP = L.HEAP_ALIGN
 """Between two buffers, so that an address one past the end of a buffer is not in the next."""
@@ -142,8 +142,8 @@ class Recorder(Orchestrator):
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         self._worker = worker
         self._engine = engine
-        self._mem = engine.mem
-        self._read_geometry()
+        self._view = engine.view
+        self._pools = Pools(engine.view)
         self._error = None
         self._thread = get_ident()
         self.handles: list[tuple[CallableHandle, int]] = []
@@ -151,9 +151,7 @@ class Recorder(Orchestrator):
         following, subs = worker._words()
         self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
         self._subs = _Numbers(subs, L.SUB, self.handles)
-        self.ops: list[bytes] = [_WORD.pack(L.PROGRAM_OPS)]
-        self.callable_words: list[int] = []
-        self.words = L.PROGRAM_OPS
+        self.program = ProgramWriter()
         self.tasks = 0
         self._scopes = 1
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
@@ -233,30 +231,20 @@ class Recorder(Orchestrator):
         tensors = [wire for one in members for wire in one._tensors]
         scalars = [raw for one in members for raw in one._scalars]
         table = [
-            _MEMBER.pack(len(one._tensors) | len(one._scalars) << 32, places[i] if places else 0)
+            _MEMBER.pack(
+                counts_of(len(one._tensors), len(one._scalars)), places[i] if places else 0
+            )
             for i, one in enumerate(members)
         ]
         _write_back(members, self._append(word, tensors, scalars, table))
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
-        width = len(batch.tensors)
-        program, places = batch.program(word)
-        op = program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
-        patches = op[len(op) - L.PATCH_WORDS * places.shape[1] :].reshape(-1, L.PATCH_WORDS)
-        targets = patches[:, L.PATCH_AT] & 0xFFFFFFFF
-        end = L.OP_ARGS + width * L.TENSOR_WORDS + len(batch.scalars) * L.SCALAR_WORDS
-        for i in range(batch.size):
-            op[targets] = places[i]
-            raw = op[L.OP_ARGS : end].tobytes()
-            split = width * TENSOR_BYTES
-            tensors = list(each_tensor(raw[:split]))
-            scalars = [
-                batch.bound(j, i) or raw[at : at + 8 * L.SCALAR_WORDS]
-                for j, at in enumerate(range(split, len(raw), 8 * L.SCALAR_WORDS))
-            ]
-            for j, address in self._append(int(op[L.OP_CALLABLE]), tensors, scalars).items():
-                places[i, j] = address
-        addresses: Array = places.view(np.uint64)[:, :width]
+        addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
+        words = np.broadcast_to(word, batch.size).tolist()
+        for i, (tensors, scalars) in enumerate(batch.rows()):
+            addresses[i] = [_WORD.unpack_from(wire)[0] for wire in tensors]
+            for j, address in self._append(words[i], tensors, scalars).items():
+                addresses[i, j] = address
         return addresses
 
     def _append(
@@ -270,44 +258,34 @@ class Recorder(Orchestrator):
         self._require_mine()
         arguments = b"".join(tensors) + b"".join(scalars)
         self._require_possible(arguments, len(tensors), len(scalars), members)
-        first = L.OP_ARGS + len(tensors) * L.TENSOR_WORDS
-        patches = []
+        patches: list[Patch] = []
         asked: list[tuple[int, int]] = []
         for i, wire in enumerate(tensors):
             address = _WORD.unpack_from(wire)[0]
             if address:
                 found = self._locate(address, bool(wire[CHILD_MEMORY_AT]))
                 if found is not None:
-                    patches.append((L.OP_ARGS + i * L.TENSOR_WORDS, *found))
+                    patches.append(Patch(tensor_at(i), *found))
             elif wire[TAG_AT] == L.OUTPUT:
                 asked.append((i, ContinuousTensor._from_wire(wire).nbytes()))
         for j, raw in enumerate(scalars):
-            at = first + j * L.SCALAR_WORDS
+            at = scalar_at(len(tensors), j)
             if isinstance(raw, BoundWord):
                 place = self._first_scalar + raw.position * L.SCALAR_WORDS
-                patches += [(at + k, place + k, 0) for k in range(L.SCALAR_WORDS)]
+                patches += [Patch(at + k, place + k, 0) for k in range(L.SCALAR_WORDS)]
             else:
                 value = _WORD.unpack_from(raw)[0]
                 mine = self._first <= value < self._fresh  # else it is just a number
                 found = self._locate(value, False) if mine else None
                 if found is not None:
-                    patches.append((at + L.SCALAR_BITS, *found))
+                    patches.append(Patch(at, *found))
         outputs = -1
         if asked:
             outputs = self.places
             self.places += len(tensors)
         provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
-        size = first + len(scalars) * L.SCALAR_WORDS
-        size += L.MEMBER_WORDS * len(members) + L.PATCH_WORDS * len(patches)
-        counts = len(tensors) | len(scalars) << 32
-        kind = L.OP_SUBMIT | size << 8
-        self.callable_words.append(self.words + L.OP_CALLABLE)
-        self._write(
-            _OP.pack(kind, word, counts, len(members), len(patches), outputs),
-            arguments,
-            *members,
-            *(_PATCH.pack(at | place << 32, offset) for at, place, offset in patches),
-        )
+        counts = counts_of(len(tensors), len(scalars))
+        self.program.submit(word, counts, arguments, members, patches, outputs)
         self.tasks += 1
         return provided
 
@@ -318,18 +296,14 @@ class Recorder(Orchestrator):
 
         Rule     SPEED-REPLAY-7
         """
-        counts = counts_of(tensors, scalars)
+        counts, ring_bytes = counts_of(tensors, scalars), self._view.ring_bytes
         sizes = [_MEMBER.unpack(one)[0] for one in members] or [counts]
         for size in sizes:
             if COUNTS_BYTES + blob_bytes(size) > L.MAILBOX_ARGS_CAPACITY:
-                raise self._refused(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)))
+                raise never_fits(L.TOO_MANY_ARGS, bytes(blob_bytes(counts)), ring_bytes)
         wires = tensors_of(arguments, counts)
-        if requested_bytes(wires) > int(self._mem[L.RING_BLOCK + L.R_SIZE]):
-            raise self._refused(L.TOO_LARGE, wires)
-
-    def _write(self, *parts: bytes) -> None:
-        self.ops += parts
-        self.words += sum(map(len, parts)) // L.WORD
+        if requested_bytes(wires) > ring_bytes:
+            raise never_fits(L.TOO_LARGE, wires, ring_bytes)
 
     def _config_word(self, config: CallConfig | None) -> int:
         if config is None:
@@ -340,8 +314,7 @@ class Recorder(Orchestrator):
     # ------------------------------------------------------------ buffers and scopes
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         self._require_possible(tensor._wires[L.OUTPUT], 1, 0, ())
-        kind = L.OP_ALLOC | L.OP_ALLOC_WORDS << 8
-        self._write(struct.pack("<2q", kind, self.places), tensor._wires[L.OUTPUT])
+        self.program.alloc(self.places, tensor._wires[L.OUTPUT])
         self.places += 1
         self.tasks += 1
         return tensor._placed(self._provide(tensor.nbytes(), self.places - 1), None)
@@ -352,12 +325,12 @@ class Recorder(Orchestrator):
     def _open_scope(self) -> int:
         if self._scopes > L.MAX_SCOPE_DEPTH:
             return L.TOO_DEEP
-        self._write(_WORD.pack(L.OP_OPEN_SCOPE | L.OP_SCOPE_WORDS << 8))
+        self.program.open_scope()
         self._scopes += 1
         return L.OK
 
     def _close_scope(self) -> None:
-        self._write(_WORD.pack(L.OP_CLOSE_SCOPE | L.OP_SCOPE_WORDS << 8))
+        self.program.close_scope()
         self._scopes -= 1
 
     # ------------------------------------------------------------ what has no meaning here
@@ -407,7 +380,7 @@ def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:
     for args in members:
         for i, wire in enumerate(args._tensors):
             if at + i in outputs:
-                args._tensors[i] = _WORD.pack(outputs[at + i]) + wire[8:]
+                args._tensors[i] = _WORD.pack(outputs[at + i]) + wire[SHAPE_AT:]
         at += len(args._tensors)
 
 
@@ -437,9 +410,9 @@ class Graph:
         self._kept = kept
         self._handles = recorder.handles
         self._configs = list(recorder.configs)
-        self._program = np.frombuffer(b"".join(recorder.ops), np.int64).copy()
+        self._program = recorder.program.words()
         self._places = np.zeros(recorder.places, np.int64)
-        self._callables = np.array(recorder.callable_words, np.int64)
+        self._callables = np.array(recorder.program.callables, np.int64)
         self._recorded: Array = self._program[self._callables]
         self._resolved: list[int] | None = None
 
@@ -503,11 +476,11 @@ class Graph:
         if args is not None:
             if args._doubts is not None:
                 args._doubts.settle()
-            raw = b"".join([*(wire[:8] for wire in args._tensors), *_provided_scalars(args)])
+            raw = b"".join([*(wire[:SHAPE_AT] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
             self._places[: len(bound)] = bound
         self._resolve(orch)
-        self._program[L.PROGRAM_AT] = L.PROGRAM_OPS
+        rewind(self._program)
         orch._play(self._program, self._places)
 
     def _resolve(self, orch: Orchestrator) -> None:
@@ -519,7 +492,7 @@ class Graph:
         for handle, pool in self._handles:
             live = orch._subs if pool == L.SUB else orch._next_level
             now.append(orch._require_handle("Graph.run", handle, (), live, pool))
-        configs = [self._worker._config_number(wire) for wire in self._configs]
+        configs = [orch._configs.number_of_wire(wire) for wire in self._configs]
         if now + configs == self._resolved:
             return
         fixed = ~(L.CALLABLE_MASK | L.CONFIG_MASK << L.WORD_CONFIG)

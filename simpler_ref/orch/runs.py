@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..callables.handles import CallableHandle
+from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS
 from ..errors import ControlError
 from ..jit import layout as L
 from ..model import visibility
 from ..model.config import CallConfig
 from ..system.signals import Failures, until_done
-from ..system.types import Array
 from ..workers.manager import log
 from ..workers.session import Session
+from .configs import require_supported
 from .orchestrator import Orchestrator
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
@@ -41,6 +42,43 @@ class RunTiming(NamedTuple):
     """Most bytes held at once, per ring."""
 
 
+def require_function(
+    what: str,
+    orch_fn: OrchFunction | CallableHandle,
+    config: CallConfig | None,
+    *,
+    on_the_chip: bool,
+) -> tuple[OrchFunction, CallConfig]:
+    """Return what `Worker.run` or `record` was given, once it is found to be right."""
+    if config is None:
+        config = CallConfig()
+    else:
+        require_supported(config)
+    if on_the_chip:
+        orch_fn = _run_on_the_chip(orch_fn, config)
+    if not callable(orch_fn):
+        raise TypeError(f"{what} expects an orchestration function, got {type(orch_fn).__name__}")
+    require_runnable(what, orch_fn)
+    return orch_fn, config
+
+
+def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
+    """Return the orchestration function of a level 2 Worker: one task, for its chip.
+
+    Rule     WM-CHIP-7
+    """
+    if not isinstance(handle, CallableHandle):
+        raise TypeError(
+            "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
+            f"{type(handle).__name__}"
+        )
+
+    def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
+        orch.submit_next_level(handle, args, config)
+
+    return orch_fn
+
+
 def run(
     session: Session,
     words: Words,
@@ -53,9 +91,9 @@ def run(
 
     Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
     """
-    mem, kernels = session.engine.mem, session.engine.kernels
+    engine, view = session.engine, session.engine.view
     orch = session.orch = session.orch._for_next_run()
-    device_before = session.manager.device_ns() if session.next_level and session.manager else None
+    device_before = view.device_ns() if session.next_level else None
     failures: Failures = ()
     try:
         try:
@@ -69,14 +107,14 @@ def run(
     failure: BaseException | None = None
     if failures:
         failure = failures[-1]
-    elif mem[L.RUN_ERROR]:
+    elif view.has_failed:
         failure = orch._task_error()
-    tasks, edges = int(mem[L.NEXT_TASK_ID]), int(mem[L.EDGE_COUNT])
-    kernels.end_run(mem)
+    tasks, edges = view.next_task_id, view.edges
+    engine.kernels.end_run(engine.mem)
     session.forget_watch()
     device_ns = 0
-    if device_before is not None and session.manager is not None:
-        device_ns = max(0, int((session.manager.device_ns() - device_before).max()))
+    if device_before is not None:
+        device_ns = max(0, int((view.device_ns() - device_before).max()))
     if session.registry.leaving:
         _remove_leaving(session)
     if failure is not None:
@@ -85,7 +123,7 @@ def run(
         finally:
             del failure, failures
     wall = time.perf_counter_ns() - start
-    return RunTiming(wall, device_ns, tasks, edges, _peaks(mem))
+    return RunTiming(wall, device_ns, tasks, edges, view.peaks())
 
 
 def _remove_leaving(session: Session) -> None:
@@ -116,11 +154,11 @@ def _call(
 
 def recover(session: Session) -> None:
     """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
-    mem = session.engine.mem
-    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:
+    engine = session.engine
+    if engine.view.next_task_id or engine.view.scope_depth:
         signals = InterruptedError("a signal"), InterruptedError("and one more")
         *_, failure = _end_early(session, signals)
-        session.engine.kernels.end_run(mem)
+        engine.kernels.end_run(engine.mem)
         if failure not in signals:
             raise failure
 
@@ -155,8 +193,3 @@ def _drain(session: Session, failures: Failures = ()) -> None:
     while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
         if session.manager is not None:
             session.watch().look(failures[-1] if failures else None)
-
-
-def _peaks(mem: Array) -> tuple[int, ...]:
-    block = mem[L.RING_BLOCK : L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE].tolist()
-    return tuple(block[L.R_PEAK :: L.LINE])

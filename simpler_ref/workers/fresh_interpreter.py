@@ -83,7 +83,7 @@ class _Traveller(Serializer):
         from ..worker import Worker
 
         if isinstance(obj, Worker):
-            here = {"_lock", "_session", "_finalizer"}
+            here = {"_lock", "_session", "_finalizer", "_chips"}
             return _arrived, ({name: it for name, it in vars(obj).items() if name not in here},)
         return super().reducer_override(obj)
 

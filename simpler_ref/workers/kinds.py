@@ -12,11 +12,11 @@ from typing import Any
 
 from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
+from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
-from .view import MailboxView, ReceivedArgs
 
 
 class WorkerKind:
@@ -217,10 +217,7 @@ class ChipChild(WorkerKind):
         """Run a slot on what stands in the mailbox, without decoding it here."""
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
-        places = [
-            (mailbox.address(i, L.MAILBOX_OFF_ARGS), mailbox.address(i, L.MAILBOX_OFF_CONFIG))
-            for i in range(mailbox.depth)
-        ]
+        places = [mailbox.places(frame) for frame in range(mailbox.depth)]
 
         def leaf(_: ReceivedArgs) -> None:
             args, config = places[mailbox.served] if len(places) > 1 else places[0]

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat, starmap
 from typing import Any
 
-import numpy as np
-
 from ..callables.payloads import read_payload
 from ..callables.runnable import refuse_unrun
 from ..engine.memory import Engine
 from ..engine.shared_arrays import populate_again
+from ..engine.view.mailbox import (
+    MailboxView,
+    ReceivedArgs,
+    digest_in,
+    read_request,
+    write_result,
+)
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
 from ..jit.kernel import FAIL_POINTS
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
 from .reports import write_error
-from .view import MailboxView, ReceivedArgs, digest_in
-
-_CONTROL_ARGS = struct.Struct("<3Q")
-_COMMAND = struct.Struct("<Q")
 
 
 # ---------------------------------------------------------------- a worker's own table
@@ -126,8 +126,7 @@ def serve_mailbox(
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
             if not in_thread:  # threads of one process take turns at the interpreter's lock
                 home = engine.placement.home_of(worker)
-                engine.mem[mailbox.start + L.W_HOME] = 0 if home is None else home + 1
-                engine.mem[mailbox.start + L.W_THREAD] = threading.get_native_id()
+                mailbox.settle_in(home, threading.get_native_id())
         except BaseException as exception:
             origin.require(exception)
             write_error(mailbox.box(0), mailbox.trace(0), exception)
@@ -160,7 +159,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
     Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
     """
     mem, kernels = mailbox.engine.mem, mailbox.engine.kernels
-    worker, start = mailbox.worker, mailbox.start
+    worker, start, leaf_word = mailbox.worker, mailbox.start, mailbox.leaf_word
     boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
     traces = [mailbox.trace(frame) for frame in range(mailbox.depth)]
     several = len(boxes) > 1
@@ -192,16 +191,16 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         if again:
                             beginning.restore()
                             again = False
-                        if local == _COMPUTING and mem[start + L.W_LEAF]:  # a leaf has raised it
+                        if local == _COMPUTING and mem[leaf_word]:  # a leaf has raised it
                             frame = mailbox.served
                             local = _RUNNING
-                            mem[start + L.W_LEAF] = 0
+                            mem[leaf_word] = 0
                             trials = 1
                         if local == _RUNNING:
                             beginning.blame(failure)
                             write_error(boxes[frame], traces[frame], failure)
                             local = _FAILED
-                        elif in_thread and _is_struck(mem, local, failure):
+                        elif in_thread and _is_struck(mailbox, local, failure):
                             trials = MOST_TRIALS
                             raise failure
                         else:
@@ -306,15 +305,13 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                 pass
 
 
-def _is_struck(
-    mem: np.ndarray[Any, np.dtype[np.int64]], local: int, failure: BaseException
-) -> bool:
+def _is_struck(mailbox: MailboxView, local: int, failure: BaseException) -> bool:
     """Say whether a thread was asked to end the task that it is about to begin.
 
     A second Ctrl-C has asked, and there will be no third: so it ends with its thread.
     """
     begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.COMPILED)
-    return begins and isinstance(failure, SystemExit) and bool(mem[L.CANCEL])
+    return begins and isinstance(failure, SystemExit) and mailbox.engine.view.is_cancelled
 
 
 # ---------------------------------------------------------------- control requests
@@ -326,20 +323,17 @@ def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
     die_here(mailbox.engine.mem, mailbox.start, FAIL_CONTROL)
     frame = mailbox.awaited
     box = mailbox.box(frame)
-    (command,) = _COMMAND.unpack_from(box, L.MAILBOX_OFF_COMMAND)
-    args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
-    digest = digest_in(box, L.MAILBOX_OFF_CONTROL_DIGEST)
+    request = read_request(box)
+    command, digest = request.command, request.digest
     try:
         if command in (L.CTRL_REGISTER, L.CTRL_PY_REGISTER):
-            start = L.MAILBOX_OFF_CONTROL_NAME
-            name = os.fsdecode(bytes(box[start : start + L.CONTROL_NAME_SIZE]).split(b"\0")[0])
-            callables.install(digest, read_payload(name, args[0], command, digest))
+            target = read_payload(request.name, request.args[0], command, digest)
+            callables.install(digest, target)
         elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
             mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
             callables.remove(digest)
         else:
-            result = callables.kind.control(command, *args)
-            _COMMAND.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
+            write_result(box, callables.kind.control(command, *request.args))
     except BaseException as exception:
         write_error(box, mailbox.trace(frame), exception)
         return 1

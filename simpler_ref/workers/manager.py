@@ -8,18 +8,15 @@
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
-
-import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.registry import Snapshot
 from ..engine.memory import PARK_NS, Engine
+from ..engine.view.mailbox import MailboxView
 from ..errors import (
     ControlError,
     ControlTimeoutError,
@@ -31,8 +28,7 @@ from ..jit import layout as L
 from ..system.signals import signals_blocked
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
-from .reports import read_error, trace_size
-from .view import MailboxView
+from .reports import read_error
 
 log = logging.getLogger("simpler_ref")
 
@@ -143,8 +139,7 @@ class WorkerManager:
                 raise WorkerStartError(f"{self.name(worker)} did not start: {self._why(worker)}")
 
     def _why(self, worker: int) -> str:
-        mailbox = MailboxView(self._engine, worker)
-        message, trace = read_error(*self._error_bytes(mailbox))
+        message, trace = read_error(*self._mailbox(worker).report())
         if self.lost:
             return "the process that forks the workers has ended; it says on stderr why"
         if message:
@@ -153,12 +148,8 @@ class WorkerManager:
             return describe_status(self.dead[worker])
         return f"silent for {self._start_timeout_s} s"
 
-    @staticmethod
-    def _error_bytes(mailbox: MailboxView) -> tuple[bytes, bytes]:
-        frame = mailbox.awaited
-        box, trace = mailbox.box(frame), mailbox.trace(frame)
-        size = trace_size(int.from_bytes(trace[:8], "little"))
-        return bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE]), bytes(trace[8 : 8 + size])
+    def _mailbox(self, worker: int) -> MailboxView:
+        return MailboxView(self._engine, worker)
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python looks for signals."""
@@ -227,7 +218,7 @@ class WorkerManager:
                         else:
                             answer = kernels.claim_mailbox(mem, worker, slice_ns)
                             if answer == L.OK:
-                                self._write_request(worker, command, args, name, digest)
+                                self._mailbox(worker).put_request(command, args, name, digest)
                                 asked = True
                                 answer = kernels.request_control(mem, worker, slice_ns)
                         if answer == L.ILLEGAL:
@@ -306,28 +297,14 @@ class WorkerManager:
         return True
 
     def _state(self, worker: int) -> int:
-        mailbox = MailboxView(self._engine, worker)
-        return int.from_bytes(mailbox.box(mailbox.awaited)[:4], "little")
-
-    def _write_request(
-        self, worker: int, command: int, args: tuple[int, ...], name: str, digest: bytes
-    ) -> None:
-        mailbox = MailboxView(self._engine, worker)
-        box = mailbox.box(mailbox.awaited)
-        struct.pack_into("<Q", box, L.MAILBOX_OFF_COMMAND, command)
-        padded = (*args, 0, 0, 0)[:3]
-        struct.pack_into("<4Q", box, L.MAILBOX_OFF_CONTROL_ARGS, *padded, 0)
-        struct.pack_into("32s32s", box, L.MAILBOX_OFF_CONTROL_NAME, name.encode(), digest)
+        return self._mailbox(worker).state
 
     def _read_answer(self, worker: int, error: int) -> int:
-        mailbox = MailboxView(self._engine, worker)
+        mailbox = self._mailbox(worker)
         if error:
-            message, trace = read_error(*self._error_bytes(mailbox))
+            message, trace = read_error(*mailbox.report())
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
-        (result,) = struct.unpack_from(
-            "<Q", mailbox.box(mailbox.awaited), L.MAILBOX_OFF_CONTROL_RESULT
-        )
-        return int(result)
+        return mailbox.result()
 
     def _lost(self, worker: int) -> WorkerLostError:
         status = self.dead.get(worker, 0)
@@ -376,15 +353,6 @@ class WorkerManager:
             with signals_blocked(), self._known:
                 self._heard.wait_for(come, min(rest, PARK_NS / 1e9))
 
-    def device_ns(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the time each worker's chips have spent on tasks, ever."""
-        mem = self._engine.mem
-        first, stride = int(mem[L.A_WORKERS]) + L.W_DEVICE_NS, int(mem[L.WORKER_STRIDE])
-        times: np.ndarray[Any, np.dtype[np.int64]] = mem[
-            first : first + len(self.kinds) * stride : stride
-        ].copy()
-        return times
-
     # ------------------------------------------------------------ the end
     def kill_busy(self) -> None:
         """Kill every worker that holds a task; the Scheduler will fail those tasks.
@@ -392,7 +360,7 @@ class WorkerManager:
         Rule     ORCH-RUN-8
         """
         for worker in range(len(self.kinds)):
-            if self._engine.mem[MailboxView(self._engine, worker).start + L.W_GIVEN]:
+            if self._mailbox(worker).given:
                 self._strike(worker)
 
     def spare_idle(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from ..engine.view.mailbox import write_message, write_trace
 from ..errors import TaskError
 from ..jit import layout as L
 
@@ -38,8 +39,7 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     """
     words = describe_exception(exception)
     message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
-    at = L.MAILBOX_OFF_ERROR_MSG
-    box[at : at + len(message) + 1] = message + b"\0"
+    write_message(box, message)
     try:
         lines = "".join(traceback.format_exception(exception)).replace("\0", "\\0")
     except BaseException:
@@ -53,13 +53,7 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
         half = room // 2 - 16
         raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
     raw = head + raw.decode(errors="ignore").encode()
-    trace[:8] = len(raw).to_bytes(8, "little")
-    trace[8 : 8 + len(raw)] = raw
-
-
-def trace_size(word: int) -> int:
-    """Return the bytes of a traceback by the word before it: none if that says more than there can be."""
-    return word if 0 <= word <= L.TRACE_CAPACITY else 0
+    write_trace(trace, raw)
 
 
 def read_error(message: bytes, trace: bytes) -> tuple[str, str]:

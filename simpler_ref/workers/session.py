@@ -22,6 +22,7 @@ from .threads import ThreadManager
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from ..orch.configs import Configs
     from ..orch.orchestrator import Orchestrator
 
 
@@ -59,12 +60,16 @@ class Session:
         )
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
+        self.configs: Configs
         self.host: Any
         self.pid = os.getpid()
         self._watch: Watch | None = None
 
-    def start(self) -> None:
-        """Make the workers from what is registered, and the Scheduler thread."""
+    def start_anew(self) -> None:
+        """Make all workers, from what is registered, and the Scheduler thread."""
+        self.stop_workers()
+        self.registry.write_digests(self.engine)
+        self.registry.forget_tombstones()
         self.method.decide()
         self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
         if self.kinds:
@@ -84,16 +89,19 @@ class Session:
             return None
         return Installer(self.manager, self.control_timeout_s)
 
-    def catch_up(self, worker: int) -> None:
-        """Have a worker that took the place of another install what was registered since.
+    def replace_dead(self) -> None:
+        """Make successors for the workers that have died; they install what was registered since.
 
         Rule     FLOW-REG-4
         """
         assert self.manager is not None
         installer = Installer(self.manager, self.control_timeout_s)
-        namespace = self.manager.kinds[worker].target_namespace
-        for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
-            installer.install(one, worker)
+        successors = self.manager.replace_dead()
+        for worker in successors:
+            namespace = self.manager.kinds[worker].target_namespace
+            for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
+                installer.install(one, worker)
+        self.manager.admit(successors)
 
     def watch(self) -> Watch:
         """Return what knows which tasks run, one for each run that has to wait."""

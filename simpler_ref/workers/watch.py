@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from ..callables.registry import Registry
 from ..engine.memory import Engine
-from ..jit import layout as L
+from ..engine.view.mailbox import MailboxView
 from .manager import WorkerManager
 from .threads import ThreadManager
-from .view import MailboxView
 
 log = logging.getLogger("simpler_ref")
 
@@ -42,7 +41,6 @@ class Watch:
     """
 
     def __init__(self, engine: Engine, manager: WorkerManager, registry: Registry) -> None:
-        self._mem = engine.mem
         self._engine = engine
         self.manager = manager
         self._registry = registry
@@ -60,7 +58,7 @@ class Watch:
             self._told_interrupt = True
             self._tell_interrupt(failure)
         now = time.monotonic()
-        done = int(self._mem[L.COMPLETED_COUNT]) + int(self._mem[L.FAILED_COUNT])
+        done = self._engine.view.ended
         if done != self._done:
             self._done, self._since = done, now
         elif now - self._since >= STALL_S:
@@ -109,18 +107,13 @@ class Watch:
     # ------------------------------------------------------------ what runs
     def running(self) -> Iterator[RunningTask]:
         """Go through the workers that have a task, each with its oldest one."""
-        mem = self._mem
-        for worker in range(int(mem[L.WORKERS])):
-            w = MailboxView(self._engine, worker).start
-            if not mem[w + L.W_GIVEN] or worker in self.manager.dead:
+        for worker in range(self._engine.view.workers):
+            if worker in self.manager.dead:
                 continue
-            at = w + int(mem[w + L.W_HEAD]) + L.W_SLOT
-            slot = int(mem[at]) if at < len(mem) else L.NONE
-            first = int(mem[L.A_SLOTS])
-            if not first <= slot < first + int(mem[L.WINDOW]) * L.SLOT_WORDS:
-                continue  # it has just ended
-            task, callable_word = int(mem[slot + L.S_ID]), int(mem[slot + L.S_CALLABLE])
-            yield RunningTask(worker, task, self._registry.name(callable_word & L.CALLABLE_MASK))
+            found = MailboxView(self._engine, worker).oldest_task()
+            if found:  # else it has none, or it has just ended
+                task, index = found
+                yield RunningTask(worker, task, self._registry.name(index))
 
     def _words(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
@@ -138,11 +131,11 @@ class Watch:
 
         Rule     WM-LEFT-3
         """
-        word = int(self._mem[MailboxView(self._engine, worker).start + L.W_RAN])
-        if not word:
+        found = MailboxView(self._engine, worker).ran_last()
+        if not found:
             return ""
-        name = self._registry.name(word & L.CALLABLE_MASK)
-        return f"; before that it had run task {(word >> L.RAN_TASK) - 1} ({name})"
+        task, index = found
+        return f"; before that it had run task {task} ({self._registry.name(index)})"
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
@@ -150,21 +143,17 @@ class Watch:
 
         Rule     WM-PLACE-4
         """
-        mem = self._mem
-        for pool in (L.NEXT_LEVEL, L.SUB):
-            if mem[L.STUCK_SINCE + pool] and mem[L.STUCK_SINCE + pool] == mem[L.STUCK_TOLD]:
-                task, size = int(mem[L.STUCK_TASK + pool]), int(mem[L.STUCK_MEMBERS + pool])
-                index = int(mem[L.STUCK_CALLABLE + pool]) & L.CALLABLE_MASK
-                members = range(int(mem[L.POOL_FIRST + pool]), int(mem[L.POOL_END + pool]))
-                busy = [
-                    f"{self.manager.name(one.worker)} with task {one.task} ({one.name})"
-                    for one in self.running()
-                    if one.worker in members
-                ]
-                return (
-                    f"task {task} ({self._registry.name(index)}), a group of {size}, has waited "
-                    f"{int(mem[L.STUCK_NS]) / 1e9:g} s for its workers; busy are "
-                    f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
-                    "pool lets it start earlier"
-                )
-        return ""
+        group = self._engine.view.stuck_group()
+        if group is None:
+            return ""
+        busy = [
+            f"{self.manager.name(one.worker)} with task {one.task} ({one.name})"
+            for one in self.running()
+            if one.worker in group.pool
+        ]
+        return (
+            f"task {group.task} ({self._registry.name(group.callable)}), a group of {group.size}, has "
+            f"waited {group.patience_ns / 1e9:g} s for its workers; busy are "
+            f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
+            "pool lets it start earlier"
+        )

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
 from simpler_ref.callables import handles, payloads
+from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, CoreCallable
@@ -25,7 +26,6 @@ from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, T
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import LocalCallables, obey
 from simpler_ref.workers.reports import read_error, write_error
-from simpler_ref.workers.view import MailboxView, ReceivedArgs
 
 from ..support import small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place

@@ -216,7 +216,7 @@ FAULTS = (
             Patch(
                 "worker.py",
                 "            self._session.take_down()  #",
-                "            if not self._session.engine.mem[L.RUN_ERROR]:\n"
+                "            if not self._session.engine.view.has_failed:\n"
                 "                self._session.take_down()  #",
             ),
         ),
@@ -315,8 +315,8 @@ FAULTS = (
         "A sub task of a Worker without sub workers waits for ever.",
         (
             Patch(
-                "worker.py",
-                "        if self._subs:\n            subs =",
+                "workers/tree.py",
+                "        if self.subs:\n            subs =",
                 "        if True:\n            subs =",
             ),
             Patch(
@@ -334,8 +334,8 @@ FAULTS = (
         "A group with more members than its pool has workers waits for ever.",
         (
             Patch(
-                "orch/orchestrator.py",
-                "        if len(members) > self._room[pool]:\n",
+                "orch/pools.py",
+                "        if len(members) > self.sizes[pool]:\n",
                 "        if False:\n",
             ),
             Patch(
@@ -347,11 +347,7 @@ FAULTS = (
     Fault(
         "worker-minus-two",
         "A task for worker −2 is accepted.",
-        (
-            Patch(
-                "orch/orchestrator.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"
-            ),
-        ),
+        (Patch("orch/pools.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),),
         (f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",),
         hangs=True,
     ),
@@ -379,8 +375,8 @@ FAULTS = (
             ),
             Patch(
                 "orch/runs.py",
-                "    if mem[L.NEXT_TASK_ID] or mem[L.SCOPE_DEPTH]:\n",
-                "    if mem[L.NEXT_TASK_ID]:\n",
+                "    if engine.view.next_task_id or engine.view.scope_depth:\n",
+                "    if engine.view.next_task_id:\n",
             ),
         ),
         (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),
@@ -479,10 +475,10 @@ FAULTS = (
                 f"        {call}\n",
             )
             for call in (
-                "return self._worker.malloc(size, worker_id)",
-                "self._worker.free(ptr, worker_id)",
-                "self._worker.copy_to(dst, src, size, worker_id)",
-                "self._worker.copy_from(dst, src, size, worker_id)",
+                "return self._worker._chips.malloc(worker_id, size)",
+                "self._worker._chips.free(worker_id, ptr)",
+                "self._worker._chips.copy_to(worker_id, dst, src, size)",
+                "self._worker._chips.copy_from(worker_id, dst, src, size)",
             )
         ),
         (
@@ -509,8 +505,8 @@ FAULTS = (
         (
             Patch(
                 "engine/introspection.py",
-                "self.heap_top(ring_idx) if tail == top else tail % self.heap_size(ring_idx)\n",
-                "0 * tail * top\n",
+                "ring.cursor if ring.tail == ring.top else ring.tail % ring.size\n",
+                "0 * ring.tail\n",
             ),
         ),
         (f"{ORCH}/test_api.py::test_the_tail_is_where_the_oldest_byte_still_held_begins",),
@@ -603,9 +599,9 @@ FAULTS = (
         "A look does not ask at its end whether the slot is still the task's.",
         (
             Patch(
-                "engine/introspection.py",
-                "        if not is_same():\n            return None\n        waits",
-                "        waits",
+                "engine/view/slots.py",
+                "    if not is_same():\n        return None\n    waits",
+                "    waits",
             ),
         ),
         (
@@ -637,11 +633,9 @@ FAULTS = (
         "A task that finishes and is not reclaimed does not start the time-out anew.",
         (
             Patch(
-                "orch/orchestrator.py",
-                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), int(\n"
-                "            mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]\n"
-                "        )\n",
-                "        return int(mem[L.NEXT_TASK_ID] - mem[L.LIVE]), 0\n",
+                "orch/room.py",
+                "        return view.next_task_id - view.live, view.ended\n",
+                "        return view.next_task_id - view.live, 0\n",
             ),
         ),
         (

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-import simpler_ref.orch.orchestrator
+import simpler_ref.orch.room
 import simpler_ref.orch.runs
 import simpler_ref.workers.manager
 import simpler_ref.workers.processes
@@ -39,7 +39,7 @@ OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN 
 def sleep_for_ever() -> None:
     """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
     for module in (
-        simpler_ref.orch.orchestrator,
+        simpler_ref.orch.room,
         simpler_ref.orch.runs,
         simpler_ref.workers.manager,
         simpler_ref.workers.processes,

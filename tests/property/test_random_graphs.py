@@ -74,7 +74,7 @@ class Program:
             order=lambda task: int(self.mem[self.slots[task] + L.S_ORDER]),
         )
         for index, config in enumerate(CONFIGS):
-            d.engine.write_config(index, config)
+            d.engine.view.write_config(index, config)
         self.threads = None
         self.waiting = {}  # worker → what the thread will be told that waits for its mailbox
         self.slots = {}  # task → slot, while it is live

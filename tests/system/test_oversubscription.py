@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.orch.orchestrator
+import simpler_ref.orch.room
 import simpler_ref.orch.runs
 from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
@@ -46,7 +46,7 @@ def pause(seconds):
 
 def nothing_saves_a_lost_wake(worker):
     """Let the Orch thread sleep for ever, should nobody wake it."""
-    simpler_ref.orch.runs.PARK_NS = simpler_ref.orch.orchestrator.PARK_NS = FOREVER_NS
+    simpler_ref.orch.runs.PARK_NS = simpler_ref.orch.room.PARK_NS = FOREVER_NS
     worker._session.engine.mem[L.PARK_NS] = FOREVER_NS
 
 

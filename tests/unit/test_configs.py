@@ -19,7 +19,7 @@ def pattern(index):
 def configured(driver):
     """Give a driver with four configurations and one worker that answers."""
     for index in range(4):
-        driver.engine.write_config(index, pattern(index))
+        driver.engine.view.write_config(index, pattern(index))
     driver.kill(1)
     return driver
 
@@ -48,7 +48,7 @@ def test_a_configuration_that_stands_there_already_is_not_written_again(configur
 
 def test_configurations_that_are_numbered_anew_are_written_again(configured):
     run_with(configured, 2)
-    configured.engine.write_config(2, pattern(9))
+    configured.engine.view.write_config(2, pattern(9))
     configured.k.forget_configs(configured.mem)
     assert configured.mem[L.PASS_LOCK] == 0
     assert run_with(configured, 2) == pattern(9)
@@ -70,7 +70,7 @@ def test_a_mailbox_that_was_used_for_a_request_gets_digest_and_configuration_aga
 
 
 def test_each_member_of_a_group_finds_the_configuration(driver):
-    driver.engine.write_config(3, pattern(3))
+    driver.engine.view.write_config(3, pattern(3))
     driver.submit_group(member(), member(), config=3)
     driver.settle()
     for worker in range(2):
@@ -86,7 +86,7 @@ def test_a_fresh_engine_has_the_default_configuration_at_index_0(engine):
 
 def test_the_configuration_area_ends_where_the_next_begins(engine):
     for index in range(3):
-        engine.write_config(index, pattern(index))
+        engine.view.write_config(index, pattern(index))
     start = 8 * int(engine.mem[L.A_CONFIGS])
     for index in range(3):
         at = start + index * 8 * L.CONFIG_WORDS

@@ -1,4 +1,7 @@
-"""Every module imports from its own folder and from those below it, and no modules import each other."""
+"""Every module imports from its own folder and from those below it, and no modules import each other.
+
+Where a word of the engine stands, only the kernels and the view of them know.
+"""
 
 from __future__ import annotations
 
@@ -93,3 +96,80 @@ def test_no_modules_import_each_other():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(error.args[1]))
+
+
+# ---------------------------------------------------------------- who knows where a word stands
+VALUES = {
+    *("FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"),
+    *(
+        "IDLE",
+        "TASK_READY",
+        "TASK_DONE",
+        "SHUTDOWN",
+        "CONTROL_REQUEST",
+        "CONTROL_DONE",
+        "INIT_DONE",
+    ),
+    *("SUCCESS", "TASK_FAILURE", "ENDPOINT_FAILURE"),
+    *("INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP"),
+    *("NEXT_LEVEL", "SUB", "RAW", "SIGNED", "UNSIGNED", "FLOAT64", "FLOAT32"),
+    *("OK", "WOULD_BLOCK", "TOO_LARGE", "RUN_FAILED", "TOO_DEEP", "ILLEGAL", "TIMED_OUT"),
+    *("INTERRUPTED", "TOO_MANY_ARGS", "WRONG_THREAD", "STUCK", "MORE", "AUTO_OUTPUT"),
+    *("STOP", "PARK", "RESOLVE", "CONTROL", "COMPILED", "MISMATCH"),
+    *("WORD", "HEAP_ALIGN", "DTYPE_SIZES", "CONTINUOUS_TENSOR_MAX_DIMS", "round_up"),
+    *("MAILBOX_SIZE", "MAILBOX_ARGS_CAPACITY", "MAILBOX_ERROR_MSG_SIZE", "TRACE_CAPACITY"),
+    *("CALLABLE_MASK", "CONFIG_MASK", "WORD_KIND", "WORD_WORKER", "WORD_CONFIG"),
+}
+"""States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
+PREFIXES = ("CTRL_", "DEFAULT_", "MAX_", "CHIP_MAX_", "TENSOR_", "SCALAR_", "MEMBER_")
+"""Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
+MORE_VALUES = {
+    ("engine.memory", "plan"),
+    ("engine.memory", "initialise"),
+    ("model.enums", "MAILBOX_OFF_ERROR_MSG"),  # a name of the documents, which programs import
+}
+INDEXING = {"workers.loop", "orch.compiled.steps"}
+"""What indexes the engine's words by what it was told: a worker's leaf word, the tensors of a slot."""
+
+
+def knows_places(module: str) -> bool:
+    return module.split(".")[0] == "jit" or module.startswith("engine.view")
+
+
+def layout_names(tree: ast.Module) -> set[str]:
+    """Return the names of the layout that a module uses."""
+    aliases, found = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            if (node.module or "").endswith("layout"):
+                found |= {one.name for one in node.names}
+            aliases |= {one.asname or one.name for one in node.names if one.name == "layout"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in aliases:
+            found.add(node.attr)
+    return found
+
+
+def test_only_the_kernels_and_the_view_know_where_a_word_stands():
+    used = {
+        (module, name)
+        for module, path in MODULES.items()
+        if not knows_places(module)
+        for name in layout_names(ast.parse(path.read_text()))
+    }
+    assert len(used) > 100
+    others = {(m, n) for m, n in used if n not in VALUES and not n.startswith(PREFIXES)}
+    assert others == MORE_VALUES, "these are places: have the view offer what is wanted of them"
+    assert {name for _, name in used} >= VALUES, "nobody uses these any more"
+
+
+def test_only_the_kernels_and_the_view_index_the_engines_words():
+    found = {
+        module
+        for module, path in MODULES.items()
+        if not knows_places(module)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Subscript)
+        and (getattr(node.value, "attr", None) or getattr(node.value, "id", "")) in ("mem", "_mem")
+    }
+    assert found == INDEXING

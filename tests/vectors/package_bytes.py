@@ -12,6 +12,7 @@ from simpler_ref import callable_identity as identity
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.callables import payloads
+from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipStorageTaskArgs
@@ -20,7 +21,6 @@ from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTenso
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.reports import write_error
 from simpler_ref.workers.threads import ThreadManager
-from simpler_ref.workers.view import ReceivedArgs
 
 from ..support import DEADLINE_S, Driver, raw_scalar
 from .reader import to_bytes
@@ -150,7 +150,7 @@ def dispatched(value, digest=None, config=None):
     try:
         if digest is not None:
             driver.mem[driver._callable(0)] = np.frombuffer(digest, np.int64)
-        driver.engine.write_config(0, (config or CallConfig()).to_bytes())
+        driver.engine.view.write_config(0, (config or CallConfig()).to_bytes())
         counts = len(value["tensors"]) | len(value["scalars"]) << 32
         assert driver.x.submit_task(driver.mem, L.SUB << L.WORD_KIND, counts, 0, wire_of(value)) > 0
         driver.settle()

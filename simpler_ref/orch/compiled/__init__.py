@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 from ...callables.runnable import require_runnable
 from ...errors import OrchestrationError
-from ...jit import layout as L
 from ...jit.kernel import INTERPRETED
 from ...model.config import CallConfig
 from ..orchestrator import Orchestrator
@@ -146,7 +145,7 @@ class Orchestration:
         given = [call.orchestrator(), call.native(args), call.native(config)]
         given += [call.native(value) for value in captured]
         outer, calls.answer = calls.answer, call.answer
-        depth = int(orch._mem[L.SCOPE_DEPTH])
+        depth = orch._depth()
         try:
             result = self._run(compiled, given)
             error = calls.take_error()
@@ -154,8 +153,8 @@ class Orchestration:
                 raise error  # a KeyboardInterrupt that `except Exception` has taken
             return result
         except BaseException as raised:
-            while orch._mem[L.SCOPE_DEPTH] > depth:
-                orch._engine.kernels.close_scope(orch._mem)
+            while orch._depth() > depth:
+                orch._close_scope()
             if isinstance(raised, boundary.Refused):
                 error = calls.take_error()
                 if error is not None:

@@ -9,9 +9,10 @@ from numba.extending import intrinsic, overload, overload_method
 
 from ...jit import layout as L
 from ...jit.leaves import as_float
-from ...jit.submit import argument_words
+from ...jit.submit import argument_words, scalars_in, tensors_in
 from ...model.arguments import TENSOR_AFTER_SCALAR, TaskArgs
 from ...model.enums import TensorArgType
+from ...model.wire import counts_of
 from . import machine as M
 from .kinds import (
     B_BLOCK,
@@ -27,11 +28,30 @@ from .kinds import (
     task_args,
     tensor_maker,
 )
-from .machine import FIVE, INT, ask, ask_about, helper, part, peek, poke, words_at
+from .machine import (
+    FIVE,
+    INT,
+    ask,
+    ask_about,
+    helper,
+    part,
+    peek,
+    poke,
+    set_word,
+    word_at,
+    words_at,
+)
 from .steps import FROM_ARRAY
 from .tensors import describe, dtype_of, five, require_dims, whole
 
 TAGS, TAG_SHIFT, SCALAR_WORDS = len(TensorArgType), L.TENSOR_TAG_SHIFT, L.SCALAR_WORDS
+ONE_SCALAR = counts_of(0, 1)
+
+
+@part
+def address_of(block, i):
+    """Return the address of word `i` of the arguments in a block, which begins with their counts."""
+    return block + L.WORD * (1 + i)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -90,7 +110,7 @@ def grow(box):
 def block_for(box, words):
     """Return the block of a TaskArgs that has room for so many words more."""
     counts = peek(peek(box + B_BLOCK))
-    if argument_words(counts & 0xFFFFFFFF, counts >> 32) + words > peek(box + B_CAPACITY):
+    if argument_words(tensors_in(counts), scalars_in(counts)) + words > peek(box + B_CAPACITY):
         grow(box)
     return peek(box + B_BLOCK)
 
@@ -99,14 +119,14 @@ def block_for(box, words):
 def push_tensor(block, first, second, third, fourth, fifth):
     """Append a tensor, its tag in the last word."""
     counts = peek(block)
-    if counts >> 32 != 0:
+    if scalars_in(counts) != 0:
         refuse_late_tensor()
-    at = block + 8 * (1 + counts * TENSOR_WORDS)
+    at = address_of(block, counts * TENSOR_WORDS)
     poke(at, first)
-    poke(at + 8, second)
-    poke(at + 16, third)
-    poke(at + 24, fourth)
-    poke(at + 32, fifth)
+    set_word(at, 1, second)
+    set_word(at, 2, third)
+    set_word(at, 3, fourth)
+    set_word(at, 4, fifth)
     poke(block, counts + 1)
 
 
@@ -187,10 +207,10 @@ def _add_scalar(args, value):
     def impl(args, value):
         block = block_for(inside(args), SCALAR_WORDS)
         counts, bits = peek(block), scalar_bits(value)
-        at = block + 8 * (1 + argument_words(counts & 0xFFFFFFFF, counts >> 32))
-        poke(at + 8 * L.SCALAR_BITS, bits)
-        poke(at + 8 * L.SCALAR_KIND, L.UNSIGNED if unsigned and bits < 0 else kind)
-        poke(block, counts + (1 << 32))
+        at = address_of(block, argument_words(tensors_in(counts), scalars_in(counts)))
+        set_word(at, L.SCALAR_BITS, bits)
+        set_word(at, L.SCALAR_KIND, L.UNSIGNED if unsigned and bits < 0 else kind)
+        poke(block, counts + ONE_SCALAR)
 
     return impl
 
@@ -201,15 +221,21 @@ def _clear(args):
 
 
 @part
-def kind_at(block, i, what):
-    """Return the address of the last word of tensor `i`, which has its tag."""
-    check_index(i, peek(block) & 0xFFFFFFFF, what)
-    return block + 8 * (1 + i * TENSOR_WORDS + L.TENSOR_KIND)
+def tensor_address(block, i, what):
+    """Return the address of tensor `i`; `what` says what it is refused as if there is none."""
+    check_index(i, tensors_in(peek(block)), what)
+    return address_of(block, i * TENSOR_WORDS)
+
+
+@part
+def kind_at(block, i):
+    """Return the address of the word of tensor `i` that has its tag."""
+    return tensor_address(block, i, 1) + L.WORD * L.TENSOR_KIND
 
 
 @overload_method(ArgsType, "tag")
 def _tag(args, i):
-    return lambda args, i: peek(kind_at(args.block, i, 1)) >> TAG_SHIFT & 0xFF
+    return lambda args, i: peek(kind_at(args.block, i)) >> TAG_SHIFT & 0xFF
 
 
 @overload_method(ArgsType, "set_tag")
@@ -217,7 +243,7 @@ def _set_tag(args, i, tag):
     _require_tag(tag)
 
     def impl(args, i, tag):
-        at = kind_at(args.block, i, 1)
+        at = kind_at(args.block, i)
         poke(at, peek(at) & ~(0xFF << TAG_SHIFT) | check_tag(whole(tag)) << TAG_SHIFT)
 
     return impl
@@ -227,13 +253,13 @@ def _set_tag(args, i, tag):
 @overload_method(ArgsType, "tensor_count")
 @overload_method(ReceivedType, "tensor_count")
 def _tensor_count(args):
-    return lambda args: peek(args.block) & 0xFFFFFFFF
+    return lambda args: tensors_in(peek(args.block))
 
 
 @overload_method(ArgsType, "scalar_count")
 @overload_method(ReceivedType, "scalar_count")
 def _scalar_count(args):
-    return lambda args: peek(args.block) >> 32
+    return lambda args: scalars_in(peek(args.block))
 
 
 @overload(len)
@@ -247,9 +273,9 @@ def _len(args):
 def scalar_at(block, i):
     """Return bits and kind of scalar `i` of some arguments."""
     counts = peek(block)
-    check_index(i, counts >> 32, 2)
-    at = block + 8 * (1 + argument_words(counts & 0xFFFFFFFF, i))
-    return peek(at + 8 * L.SCALAR_BITS), peek(at + 8 * L.SCALAR_KIND)
+    check_index(i, scalars_in(counts), 2)
+    at = address_of(block, argument_words(tensors_in(counts), i))
+    return word_at(at, L.SCALAR_BITS), word_at(at, L.SCALAR_KIND)
 
 
 @helper()
@@ -286,9 +312,14 @@ def _scalar_float(args, i):
 @helper()
 def tensor_at(block, i):
     """Return the wire words of tensor `i`, without its tag."""
-    last = kind_at(block, i, 0)
-    kind = peek(last) & L.TENSOR_KIND_MASK
-    return peek(last - 32), peek(last - 24), peek(last - 16), peek(last - 8), kind
+    at = tensor_address(block, i, 0)
+    return (
+        peek(at),
+        word_at(at, 1),
+        word_at(at, 2),
+        word_at(at, 3),
+        word_at(at, 4) & L.TENSOR_KIND_MASK,
+    )
 
 
 @overload_method(ArgsType, "tensor")

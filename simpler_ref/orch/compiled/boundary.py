@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...callables.handles import CallableHandle
+from ...engine.view.mailbox import ReceivedArgs
 from ...errors import OrchestrationError
 from ...jit import layout as L
 from ...model import arguments, visibility
@@ -25,10 +26,9 @@ from ...model.config import CallConfig
 from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
 from ...model.tensor import ContinuousTensor
-from ...model.wire import tensors_of
+from ...model.wire import counts_of, tensors_of
 from ...system.mappings import shared_mappings
 from ...system.types import Array
-from ...workers.view import ReceivedArgs
 from ..orchestrator import Orchestrator, asked_for
 from . import kinds as K
 from . import machine as M
@@ -68,7 +68,7 @@ class Call:
         self.words = np.zeros(S.CALL_WORDS, np.int64)
         self.words[S.C_MEM] = engine.mem.ctypes.data
         self.words[S.C_MEM_WORDS] = engine.mem.size
-        self.words[S.C_ROOM : S.C_ROOM + 2] = orch._room
+        self.words[S.C_ROOM : S.C_ROOM + 2] = orch._pools.sizes
         for memory in orch._worker._own_memory():
             start = memory.ctypes.data
             self._add_span(start, start + memory.nbytes)
@@ -76,8 +76,8 @@ class Call:
     def _add_span(self, start: int, end: int) -> None:
         count = int(self.words[S.C_SPANS])
         if count < S.MAX_SPANS:
-            at = S.C_FIRST_SPAN + 2 * count
-            self.words[at : at + 2] = start, end
+            at = S.C_FIRST_SPAN + S.SPAN_WORDS * count
+            self.words[at : at + S.SPAN_WORDS] = start, end
             self.words[S.C_SPANS] = count + 1
 
     def orchestrator(self) -> K.Native:
@@ -110,7 +110,7 @@ class Call:
         if isinstance(value, TaskArgs):
             return self._task_args(value)
         if isinstance(value, CallConfig):
-            number = self.orch._worker._config_index(value)
+            number = self.orch._configs.number_of(value)
             self.configs[number] = value
             fields = [getattr(value, name) for name in CallConfig._FIELDS]
             return K.Native(K.CONFIG, number, *fields)
@@ -130,7 +130,7 @@ class Call:
     def _block(self, wires: Sequence[bytes], scalars: Sequence[bytes], room: int) -> Any:
         block = np.empty(1 + room, np.int64)
         words = np.frombuffer(b"".join([*wires, *scalars]), np.int64)
-        block[0] = len(wires) | len(scalars) << 32
+        block[0] = counts_of(len(wires), len(scalars))
         block[1 : 1 + len(words)] = words
         return block
 
@@ -138,7 +138,7 @@ class Call:
         if id(args) not in self._seen:
             if args._doubts is not None:
                 args._doubts.settle()
-            used = len(args._tensors) * L.TENSOR_WORDS + len(args._scalars) * L.SCALAR_WORDS
+            used = _words_of(len(args._tensors), len(args._scalars))
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
             self._given.append((args, block))
@@ -147,9 +147,9 @@ class Call:
 
     def _received(self, args: ReceivedArgs) -> K.Native:
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
-        scalars = [bits + kind.to_bytes(8, "little") for bits, kind in args._all_scalars()]
+        scalars = [bits + kind.to_bytes(L.WORD, "little") for bits, kind in args._all_scalars()]
         wires = [tensor._wire for tensor in tensors]
-        room = len(wires) * L.TENSOR_WORDS + len(scalars) * L.SCALAR_WORDS
+        room = _words_of(len(wires), len(scalars))
         block = self._block(wires, scalars, room)
         self._keep.append(block)
         kinds = tuple((tensor.ndims, int(tensor.dtype)) for tensor in tensors)
@@ -172,14 +172,16 @@ class Call:
         more, what = what >> 8, what & 0xFF
         if what == M.ASK_RETRY:
             return self._retry(
-                -(more & 0xFF), a, b, more >> 8, ctypes.string_at(address, 8 * count)
+                -(more & 0xFF), a, b, more >> 8, ctypes.string_at(address, L.WORD * count)
             )
         if what == M.ASK_SUBMIT:
             words = _words_at(address, count)
             self._submit(more & 0xFF, self.handles[a], self.configs.get(b), words, more >> 8)
         elif what == M.ASK_ALLOC:
             words = _words_at(address, count)
-            words[0] = self.orch._claim(ContinuousTensor._from_wire(words.tobytes())).data
+            words[L.TENSOR_DATA] = self.orch._claim(
+                ContinuousTensor._from_wire(words.tobytes())
+            ).data
         elif what == M.ASK_CONTIGUOUS:
             sizes, strides = _words_at(address, count).reshape(2, -1).tolist()
             raise visibility.not_contiguous(tuple(sizes[:a]), tuple(strides[:a]))
@@ -243,9 +245,19 @@ def _words_at(address: int, count: int) -> Array:
 
 
 def _block_at(address: int) -> Array:
-    counts = int(_words_at(address, 1)[0])
-    room = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS + (counts >> 32) * L.SCALAR_WORDS
-    return _words_at(address, 1 + room)
+    tensors, scalars = _counts(_words_at(address, 1))
+    return _words_at(address, 1 + _words_of(tensors, scalars))
+
+
+def _counts(block: Array) -> tuple[int, int]:
+    """Return how many tensors and scalars there are in a block."""
+    tensors, scalars = block[:1].view(np.int32).tolist()
+    return tensors, scalars
+
+
+def _words_of(tensors: int, scalars: int) -> int:
+    """Return the words that so many have in a block."""
+    return tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
 
 
 def _take(args: TaskArgs, block: Array) -> TaskArgs:
@@ -253,7 +265,7 @@ def _take(args: TaskArgs, block: Array) -> TaskArgs:
 
     Rule     SPEED-ORCH-8
     """
-    tensors, scalars = int(block[0]) & 0xFFFFFFFF, int(block[0]) >> 32
+    tensors, scalars = _counts(block)
     first = 1 + tensors * L.TENSOR_WORDS
     words = block[1:first].reshape(tensors, L.TENSOR_WORDS).copy()
     unseen = words[words[:, L.TENSOR_KIND] & S.FROM_ARRAY != 0]
@@ -261,7 +273,7 @@ def _take(args: TaskArgs, block: Array) -> TaskArgs:
     spans = [(one.data, one.nbytes()) for one in tensors_of_arrays]
     words[:, L.TENSOR_KIND] &= ~S.FROM_ARRAY
     args._tensors[:] = [row.tobytes() for row in words]
-    rest = block[first : first + scalars * L.SCALAR_WORDS].reshape(scalars, L.SCALAR_WORDS)
+    rest = block[first : 1 + _words_of(tensors, scalars)].reshape(scalars, L.SCALAR_WORDS)
     args._scalars = [pair.tobytes() for pair in rest]
     args._doubts = visibility.Doubts(*spans) if spans else None
     return args
@@ -272,7 +284,7 @@ def _refuse_scalar(bits: int, i: int, kind: int) -> None:
 
     Rule     SPEED-ORCH-13
     """
-    value = as_it_went_in(bits.to_bytes(8, "little", signed=True), kind)
+    value = as_it_went_in(bits.to_bytes(L.WORD, "little", signed=True), kind)
     if isinstance(value, float):
         raise TypeError(
             f"scalar {i} is {value!r}, no integer; compiled code reads it with scalar_float"

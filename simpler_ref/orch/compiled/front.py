@@ -7,7 +7,6 @@ import numpy as np
 from numba import types
 from numba.extending import overload_method
 
-from ...jit import layout as L
 from ...model.tensor import ContinuousTensor
 from . import arguments as _arguments  # noqa: F401 (registers what TaskArgs can do)
 from . import steps
@@ -20,7 +19,7 @@ from .kinds import (
     complaint,
     tensor_maker,
 )
-from .machine import part, peek
+from .machine import part
 from .tensors import (
     check_dtype,
     describe,
@@ -186,7 +185,7 @@ def _unwind_scope(orch, depth):
 
 @overload_method(OrchestratorType, "live_tasks")
 def _live_tasks(orch):
-    return lambda orch: peek(peek(orch._call) + 8 * L.LIVE)
+    return lambda orch: steps.live_tasks(orch._call)
 
 
 # ---------------------------------------------------------------- the compiler

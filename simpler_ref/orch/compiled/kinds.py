@@ -121,7 +121,7 @@ ARGS = ArgsType(
 )
 
 
-B_BLOCK, B_CAPACITY, B_GROWN = (8 * (1 + INLINE + at) for at in range(3))
+B_BLOCK, B_CAPACITY, B_GROWN = (L.WORD * (1 + INLINE + at) for at in range(3))
 """Where the fields after the words inside a TaskArgs stand, in bytes."""
 
 
@@ -194,7 +194,7 @@ class Native:
 
     def __init__(self, numba_type: types.Type, *words: int) -> None:
         self.numba_type = numba_type
-        self.raw = b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words)
+        self.raw = b"".join((word & (1 << 64) - 1).to_bytes(L.WORD, "little") for word in words)
 
 
 @typeof_impl.register(Native)

@@ -20,6 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ...jit import kernel
+from ...jit.layout import WORD
 from ...jit.leaves import pointer
 
 (
@@ -69,6 +70,18 @@ def poke(typingctx, address, value):
 
 part = numba.njit(nogil=True, error_model="numpy", forceinline=True)
 """A small step, compiled into those that take it."""
+
+
+@part
+def word_at(address, i):
+    """Read word `i` of those at an address."""
+    return peek(address + WORD * i)
+
+
+@part
+def set_word(address, i, value):
+    """Write word `i` of those at an address."""
+    poke(address + WORD * i, value)
 
 
 @part

@@ -13,16 +13,21 @@ import numpy as np
 from ...jit import entries
 from ...jit import layout as L
 from ...jit.atomics import now_ns
+from ...jit.ring import live_tasks as _live_tasks
+from ...jit.ring import next_task_id
 from ...jit.submit import (
     argument_words,
     is_auto_output,
     is_child_memory,
     nbytes_of,
+    scalars_in,
     tensors_at,
+    tensors_in,
 )
-from ..orchestrator import NO_SCOPE_OPEN, SCOPE_ENDED_INSIDE, TOO_MANY_SCOPES
+from ...jit.submit import scope_depth as _scope_depth
+from ..scopes import NO_SCOPE_OPEN, SCOPE_ENDED_INSIDE, TOO_MANY_SCOPES
 from . import machine as M
-from .machine import FIVE, INT, WORDS, ask, ask_about, called, helper, part, peek, words_at
+from .machine import FIVE, INT, WORDS, ask, ask_about, called, helper, part, peek, word_at, words_at
 
 C_MEM = 0
 """Address of the engine's words, and how many there are."""
@@ -35,7 +40,8 @@ C_SPANS = 5
 """Pairs (start, end) of memory that the workers see."""
 C_FIRST_SPAN = 6
 MAX_SPANS = 24
-CALL_WORDS = C_FIRST_SPAN + 2 * MAX_SPANS
+SPAN_WORDS = 2
+CALL_WORDS = C_FIRST_SPAN + SPAN_WORDS * MAX_SPANS
 
 SUBMITS = SUBMIT_SUB, SUBMIT_NEXT, SUBMIT_SUB_GROUP, SUBMIT_NEXT_GROUP = range(4)
 FROM_ARRAY = 1 << 24
@@ -45,7 +51,7 @@ LOOK_EVERY = 1024
 LOOK_NS = 20_000_000
 """… and time after which Python then looks for signals."""
 TENSOR_WORDS, SCALAR_WORDS, MEMBER_WORDS = L.TENSOR_WORDS, L.SCALAR_WORDS, L.MEMBER_WORDS
-NEXT_LEVEL = L.NEXT_LEVEL
+NEXT_LEVEL, WORD = L.NEXT_LEVEL, L.WORD
 
 _submit_words = called(entries.submit_words)
 _alloc_words = called(entries.alloc_words)
@@ -56,15 +62,15 @@ _close_scope = called(entries.close_scope)
 @part
 def engine(call):
     """Return the engine's words."""
-    return words_at(peek(call), peek(call + 8 * C_MEM_WORDS))
+    return words_at(peek(call), word_at(call, C_MEM_WORDS))
 
 
 @part
 def arguments_at(block):
     """Return the counts of some arguments, and their words; none for block 0."""
     counts = peek(block) if block != 0 else 0
-    size = argument_words(counts & 0xFFFFFFFF, counts >> 32)
-    return counts, words_at(block + 8, size)
+    size = argument_words(tensors_in(counts), scalars_in(counts))
+    return counts, words_at(block + WORD, size)
 
 
 # ---------------------------------------------------------------- what submit sees first
@@ -74,18 +80,18 @@ def is_visible(call, address, nbytes):
 
     Rule     SPEED-ORCH-3
     """
-    span = call + 8 * C_FIRST_SPAN
-    for _ in range(peek(call + 8 * C_SPANS)):
-        if peek(span) <= address and address + nbytes <= peek(span + 8):
+    span = call + WORD * C_FIRST_SPAN
+    for _ in range(word_at(call, C_SPANS)):
+        if peek(span) <= address and address + nbytes <= word_at(span, 1):
             return True
-        span += 16
+        span += SPAN_WORDS * WORD
     return False
 
 
 @part
 def all_visible(call, counts, words):
     """Say whether no array among some arguments may be in memory of this process alone."""
-    for i in range(counts & 0xFFFFFFFF):
+    for i in range(tensors_in(counts)):
         t = i * TENSOR_WORDS
         if words[t + L.TENSOR_KIND] & FROM_ARRAY:
             if not is_visible(call, words[t + L.TENSOR_DATA], nbytes_of(words, t)):
@@ -99,10 +105,10 @@ def place(call, how, worker, counts, words):
     """Return the next-level worker a task is for, plus one; 0 for any, -1 if Python has to say."""
     if how in (SUBMIT_SUB, SUBMIT_SUB_GROUP):
         return 0
-    room = peek(call + 8 * (C_ROOM + NEXT_LEVEL))
+    room = word_at(call, C_ROOM + NEXT_LEVEL)
     if worker != -1:
         return worker + 1 if 0 <= worker < room else -1
-    for t in range(0, (counts & 0xFFFFFFFF) * TENSOR_WORDS, TENSOR_WORDS):
+    for t in range(0, tensors_in(counts) * TENSOR_WORDS, TENSOR_WORDS):
         if is_child_memory(words, t):
             return 1 if room == 1 else -1
     return 0
@@ -115,7 +121,7 @@ def look_for_signals(call):
     Rule     SPEED-ORCH-12
     """
     now = now_ns()
-    if now - peek(call + 8 * C_LOOKED) > LOOK_NS:
+    if now - word_at(call, C_LOOKED) > LOOK_NS:
         words_at(call, CALL_WORDS)[C_LOOKED] = now
         ask(M.ASK_SIGNALS, 0, 0, 0, 0)
 
@@ -124,7 +130,7 @@ def look_for_signals(call):
 def note_outputs(mem, slot, first, counts, words):
     """Write the addresses the runtime chose back into arguments: tensors from `first` of the task."""
     at = tensors_at(mem, slot) + first * TENSOR_WORDS
-    for t in range(0, (counts & 0xFFFFFFFF) * TENSOR_WORDS, TENSOR_WORDS):
+    for t in range(0, tensors_in(counts) * TENSOR_WORDS, TENSOR_WORDS):
         if is_auto_output(words, t):
             words[t] = mem[at + t]
 
@@ -154,7 +160,7 @@ def submit_one(call, how, number, word, worker, config, block):
     slot = submit(mem, word | where << L.WORD_WORKER | config << L.WORD_CONFIG, counts, 0, words)
     if slot & L.AUTO_OUTPUT:
         note_outputs(mem, slot ^ L.AUTO_OUTPUT, 0, counts, words)
-    if mem[L.NEXT_TASK_ID] & (LOOK_EVERY - 1) == 0:
+    if next_task_id(mem) & (LOOK_EVERY - 1) == 0:
         look_for_signals(call)
 
 
@@ -164,12 +170,12 @@ def gather(call, how, blocks, workers):
     counts, members = 0, len(blocks)
     for block in blocks:
         counts += peek(block)
-    rest = (counts & 0xFFFFFFFF) * TENSOR_WORDS
-    table = argument_words(counts & 0xFFFFFFFF, counts >> 32)
+    rest = tensors_in(counts) * TENSOR_WORDS
+    table = argument_words(tensors_in(counts), scalars_in(counts))
     words, at = np.empty(table + members * MEMBER_WORDS, np.int64), 0
     for i in range(members):
         own, given = arguments_at(blocks[i])
-        tensors = (own & 0xFFFFFFFF) * TENSOR_WORDS
+        tensors = tensors_in(own) * TENSOR_WORDS
         for k in range(tensors):
             words[at + k] = given[k]
         for k in range(tensors, len(given)):
@@ -186,7 +192,7 @@ def submit_group(call, how, number, word, config, blocks, workers):
     """Submit a group: the addresses of its members' arguments, and the worker of each, -1 for any."""
     members = len(blocks)
     pool = C_ROOM + (NEXT_LEVEL if how == SUBMIT_NEXT_GROUP else L.SUB)
-    fine = word >= 0 and 0 < members == len(workers) <= peek(call + 8 * pool)
+    fine = word >= 0 and 0 < members == len(workers) <= word_at(call, pool)
     for i in range(members if fine else 0):
         counts, words = arguments_at(blocks[i])
         fine = fine and place(call, how, workers[i], counts, words) >= 0
@@ -203,7 +209,7 @@ def submit_group(call, how, number, word, config, blocks, workers):
     for block in blocks if slot & L.AUTO_OUTPUT else blocks[:0]:
         counts, words = arguments_at(block)
         note_outputs(mem, slot ^ L.AUTO_OUTPUT, first, counts, words)
-        first += counts & 0xFFFFFFFF
+        first += tensors_in(counts)
     look_for_signals(call)
 
 
@@ -219,7 +225,7 @@ def alloc_buffer(call, tensor):
         ask_about(M.ASK_ALLOC, 0, 0, words)
     else:
         words[L.TENSOR_DATA] = mem[tensors_at(mem, slot) + L.TENSOR_DATA]
-    if mem[L.NEXT_TASK_ID] & (LOOK_EVERY - 1) == 0:
+    if next_task_id(mem) & (LOOK_EVERY - 1) == 0:
         look_for_signals(call)
     return words[L.TENSOR_DATA], first, second, third, kind
 
@@ -227,7 +233,13 @@ def alloc_buffer(call, tensor):
 @part
 def scope_depth(call):
     """Return how many scopes are open, the run's own included."""
-    return peek(peek(call) + 8 * L.SCOPE_DEPTH)
+    return _scope_depth(engine(call))
+
+
+@part
+def live_tasks(call):
+    """Return how many tasks are not reclaimed."""
+    return _live_tasks(engine(call))
 
 
 @helper()

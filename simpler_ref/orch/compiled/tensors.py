@@ -16,7 +16,11 @@ from .kinds import TensorType, complaint, tensor_maker
 from .machine import FIVE, INT, ask, ask_about, helper, part
 
 DTYPES = len(DataType)
-DIM_LIMIT = 1 << 32
+HALF = 32
+"""Where the upper half of a word begins: a word of a shape has two dimensions."""
+DIM_LIMIT = 1 << HALF
+DTYPE_MASK, CHILD_MEMORY = 0xFF, 8
+"""Of a tensor's last word: the bits of its dtype, and where those of child_memory begin."""
 MAX_DIMS = L.CONTINUOUS_TENSOR_MAX_DIMS
 
 
@@ -107,7 +111,7 @@ def check_dtype(number):
 @helper(INT, FIVE, INT, INT)
 def describe(data, sizes, ndims, kind):
     """Return the five wire words of a tensor."""
-    good, most = True, float(L.DTYPE_SIZES[kind & 0xFF])
+    good, most = True, float(L.DTYPE_SIZES[kind & DTYPE_MASK])
     for d in range(MAX_DIMS):
         good = good and 0 <= sizes[d] < DIM_LIMIT
         if d < ndims:
@@ -115,7 +119,7 @@ def describe(data, sizes, ndims, kind):
     if not good or most >= 1 << 62:
         ask_about(M.ASK_SHAPE | ndims << 8, data, kind, np.array(sizes))
     first, second, third, fourth, fifth = sizes
-    return data, first | second << 32, third | fourth << 32, fifth | ndims << 32, kind
+    return data, first | second << HALF, third | fourth << HALF, fifth | ndims << HALF, kind
 
 
 # ---------------------------------------------------------------- making one
@@ -131,7 +135,7 @@ def _make_tensor(data, shapes, dtype, child_memory=False):
     make = tensor_maker(ndim, kind)
 
     def impl(data, shapes, dtype, child_memory=False):
-        number = check_dtype(dtype_number(dtype)) | whole(child_memory) << 8
+        number = check_dtype(dtype_number(dtype)) | whole(child_memory) << CHILD_MEMORY
         return make(describe(np.int64(data), five(shapes), ndim, number))
 
     return impl
@@ -140,7 +144,7 @@ def _make_tensor(data, shapes, dtype, child_memory=False):
 # ---------------------------------------------------------------- looking at one
 @overload_attribute(TensorType, "ndims")
 def _ndims(tensor):
-    return lambda tensor: tensor._third >> 32
+    return lambda tensor: tensor._third >> HALF
 
 
 @intrinsic
@@ -151,20 +155,20 @@ def _as_dtype(typingctx, number):
 
 @overload_attribute(TensorType, "dtype")
 def _dtype(tensor):
-    return lambda tensor: _as_dtype(tensor._kind & 0xFF)
+    return lambda tensor: _as_dtype(tensor._kind & DTYPE_MASK)
 
 
 @overload_attribute(TensorType, "child_memory")
 def _child_memory(tensor):
-    return lambda tensor: tensor._kind >> 8 & 0xFF != 0
+    return lambda tensor: tensor._kind >> CHILD_MEMORY & 0xFF != 0
 
 
 @part
 def _sizes(tensor):
     """Return the sizes of five dimensions."""
     a, b, c = tensor._first, tensor._second, tensor._third
-    half = 0xFFFFFFFF
-    return a & half, a >> 32 & half, b & half, b >> 32 & half, c & half
+    low = DIM_LIMIT - 1
+    return a & low, a >> HALF & low, b & low, b >> HALF & low, c & low
 
 
 @overload_attribute(TensorType, "shapes")
@@ -181,7 +185,7 @@ def _shapes(tensor):
 @overload_method(TensorType, "nbytes")
 def _nbytes(tensor):
     def impl(tensor):
-        count, sizes = L.DTYPE_SIZES[tensor._kind & 0xFF], _sizes(tensor)
+        count, sizes = L.DTYPE_SIZES[tensor._kind & DTYPE_MASK], _sizes(tensor)
         for d in range(tensor.ndims):
             count *= sizes[d]
         return count
@@ -193,7 +197,7 @@ def _nbytes(tensor):
 def check_memory(data, kind, nbytes):
     """Refuse to look at a tensor without host memory."""
     nowhere = nbytes > 0 and (data < FIRST_ADDRESS or data >= END_OF_ADDRESSES)
-    if kind >> 8 & 0xFF != 0 or nowhere:
+    if kind >> CHILD_MEMORY & 0xFF != 0 or nowhere:
         ask(M.ASK_NUMPY, data, kind, 0, 0)
 
 

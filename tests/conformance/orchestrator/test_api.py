@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, Worker
-from simpler_ref.engine import introspection
+from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
@@ -302,8 +302,8 @@ def test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task(
 
         return instead
 
-    name = {"body": "_find", "end": "_consumers"}[before]
-    monkeypatch.setattr(introspection, name, use_again(getattr(introspection, name)))
+    name = {"body": "find", "end": "consumers"}[before]
+    monkeypatch.setattr(slots, name, use_again(getattr(slots, name)))
     with pytest.raises(KeyError, match="task 0 is not alive"):
         view.slot_state(0)
     assert view.slot_state(1).task_id == 1
@@ -314,14 +314,14 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
     producer = driver.submit(writes(64))
     slot = driver.submit(reads(64))
     driver.settle()
-    real = introspection._consumers
+    real = slots.consumers
 
     def go_on(*args):
         if driver.state(producer) == TaskState.RUNNING:
             driver.finish(producer)
         return real(*args)
 
-    monkeypatch.setattr(introspection, "_consumers", go_on)
+    monkeypatch.setattr(slots, "consumers", go_on)
     look = RingView(driver.engine, NAMES).slot_state(driver.id(slot))
     assert (look.state, look.fanin_live) == (TaskState.RUNNING, 0)
 

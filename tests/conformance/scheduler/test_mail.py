@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
-from simpler_ref.workers.view import ReceivedArgs
 from tests.mailbox_model import explore
 from tests.spec_rules import SPEC
 from tests.support import (

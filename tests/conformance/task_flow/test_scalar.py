@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from simpler_ref import CallConfig, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
-from simpler_ref.workers.view import ReceivedArgs
 from tests.support import Driver, make_args
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

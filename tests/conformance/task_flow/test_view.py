@@ -7,8 +7,8 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, TaskError, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.jit import layout as L
-from simpler_ref.workers.view import ReceivedArgs
 from tests.support import make_args
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])

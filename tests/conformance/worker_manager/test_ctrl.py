@@ -172,7 +172,7 @@ def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
 @pytest.mark.spec("WM-CTRL-4")
 def test_a_thread_that_owes_an_answer_is_not_admitted_with_the_others(make):
     w = make("thread", py_control_timeout_s=0.2)
-    go = w._next_level[0].patience = threading.Event()
+    go = w._tree.next_level[0].patience = threading.Event()
     with pytest.raises(ControlTimeoutError):
         w.malloc(16, 0)
     mem, manager = w._session.engine.mem, w._session.manager
@@ -187,7 +187,7 @@ def test_a_thread_that_owes_an_answer_is_not_admitted_with_the_others(make):
 def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
     w = make("thread", py_control_timeout_s=0.2)
     go = threading.Event()
-    w._next_level[0].patience = go
+    w._tree.next_level[0].patience = go
     seen = []
     handle = w.register(lambda: seen.append(1))
     with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s"):

@@ -28,7 +28,7 @@ def test_a_frame_carries_the_configuration_of_its_task():
     driver = Driver(sub=1)
     wires = [packed(0), packed(2**31 - 1, b"here"), packed(7)]
     for index, wire in enumerate(wires[1:], start=1):
-        driver.engine.write_config(index, wire)
+        driver.engine.view.write_config(index, wire)
     for index in (0, 1, 2, 1, 0, 0, 2):
         slot = driver.submit(config=index)
         driver.settle()
@@ -100,7 +100,7 @@ def test_what_the_caller_does_to_a_configuration_afterwards_changes_no_task():
 @pytest.mark.spec("WM-MAIL-2")
 def test_configuration_and_digest_are_written_only_when_they_change():
     driver = Driver(sub=1)
-    driver.engine.write_config(1, packed(7))
+    driver.engine.view.write_config(1, packed(7))
     driver.finish(driver.submit(config=1, callable=2))
     box = driver.mailbox(0)
     box[16:48] = 0xEE  # nobody but this test writes here
@@ -119,10 +119,10 @@ def test_configuration_and_digest_are_written_only_when_they_change():
 @pytest.mark.spec("WM-MAIL-2")
 def test_configurations_that_are_numbered_anew_are_written_again():
     driver = Driver(sub=1)
-    driver.engine.write_config(1, packed(7))
+    driver.engine.view.write_config(1, packed(7))
     driver.finish(driver.submit(config=1))
     driver.k.forget_configs(driver.mem)
-    driver.engine.write_config(1, packed(8))
+    driver.engine.view.write_config(1, packed(8))
     driver.finish(driver.submit(config=1))
     assert config_bytes(driver, 0) == packed(8)
     driver.close()
@@ -221,7 +221,7 @@ def test_a_payload_is_announced_with_name_and_size():
 @pytest.mark.spec("WM-MAIL-4")
 def test_after_a_control_request_a_frame_is_complete_again():
     driver = Driver(sub=1)
-    driver.engine.write_config(1, packed(7))
+    driver.engine.view.write_config(1, packed(7))
     driver.finish(driver.submit(config=1, callable=2, scalars=[5]))
     clean = driver.mailbox(0).tobytes()
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
@@ -279,5 +279,5 @@ def test_a_sub_command_that_no_worker_carries_out_is_refused(mode):
         for command in (L.CTRL_PREPARE, *range(L.CTRL_ALLOC_DOMAIN, L.CTRL_COMM_INIT + 1), 12, 99):
             for one in (w, chips):
                 with pytest.raises(ControlError, match="CALLABLE_KIND_UNSUPPORTED"):
-                    one._ask(command, 0, 8)
+                    one._chips._ask(command, 0, 8)
         assert chips.malloc(64, 0) > 0, "it serves the next request"

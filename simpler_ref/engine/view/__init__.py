@@ -1,0 +1,270 @@
+"""What Python knows of an engine's memory: the one place outside `jit/` that knows where a word stands.
+
+`View` has the words of the whole engine under plain names; `mailbox` those of one worker; `slots` those
+of one task. Nothing here takes a lock: what others write may change between two reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...system.types import Array
+from .slots import slot_at, tensors_at
+
+KIND_MASK = 0xF
+"""Of the bits of a callable word that have the worker type."""
+
+
+class Ring(NamedTuple):
+    """One heap ring, read at one moment; the words of its line, in their order."""
+
+    base: int
+    """Address."""
+    size: int
+    """Bytes."""
+    top: int
+    """Bytes handed out since it was last empty, skipped ones included."""
+    tail: int
+    """Bytes reclaimed, on the same scale."""
+    cursor: int
+    """`top` as an offset in the ring."""
+    next: int
+    """Position of the next allocation in its FIFO."""
+    alive: int
+    """Position of the oldest allocation that is not released."""
+    peak: int
+    """Most bytes held at once in this run."""
+
+
+class FirstFailure(NamedTuple):
+    """What the Scheduler has noted of the first task of a run that failed."""
+
+    outcome: int
+    """TASK_FAILURE or ENDPOINT_FAILURE."""
+    task: int
+    callable: int
+    """Index of its callable."""
+    pool: int
+    worker: int
+    """The worker that ran it, -1 if none did."""
+    member: int
+    """Of a group, -1 for a task of its own."""
+    exit_code: int | None
+    """How its worker ended, None if that is alive."""
+    message: bytes
+    trace: bytes
+    """What the worker has written of the exception; see `workers/reports.py`."""
+
+
+class StuckGroup(NamedTuple):
+    """A group that has waited too long for enough workers of its pool."""
+
+    task: int
+    callable: int
+    """Index of its callable."""
+    size: int
+    pool: range
+    patience_ns: int
+
+
+def private_from(geometry: Mapping[int, int]) -> int:
+    """Return the byte of a planned engine from which on its memory is the parent's own."""
+    return L.WORD * geometry[L.PRIVATE]
+
+
+def trace_size(word: int) -> int:
+    """Return the bytes of a traceback by the word before it: none if that says more than there can be."""
+    return word if 0 <= word <= L.TRACE_CAPACITY else 0
+
+
+class View:
+    """The words of an engine, under plain names.
+
+    Counts are those of the run that is going on.
+    """
+
+    def __init__(self, mem: Array) -> None:
+        self._mem = mem
+        self._word: Callable[[int], int] = mem.item
+
+    # ------------------------------------------------------------ what was settled before the start
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self._word(L.WORKERS)
+
+    def pool(self, kind: int) -> range:
+        """Return the workers of a pool."""
+        return range(self._word(L.POOL_FIRST + kind), self._word(L.POOL_END + kind))
+
+    @property
+    def ring_count(self) -> int:
+        """How many rings there are."""
+        return self._word(L.RINGS)
+
+    @property
+    def window(self) -> int:
+        """How many tasks may be alive at once."""
+        return self._word(L.WINDOW)
+
+    @property
+    def id_window(self) -> int:
+        """How far an id may be ahead of the oldest live task's, 0: any distance."""
+        return self._word(L.ID_WINDOW)
+
+    def device_ns(self) -> Array:
+        """Return the time that chips have spent on the tasks of each worker, ever; ns."""
+        first, stride = self._word(L.A_WORKERS) + L.W_DEVICE_NS, self._word(L.WORKER_STRIDE)
+        times: Array = self._mem[first : first + self.workers * stride : stride].copy()
+        return times
+
+    # ------------------------------------------------------------ the run
+    @property
+    def next_task_id(self) -> int:
+        """How many tasks were submitted, buffers included: the id that the next one gets."""
+        return self._word(L.NEXT_TASK_ID)
+
+    @property
+    def live(self) -> int:
+        """How many tasks are not reclaimed, buffers included."""
+        return self._word(L.LIVE)
+
+    @property
+    def ended(self) -> int:
+        """How many tasks have completed or failed."""
+        return self._word(L.COMPLETED_COUNT) + self._word(L.FAILED_COUNT)
+
+    @property
+    def edges(self) -> int:
+        """How many dependencies were found."""
+        return self._word(L.EDGE_COUNT)
+
+    @property
+    def scope_depth(self) -> int:
+        """How many scopes are open, the run's own included; 0 between runs."""
+        return self._word(L.SCOPE_DEPTH)
+
+    @property
+    def pushed(self) -> int:
+        """How many tasks were handed to the Scheduler, ever."""
+        return self._word(L.WIRING_PUSHED)
+
+    @property
+    def taken(self) -> int:
+        """How many of those the Scheduler has taken."""
+        return self._word(L.WIRING_TAKEN)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether what has not started will not start."""
+        return self._word(L.CANCEL) != 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a task of the run has failed."""
+        return self._word(L.RUN_ERROR) != 0
+
+    @property
+    def buffers_known(self) -> int:
+        """How many buffers the TensorMap has a producer for."""
+        return self._word(L.MAP_COUNT)
+
+    def first_failure(self) -> FirstFailure:
+        """Return what is noted of the run's first failure, if `has_failed`."""
+        mem, word = self._mem, self._word
+        callable_word, detail = word(L.ERROR_CALLABLE), word(L.ERROR_DETAIL)
+        size = trace_size(word(L.ERROR_TRACE))
+        first = L.ERROR_TRACE + 1
+        return FirstFailure(
+            outcome=word(L.RUN_ERROR),
+            task=word(L.ERROR_TASK),
+            callable=callable_word & L.CALLABLE_MASK,
+            pool=callable_word >> L.WORD_KIND & KIND_MASK,
+            worker=word(L.ERROR_WORKER),
+            member=word(L.ERROR_MEMBER),
+            exit_code=detail - L.DEATH_BIAS if detail else None,
+            message=mem[L.ERROR_MSG : L.ERROR_MSG + L.ERROR_MSG_WORDS].tobytes(),
+            trace=mem[first : first + -(-size // L.WORD)].tobytes()[:size],
+        )
+
+    def stuck_group(self) -> StuckGroup | None:
+        """Return the group of which somebody has to be told that it waits, if there is one.
+
+        Rule     WM-PLACE-4
+        """
+        word = self._word
+        for kind in (L.NEXT_LEVEL, L.SUB):
+            since = word(L.STUCK_SINCE + kind)
+            if since and since == word(L.STUCK_TOLD):
+                return StuckGroup(
+                    task=word(L.STUCK_TASK + kind),
+                    callable=word(L.STUCK_CALLABLE + kind) & L.CALLABLE_MASK,
+                    size=word(L.STUCK_MEMBERS + kind),
+                    pool=self.pool(kind),
+                    patience_ns=word(L.STUCK_NS),
+                )
+        return None
+
+    # ------------------------------------------------------------ rings
+    def ring(self, ring_idx: int) -> Ring:
+        """Return a look at a ring that exists."""
+        at = L.RING_BLOCK + ring_idx * L.LINE
+        return Ring(*self._mem[at : at + L.LINE].tolist())
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of each ring."""
+        return self._word(L.RING_BLOCK + L.R_SIZE)
+
+    def peaks(self) -> tuple[int, ...]:
+        """Return the most bytes held at once, per ring; 0 for rings that do not exist."""
+        end = L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE
+        return tuple(self._mem[L.RING_BLOCK + L.R_PEAK : end : L.LINE].tolist())
+
+    def oldest_first(self, ring_idx: int) -> list[int]:
+        """Return the slots of a ring's live tasks, oldest first (on the Orch thread)."""
+        mem, word, ring = self._mem, self._word, self.ring(ring_idx)
+        base, mask = word(L.A_FIFO + ring_idx), word(L.FIFO_MASK + ring_idx)
+        entries = base + (np.arange(ring.alive, ring.next) & mask) * L.FIFO_WORDS
+        live = entries[mem[entries + L.FIFO_END] & 1 == 0]
+        slots: list[int] = mem[live + L.FIFO_SLOT].tolist()
+        return slots
+
+    # ------------------------------------------------------------ tasks, by what submit has returned
+    def provided(self, slot: int, tensors: int) -> bytes:
+        """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
+        at = tensors_at(self._word(slot + L.S_BODY), tensors)
+        wires: bytes = self._mem[at : at + tensors * L.TENSOR_WORDS].tobytes()
+        return wires
+
+    def buffer(self, slot: int) -> int:
+        """Return the address of a buffer just claimed."""
+        return self._word(tensors_at(self._word(slot + L.S_BODY), 1) + L.TENSOR_DATA)
+
+    def is_slot(self, word: int) -> bool:
+        """Say whether a number can be a slot: one of another thread's may be half gone."""
+        first = self._word(L.A_SLOTS)
+        return first <= word < slot_at(first, self.window)
+
+    def task_of(self, slot: int) -> tuple[int, int]:
+        """Return the id of the task in a slot, and the index of its callable."""
+        word = self._word(slot + L.S_CALLABLE)
+        return self._word(slot + L.S_ID), word & L.CALLABLE_MASK
+
+    # ------------------------------------------------------------ what `encode` takes from here
+    def write_config(self, index: int, wire: bytes) -> None:
+        """Put a configuration where `encode` takes it from."""
+        start = L.WORD * (self._word(L.A_CONFIGS) + index * L.CONFIG_WORDS)
+        self._mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
+
+    def write_digest(self, index: int, digest: bytes) -> None:
+        """Put the digest of a callable where `encode` takes it from."""
+        at = self._word(L.A_CALLABLES) + index * L.DIGEST_WORDS
+        self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
+
+
+__all__ = ["FirstFailure", "Ring", "StuckGroup", "View", "private_from", "trace_size"]

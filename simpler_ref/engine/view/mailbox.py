@@ -1,0 +1,273 @@
+"""The words of one worker: its mailboxes with what stands in them, and what lies beside them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...model.arguments import TaskArgs
+from ...model.config import CallConfig
+from ...model.enums import TensorArgType
+from ...model.scalars import as_float, as_it_went_in
+from ...model.tensor import ContinuousTensor
+from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from . import trace_size
+
+if TYPE_CHECKING:
+    from ..memory import Engine
+
+_COUNTS = struct.Struct("<ii")
+_WORD = struct.Struct("<Q")
+_STATE = struct.Struct("<i")
+_CONTROL_ARGS = struct.Struct("<3Q")
+_CONTROL_NAMES = struct.Struct(f"{L.CONTROL_NAME_SIZE}s{L.CALLABLE_HASH_DIGEST_BYTES}s")
+_TENSORS_AT = L.MAILBOX_OFF_ARGS + COUNTS_BYTES
+
+
+# ---------------------------------------------------------------- the arguments of a task
+class ReceivedArgs(TaskArgs):
+    """The arguments of the running task, read where the mailbox has them.
+
+    They are valid during the call: what a callable wants to keep, it copies.
+
+    Rule     FLOW-VIEW-1 to -3; FLOW-SCALAR-1 to -3; SCHED-MAIL-5, -6
+    """
+
+    __slots__ = ("_box",)
+
+    _box: Any
+
+    def _counts(self) -> tuple[int, int]:
+        if self._box is None:
+            raise RuntimeError(
+                "these TaskArgs belong to a task that has ended; copy what you need while it runs"
+            )
+        tensors, scalars = _COUNTS.unpack_from(self._box, L.MAILBOX_OFF_ARGS)
+        used = COUNTS_BYTES + tensors * TENSOR_BYTES + scalars * SCALAR_BYTES
+        if tensors < 0 or scalars < 0 or used > L.MAILBOX_ARGS_CAPACITY:
+            raise RuntimeError(
+                f"the mailbox holds {tensors} tensors and {scalars} scalars, {used} bytes, but has "
+                f"room for {L.MAILBOX_ARGS_CAPACITY}"
+            )
+        return tensors, scalars
+
+    def tensor(self, i: int) -> ContinuousTensor:
+        """Return tensor `i`."""
+        tensors, _ = self._counts()
+        if not 0 <= i < tensors:
+            raise IndexError(f"tensor index {i} is out of range: there are {tensors}")
+        start = _TENSORS_AT + i * TENSOR_BYTES
+        return ContinuousTensor._from_wire(bytes(self._box[start : start + TENSOR_BYTES]))
+
+    def _scalar(self, i: int) -> tuple[bytes, int]:
+        """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
+        tensors, scalars = self._counts()
+        if not 0 <= i < scalars:
+            raise IndexError(f"scalar index {i} is out of range: there are {scalars}")
+        start = _TENSORS_AT + tensors * TENSOR_BYTES + i * SCALAR_BYTES
+        kind = self._box[L.MAILBOX_SIZE + i] if len(self._box) > L.MAILBOX_SIZE else L.RAW
+        return bytes(self._box[start : start + SCALAR_BYTES]), kind
+
+    def _all_scalars(self) -> list[tuple[bytes, int]]:
+        return [self._scalar(i) for i in range(self.scalar_count())]
+
+    def scalar(self, i: int) -> int | float:
+        """Return scalar `i` as it was added; see `TaskArgs.scalar`."""
+        return as_it_went_in(*self._scalar(i))
+
+    def scalar_float(self, i: int) -> float:
+        """Return scalar `i` as a float; see `TaskArgs.scalar_float`."""
+        return as_float(*self._scalar(i))
+
+    def config(self) -> CallConfig:
+        """Return the configuration that the task was submitted with."""
+        self._counts()
+        start = L.MAILBOX_OFF_CONFIG
+        return CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
+
+    def tag(self, i: int) -> TensorArgType:
+        """Refuse: there are no tags here."""
+        raise RuntimeError("tags are read by submit and do not travel to the worker")
+
+    def tensor_count(self) -> int:
+        """Return the number of tensors."""
+        return self._counts()[0]
+
+    def scalar_count(self) -> int:
+        """Return the number of scalars."""
+        return self._counts()[1]
+
+    def __len__(self) -> int:
+        return sum(self._counts())
+
+    def _refuse(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("the arguments of a running task cannot be changed")
+
+    add_tensor: Any = _refuse
+    add_scalar: Any = _refuse
+    set_tag: Any = _refuse
+    clear: Any = _refuse
+
+
+# ---------------------------------------------------------------- what else stands in a mailbox
+class Request(NamedTuple):
+    """A control request, as the worker finds it."""
+
+    command: int
+    args: tuple[int, int, int]
+    name: str
+    """Of the staged payload."""
+    digest: bytes
+
+
+def digest_in(box: memoryview) -> bytes:
+    """Return the digest of the task in a mailbox."""
+    start = L.MAILBOX_OFF_DIGEST
+    return bytes(box[start : start + L.CALLABLE_HASH_DIGEST_BYTES])
+
+
+def read_request(box: memoryview) -> Request:
+    """Return the control request in a mailbox."""
+    (command,) = _WORD.unpack_from(box, L.MAILBOX_OFF_COMMAND)
+    args = _CONTROL_ARGS.unpack_from(box, L.MAILBOX_OFF_CONTROL_ARGS)
+    name, digest = _CONTROL_NAMES.unpack_from(box, L.MAILBOX_OFF_CONTROL_NAME)
+    return Request(command, args, os.fsdecode(name.split(b"\0")[0]), digest)
+
+
+def write_result(box: memoryview, result: int) -> None:
+    """Put the result of a control request into its mailbox."""
+    _WORD.pack_into(box, L.MAILBOX_OFF_CONTROL_RESULT, result)
+
+
+def write_message(box: memoryview, message: bytes) -> None:
+    """Put an error message into a mailbox; it has fewer bytes than MAILBOX_ERROR_MSG_SIZE."""
+    start = L.MAILBOX_OFF_ERROR_MSG
+    box[start : start + len(message) + 1] = message + b"\0"
+
+
+def write_trace(trace: memoryview, raw: bytes) -> None:
+    """Put a traceback into a side region, at most TRACE_CAPACITY bytes."""
+    trace[: L.WORD] = len(raw).to_bytes(L.WORD, "little")
+    trace[L.WORD : L.WORD + len(raw)] = raw
+
+
+# ---------------------------------------------------------------- one worker
+class MailboxView(NamedTuple):
+    """A worker's words: its mailboxes and what lies beside them."""
+
+    engine: Engine
+    worker: int
+
+    @property
+    def start(self) -> int:
+        """First word of the worker."""
+        mem = self.engine.mem
+        return int(mem[L.A_WORKERS] + self.worker * mem[L.WORKER_STRIDE])
+
+    def _word(self, field: int) -> int:
+        return int(self.engine.mem[self.start + field])
+
+    # ------------------------------------------------------------ frames
+    @property
+    def depth(self) -> int:
+        """How many frames there are: tasks that the worker may be given at once."""
+        return int(self.engine.mem[L.DEPTH])
+
+    @property
+    def served(self) -> int:
+        """Number of the frame that the worker is at, as it sees it."""
+        return int(self.engine.mem[self.start + L.W_AT]) // L.WORKER_WORDS
+
+    @property
+    def awaited(self) -> int:
+        """Number of the frame that the worker waits for when it has no task, as its parent sees it."""
+        return self._word(L.W_TAIL) // L.WORKER_WORDS
+
+    def box(self, frame: int) -> memoryview:
+        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes, and the kinds of its task's scalars."""
+        return self._octets(frame, L.W_MAILBOX, L.W_TRACE)
+
+    def trace(self, frame: int) -> memoryview:
+        """Return the side region of a frame, for tracebacks."""
+        return self._octets(frame, L.W_TRACE, L.WORKER_WORDS)
+
+    def _octets(self, frame: int, first: int, end: int) -> memoryview:
+        view = self.engine.mem.view(np.uint8)
+        start = self.start + frame * L.WORKER_WORDS
+        octets: memoryview = view[L.WORD * (start + first) : L.WORD * (start + end)].data
+        return octets
+
+    def places(self, frame: int) -> tuple[int, int]:
+        """Return the addresses of the arguments and of the configuration in a frame's mailbox."""
+        word = self.start + frame * L.WORKER_WORDS + L.W_MAILBOX
+        box: int = self.engine.mem.ctypes.data + L.WORD * word
+        return box + L.MAILBOX_OFF_ARGS, box + L.MAILBOX_OFF_CONFIG
+
+    # ------------------------------------------------------------ as the parent sees it
+    @property
+    def state(self) -> int:
+        """State of the mailbox that the worker waits for when it has no task."""
+        return int(_STATE.unpack_from(self.box(self.awaited))[0])
+
+    def put_request(self, command: int, args: tuple[int, ...], name: str, digest: bytes) -> None:
+        """Put a control request with at most three arguments into the mailbox, which is claimed."""
+        box = self.box(self.awaited)
+        _WORD.pack_into(box, L.MAILBOX_OFF_COMMAND, command)
+        _CONTROL_ARGS.pack_into(box, L.MAILBOX_OFF_CONTROL_ARGS, *(*args, 0, 0, 0)[:3])
+        write_result(box, 0)
+        _CONTROL_NAMES.pack_into(box, L.MAILBOX_OFF_CONTROL_NAME, name.encode(), digest)
+
+    def result(self) -> int:
+        """Return the result of the control request that was answered last."""
+        box = self.box(self.awaited)
+        return int(_WORD.unpack_from(box, L.MAILBOX_OFF_CONTROL_RESULT)[0])
+
+    def report(self) -> tuple[bytes, bytes]:
+        """Return message and traceback that stand where a worker without a task puts them."""
+        frame = self.awaited
+        box, trace = self.box(frame), self.trace(frame)
+        size = trace_size(int.from_bytes(trace[: L.WORD], "little"))
+        message = bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE])
+        return message, bytes(trace[L.WORD : L.WORD + size])
+
+    @property
+    def given(self) -> int:
+        """How many tasks the worker was given that it has not been seen to end."""
+        return self._word(L.W_GIVEN)
+
+    def oldest_task(self) -> tuple[int, int] | None:
+        """Return the task that the worker has, its oldest one, and the index of its callable.
+
+        Another may have taken its place, or it may just have ended: None.
+        """
+        mem, view = self.engine.mem, self.engine.view
+        at = self.start + self._word(L.W_HEAD) + L.W_SLOT
+        slot = int(mem[at]) if self.given and at < len(mem) else L.NONE
+        return view.task_of(slot) if view.is_slot(slot) else None
+
+    def ran_last(self) -> tuple[int, int] | None:
+        """Return the task that the worker has ended last, and the index of its callable."""
+        word = self._word(L.W_RAN)
+        return ((word >> L.RAN_TASK) - 1, word & L.CALLABLE_MASK) if word else None
+
+    # ------------------------------------------------------------ as the worker itself sees it
+    def add_device_time(self, ns: int) -> None:
+        """Count time that a chip spent on a task."""
+        self.engine.mem[self.start + L.W_DEVICE_NS] += ns
+
+    def settle_in(self, home: int | None, thread: int) -> None:
+        """Note which core the worker goes to if it shares another, None for none, and its thread."""
+        self.engine.mem[self.start + L.W_HOME] = 0 if home is None else home + 1
+        self.engine.mem[self.start + L.W_THREAD] = thread
+
+    @property
+    def leaf_word(self) -> int:
+        """Where the word stands that is not 0 while compiled code runs; the loop clears it itself.
+
+        A method would be a call, and no call may stand where the loop does that.
+        """
+        return self.start + L.W_LEAF

@@ -1,0 +1,209 @@
+"""The words of tasks: looks at slots that are right although the engine goes on meanwhile.
+
+A slot may change hands between two reads. Therefore a look follows no word before it knows whose it was:
+ids are never used twice in a run, so a slot that has the same id and is not FREE before and after is the
+same task's, and what submit wrote into it has not changed. What does change is read as single words,
+between two equal reads of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...model.enums import TaskState
+from ...model.tensor import ContinuousTensor
+from ...system.types import Array
+
+LOW = 0xFFFFFFFF
+"""The lower half of a word."""
+HALF = 32
+"""Where the upper half of a word begins."""
+_RING_BITS = 3
+_RING_MASK = (1 << _RING_BITS) - 1
+
+
+class SlotView(NamedTuple):
+    """A look at one live slot."""
+
+    task_id: int
+    state: TaskState
+    ring_idx: int
+    ring_slot_idx: int
+    """Its place in the ring's FIFO; a later look may find it further ahead."""
+    fanout_total: int
+    fanout_released: int
+
+
+class Slab(NamedTuple):
+    """The ring memory of a task."""
+
+    address: int
+    nbytes: int
+    """With each piece rounded up to 1024."""
+
+
+class TaskLook(NamedTuple):
+    """A look at one live task, with callable and worker as numbers; see `TaskView` in `introspection`."""
+
+    task_id: int
+    state: TaskState
+    fanin: int
+    fanin_live: int
+    fanout_total: int
+    fanout_released: int
+    producers: tuple[int, ...]
+    consumers: tuple[int, ...]
+    callable: int
+    """The callable word, negative for a buffer."""
+    worker: int
+    """Negative: none."""
+    ring_idx: int
+    ring_slot_idx: int
+    slab: Slab | None
+
+
+# ---------------------------------------------------------------- where things stand
+def slot_at(first: int, number: int) -> int:
+    """Return where a slot stands by its number."""
+    return first + number * L.SLOT_WORDS
+
+
+def tensors_at(body: int, tensors: int) -> int:
+    """Return where the tensors of a body begin: after the words of its output mask."""
+    return body + -(-tensors // L.MASK_TENSORS)
+
+
+def _edges_at(words: list[int]) -> int:
+    """Return where the edges begin in a body."""
+    tensors, scalars = words[L.S_COUNTS] & LOW, words[L.S_COUNTS] >> HALF
+    members = words[L.S_MEMBERS] * L.MEMBER_WORDS
+    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
+    return tensors_at(0, tensors) + arguments + members
+
+
+def _body_words(words: list[int]) -> int:
+    """Return how many words the body of a slot has; see `body_words` in `jit/submit.py`."""
+    return _edges_at(words) + (words[L.S_EDGES] & LOW) * L.EDGE_WORDS
+
+
+def used_slots(mem: Array) -> Array:
+    """Return the slots that were ever used in this run, a row each."""
+    first, used = mem.item(L.A_SLOTS), min(mem.item(L.SLOTS_USED), mem.item(L.WINDOW))
+    return mem[first : slot_at(first, used)].reshape(-1, L.SLOT_WORDS)
+
+
+# ---------------------------------------------------------------- one task
+def read_slot(mem: Array, slot: int) -> SlotView:
+    """Read the fields of a slot that are of interest to people."""
+    fanout, place = mem.item(slot + L.S_FANOUT), mem.item(slot + L.S_RING)
+    return SlotView(
+        task_id=mem.item(slot + L.S_ID),
+        state=TaskState(mem.item(slot + L.S_STATE)),
+        ring_idx=place & _RING_MASK,
+        ring_slot_idx=place >> _RING_BITS,
+        fanout_total=fanout & L.FANOUT_TOTAL_MASK,
+        fanout_released=fanout >> HALF,
+    )
+
+
+def find(mem: Array, task_id: int) -> int | None:
+    """Return the slot of a live task."""
+    if not 0 <= task_id < mem[L.NEXT_TASK_ID]:
+        return None
+    slots = used_slots(mem)
+    rows = np.flatnonzero((slots[:, L.S_ID] == task_id) & (slots[:, L.S_STATE] != L.FREE))
+    return slot_at(mem.item(L.A_SLOTS), int(rows[0])) if len(rows) else None
+
+
+def look_at(
+    mem: Array, slot: int, task_id: int, is_same_run: Callable[[], bool]
+) -> TaskLook | None:
+    """Return a look at the task that was found in a slot; None if it has changed meanwhile.
+
+    Rule     ORCH-API-6
+    """
+    state = mem.item(slot + L.S_STATE)
+    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+
+    def is_same() -> bool:
+        now = mem.item(slot + L.S_ID), mem.item(slot + L.S_STATE)
+        return now == (task_id, state) and state != L.FREE and is_same_run()
+
+    if not is_same():  # before any of its words is followed
+        return None
+    body: list[int] = mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist()
+    edges = _edges(words, body) if L.PENDING <= state <= L.RUNNING else []
+    held = [edge[L.EDGE_PRODUCER] for edge in edges]
+    ids: list[int] = mem.take([one + L.S_ID for one in held], mode="clip").tolist()
+    states = mem.take([one + L.S_STATE for one in held], mode="clip").tolist()
+    found = consumers(mem, slot)
+    if not is_same():
+        return None
+    waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
+    return TaskLook(
+        task_id=task_id,
+        state=TaskState(state),
+        fanin=words[L.S_EDGES] & LOW,
+        fanin_live=sum(w and s < L.COMPLETED for w, s in zip(waits, states, strict=True)),
+        fanout_total=words[L.S_FANOUT] & L.FANOUT_TOTAL_MASK,
+        fanout_released=words[L.S_FANOUT] >> HALF,
+        producers=tuple(ids),
+        consumers=found,
+        callable=words[L.S_CALLABLE],
+        worker=words[L.S_WORKER],
+        ring_idx=words[L.S_RING] & _RING_MASK,
+        ring_slot_idx=words[L.S_RING] >> _RING_BITS,
+        slab=_slab(words, body),
+    )
+
+
+def _edges(words: list[int], body: list[int]) -> list[list[int]]:
+    first = _edges_at(words)
+    return [body[at : at + L.EDGE_WORDS] for at in range(first, len(body), L.EDGE_WORDS)]
+
+
+def _slab(words: list[int], body: list[int]) -> Slab | None:
+    """Return the memory that a task's claim has brought it: its pieces follow each other."""
+    tensors = words[L.S_COUNTS] & LOW
+    address, total = 0, 0
+    for i in range(tensors):
+        bit = L.SLAB_BIT + i % L.MASK_TENSORS
+        if body[i // L.MASK_TENSORS] >> bit & 1:
+            at = tensors_at(0, tensors) + i * L.TENSOR_WORDS
+            wire = np.array(body[at : at + L.TENSOR_WORDS], np.int64).tobytes()
+            address = address or body[at + L.TENSOR_DATA]
+            total += L.round_up(ContinuousTensor._from_wire(wire).nbytes(), L.HEAP_ALIGN)
+    return Slab(address, total) if total else None
+
+
+def consumers(mem: Array, slot: int) -> tuple[int, ...]:
+    """Return the ids of the tasks that have an edge to a slot and have not finished.
+
+    A row whose id is the same before and after, and whose task has not finished, has not changed hands.
+    """
+    slots = used_slots(mem)
+    rows = np.flatnonzero(_is_unfinished(slots[:, L.S_STATE]))
+    words = slots[rows, : L.S_INLINE]
+    is_same = (slots[rows, L.S_ID] == words[:, L.S_ID]) & _is_unfinished(slots[rows, L.S_STATE])
+    rows, words = rows[is_same], words[is_same]
+    tensors, scalars = words[:, L.S_COUNTS] & LOW, words[:, L.S_COUNTS] >> HALF
+    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
+    arguments += words[:, L.S_MEMBERS] * L.MEMBER_WORDS
+    first = words[:, L.S_BODY] - -tensors // L.MASK_TENSORS + arguments
+    edges = words[:, L.S_EDGES] & LOW
+    start = np.cumsum(edges) - edges  # of each task's edges among all of them
+    at = np.repeat(first - start * L.EDGE_WORDS, edges) + np.arange(edges.sum()) * L.EDGE_WORDS
+    which = np.repeat(np.arange(len(rows)), edges)
+    found = which[mem.take(at + L.EDGE_PRODUCER, mode="clip") == slot]
+    ids = words[found, L.S_ID]
+    still = (slots[rows[found], L.S_ID] == ids) & _is_unfinished(slots[rows[found], L.S_STATE])
+    return tuple(np.unique(ids[still]).tolist())
+
+
+def _is_unfinished(states: Array) -> Array:
+    found: Array = (states >= L.PENDING) & (states <= L.RUNNING)
+    return found

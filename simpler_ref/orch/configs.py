@@ -1,0 +1,87 @@
+"""Configurations of tasks: what of them is supported, and the numbers under which mailboxes get them."""
+
+from __future__ import annotations
+
+from ..engine.memory import Engine
+from ..jit import layout as L
+from ..model.config import CallConfig
+
+_DIAGNOSTICS = (
+    "enable_l2_swimlane",
+    "enable_dump_tensor",
+    "enable_pmu",
+    "enable_dep_gen",
+    "enable_scope_stats",
+)
+
+
+def require_supported(config: CallConfig) -> None:
+    """Refuse a configuration that is not valid, or asks for what nothing here implements.
+
+    Raises
+    ------
+    ValueError
+        See `CallConfig.validate`.
+    NotImplementedError
+        A diagnostic is switched on.
+
+    Notes
+    -----
+    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
+    """
+    config.validate()
+    for name in _DIAGNOSTICS:
+        if getattr(config, name):
+            raise NotImplementedError(
+                f"CallConfig.{name}={getattr(config, name)}: no diagnostics are implemented here; "
+                "leave it at 0"
+            )
+
+
+def config_wire(config: CallConfig) -> bytes:
+    """Return a configuration as it travels, once it is found to be right."""
+    if not isinstance(config, CallConfig):
+        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
+    require_supported(config)
+    return config.to_bytes()
+
+
+class Configs:
+    """The configurations that an engine knows, by number; 0 is the one that says nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numbers = self._none()
+
+    @staticmethod
+    def _none() -> dict[bytes, int]:
+        return {CallConfig().to_bytes(): 0}
+
+    def number_of(self, config: CallConfig | None) -> int:
+        """Return the number of a configuration; see `number_of_wire`."""
+        return 0 if config is None else self.number_of_wire(config_wire(config))
+
+    def number_of_wire(self, wire: bytes) -> int:
+        """Return the number of a configuration as it travels; a new one is made known.
+
+        Raises
+        ------
+        RuntimeError
+            There are 4096.
+        """
+        number = self._numbers.get(wire)
+        if number is None:
+            number = len(self._numbers)
+            if number >= L.MAX_CONFIGS:
+                raise RuntimeError(
+                    f"a run takes {L.MAX_CONFIGS} different CallConfigs; use fewer, or several runs"
+                )
+            self._engine.view.write_config(number, wire)
+            self._numbers[wire] = number
+        return number
+
+    def forget_many(self) -> None:
+        """Forget configurations between runs when many have gathered."""
+        if len(self._numbers) > L.MAX_CONFIGS // 2:
+            self._numbers = self._none()
+            self._engine.kernels.forget_configs(self._engine.mem)

@@ -1,0 +1,94 @@
+"""Who a task is for: what a submit says of workers, checked against the pools there are."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.view import View
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.wire import CHILD_MEMORY_AT
+from .columns import Batch
+
+
+class Pools:
+    """The pools of an engine.
+
+    Attributes
+    ----------
+    sizes : tuple[int, ...]
+        Workers in each pool, next level and sub.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.sizes = tuple(len(view.pool(kind)) for kind in (L.NEXT_LEVEL, L.SUB))
+
+    def place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
+        """Return the next-level worker a task is for, plus one; 0 for any.
+
+        Rule     WM-AFF-6
+        """
+        room = self.sizes[L.NEXT_LEVEL]
+        if not hasattr(worker, "__index__") or not -1 <= worker < room:
+            raise ValueError(
+                f"worker {worker!r} is unknown: there are the next-level workers 0 … {room - 1}, and "
+                "−1 for any of them"
+            )
+        chosen = operator.index(worker)
+        if chosen < 0 and any(w[CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
+            if room > 1:
+                raise _which_memory()
+            chosen = 0
+        return chosen + 1
+
+    def places(self, batch: Batch) -> Any:
+        """Return the worker each task of a batch is for, plus one; see `place`."""
+        if not np.ndim(batch.workers):
+            self.place(batch.workers, [])
+        wanted = np.asarray(batch.workers, np.int64)
+        room = self.sizes[L.NEXT_LEVEL]
+        for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
+            self.place(int(one), [])
+        lost = batch.in_child_memory() & (wanted < 0)
+        if room > 1 and np.any(lost):
+            raise _which_memory()
+        return np.where(lost, 0, wanted) + 1
+
+    def members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
+        """Return the members of a group, once they are found to fit its pool."""
+        if isinstance(args_list, TaskArgs):
+            raise TypeError("args_list must be a list of TaskArgs, one for each member")
+        members = [TaskArgs() if one is None else one for one in args_list]
+        if not members:
+            raise ValueError("args_list must not be empty: a group has at least one member")
+        for one in members:
+            if not isinstance(one, TaskArgs):
+                raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
+        if len(members) > self.sizes[pool]:
+            raise ValueError(
+                f"a group of {len(members)} needs as many workers, its pool has {self.sizes[pool]}: "
+                "all members run at once"
+            )
+        return members
+
+
+def require_distinct(workers: Sequence[int], members: int) -> None:
+    """Refuse workers that are not one for each member of a group, each another one.
+
+    Rule     WM-GROUP-8
+    """
+    if len(workers) != members:
+        raise ValueError(f"workers has {len(workers)} entries for {members} members")
+    named = [one for one in workers if one != -1]
+    if len(set(named)) != len(named):
+        raise ValueError(f"workers={list(workers)} names a worker twice")
+
+
+def _which_memory() -> ValueError:
+    return ValueError(
+        "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
+    )

@@ -1,0 +1,101 @@
+"""Waiting while tasks run: for room in a ring, or until what was submitted has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ..engine.introspection import describe_full, mib, requested_bytes
+from ..engine.memory import PARK_NS, Engine
+from ..errors import RingFullError
+from ..jit import layout as L
+from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+
+
+class Waits(Protocol):
+    """What a wait asks of the Worker that it is for."""
+
+    alloc_timeout_s: float
+
+    def _look(self) -> None: ...
+
+
+class Room:
+    """Helps the Scheduler until there is room, or nothing left to wait for."""
+
+    def __init__(self, engine: Engine, worker: Waits) -> None:
+        self._engine = engine
+        self._worker = worker
+
+    def wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
+        """Call again what was refused, until it is not for want of room; return its last answer.
+
+        `wire` returns the arguments of what was refused last.
+
+        Raises
+        ------
+        RingFullError
+            No room within `alloc_timeout_s` of the last progress.
+
+        Notes
+        -----
+        Rule     ORCH-BACK-1, -2, -4
+        """
+        mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
+        timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
+        since = time.monotonic_ns()
+        reclaimed = self._progress()
+        while code == L.WOULD_BLOCK:
+            rest = timeout_ns - (time.monotonic_ns() - since)
+            if rest <= 0:
+                timeout_s = self._worker.alloc_timeout_s
+                asked, depth = requested_bytes(wire()), view.scope_depth - 1
+                raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+            taken = view.taken
+            code = attempt()
+            waited = L.OK
+            if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
+                waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
+            if waited == L.TIMED_OUT:
+                self._worker._look()
+            if self._progress() != reclaimed:
+                reclaimed, since = self._progress(), time.monotonic_ns()
+        return code
+
+    def _progress(self) -> tuple[int, int]:
+        """Return what changes whenever a task finishes or is reclaimed.
+
+        Rule     ORCH-BACK-5
+        """
+        view = self._engine.view
+        return view.next_task_id - view.live, view.ended
+
+    def until_ended(self, tasks: int) -> None:
+        """Wait until so many tasks of the run have ended, buffers not counted."""
+        mem, kernels = self._engine.mem, self._engine.kernels
+        while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
+            self._worker._look()  # between slices Python sees signals
+
+
+def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:
+    """Return the exception for arguments that a kernel has refused with a code for good.
+
+    Rule     ORCH-RING-11
+    """
+    if code == L.TOO_MANY_ARGS:
+        return ValueError(
+            f"the arguments take {COUNTS_BYTES + len(wire)} bytes, a mailbox holds "
+            f"{L.MAILBOX_ARGS_CAPACITY}: {COUNTS_BYTES} + {TENSOR_BYTES} per tensor + "
+            f"{SCALAR_BYTES} per scalar; pass fewer, or put the numbers into a tensor"
+        )
+    if code == L.ILLEGAL:
+        return ValueError(
+            f"{len(wire)} bytes are not the tensors and scalars that were announced; build "
+            "arguments with TaskArgs"
+        )
+    assert code == L.TOO_LARGE, code
+    return RuntimeError(
+        f"a request exceeds per-ring heap size: {mib(requested_bytes(wire))} were asked for, a "
+        f"ring has {mib(ring_bytes)}; give Worker(heap_ring_size=…) a larger value"
+    )

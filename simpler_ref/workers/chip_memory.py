@@ -1,0 +1,80 @@
+"""Memory of next-level workers, for `Worker` and `Orchestrator`, which name the worker last and first."""
+
+from __future__ import annotations
+
+import operator
+from typing import Protocol
+
+from ..jit import layout as L
+from ..model import visibility
+from .manager import WorkerManager
+from .options import whole
+from .session import Session
+
+MOST_BYTES = 1 << 62
+MOST_ADDRESS = (1 << 64) - 1
+
+
+class Holder(Protocol):
+    """The Worker whose workers are asked."""
+
+    child_mode: str
+
+    def _live(self) -> Session: ...
+
+    def _running_manager(self, session: Session) -> WorkerManager: ...
+
+
+class ChipMemory:
+    """Control requests about memory; `Worker.malloc` and the others say what each does.
+
+    Rule     WM-CHIP-3; WM-CTRL-6
+    """
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+
+    def malloc(self, worker_id: int, size: int) -> int:
+        """Allocate memory and return its address."""
+        return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
+
+    def free(self, worker_id: int, ptr: int) -> None:
+        """Give memory back."""
+        self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
+
+    def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy host memory to a worker's."""
+        self._require_visible("src", src, size)
+        self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
+
+    def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy a worker's memory to the host's."""
+        self._require_visible("dst", dst, size)
+        self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
+
+    def _require_visible(self, name: str, address: int, size: int) -> None:
+        _address(name, address)
+        whole("size", size, 0, MOST_BYTES)
+        why = self._holder._live().why_invisible(address, size)
+        if why is not None and self._holder.child_mode == "process":
+            raise visibility.invisible(address, size, why)
+
+    def _ask(self, command: int, worker_id: int, *args: int) -> int:
+        """Make a control request of a next-level worker.
+
+        Rule     WM-CTRL-6
+        """
+        session = self._holder._live()
+        count = len(session.next_level)
+        if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
+            raise IndexError(
+                f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
+            )
+        manager = self._holder._running_manager(session)
+        return manager.control(
+            operator.index(worker_id), command, args, timeout_s=session.control_timeout_s
+        )
+
+
+def _address(name: str, value: int) -> int:
+    return whole(name, value, 0, MOST_ADDRESS)

@@ -1,0 +1,155 @@
+"""What stands below a Worker: its two pools, and the Workers among their workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import TargetNamespace
+from ..callables.registry import Registry
+from ..callables.runnable import require_runnable
+from ..errors import CallableError
+from ..jit import layout as L
+from ..system.cores import Placement
+from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
+from .options import MOST_WORKERS, Options
+
+
+class Tree:
+    """The workers of one Worker, before they are made.
+
+    Attributes
+    ----------
+    next_level, subs : list[WorkerKind]
+        The pools.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._level = options.level
+        self.next_level: list[WorkerKind] = [
+            ChipChild(device, options.runtime) for device in options.device_ids
+        ]
+        self.subs: list[WorkerKind] = [SubWorker() for _ in range(options.num_sub_workers)]
+
+    # ------------------------------------------------------------ adding workers
+    def add_nested(self, inner: Any) -> None:
+        """Add a Worker to the next-level pool."""
+        self._add(self.next_level, NestedWorker(inner))
+
+    def add_next_level(self, worker: Any) -> None:
+        """Add somebody's own worker to the next-level pool."""
+        self._add(self.next_level, self._custom(worker, "next_level_worker"))
+
+    def add_sub(self, worker: Any) -> None:
+        """Add somebody's own worker to the sub pool."""
+        kind = self._custom(worker, "sub_worker")
+        if kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
+            raise ValueError("sub workers take Python callables")
+        self._add(self.subs, kind)
+
+    def _custom(self, worker: Any, label: str) -> WorkerKind:
+        if self._level == 2:
+            raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
+        kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
+        for method in ("start", "run", "stop"):
+            require_runnable(f"{label}.{method}", getattr(worker, method, None))
+        return kind
+
+    @staticmethod
+    def _add(pool: list[WorkerKind], kind: WorkerKind) -> None:
+        """Add a worker to a pool whose workers are of its kind.
+
+        Rule     WM-POOL-5
+        """
+        if pool and pool[0].target_namespace != kind.target_namespace:
+            raise ValueError(
+                f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
+                f"{kind.label}s cannot be mixed"
+            )
+        if len(pool) >= MOST_WORKERS:
+            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
+        pool.append(kind)
+
+    # ------------------------------------------------------------ the Workers below
+    @property
+    def kinds(self) -> Sequence[WorkerKind]:
+        """All workers: the next-level ones first, then the sub workers."""
+        return (*self.next_level, *self.subs)
+
+    def nested(self) -> Iterator[Any]:
+        """Go through the Workers one level down."""
+        for kind in self.next_level:
+            if isinstance(kind, NestedWorker):
+                yield kind.inner
+
+    def threads(self) -> int:
+        """Return how many workers there are, at all levels below."""
+        below: int = sum(inner._tree.threads() for inner in self.nested())
+        return len(self.kinds) + below
+
+    def place(self, placement: Placement) -> Placement:
+        """Give out turns at the cores to all workers; the Workers below get what is left for theirs."""
+        first = placement.first
+        turns = []
+        for kind in self.kinds:
+            turns.append(first)
+            first += 1
+            if isinstance(kind, NestedWorker):
+                kind.inner._placement = replace(placement, first=first)
+                first += kind.inner._tree.threads()
+        return replace(placement, turns=tuple(turns))
+
+    # ------------------------------------------------------------ the callables they take
+    def require_taker(self, chip: bool) -> None:
+        """Refuse callables that no worker could ever take.
+
+        Rule     FLOW-REG-5
+        """
+        takes = {kind.target_namespace for kind in self.next_level}
+        if chip and TargetNamespace.LOCAL_CHIP not in takes:
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "a ChipCallable needs a chip, and this Worker has none: give Worker(level=3, "
+                "device_ids=[…])",
+            )
+        if not chip and self._level == 2:
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "a level 2 Worker runs ChipCallables; register Python functions on level 3",
+            )
+
+    def words(
+        self, registry: Registry
+    ) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
+        """Return the tables of live handles that each pool takes: next level, sub."""
+        nothing: dict[CallableHandle, int] = {}
+        following = nothing
+        if self.next_level:
+            following = registry.words(self.next_level[0].target_namespace, L.NEXT_LEVEL)
+        subs = nothing
+        if self.subs:
+            subs = registry.words(TargetNamespace.LOCAL_PYTHON, L.SUB)
+        return following, subs
+
+    def explain(self, registry: Registry, handle: CallableHandle, pool: int) -> Exception:
+        """Say why a pool does not take a handle."""
+        if not registry.is_live(handle):
+            return registry.explain(handle)
+        if pool == L.SUB and not self.subs:
+            return RuntimeError(
+                "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
+            )
+        if pool == L.NEXT_LEVEL and not self.next_level:
+            return RuntimeError(
+                "this Worker has no next-level workers; give a level 3 Worker device_ids=[…], and a "
+                "higher one add_worker(…)"
+            )
+        takes = TargetNamespace.LOCAL_PYTHON
+        if pool == L.NEXT_LEVEL:
+            takes = self.next_level[0].target_namespace
+        return TypeError(
+            f"{handle!r} is a {handle.target_namespace.name} callable; these workers take "
+            f"{takes.name} ones"
+        )
