@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import re
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.schema import Record
+from simpler_ref.jit.structures import CALL_CONFIG
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
 from ..support import small_engine, unmap
@@ -121,6 +124,13 @@ def test_the_call_config_is_1052_bytes():
     assert raw[28:33] == b"/out\0"
     assert list(CallConfig().to_bytes()) == [0, 0, 0, 0, 3] + 1047 * [0]
     assert repr(CallConfig.from_bytes(raw)) == repr(config)
+
+
+def test_a_call_config_has_the_fields_of_its_table():
+    names = list(CALL_CONFIG.offsets)
+    assert list(get_type_hints(CallConfig)) == list(CallConfig.__slots__) == names
+    described = re.findall(r"^ *(\w.*) : (?:int|str)$", CallConfig.__doc__, re.MULTILINE)
+    assert ", ".join(described).split(", ") == names
 
 
 # ---------------------------------------------------------------- words
