@@ -15,7 +15,7 @@ SOURCES = {
 }
 LINKED_WITH = {"_runtime": "_shim"}
 HEADERS = {
-    "include": ["simpler_l2", "simpler_kernel"],
+    "include": ["simpler_layout", "simpler_l2", "simpler_kernel"],
     "src": ["arena", "callable", "faults", "image", "pool", "run"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]

@@ -30,6 +30,7 @@ extensions = [
     "rule_coverage",
     "rule_links",
     "state_machine",
+    "words",
 ]
 exclude_patterns = ["_build"]
 

@@ -1,12 +1,11 @@
 """Draws byte layouts from the code, and rings from what a `Ring` does.
 
 ``{layout} name`` draws one of `FIGURES`: which byte of a record means what, eight to a row. Offsets,
-sizes and names come from `simpler_ref.jit.layout` and from the structures of the L2 ABI.
+sizes and names come from the records of `simpler_ref.jit.layout` and from `simpler_ref.jit.structures`.
 ``{engine-areas}`` draws the areas of the engine, and ``{ring} size`` carries out the steps in its body
 (``alloc name bytes``, ``release name``) and draws what stands where after each.
 """
 
-import ctypes
 import html
 import re
 from itertools import pairwise
@@ -17,7 +16,18 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import abi
+from simpler_ref.jit.structures import (
+    CALL_CONFIG,
+    CHAR,
+    CHIP_STORAGE_TASK_ARGS,
+    CORE_ARGS,
+    I32,
+    TENSOR,
+    U8,
+    U32,
+    U64,
+    Structure,
+)
 
 WIDTH, LEFT = 420, 60
 BYTES = 8
@@ -37,42 +47,31 @@ class Field(NamedTuple):
 
 
 # ---------------------------------------------------------------- what is drawn
-def structure(kind):
-    """Return the fields of a ctypes structure."""
-    fields = []
-    for name, of in kind._fields_:
-        where = getattr(kind, name)
-        fields.append(Field(where.offset, where.size, name, c_type(of)))
-    return fill([one for one in fields if one.name != "padding"], ctypes.sizeof(kind))
+C_TYPES = {U8: "u8", U32: "u32", I32: "i32", U64: "u64", CHAR: "char"}
 
 
-def c_type(of):
-    """Return what a field is, in short: ``u32[5]``."""
-    if issubclass(of, ctypes.Array) and issubclass(of._type_, ctypes.Structure):
-        return f"{of._length_} × {ctypes.sizeof(of._type_)} bytes"
-    if issubclass(of, ctypes.Array):
-        return f"{c_type(of._type_)}[{of._length_}]"
-    if of is ctypes.c_char:
-        return "char"
-    sign = "i" if of(-1).value < 0 else "u"
-    return f"{sign}{8 * ctypes.sizeof(of)}"
+def structure(whole):
+    """Return the members of a structure."""
+    fields = [
+        Field(whole.offsets[one.name], one.size, one.name, kind_of(one))
+        for one in whole.members
+        if one.name != "padding"
+    ]
+    return fill(fields, whole.size)
 
 
-SECOND_NAMES = ("S_FRAME", "S_UNPLACED")
+def kind_of(member):
+    """Return what a member is, in short: ``u32[5]``."""
+    if isinstance(member.kind, Structure):
+        return f"{member.elements} × {member.kind.size} bytes"
+    array = "" if member.elements is None else f"[{member.elements}]"
+    return C_TYPES[member.kind] + array
 
 
-def words(prefix, total, sizes, skip=()):
-    """Return the fields of a record of words: every constant of the layout with that prefix."""
-    found = {
-        name: at
-        for name, at in vars(L).items()
-        if name.startswith(prefix) and name not in skip and isinstance(at, int)
-    }
-    unknown = set(sizes) - set(found)
-    if unknown:
-        raise ExtensionError(f"{', '.join(sorted(unknown))}: not in jit/layout.py")
-    fields = [Field(at * L.WORD, sizes.get(name, 1) * L.WORD, name) for name, at in found.items()]
-    return fill(fields, total * L.WORD)
+def words(record):
+    """Return the fields of a record of words."""
+    fields = [Field(one.at * L.WORD, one.words * L.WORD, one.name) for one in record.fields]
+    return fill(fields, record.size * L.WORD)
 
 
 def fill(fields, total):
@@ -129,26 +128,17 @@ def blob():
     ]
 
 
-FRAME = {
-    "W_CACHE": L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS,
-    "W_MAILBOX": L.MAILBOX_WORDS,
-    "W_KINDS": L.KINDS_WORDS,
-    "W_TRACE": L.TRACE_WORDS,
-}
 FIGURES = {  # name: fields, and the bytes of a line that is drawn between rows
-    "ContinuousTensor": lambda: (structure(abi.ContinuousTensorStorage), 0),
-    "CallConfig": lambda: (structure(abi.CallConfigStorage), 0),
-    "ChipStorageTaskArgs": lambda: (structure(abi.ChipStorageTaskArgs), 0),
-    "CoreArgs": lambda: (structure(abi.CoreArgsStorage), 0),
+    "ContinuousTensor": lambda: (structure(TENSOR), 0),
+    "CallConfig": lambda: (structure(CALL_CONFIG), 0),
+    "ChipStorageTaskArgs": lambda: (structure(CHIP_STORAGE_TASK_ARGS), 0),
+    "CoreArgs": lambda: (structure(CORE_ARGS), 0),
     "blob": lambda: (blob(), 0),
     "mailbox": lambda: (mailbox(), 0),
     "request": lambda: (request(), 0),
-    "frame": lambda: (words("W_", L.WORKER_WORDS, FRAME), L.LINE * L.WORD),
-    "slot": lambda: (
-        words("S_", L.SLOT_WORDS, {"S_INLINE": L.INLINE_WORDS}, SECOND_NAMES),
-        L.LINE * L.WORD,
-    ),
-    "ring": lambda: (words("R_", L.LINE, {}), L.LINE * L.WORD),
+    "frame": lambda: (words(L.WORKER), L.LINE * L.WORD),
+    "slot": lambda: (words(L.SLOT), L.LINE * L.WORD),
+    "ring": lambda: (words(L.RING), L.LINE * L.WORD),
 }
 
 

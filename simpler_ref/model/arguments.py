@@ -13,7 +13,7 @@ from .enums import TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, Tensor
 from .visibility import Doubts, current, make_tensor
-from .wire import TAG_AT, with_tag
+from .wire import KIND_AT, TAG_AT, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -122,7 +122,7 @@ class TaskArgs:
         Rule     FLOW-SCALAR-1, -3
         """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
-        return as_it_went_in(raw, raw[8])
+        return as_it_went_in(raw, raw[KIND_AT])
 
     def scalar_float(self, i: int) -> float:
         """Return scalar `i` as a float: what was added as an integer is converted.
@@ -139,7 +139,7 @@ class TaskArgs:
         Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
         """
         raw = self._scalars[_check_index(i, self._scalars, "scalar")]
-        return as_float(raw, raw[8])
+        return as_float(raw, raw[KIND_AT])
 
     def tag(self, i: int) -> TensorArgType:
         """Return the tag of tensor `i`."""

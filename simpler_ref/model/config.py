@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE
+
 
 class CallConfig:
     """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
@@ -27,17 +29,10 @@ class CallConfig:
     Rule     FLOW-CONFIG-1, -2
     """
 
-    _FIELDS = (
-        "block_dim",
-        "aicpu_thread_num",
-        "enable_l2_swimlane",
-        "enable_dump_tensor",
-        "enable_pmu",
-        "enable_dep_gen",
-        "enable_scope_stats",
-    )
-    _LAYOUT = struct.Struct("<7i1024s")
-    __slots__ = (*_FIELDS, "output_prefix")
+    _LAYOUT = struct.Struct(CALL_CONFIG.format)
+    __slots__ = tuple(CALL_CONFIG.offsets)
+    _FIELDS = __slots__[:-1]
+    """The numbers, that is all but `output_prefix`."""
 
     block_dim: int
     aicpu_thread_num: int
@@ -97,8 +92,10 @@ class CallConfig:
             raise ValueError(
                 f"CallConfig.output_prefix is {self.output_prefix!r}; give a str that can be a path"
             )
-        if len(raw) > 1023:
-            raise ValueError("CallConfig.output_prefix is longer than 1023 bytes")
+        if len(raw) >= OUTPUT_PREFIX_SIZE:
+            raise ValueError(
+                f"CallConfig.output_prefix is longer than {OUTPUT_PREFIX_SIZE - 1} bytes"
+            )
 
     def to_bytes(self) -> bytes:
         """Return the wire form, `CALL_CONFIG_SIZE` bytes; ValueError as in `validate`."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..jit import layout as L
+from .wire import SCALAR_BYTES
 
 INTEGER = struct.Struct("<qq")
 """A signed integer and its kind."""
@@ -145,7 +146,7 @@ def scalar_to_uint64(value: Any) -> int:
     -----
     Rule     FLOW-BUILD-3; FLOW-SCALAR-3
     """
-    return ScalarBits.from_bytes(scalar_wire(value)[:8], "little")
+    return ScalarBits.from_bytes(scalar_wire(value)[:SCALAR_BYTES], "little")
 
 
 # ---------------------------------------------------------------- on their way out
@@ -155,12 +156,12 @@ def as_it_went_in(raw: bytes, kind: int) -> int | float:
     Rule     FLOW-SCALAR-1, -3
     """
     if kind == L.SIGNED:
-        return int.from_bytes(raw[:8], "little", signed=True)
+        return int.from_bytes(raw[:SCALAR_BYTES], "little", signed=True)
     if kind == L.FLOAT64:
         return float(struct.unpack_from("<d", raw)[0])
     if kind == L.FLOAT32:
         return Float32(struct.unpack_from("<f", raw)[0])
-    bits = int.from_bytes(raw[:8], "little")
+    bits = int.from_bytes(raw[:SCALAR_BYTES], "little")
     return ScalarBits(bits) if kind == L.RAW else bits
 
 

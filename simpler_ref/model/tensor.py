@@ -17,7 +17,7 @@ import numpy as np
 from ..jit import layout as L
 from ..system.types import Array
 from .enums import DataType, TensorArgType, numpy_dtype, to_dtype
-from .wire import TAG_AT, TENSOR, with_tag
+from .wire import SHAPE_AT, TAG_AT, TENSOR, with_tag
 
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
@@ -106,7 +106,7 @@ class ContinuousTensor:
     def _placed(self, data: int, keep: Any) -> ContinuousTensor:
         """Return the same tensor at an address; `keep` holds its memory."""
         tensor = object.__new__(ContinuousTensor)
-        wire = data.to_bytes(8, "little") + self._wire[8:]
+        wire = data.to_bytes(SHAPE_AT, "little") + self._wire[SHAPE_AT:]
         tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
         return tensor
 

@@ -1,7 +1,4 @@
-"""Tensors and scalars as the bytes that travel: where a tensor's parts stand, how large arguments are.
-
-`jit/layout.py` says the same in words of 64 bits, for the kernels.
-"""
+"""Tensors and scalars as the bytes that travel: where a tensor's parts stand, how large arguments are."""
 
 from __future__ import annotations
 
@@ -9,32 +6,38 @@ import struct
 from collections.abc import Iterator
 
 from ..jit import layout as L
+from ..jit import structures
 
-TENSOR = struct.Struct("<Q5IIBB6x")
+TENSOR = struct.Struct(structures.TENSOR.format)
 """data, shapes, ndims, dtype, child_memory; the padding begins with the tag on its way into submit."""
 TENSOR_BYTES = TENSOR.size
-SHAPE_AT = 8 * L.TENSOR_SHAPE
-CHILD_MEMORY_AT = 8 * L.TENSOR_KIND + 1
-TAG_AT = 8 * L.TENSOR_KIND + L.TENSOR_TAG_SHIFT // 8
-SCALAR_BYTES = 8
-COUNTS_BYTES = 8
+_AT = structures.TENSOR.offsets
+SHAPE_AT = _AT["shapes"]
+CHILD_MEMORY_AT = _AT["child_memory"]
+TAG_AT = _AT["padding"]
+SCALAR_BYTES = L.WORD
+KIND_AT = L.SCALAR_KIND * L.WORD
+"""Where the kind of a scalar stands, on its way into submit: behind its bits."""
+COUNTS_BYTES = L.WORD
 """Before the tensors in a mailbox: how many there are, and how many scalars."""
+_HALF = 32
+_LOW_HALF = (1 << _HALF) - 1
 _PADDING = bytes(TENSOR_BYTES - TAG_AT)
 
 
 def counts_of(tensors: int, scalars: int) -> int:
     """Return how many there are of each, in one number as the kernels take it."""
-    return tensors | scalars << 32
+    return tensors | scalars << _HALF
 
 
 def blob_bytes(counts: int) -> int:
     """Return the bytes of some tensors and scalars in a mailbox."""
-    return (counts & 0xFFFFFFFF) * TENSOR_BYTES + (counts >> 32) * SCALAR_BYTES
+    return (counts & _LOW_HALF) * TENSOR_BYTES + (counts >> _HALF) * SCALAR_BYTES
 
 
 def tensors_of(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments."""
-    return wire[: (counts & 0xFFFFFFFF) * TENSOR_BYTES]
+    return wire[: (counts & _LOW_HALF) * TENSOR_BYTES]
 
 
 def each_tensor(wires: bytes) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ..jit import layout as L
 from ..model.enums import ArgDirection
-from .abi import CORE_MAX_SCALAR_ARGS, CORE_MAX_TENSOR_ARGS, MAX_CHILDREN, MAX_NAME
+from .abi import MAX_CHILDREN, MAX_NAME
 
 _MAGIC = b"SIMPCHIP"
 _VERSION = 1
@@ -139,7 +139,9 @@ class CoreCallable(_Frozen):
         """
         made = object.__new__(cls)
         write = object.__setattr__
-        checked = _check_signature(signature, "kernel", CORE_MAX_TENSOR_ARGS, CORE_MAX_SCALAR_ARGS)
+        checked = _check_signature(
+            signature, "kernel", L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS
+        )
         write(made, "signature", checked)
         write(made, "binary", _check_binary(binary, "kernel"))
         write(made, "name", _check_name(name, "name") if name else "")
@@ -440,7 +442,7 @@ class _Reader:
 
     def _child(self) -> tuple[int, CoreCallable]:
         func_id = self._number("children")
-        signature = self._signature(CORE_MAX_TENSOR_ARGS, CORE_MAX_SCALAR_ARGS)
+        signature = self._signature(L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS)
         return func_id, CoreCallable.build(signature, self._binary())
 
     def callable(self) -> ChipCallable:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
-from ..model.wire import without_tag
+from ..model.wire import SCALAR_BYTES, without_tag
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
 
@@ -283,7 +283,7 @@ class ChipWorker:
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
         tensors = [without_tag(wire) for wire in task_args._tensors]
-        scalars = [raw[:8] for raw in task_args._scalars]
+        scalars = [raw[:SCALAR_BYTES] for raw in task_args._scalars]
         view = b"".join((counts, *tensors, *scalars))
         self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())
 

@@ -28,9 +28,8 @@ from .errors import KernelCompileError
 types: Any = numba.core.types  # whose names mypy does not know
 
 _BLOCK = ("block_idx", "block_dim")
-_WORD = 8
-_TENSORS_AT = CoreArgsStorage.tensors.offset // _WORD
-_SCALARS_AT = CoreArgsStorage.scalars.offset // _WORD
+_TENSORS_AT = CoreArgsStorage.tensors.offset // L.WORD
+_SCALARS_AT = CoreArgsStorage.scalars.offset // L.WORD
 # what a kernel returns for arguments it was not compiled for: see simpler_kernel.h
 _WRONG_DTYPE = -1000
 _WRONG_NDIMS = -1100
@@ -237,7 +236,7 @@ def _entry(
     kernel: Any, order: list[str], arguments: dict[str, KernelArgument], returns_nothing: bool
 ) -> Callable[..., Any]:
     """Write the function that reads the words of a SimplerCoreArgs and calls the kernel."""
-    lines = [f"words = a(args, (int64({ctypes.sizeof(CoreArgsStorage) // _WORD}),))"]
+    lines = [f"words = a(args, (int64({ctypes.sizeof(CoreArgsStorage) // L.WORD}),))"]
     values = {"block_idx": "int64(words[0] & LOW)", "block_dim": "int64(words[0] >> HALF)"}
     tensors = scalars = 0
     names: dict[str, Any] = _tools()
@@ -266,12 +265,12 @@ def _entry(
 
 def _tensor_lines(i: int, argument: KernelArgument) -> list[str]:
     at = _TENSORS_AT + i * L.TENSOR_WORDS
-    shape, dims = at + L.TENSOR_SHAPE, at + L.TENSOR_DIMS
-    sizes = [f"int64(words[{shape + d // 2}] {'>> HALF' if d % 2 else '& LOW'})" for d in range(5)]
+    shape, dims = at + L.TENSOR_SHAPE, range(L.CONTINUOUS_TENSOR_MAX_DIMS)
+    sizes = [f"int64(words[{shape + d // 2}] {'>> HALF' if d % 2 else '& LOW'})" for d in dims]
     lines = [
         f"if words[{at + L.TENSOR_KIND}] & BYTE != {int(to_dtype(argument.dtype))}:",
         f"    return int32({_WRONG_DTYPE - i})",
-        f"n{i} = int64(words[{dims}] >> HALF)",
+        f"n{i} = int64(words[{at + L.TENSOR_DIMS}] >> HALF)",
     ]
     if argument.ndim == 1:
         lines.append(f"size{i} = int64(1)")

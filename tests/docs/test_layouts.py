@@ -45,17 +45,16 @@ def test_every_part_of_a_record_has_its_box(layouts):
     assert boxes.count("gap") == 1
 
 
-def test_every_word_of_the_layout_with_the_prefix_is_drawn(layouts):
+def test_every_word_of_a_record_is_drawn(layouts):
     drawing = layouts.draw("slot")
-    names = {name for name in vars(L) if re.match("S_[A-Z]", name)} - set(layouts.SECOND_NAMES)
+    names = [field.name for field in L.SLOT.fields]
     assert len(names) > 10
     assert all(f">{name}" in drawing for name in names)
 
 
-def test_words_that_overlap_are_refused(layouts, monkeypatch):
-    monkeypatch.setattr(L, "S_LEFT", L.S_ORDER)
+def test_fields_that_overlap_are_refused(layouts):
     with pytest.raises(Exception, match="overlaps"):
-        layouts.draw("slot")
+        layouts.fill([layouts.Field(0, 8, "one"), layouts.Field(4, 8, "other")], 16)
 
 
 def test_areas_are_drawn_with_their_sizes_private_ones_apart(layouts):

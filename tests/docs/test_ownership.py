@@ -1,4 +1,4 @@
-"""The page on ownership: its tables match the layout, and the kernels keep to them."""
+"""Who owns which word: what the layout says of its words fits together, and the kernels keep to it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ast
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from simpler_ref.jit import entries, slots
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.schema import Field
 
 from .accesses import JIT, Sources
 
@@ -20,134 +20,70 @@ DOCS = ROOT / "docs"
 
 
 # ---------------------------------------------------------------- the tables and the layout
-class Row(NamedTuple):
-    """A line of the tables: a field, where the page says it is, and under which headings."""
-
-    area: str
-    line: str | None
-    at: int
-    count: int
-    written_by: str
-    read_by: str
-    ordering: str
-
-
-RELATIVE = {"Rings", "Mailbox", "Body", "Scalars", "Members"}
-"""Headings of tables whose offsets start anew."""
-
-NOT_FIELDS = {
-    *("ALIVE", "CLAIMED", "CLAIM_WAITS", "CLAIM_GRANTED", "MAX_CONFIGS", "MAX_WORKERS"),
-    *("CALLABLE_MASK", "WORD_KIND", "WORD_WORKER", "WORKER_MASK", "WORD_CONFIG", "CONFIG_MASK"),
-    "RAN_TASK",
-    *("MEMBER_WORDS", "SCALAR_WORDS", "RAW", "SIGNED", "UNSIGNED", "FLOAT64", "FLOAT32"),
-    *(
-        "ENDED_WELL",
-        "ENDED_BADLY",
-        "ENDED_NOT",
-        "MOST_WAITS",
-        "AHEAD_CAPACITY",
-        "FIRST_PENALTY",
-        "MOST_PENALTY",
-    ),
-    *("S_FRAME", "S_UNPLACED"),
-    *("DEATH_BIAS", "DIGEST_CACHE", "DIGEST_CACHE_WORDS", "TRACE_WORDS", "TRACE_CAPACITY"),
-    *("CACHE_LOCAL", "CACHE_LEAF", "MAX_DEPTH", "KINDS_WORDS"),
-    *("WORKER_WORDS", "RING_BLOCK", "ORCH", "SPILL_CLASSES", "SPILL_SMALLEST"),
-    *("SCOPE_STACK_WORDS", "SCHED", "HEADER_WORDS", "ON_DUTY", "OFF_DUTY", "TIMED", "KEEP_TIME"),
-    *("SLOT_WORDS", "INLINE_WORDS", "FANOUT_RELEASE", "FANOUT_TOTAL_MASK", "MASK_TENSORS"),
-    *(
-        "EDGE_WORDS",
-        "ENTRY_WORDS",
-        "MAP_SMALLEST",
-        "FIFO_WORDS",
-        "SLAB_BIT",
-        "WIRING_CAPACITY",
-        "CIRCULAR_SMALLEST",
-    ),
+FIELDS: dict[str, Field] = {
+    name: field
+    for record in L.RECORDS.values()
+    for field in record.fields
+    for name in (field.name, field.also)
+    if name
 }
-"""What stands in those sections of the layout and is a size, a mask, a base, a value or a second name."""
+"""Every word of the engine that has a name, a second one included."""
 
 
-def fields_of_the_layout() -> set[str]:
-    """Return the name of every word that a section of the layout puts somewhere."""
-    source = (ROOT / "simpler_ref/jit/layout.py").read_text()
-    sections = re.split(r"^# -{40,} (.*)$", source, flags=re.MULTILINE)
-    found = set()
-    for title, text in zip(sections[1::2], sections[2::2], strict=True):
-        names = {
-            node.id
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.isupper()
-        }
-        if title.startswith("the mailbox"):
-            found |= {one for one in names if one.startswith("MAIL_")}
-        elif title.startswith(("one worker", "header", "one task", "TensorMap entry")):
-            found |= names
-    return found
-
-
-def rows_of_the_page() -> dict[str, Row]:
-    """Return every field of the tables, and of the table of areas those without an offset."""
-    rows: dict[str, Row] = {}
-    area = heading = ""
-    for text in (DOCS / "ownership.md").read_text().splitlines():
-        if text.startswith("## "):
-            area = heading = text[3:]
-        elif text.startswith("### "):
-            heading = text[4:]
-        cells = [cell.strip() for cell in text.strip("|").split("|")]
-        if text.startswith("| `") and len(cells) == 6:
-            field, (at, *count) = cells[0].strip("`"), re.findall(r"`(.+?)`|(\d+) words", cells[1])
-            first = heading.split(":")[0]
-            line = re.match(r"Line `(.+?)`", heading)
-            assert field not in rows, f"{field} has two rows"
-            rows[field] = Row(
-                area=first if first in RELATIVE else area,
-                line=line and line[1],
-                at=eval(at[0], vars(L).copy()),
-                count=int(count[0][1]) if count else 1,
-                written_by=cells[2],
-                read_by=cells[3],
-                ordering=cells[4],
-            )
-        elif heading == "Other areas" and len(cells) == 6:
-            for field in re.findall(r"`([A-Z_]+)`", cells[1]):
-                rows[field] = Row(cells[0], None, getattr(L, field), 1, *cells[2:5])
-    return rows
-
-
-def test_the_ownership_tables_name_every_word_of_the_layout_and_no_other():
-    fields = fields_of_the_layout()
-    assert fields >= NOT_FIELDS, "these are not in the layout any more"
-    documented = set(rows_of_the_page())
-    assert fields - NOT_FIELDS - documented == set(), "these have no row in docs/ownership.md"
-    assert documented - (fields - NOT_FIELDS) == set(), "these rows name no word of the layout"
-
-
-def test_the_ownership_tables_put_every_word_where_the_layout_does():
-    wrong = {
-        field: (row.at, getattr(L, field))
-        for field, row in rows_of_the_page().items()
-        if row.at != getattr(L, field)
+def test_a_word_is_where_its_name_says():
+    assert {name: getattr(L, name) for name in FIELDS} == {
+        name: field.at for name, field in FIELDS.items()
     }
-    assert wrong == {}, "\n".join(map(str, wrong.items()))
+    assert all(type(getattr(L, name)) is int for name in FIELDS), "kernels freeze plain numbers"
 
 
-def test_words_under_one_line_heading_share_a_cache_line():
-    wrong = [
-        field
-        for field, row in rows_of_the_page().items()
-        if row.line is not None and row.at // L.LINE != eval(row.line, vars(L).copy()) // L.LINE
-    ]
-    assert wrong == []
+def test_no_word_has_two_descriptions():
+    names = [one.name for record in L.RECORDS.values() for one in record.fields]
+    assert len(names) == len(set(names)) > 150
 
 
-def test_no_two_words_of_an_area_overlap():
-    used: dict[tuple[str, int], str] = {}
-    for field, row in rows_of_the_page().items():
-        for word in range(row.at, row.at + row.count):
-            other = used.setdefault((row.area, word), field)
-            assert other == field, f"{row.area}: {other} and {field} share word {word}"
+@pytest.mark.parametrize("record", L.RECORDS.values(), ids=lambda record: record.name)
+def test_words_of_a_record_follow_each_other(record):
+    fields = list(record.fields)
+    ends = [one.at + one.words for one in fields]
+    assert all(end <= one.at for end, one in zip(ends[:-1], fields[1:], strict=True))
+    assert ends[-1] <= record.size
+    for section in record.sections:
+        assert not section.begins_a_line or section.fields[0].at % L.LINE == 0
+
+
+@pytest.mark.parametrize("name", [name for name in L.RECORDS if name != "mailbox"])
+def test_every_cache_line_has_a_party_that_alone_writes_it_often(name):
+    """A mailbox is one party's at a time, all of it, so its lines go to and fro with it."""
+    writers: dict[int, list[set[str]]] = {}
+    for field in L.RECORDS[name].fields:
+        often = named(field.written_by.split(";")[0])
+        for line in () if field.rare or field.ordering == "fork" else field.lines:
+            writers.setdefault(line, []).append(often)
+    shared = {line: who for line, who in writers.items() if not set.intersection(*who)}
+    assert shared == {}
+
+
+def test_a_line_of_which_every_word_changes_rarely_is_no_part_of_another():
+    sections = [section for record in L.RECORDS.values() for section in record.sections]
+    rare = {field.name for section in sections for field in section.fields if field.rare}
+    lines = {field.name for one in sections if one.rare for field in one.fields}
+    assert rare - lines == {"STUCK_TOLD"}, "it changes when a group has waited for STUCK_NS"
+    assert all(section.begins_a_line for section in sections if section.rare)
+
+
+def test_the_page_shows_the_words_of_every_record():
+    shown = re.findall(r"^```{words} (.+)$", (DOCS / "ownership.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(L.RECORDS)
+
+
+def test_a_description_names_words_that_there_are():
+    told = {
+        name
+        for one in FIELDS.values()
+        for name in re.findall(r"`([A-Z_]+)`", f"{one.meaning} {one.read_by} {one.ordering}")
+    }
+    assert told - vars(L).keys() == set()
 
 
 # ---------------------------------------------------------------- the tables and the kernels
@@ -196,13 +132,31 @@ IN_PYTHON = {
 }
 """Words that Python code writes."""
 
-WHOLE = {"W_MAILBOX", "S_INLINE", "SCALAR_BITS", "SCALAR_KIND", "MEMBER_COUNTS", "MEMBER_WORKER"}
+WHOLE = {
+    *("W_MAILBOX", "S_INLINE", "SCALAR_BITS", "SCALAR_KIND", "MEMBER_COUNTS", "MEMBER_WORKER"),
+    "CACHE_DIGEST",
+}
 """Areas, and words that kernels copy together with others, so that they are not named there."""
 
 
 @pytest.fixture(scope="module")
 def sources():
     return Sources()
+
+
+def test_every_word_that_kernels_use_has_a_description(sources):
+    parts = [record for name, record in L.RECORDS.items() if name != "header"]
+    alone = {
+        index.attr
+        for where in sources.functions
+        for accesses in (sources.written, sources.read)
+        for _, index in accesses(where)
+        if isinstance(index, ast.Attribute)
+    }
+    prefixes = tuple({one.name.split("_")[0] + "_" for part in parts for one in part.fields})
+    alike = {name for name in vars(L) if name.startswith(prefixes) and name[-6:] != "_WORDS"}
+    assert (alone | alike) - FIELDS.keys() == set()
+    assert len(alone) > 40 and len(alike) > 60
 
 
 def named(cell: str) -> set[str]:
@@ -224,14 +178,19 @@ def test_it_is_said_of_every_entry_who_calls_it():
     assert set(CALLER) == known
 
 
+def of_a_field(parties: dict[str, set[str]], field: Field) -> set[str]:
+    """Return the parties found at a word, whichever of its names they use."""
+    return parties.get(field.name, set()) | parties.get(field.also, set())
+
+
 def test_the_parties_that_write_a_word_are_those_of_its_row(sources):
     written = sources.parties(CALLER, sources.written)
     wrong = {
-        field: f"written by {sorted(who)}, the page says {row.written_by!r}"
-        for field, row in rows_of_the_page().items()
-        if field not in WHOLE
-        and (who := written.get(field, set()) | IN_PYTHON.get(field, set()))
-        != named(row.written_by)
+        name: f"written by {sorted(who)}, the layout says {field.written_by!r}"
+        for name, field in FIELDS.items()
+        if name not in WHOLE
+        and (who := of_a_field(written, field) | IN_PYTHON.get(name, set()))
+        != named(field.written_by)
     }
     assert wrong == {}, "\n".join(map(str, wrong.items()))
 
@@ -239,10 +198,10 @@ def test_the_parties_that_write_a_word_are_those_of_its_row(sources):
 def test_nobody_reads_a_word_that_changes_but_those_of_its_row_and_who_writes_it(sources):
     read = sources.parties(CALLER, sources.read)
     wrong = {
-        field: f"read by {sorted(more)} too, the page says {row.read_by!r}"
-        for field, row in rows_of_the_page().items()
-        if field not in WHOLE and row.ordering != "fork"
-        if (more := read.get(field, set()) - named(row.read_by) - named(row.written_by))
+        name: f"read by {sorted(more)} too, the layout says {field.read_by!r}"
+        for name, field in FIELDS.items()
+        if name not in WHOLE and field.ordering != "fork"
+        if (more := of_a_field(read, field) - named(field.read_by) - named(field.written_by))
     }
     assert wrong == {}, "\n".join(map(str, wrong.items()))
 

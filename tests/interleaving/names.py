@@ -7,21 +7,9 @@ from simpler_ref.jit import layout as L
 DATA = 1 << 40
 """First of the words that stand for the contents of tensors."""
 
-_HEADER = {
-    value: name
-    for name, value in vars(L).items()
-    if name.isupper() and isinstance(value, int) and L.ORCH <= value < L.HEADER_WORDS
-    and not name.startswith(("MAIL", "MAX_", "TRACE", "W_", "S_", "E_", "R_", "DEFAULT"))
-    and name not in ("ORCH", "SCHED", "WORKER_WORDS", "MAP_SMALLEST")
-}  # fmt: skip
-_WORKER = {
-    value: name for name, value in vars(L).items() if name.startswith("W_") and name != "W_FAIL"
-}
-_SLOT = {
-    value: name
-    for name, value in vars(L).items()
-    if name.startswith("S_") and name not in ("S_FRAME", "S_UNPLACED")
-}
+_HEADER = {field.at: field.name for field in L.HEADER.fields if field.at >= L.ORCH}
+_WORKER = {field.at: field.name for field in L.WORKER.fields}
+_SLOT = {field.at: field.name for field in L.SLOT.fields}
 
 
 def name_of(mem, i):

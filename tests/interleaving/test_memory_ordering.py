@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simpler_ref.jit import layout as L
+
 from . import litmus
 from .litmus import ROWS, Litmus, races, wrong
 
@@ -27,18 +29,18 @@ def table():
     return [(row[0], row[1]) for row in rows[2:]]
 
 
-def hints():
-    """Return the words that the page lets somebody read as a hint."""
-    lines = [line for line in PAGE.read_text().splitlines() if "hint" in line]
-    return {cells(line)[0] for line in lines if re.match(r"\| `[A-Z_]+` \|", line)}
+HINTS = {
+    field.name
+    for record in L.RECORDS.values()
+    for field in record.fields
+    if "hint" in field.read_by + field.ordering
+}
+"""Words that somebody may read as a hint."""
 
 
 def word_of(name):
     """Return a word's name on the page: ``worker 1 frame 1 W_AT + 1`` is of W_AT."""
     return re.findall(r"[A-Z][A-Z_]+|^[a-z]+", name)[-1]
-
-
-HINTS = hints()
 
 
 def unordered(which, seed, weakened=()):

@@ -514,7 +514,7 @@ FAULTS = (
     Fault(
         "many-left-out",
         "The pass of 511 submits in a row is left out.",
-        (Patch("jit/layout.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),),
+        (Patch("jit/task_words.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),),
         (
             f"{SPEED}/test_many.py::"
             "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
@@ -571,7 +571,7 @@ FAULTS = (
         "Unless told otherwise a Worker has room for 65 536 live tasks.",
         (
             Patch(
-                "jit/layout.py",
+                "jit/constants.py",
                 "DEFAULT_TASK_WINDOW = 1 << 21\n",
                 "DEFAULT_TASK_WINDOW = 1 << 16\n",
             ),

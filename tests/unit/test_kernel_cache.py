@@ -88,13 +88,13 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package)
     again = run(package)
     assert again == first | {"compiled": False}, "the second time it comes from the disk"
 
-    layout = package / "jit" / "layout.py"
-    edit(layout, "MAX_SCOPE_DEPTH = 64\n", "MAX_SCOPE_DEPTH = 12\n")
+    constants = package / "jit" / "constants.py"
+    edit(constants, "MAX_SCOPE_DEPTH = 64\n", "MAX_SCOPE_DEPTH = 12\n")
     changed = run(package)
     assert (changed["scopes"], changed["compiled"]) == (13, True)
     assert changed["stamp"] != first["stamp"]
 
-    edit(layout, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
+    edit(constants, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
     assert run(package)["scopes"] == 65
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import re
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.schema import Record
+from simpler_ref.jit.structures import CALL_CONFIG
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
 from ..support import small_engine, unmap
@@ -122,98 +126,49 @@ def test_the_call_config_is_1052_bytes():
     assert repr(CallConfig.from_bytes(raw)) == repr(config)
 
 
+def test_a_call_config_has_the_fields_of_its_table():
+    names = list(CALL_CONFIG.offsets)
+    assert list(get_type_hints(CallConfig)) == list(CallConfig.__slots__) == names
+    described = re.findall(r"^ *(\w.*) : (?:int|str)$", CallConfig.__doc__, re.MULTILINE)
+    assert ", ".join(described).split(", ") == names
+
+
 # ---------------------------------------------------------------- words
-def header_words():
-    """Return the extent of every word and array of the header, by name."""
-    lengths = {
-        "POOL_FIRST": 2,
-        "POOL_END": 2,
-        "A_MAP": 2,
-        "A_FIFO": 4,
-        "A_READY": 2,
-        "RING_BLOCK": 4 * L.LINE,
-        "SPILL_FREE": L.SPILL_CLASSES,
-        "SCOPE_STACK": L.MAX_SCOPE_DEPTH + 1,
-        "READY_HEAD": 2,
-        "READY_TAIL": 2,
-        "HELD_SINCE": 2,
-        "AHEAD_HEAD": 2,
-        "AHEAD_TAIL": 2,
-        "AHEAD": 2 * L.AHEAD_CAPACITY,
-        "ERROR_MSG": L.ERROR_MSG_WORDS,
-        "ERROR_TRACE": L.TRACE_WORDS,
-    }
-    names = list(vars(L))
-    names = names[names.index("WORKERS") : names.index("HEADER_WORDS")]
-    sizes = {
-        "SCOPE_STACK_WORDS",
-        "SPILL_CLASSES",
-        "SPILL_SMALLEST",
-        "AHEAD_CAPACITY",
-        "FIRST_PENALTY",
-        "MOST_PENALTY",
-    }
-    aliases = {"ORCH", "SCHED"}  # where a block begins
-    fields = {name for name in names if name.startswith("R_")}
-    return {
-        name: (getattr(L, name), getattr(L, name) + lengths.get(name, 1))
-        for name in names
-        if name not in sizes | aliases | fields
-    }
+def test_a_record_hands_out_places_one_after_the_other():
+    record = Record("bench")
+    record.line("tools", written_by="Ann", read_by="Bob", ordering="lock")
+    assert [record.word("SAW", "a saw"), record.word("NAILS", "nails", words=3)] == [0, 1]
+    assert record.also("TACKS", "when short") == 1
+    assert record.line("wood", written_by="Bob", read_by="Ann", ordering="own") == 8
+    record.skip(2)
+    assert record.word("PLANK", "a plank", read_by="Cy", rare=True) == 10
+    assert (record.size, record.align(), record.size) == (11, 16, 16)
+    saw, nails, plank = record.fields
+    assert (saw.written_by, saw.read_by, saw.ordering, saw.rare) == ("Ann", "Bob", "lock", False)
+    assert (nails.also, nails.meaning) == ("TACKS", "nails; when short it is called `TACKS`")
+    assert (plank.written_by, plank.read_by, plank.rare) == ("Bob", "Cy", True)
+    assert (list(nails.lines), list(plank.lines)) == ([0], [1])
+    assert [section.begins_a_line for section in record.sections] == [True, True]
 
 
-def test_no_two_words_of_the_header_overlap():
-    spans = sorted((*span, name) for name, span in header_words().items())
-    assert len(spans) > 50
-    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
-        assert end <= start, f"{one} and {other}"
-    assert spans[-1][1] <= L.HEADER_WORDS
+def test_a_record_can_begin_as_another_does():
+    start = Record("start")
+    start.section(written_by="Ann", read_by="Bob", ordering="own")
+    start.word("KIND", "which it is")
+    longer = Record("longer", after=start.size)
+    longer.section(written_by="Ann", read_by="Bob", ordering="own")
+    assert longer.word("MORE", "what only this one has") == 1
 
 
-def test_words_of_different_writers_stand_on_different_lines():
-    orch = [span for name, span in header_words().items() if L.ORCH <= span[0] < L.SCHED]
-    sched = [span for name, span in header_words().items() if L.SCHED <= span[0] < L.PASS_LOCK]
-    others = [[L.PASS_LOCK], [L.PARK_ORCH, L.PARK_SCHED], [L.DEATHS, L.STOPPING]]
-    groups = [
-        {word // L.LINE for start, end in orch for word in range(start, end)},
-        {word // L.LINE for start, end in sched for word in range(start, end)},
-        *[{word // L.LINE for word in words} for words in others],
-    ]
-    for one, other in itertools.combinations(groups, 2):
-        assert one.isdisjoint(other)
-
-
-def test_the_words_of_a_worker_are_apart_by_writer():
-    parent = {L.W_SHUTDOWN, L.W_DEATH, L.W_CLAIM, L.W_FAIL}
-    cache = range(L.W_CACHE, L.W_CACHE + L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)
-    worker = {L.W_PARKED, L.W_CORE, L.W_ENDED, *range(L.W_AT, L.W_THREAD + 1), *cache}
-    scheduler = {L.W_SLOT, L.W_LAST_CALLABLE, L.W_LAST_CONFIG, L.W_MEMBER, L.W_FILLED}
-    scheduler |= set(range(L.W_HEAD, L.W_UNTOLD + 1))
-    scheduler |= set(range(L.W_WAITS, L.W_WAIT_FOR + 2 * L.MOST_WAITS))
-    lines = [{word // L.LINE for word in words} for words in (parent, worker, scheduler)]
-    for one, other in itertools.combinations(lines, 2):
-        assert one.isdisjoint(other)
-    assert max(parent | worker | scheduler) < L.W_MAILBOX
-    assert L.W_MAILBOX % L.LINE == L.W_TRACE % L.LINE == L.WORKER_WORDS % L.LINE == 0
+def test_areas_that_kernels_copy_as_a_whole_are_lines():
+    areas = (L.RING_BLOCK, L.AHEAD, L.ERROR_MSG, L.W_CACHE, L.W_MAILBOX, L.W_KINDS, L.W_TRACE)
+    assert [area % L.LINE for area in areas] == [0] * len(areas)
+    assert L.RING.size == L.LINE
+    assert [L.SLOT_WORDS % L.LINE, L.WORKER_WORDS % L.LINE, L.HEADER_WORDS % L.LINE] == [0, 0, 0]
+    assert L.SLOT.size == L.SLOT_WORDS
     assert L.W_KINDS - L.W_MAILBOX == 2048
-    assert L.W_KINDS % L.LINE == 0
-    assert (L.W_TRACE - L.W_KINDS) * L.WORD >= (L.MAILBOX_ARGS_CAPACITY - L.WORD) // L.WORD
-    assert L.WORKER_WORDS - L.W_TRACE == L.TRACE_WORDS
-
-
-def test_no_two_fields_of_a_slot_overlap():
-    other_names = {"S_FRAME": L.S_LEFT, "S_UNPLACED": L.S_ORDER}
-    assert all(getattr(L, name) == value for name, value in other_names.items())
-    names = [name for name in vars(L) if name.startswith("S_") and name not in other_names]
-    fields = [getattr(L, name) for name in names]
-    assert len(fields) == len(set(fields))
-    assert max(fields) == L.S_INLINE
-    assert L.INLINE_WORDS == L.SLOT_WORDS - L.S_INLINE
-    scheduler = {L.S_STATE, L.S_FANOUT, L.S_FANIN, L.S_CONSUMERS, L.S_WORKER, L.S_NEXT}
-    scheduler |= {L.S_LEFT, L.S_ORDER}
-    assert {field // L.LINE for field in scheduler} == {0}
-    assert {field // L.LINE for field in set(fields) - scheduler}.isdisjoint({0})
-    assert L.SLOT_WORDS % L.LINE == 0
+    assert L.KINDS_WORDS * L.WORD >= (L.MAILBOX_ARGS_CAPACITY - L.WORD) // L.WORD
+    assert L.NONE not in {field.at for field in L.HEADER.fields}
 
 
 @pytest.mark.parametrize("window", [1, 3, 64, 1000, 1 << 21])

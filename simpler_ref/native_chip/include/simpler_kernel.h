@@ -14,27 +14,6 @@
 extern "C" {
 #endif
 
-#define SIMPLER_CORE_MAX_TENSOR_ARGS 16
-#define SIMPLER_CORE_MAX_SCALAR_ARGS 32
-
-/* What one block of a launch gets; a copy of its own. */
-typedef struct SimplerCoreArgs {
-    int32_t block_idx; /* 0 … block_dim - 1 */
-    int32_t block_dim; /* blocks of this launch */
-    int32_t tensor_count;
-    int32_t scalar_count;
-    SimplerContinuousTensor tensors[SIMPLER_CORE_MAX_TENSOR_ARGS];
-    uint64_t scalars[SIMPLER_CORE_MAX_SCALAR_ARGS];
-} SimplerCoreArgs;
-
-SIMPLER_STATIC_ASSERT(sizeof(SimplerCoreArgs) == 912);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_idx) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_dim) == 4);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensor_count) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalar_count) == 12);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensors) == 16);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalars) == 656);
-
 /* A core kernel. Returns 0, or an error code that fails the run. Blocks of one launch run in any
  * order and must not wait for each other. */
 int32_t simpler_kernel(const SimplerCoreArgs *args);

@@ -1,27 +1,17 @@
 /* The L2 ABI: what passes between the host's side of a chip (the shim) and a runtime.so.
  *
- * Everything is little-endian. The sizes and offsets are part of the contract and are asserted
- * below; jit/layout.py has the same numbers for the Python side.
+ * Everything is little-endian. The structures stand in simpler_layout.h.
  *
  * Rule CHIP-LAYOUT; FLOW-EDGE-1
  */
 #ifndef SIMPLER_L2_H
 #define SIMPLER_L2_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "simpler_layout.h"
 
 #ifdef __cplusplus
 extern "C" {
-#define SIMPLER_STATIC_ASSERT(what) static_assert(what, #what)
-#else
-#define SIMPLER_STATIC_ASSERT(what) _Static_assert(what, #what)
 #endif
-
-#define SIMPLER_MAX_DIMS 5
-#define SIMPLER_CHIP_MAX_TENSOR_ARGS 128
-#define SIMPLER_CHIP_MAX_SCALAR_ARGS 128
-#define SIMPLER_OUTPUT_PREFIX_SIZE 1024
 
 /* Element types, and the bytes of one element of each. */
 enum SimplerDataType {
@@ -48,58 +38,6 @@ enum SimplerArgDirection {
     SIMPLER_OUT = 2,
     SIMPLER_INOUT = 3
 };
-
-/* A contiguous row-major tensor, 40 bytes. `child_memory` 1: `data` is an address on the device. */
-typedef struct SimplerContinuousTensor {
-    uint64_t data;
-    uint32_t shapes[SIMPLER_MAX_DIMS];
-    uint32_t ndims;
-    uint8_t dtype;
-    uint8_t child_memory;
-    uint8_t padding[6];
-} SimplerContinuousTensor;
-
-/* Execution knobs of one run, 1052 bytes. */
-typedef struct __attribute__((packed)) SimplerCallConfig {
-    int32_t block_dim;        /* cores to run on; 0: all the chip has */
-    int32_t aicpu_thread_num; /* threads that feed them */
-    int32_t enable_l2_swimlane;
-    int32_t enable_dump_tensor;
-    int32_t enable_pmu;
-    int32_t enable_dep_gen;
-    int32_t enable_scope_stats;
-    char output_prefix[SIMPLER_OUTPUT_PREFIX_SIZE];
-} SimplerCallConfig;
-
-/* The arguments of one run, 6152 bytes; what is beyond the counts is not initialised. */
-typedef struct SimplerChipStorageTaskArgs {
-    SimplerContinuousTensor tensors_[SIMPLER_CHIP_MAX_TENSOR_ARGS];
-    uint64_t scalars_[SIMPLER_CHIP_MAX_SCALAR_ARGS];
-    int32_t tensor_count_;
-    int32_t scalar_count_;
-} SimplerChipStorageTaskArgs;
-
-SIMPLER_STATIC_ASSERT(sizeof(SimplerContinuousTensor) == 40);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, data) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, shapes) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, ndims) == 28);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, dtype) == 32);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, child_memory) == 33);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, padding) == 34);
-SIMPLER_STATIC_ASSERT(sizeof(SimplerCallConfig) == 1052);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, block_dim) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, aicpu_thread_num) == 4);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_l2_swimlane) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dump_tensor) == 12);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_pmu) == 16);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dep_gen) == 20);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_scope_stats) == 24);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, output_prefix) == 28);
-SIMPLER_STATIC_ASSERT(sizeof(SimplerChipStorageTaskArgs) == 6152);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensors_) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalars_) == 5120);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensor_count_) == 6144);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalar_count_) == 6148);
 
 /* What the entry points return. Of another code a caller only knows that it is an error. */
 enum SimplerStatus {

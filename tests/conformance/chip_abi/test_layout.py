@@ -12,13 +12,12 @@ from simpler_ref.native_chip import (
     ChipStorageTaskArgs,
 )
 from simpler_ref.native_chip.abi import (
-    CORE_MAX_SCALAR_ARGS,
-    CORE_MAX_TENSOR_ARGS,
     INCLUDE_DIR,
     CallConfigStorage,
     ContinuousTensorStorage,
     CoreArgsStorage,
 )
+from simpler_ref.native_chip.header import HEADER, text
 from simpler_ref.task_interface import (
     ArgDirection,
     CallConfig,
@@ -28,7 +27,8 @@ from simpler_ref.task_interface import (
 )
 
 HEADERS = "".join(
-    (INCLUDE_DIR / f"{name}.h").read_text() for name in ("simpler_l2", "simpler_kernel")
+    (INCLUDE_DIR / f"{name}.h").read_text()
+    for name in ("simpler_layout", "simpler_l2", "simpler_kernel")
 )
 
 ASSERTED = {
@@ -56,6 +56,11 @@ def test_ctypes_puts_every_field_where_the_header_asserts_it(name):
 
 
 @pytest.mark.spec("CHIP-LAYOUT-1")
+def test_the_header_says_what_the_tables_say():
+    assert HEADER.read_text() == text(), "run python -m simpler_ref.native_chip.header"
+
+
+@pytest.mark.spec("CHIP-LAYOUT-1")
 def test_the_header_has_the_numbers_of_the_layout():
     assert ASSERTED["SimplerContinuousTensor", ""] == L.TENSOR_WORDS * L.WORD
     assert ASSERTED["SimplerContinuousTensor", "data"] == L.TENSOR_DATA * L.WORD
@@ -70,8 +75,8 @@ def test_the_header_has_the_numbers_of_the_layout():
         scalars,
     )
     assert define("SIMPLER_MAX_DIMS") == L.CONTINUOUS_TENSOR_MAX_DIMS
-    assert define("SIMPLER_CORE_MAX_TENSOR_ARGS") == CORE_MAX_TENSOR_ARGS
-    assert define("SIMPLER_CORE_MAX_SCALAR_ARGS") == CORE_MAX_SCALAR_ARGS
+    assert define("SIMPLER_CORE_MAX_TENSOR_ARGS") == L.CORE_MAX_TENSOR_ARGS == 16
+    assert define("SIMPLER_CORE_MAX_SCALAR_ARGS") == L.CORE_MAX_SCALAR_ARGS == 32
 
 
 def define(name):

@@ -256,7 +256,7 @@ FRAMES = {"W_HEAD", "W_TAIL"}
 
 def followed_without_the_lock(sources):
     """Return who takes which word, that others may change meanwhile, for a place, and where."""
-    rows = ownership.rows_of_the_page()
+    rows = ownership.FIELDS
     return {
         (party, field, where)
         for party, field, where in sources.followers(ownership.CALLER)

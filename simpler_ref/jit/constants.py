@@ -1,0 +1,115 @@
+"""Numbers that cross a boundary and are no places: limits, states, answers, times.
+
+Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FAIL-OUTCOME-1
+"""
+
+from __future__ import annotations
+
+LINE = 8
+"""Words of a cache line."""
+WORD = 8
+"""Bytes of a word."""
+PAGE_WORDS = (64 << 10) // WORD  # of the largest pages there are
+NONE = 0
+"""No slot, no edge, no block: offset 0 is the header's."""
+
+# ---------------------------------------------------------------- constants of the documents
+MAX_RING_DEPTH = 4
+MAX_SCOPE_DEPTH = 64
+HEAP_ALIGN = 1024
+DEFAULT_HEAP_RING_SIZE = 1 << 30
+DEFAULT_ALLOC_TIMEOUT_S = 10.0
+CONTINUOUS_TENSOR_MAX_DIMS = 5
+CHIP_MAX_TENSOR_ARGS = 128
+CHIP_MAX_SCALAR_ARGS = 128
+CORE_MAX_TENSOR_ARGS = 16
+CORE_MAX_SCALAR_ARGS = 32
+MAX_REGISTERED_CALLABLE_IDS = 4096
+CALLABLE_HASH_DIGEST_BYTES = 32
+DEFAULT_TASK_WINDOW = 1 << 21
+"""Tasks that may be alive at once; memory for them is only touched as they come to life."""
+
+DTYPE_SIZES = (4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1)
+"""Bytes per element of each DataType, in the order of its values."""
+
+# tags (TensorArgType)
+INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
+# worker types (WorkerType), also the index of a pool and of a ready queue
+NEXT_LEVEL, SUB = range(2)
+# states of a task (TaskState)
+FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
+# states of a mailbox (MailboxState)
+IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
+# outcomes of a task
+SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
+GIVEN_BACK = 4
+"""No outcome: a worker did not start a task that it had been given ahead of time."""
+# sub-commands of a control request
+(
+    CTRL_MALLOC,
+    CTRL_FREE,
+    CTRL_COPY_TO,
+    CTRL_COPY_FROM,
+    CTRL_PREPARE,
+    CTRL_REGISTER,
+    CTRL_UNREGISTER,
+    CTRL_ALLOC_DOMAIN,
+    CTRL_RELEASE_DOMAIN,
+    CTRL_COMM_INIT,
+    CTRL_PY_REGISTER,
+    CTRL_PY_UNREGISTER,
+) = range(12)
+
+# ---------------------------------------------------------------- answers of the kernels
+OK = 0
+WOULD_BLOCK = -1
+"""No room now: nothing was changed; wait and call again."""
+TOO_LARGE = -2
+"""The request exceeds its ring: it can never be served."""
+RUN_FAILED = -3
+"""A task of this run has failed: nothing more is accepted."""
+TOO_DEEP = -4
+"""MAX_SCOPE_DEPTH user scopes are open."""
+NO_SCOPE = -5
+"""No user scope is open."""
+ILLEGAL = -6
+"""The state machine has no such step: nothing was changed."""
+TIMED_OUT = -7
+INTERRUPTED = -8
+TOO_MANY_ARGS = -9
+"""The arguments do not fit a mailbox: nothing was changed."""
+WRONG_THREAD = -10
+"""Not the thread whose run it is: nothing was changed."""
+STUCK = -11
+"""A group has waited for its workers for STUCK_NS: somebody should say so."""
+
+AUTO_OUTPUT = 1 << 62
+"""Set in what submit returns when it provided the memory of an output."""
+
+# what a worker's `next_task` says besides a local slot
+STOP = -1
+PARK = -2
+RESOLVE = -3
+CONTROL = -4
+COMPILED = -5
+"""A task for a compiled leaf: W_LEAF has its address."""
+MISMATCH = -6
+"""The compiled leaf in W_LEAF takes other arguments than those in the mailbox."""
+
+# waiting
+CROWDED_NS = 1_000
+"""An offer of the core that takes longer was taken by somebody: two switches and some work."""
+PATIENCE_STEPS = 32
+"""So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
+KEEP_NS = 2_000
+"""The Orch thread keeps its core for so long while an answer from another core may be near."""
+KEEPS, KEEPS_OFF = 8, 64
+"""After so many such waits in vain it leaves out so many."""
+AHEAD_PATIENCE = 4
+"""A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
+MOVE_NS = 1_000_000
+"""A worker that shares its core with another goes elsewhere once in so long."""
+UNSEEN_NS = 200_000
+"""A worker that has had no task for so long tells somebody that its last answer is uncollected."""
+LOOKS = 16
+"""A worker that spins reads the clock once in so many looks."""

@@ -1,0 +1,426 @@
+"""What stands at the beginning of an engine: geometry, rings, and the words of its threads.
+
+A word written by another party than its neighbours goes on a line of its own.
+
+Rule     SCHED-MAIL-1; FAIL-OUTCOME-1
+"""
+
+from __future__ import annotations
+
+from .constants import LINE, MAX_RING_DEPTH, MAX_SCOPE_DEPTH
+from .schema import Record
+from .worker_words import ERROR_MSG_WORDS, TRACE_WORDS
+
+# ---------------------------------------------------------------- one ring
+RING = Record("ring")
+RING.line("", written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
+R_BASE = RING.word(
+    "R_BASE", "address of the heap", written_by="start", read_by="Orch, anyone", ordering="fork"
+)
+R_SIZE = RING.word(
+    "R_SIZE", "its bytes", written_by="start", read_by="Orch, anyone", ordering="fork"
+)
+R_TOP = RING.word("R_TOP", "bytes handed out since the ring was last empty, skipped ones included")
+R_TAIL = RING.word("R_TAIL", "bytes taken back, on the same scale")
+R_CURSOR = RING.word("R_CURSOR", "offset of the next slab: `R_TOP` within the ring")
+R_NEXT = RING.word(
+    "R_NEXT",
+    "FIFO position of the next allocation; it goes back when released ones are left out",
+)
+R_ALIVE = RING.word("R_ALIVE", "FIFO position of the oldest one still held")  # last_alive
+R_PEAK = RING.word("R_PEAK", "most bytes held in this run", read_by="Orch")
+
+# ---------------------------------------------------------------- geometry
+HEADER = Record("header")
+HEADER.section(
+    "Geometry",
+    written_by="start",
+    read_by="Scheduler",
+    ordering="fork",
+    note="Words that never change may share lines.",
+)
+HEADER.skip(1)  # NONE: nothing has offset 0
+WORKER_STRIDE = HEADER.word(
+    "WORKER_STRIDE",
+    "words of one worker: `DEPTH` blocks",
+    read_by="Scheduler, worker, requester",
+)
+WORKERS = HEADER.word("WORKERS", "workers of both types")
+POOL_FIRST = HEADER.word("POOL_FIRST", "first worker of each type's pool", words=2)
+POOL_END = HEADER.word("POOL_END", "one past its last", words=2)
+RINGS = HEADER.word("RINGS", "heap rings in use, 1 to 4", read_by="Orch, anyone")
+WINDOW = HEADER.word("WINDOW", "tasks that may be alive at once", read_by="Orch")
+DEPTH = HEADER.word(
+    "DEPTH", "tasks that a worker may be given at once", read_by="Scheduler, worker"
+)
+A_SLOTS = HEADER.word("A_SLOTS", "where the slots begin", read_by="Orch")
+A_SPILL = HEADER.word("A_SPILL", "where blocks for long bodies begin", read_by="Orch")
+A_SPILL_END = HEADER.word("A_SPILL_END", "where they end", read_by="Orch")
+A_MAP = HEADER.word(
+    "A_MAP",
+    "the two areas of the TensorMap: the live table, and the one it grows into",
+    words=2,
+    read_by="Orch",
+)
+MAP_AREA = HEADER.word("MAP_AREA", "entries that fit one area", read_by="Orch")
+A_FIFO = HEADER.word("A_FIFO", "FIFO of each ring", words=MAX_RING_DEPTH, read_by="Orch, anyone")
+A_READY = HEADER.word("A_READY", "ready queue of each worker type", words=2)
+A_WIRING = HEADER.word("A_WIRING", "wiring queue", read_by="Orch, Scheduler")
+A_WORKERS = HEADER.word("A_WORKERS", "area of worker 0", read_by="all")
+A_CALLABLES = HEADER.word("A_CALLABLES", "digest of each callable", read_by="Orch, Scheduler")
+SPIN_NS = HEADER.word("SPIN_NS", "how long a wait spins before it parks", read_by="Orch, workers")
+HOLD_NS = HEADER.word("HOLD_NS", "how long a ready task waits for a worker that is awake")
+PARK_NS = HEADER.word(
+    "PARK_NS",
+    "longest sleep of the Orch thread, so that Python sees its signals",
+    read_by="Orch",
+)
+YIELD_NS = HEADER.word(
+    "YIELD_NS", "longest a wait spins before it offers its core", read_by="Orch, workers"
+)
+PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process has", read_by="start")
+A_CONFIGS = HEADER.word("A_CONFIGS", "configurations", read_by="Orch, Scheduler")
+STUCK_NS = HEADER.word(
+    "STUCK_NS",
+    "how long a group waits for its workers before somebody is told",
+    read_by="Scheduler thread",
+)
+
+HEADER.line("the rings", written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
+RING_BLOCK = HEADER.word(
+    "RING_BLOCK", "a line for each ring, as below", words=MAX_RING_DEPTH * RING.size
+)
+
+# ---------------------------------------------------------------- Orch thread
+SPILL_CLASSES = 32
+SPILL_SMALLEST = 64
+
+ORCH = HEADER.line("the Orch thread's counters", written_by="Orch", read_by="Orch", ordering="own")
+NEXT_TASK_ID = HEADER.word("NEXT_TASK_ID", "id of the next task", read_by="Orch; anyone as hint")
+FREE_SLOT = HEADER.word("FREE_SLOT", "first slot of the free list")
+SLOTS_USED = HEADER.word("SLOTS_USED", "slots that were ever in use in this run")
+LIVE = HEADER.word(
+    "LIVE", "tasks not yet reclaimed", read_by="Orch; anyone as hint"
+)  # active_tasks
+SCOPE_DEPTH = HEADER.word(
+    "SCOPE_DEPTH", "open scopes, the run's own included", read_by="Orch; anyone as hint"
+)
+EDGE_COUNT = HEADER.word("EDGE_COUNT", "edges of this run")
+WIRING_PUSHED = HEADER.word(
+    "WIRING_PUSHED",
+    "entries ever put into the wiring queue",
+    read_by="Scheduler; `has_work`",
+    ordering="release / acquire",
+)
+CANCEL = HEADER.word(
+    "CANCEL",
+    "1: what has not started will not start",
+    read_by="Scheduler; `has_work`",
+    ordering="release / acquire",
+)
+
+HEADER.line("TensorMap and long bodies", written_by="Orch", read_by="Orch", ordering="own")
+MAP_BASE = HEADER.word("MAP_BASE", "area the live table is in")
+MAP_MASK = HEADER.word("MAP_MASK", "its entries − 1")
+MAP_COUNT = HEADER.word("MAP_COUNT", "keys in it")
+SPILL_USED = HEADER.word("SPILL_USED", "end of the blocks in use or on a free list")
+SPILL_FREE = HEADER.word("SPILL_FREE", "free list of each block size", words=SPILL_CLASSES)
+FIFO_MASK = HEADER.word(
+    "FIFO_MASK",
+    "capacity of each ring's FIFO, minus 1; a full one leaves out what is released, and doubles if "
+    "most is alive",
+    words=MAX_RING_DEPTH,
+)
+
+HEADER.line("presence of the Orch thread", written_by="Orch", read_by="Orch", ordering="own")
+ORCH_PASSES = HEADER.word(
+    "ORCH_PASSES",
+    "passes the Orch thread ran, tried or found needless; a change shows that it is there",
+    read_by="Scheduler thread as hint",
+    ordering="hint",
+)
+ORCH_THREAD = HEADER.word(
+    "ORCH_THREAD",
+    "the thread whose run is open, 0 between runs",
+    read_by="any thread that submits",
+    ordering="hint: only the thread it names finds itself there",
+)
+ORCH_PATIENCE = HEADER.word("ORCH_PATIENCE", "how long it spins before it offers its core, ns")
+CORES = HEADER.word(
+    "CORES",
+    "how many threads can run at a time",
+    written_by="nobody after the start",
+    read_by="Scheduler, worker",
+    ordering="fork",
+)
+ID_WINDOW = HEADER.word(
+    "ID_WINDOW",
+    "how far ids may be ahead of the oldest live task, with one ring and a window; 0: any distance",
+    written_by="nobody after the start",
+    ordering="fork",
+)
+ORCH_KEEPS = HEADER.word(
+    "ORCH_KEEPS",
+    "how often more it keeps its core though its patience is over; below 0: how often it does not",
+)
+
+HEADER.line("scopes", written_by="Orch", read_by="Orch", ordering="own")
+SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE
+SCOPE_STACK = HEADER.word(
+    "SCOPE_STACK", "head of each open scope's chain of tasks", words=SCOPE_STACK_WORDS
+)
+
+# ---------------------------------------------------------------- Scheduler (whoever holds PASS_LOCK)
+# Where a field has two words, there is one for each worker type.
+AHEAD_CAPACITY = 256
+FIRST_PENALTY, MOST_PENALTY = 16, 1024
+"""Bounds of AHEAD_PENALTY."""
+
+SCHED = HEADER.line(
+    "the Scheduler's queues", written_by="Scheduler", read_by="Scheduler", ordering="lock"
+)
+WIRING_TAKEN = HEADER.word(
+    "WIRING_TAKEN",
+    "entries ever taken from the wiring queue",
+    read_by="Orch; `has_work` as hint",
+    ordering="release / acquire",
+)
+READY_HEAD = HEADER.word(
+    "READY_HEAD", "oldest task of each ready queue", words=2, read_by="Scheduler; Orch as hint"
+)
+READY_TAIL = HEADER.word(
+    "READY_TAIL", "one past its newest", words=2, read_by="Scheduler; Orch as hint"
+)
+BUSY = HEADER.word("BUSY", "workers that hold a task", read_by="Scheduler; `has_work` as hint")
+CONSUMED_HEAD = HEADER.word(
+    "CONSUMED_HEAD",
+    "chain of CONSUMED slots, on its way to the Orch thread",
+    read_by="Scheduler; `help_scheduler` as hint",
+)
+DEATHS_SEEN = HEADER.word(
+    "DEATHS_SEEN",
+    "value of `DEATHS` that was acted on",
+    read_by="Scheduler; `has_work` as hint",
+)
+
+HEADER.line(
+    "outcome of the run",
+    written_by="Scheduler",
+    read_by="Orch",
+    ordering="by `RUN_ERROR`",
+    note="The Orch thread writes zeros into the counters and into `RUN_ERROR` when a run begins, "
+    "while no task is alive.",
+)
+DEALT = HEADER.word(
+    "DEALT",
+    "tasks that are PENDING no longer, or in a frame ahead of time",
+    read_by="Scheduler; Orch and Scheduler thread as hint",
+    ordering="lock",
+)
+UNCOLLECTED = HEADER.word(
+    "UNCOLLECTED",
+    "workers whose mailbox has still to be set IDLE",
+    read_by="Scheduler; `has_work` as hint",
+    ordering="lock",
+)
+COMPLETED_COUNT = HEADER.word(
+    "COMPLETED_COUNT",
+    "tasks that succeeded",
+    written_by="Scheduler; 0 by Orch before a run",
+    read_by="Orch and anyone as hint",
+    ordering="lock",
+)
+FAILED_COUNT = HEADER.word(
+    "FAILED_COUNT",
+    "tasks that failed, poisoned and cancelled ones included",
+    written_by="Scheduler; 0 by Orch before a run",
+    read_by="Orch and anyone as hint",
+    ordering="lock",
+)
+RUN_ERROR = HEADER.word(
+    "RUN_ERROR",
+    "0, or the kind of the run's first failure",
+    written_by="Scheduler; 0 by Orch before a run",
+    ordering="release / acquire",
+)
+ERROR_TASK = HEADER.word("ERROR_TASK", "id of that task")
+ERROR_WORKER = HEADER.word("ERROR_WORKER", "its worker, −1 if it never ran")
+ERROR_CALLABLE = HEADER.word("ERROR_CALLABLE", "what it ran")
+
+HEADER.line(
+    "the rest of the Scheduler's words",
+    written_by="Scheduler",
+    read_by="Scheduler",
+    ordering="lock",
+)
+ERROR_DETAIL = HEADER.word(
+    "ERROR_DETAIL",
+    "exit code of the dead worker, plus `DEATH_BIAS`",
+    read_by="Orch",
+    ordering="by `RUN_ERROR`",
+)
+HELD_SINCE = HEADER.word(
+    "HELD_SINCE",
+    "since when (ns) the head of each ready queue is held back for a worker that is awake; 0: it is not",
+    words=2,
+    read_by="Scheduler; Orch and Scheduler thread as hint",
+)
+RETIRING = HEADER.word("RETIRING", "chain of terminal tasks that `retire` has still to see off")
+READY_MASK = HEADER.word(
+    "READY_MASK", "capacity of each ready queue, minus 1; it doubles as needed", words=2
+)
+ERROR_MEMBER = HEADER.word(
+    "ERROR_MEMBER",
+    "which member of a group failed, −1 for a task of its own",
+    read_by="Orch",
+    ordering="by `RUN_ERROR`",
+)
+READY_ORDER = HEADER.word("READY_ORDER", "tasks that ever became ready")
+
+HEADER.line(
+    "tasks for one worker, groups that wait, what could be given ahead",
+    written_by="Scheduler",
+    read_by="Scheduler",
+    ordering="lock",
+)
+PINNED = HEADER.word(
+    "PINNED",
+    "ready tasks in the chains of each pool's workers",
+    words=2,
+    read_by="Scheduler; Orch as hint",
+)
+STUCK_SINCE = HEADER.word(
+    "STUCK_SINCE",
+    "since when (ns) the group at the head of each ready queue waits for its workers; 0: there is none",
+    words=2,
+    read_by="Scheduler; Orch and Scheduler thread as hint",
+)
+STUCK_TOLD = HEADER.word(
+    "STUCK_TOLD",
+    "`STUCK_SINCE` of the group that somebody was told of",
+    written_by="Scheduler thread",
+    read_by="Scheduler thread; Orch as hint",
+    ordering="own",
+    rare=True,
+)
+AHEAD_HEAD = HEADER.word("AHEAD_HEAD", "the oldest of `AHEAD`", words=2)
+AHEAD_TAIL = HEADER.word("AHEAD_TAIL", "the place after its newest", words=2)
+AHEAD_AFTER = HEADER.word("AHEAD_AFTER", "`READY_ORDER` from which on tasks are given ahead again")
+BACK_COUNT = HEADER.word("BACK_COUNT", "tasks that workers gave back, ever")
+AHEAD_PENALTY = HEADER.word("AHEAD_PENALTY", "how far on `AHEAD_AFTER` is the next time")
+
+HEADER.line(
+    "answers for those who look without the lock",
+    written_by="Scheduler",
+    read_by="Scheduler; anyone as hint",
+    ordering="lock",
+)
+MAY_MOVE = HEADER.word(
+    "MAY_MOVE",
+    "1: after the last dispatch a task became ready, or what ready tasks may do has changed",
+    read_by="Scheduler; `has_work` as hint",
+)
+STUCK_TASK = HEADER.word("STUCK_TASK", "id of the group that `STUCK_SINCE` speaks of", words=2)
+STUCK_CALLABLE = HEADER.word("STUCK_CALLABLE", "its callable word", words=2)
+STUCK_MEMBERS = HEADER.word("STUCK_MEMBERS", "its members", words=2)
+
+HEADER.line(
+    "hints at tasks to give ahead",
+    written_by="Scheduler",
+    read_by="Scheduler",
+    ordering="lock",
+)
+AHEAD = HEADER.word(
+    "AHEAD",
+    "per worker type: tasks that could be given ahead, a circular array of hints",
+    words=2 * AHEAD_CAPACITY,
+)
+
+HEADER.line(
+    "words of the first failure",
+    written_by="Scheduler",
+    read_by="Orch",
+    ordering="by `RUN_ERROR`",
+)
+ERROR_MSG = HEADER.word("ERROR_MSG", "copy of the failed task's message", words=ERROR_MSG_WORDS)
+ERROR_TRACE = HEADER.word(
+    "ERROR_TRACE", "copy of its traceback: byte count, then UTF-8", words=TRACE_WORDS
+)
+
+# ---------------------------------------------------------------- locks and park words
+ON_DUTY = 1
+"""Parked, and to be woken at once: nobody else runs passes."""
+OFF_DUTY = 2
+"""Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
+TIMED = 3
+"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
+KEEP_TIME = 4
+"""Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
+
+HEADER.line(
+    "the lock",
+    written_by="who takes it: Orch, Scheduler thread, requester",
+    read_by="the same",
+    ordering="compare-and-exchange / release",
+)
+PASS_LOCK = HEADER.word("PASS_LOCK", "1 while somebody is the Scheduler")
+
+HEADER.line(
+    "park words",
+    written_by="Orch",
+    read_by="those who may wake it",
+    ordering="store, fence, look again",
+    note="They are 0 nearly all the time and are written only around a sleep, so they may share a line.",
+    rare=True,
+)
+PARK_ORCH = HEADER.word(
+    "PARK_ORCH",
+    "0 awake, `ON_DUTY` parked: wake it for any event",
+    written_by="Orch; 0 also by who wakes it: worker, Scheduler thread, requester, monitor",
+)
+PARK_SCHED = HEADER.word(
+    "PARK_SCHED",
+    "0 or `KEEP_TIME` awake, else parked `ON_DUTY`, `OFF_DUTY` or `TIMED`",
+    written_by="Scheduler thread; 0 also by who wakes it: worker, Orch, requester, monitor, closer; "
+    "`OFF_DUTY` and `KEEP_TIME` also by Orch",
+)
+ORCH_CORE = HEADER.word(
+    "ORCH_CORE",
+    "number + 1 of the core on which the Orch thread submits; 0: it waits, or is away",
+    written_by="Orch; 0 also by the Scheduler thread",
+    read_by="worker",
+    ordering="hint",
+)
+
+HEADER.line(
+    "rare events",
+    written_by="monitor",
+    read_by="Scheduler; `has_work`",
+    ordering="release / acquire",
+    rare=True,
+)
+DEATHS = HEADER.word("DEATHS", "workers that ever died")
+STOPPING = HEADER.word(
+    "STOPPING",
+    "1: the Scheduler thread shall end",
+    written_by="closer",
+    read_by="Scheduler thread",
+)
+
+HEADER.line(
+    "who keeps time", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire"
+)
+WATCHING = HEADER.word("WATCHING", "1 while it sleeps with an eye on a group that waits")
+
+HEADER.line(
+    "tests only",
+    written_by="tests; 0 by the worker it names",
+    read_by="workers that start",
+    ordering="own",
+    rare=True,
+)
+START_FAIL = HEADER.word(
+    "START_FAIL",
+    "which worker shall die at which fail point of its start: worker + 1 << 8 | fail point",
+)
+HEADER_WORDS = HEADER.align()

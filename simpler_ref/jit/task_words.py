@@ -1,0 +1,258 @@
+"""What stands in the memory of tasks: slots and bodies, the tables that lead to them, programs.
+
+Rule     FLOW-DATA-3
+"""
+
+from __future__ import annotations
+
+from . import structures
+from .constants import WORD
+from .schema import Record
+
+# ---------------------------------------------------------------- a tensor, 40 bytes
+_AT = structures.TENSOR.offsets
+TENSOR_WORDS = structures.TENSOR.size // WORD
+TENSOR_DATA = _AT["data"] // WORD
+TENSOR_SHAPE = _AT["shapes"] // WORD  # five halves of words
+TENSOR_DIMS = _AT["ndims"] // WORD  # the high half, beside the last of them
+TENSOR_KIND = _AT["dtype"] // WORD  # dtype, child_memory; on its way into submit, the tag
+TENSOR_KIND_MASK = (1 << 8 * (_AT["padding"] - _AT["dtype"])) - 1
+TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
+
+# ---------------------------------------------------------------- one task: a slot
+SLOT_WORDS = 48
+
+SLOT = Record("slot")
+SLOT.line(
+    "the Scheduler's after submit",
+    written_by="Orch at first, then Scheduler",
+    read_by="Scheduler",
+    ordering="lock",
+)
+S_STATE = SLOT.word(
+    "S_STATE",
+    "the state",
+    written_by="Orch, Scheduler: each the events [that are its own](design/orchestrator.md#states)",
+    read_by="Scheduler; Orch; anyone as hint",
+    ordering="release; wiring and lock before it is read",
+)
+S_FANOUT = SLOT.word(
+    "S_FANOUT",
+    "references: total in the low half, released in the high half",
+    written_by="Orch, Scheduler",
+    read_by="Orch, Scheduler; anyone as hint",
+    ordering="compare-and-exchange, fetch-and-add",
+)
+FANOUT_RELEASE = 1 << 32
+FANOUT_TOTAL_MASK = FANOUT_RELEASE - 1
+S_FANIN = SLOT.word("S_FANIN", "live fan-ins not yet released, plus one until wiring ends")  # D16
+S_CONSUMERS = SLOT.word("S_CONSUMERS", "chain of edges to the consumers")
+S_WORKER = SLOT.word(
+    "S_WORKER",
+    "worker it runs or ran on, −1 if none; of a group one of them",
+    read_by="anyone as hint",
+)
+S_NEXT = SLOT.word(
+    "S_NEXT",
+    "next in a worker's chain of ready tasks, later in the chain `RETIRING`",
+    written_by="Scheduler",
+)
+S_LEFT = SLOT.word(
+    "S_LEFT",
+    "of a group: members not yet done in the low half, 1 in the high half once one has failed",
+)
+S_FRAME = SLOT.also("S_FRAME", "of a task of its own: the frame it was put into, 0 for none, and")
+S_ORDER = SLOT.word(
+    "S_ORDER",
+    "`READY_ORDER` when it became ready",
+    written_by="Scheduler",
+    read_by="Scheduler; `has_work` as hint",
+)
+S_UNPLACED = SLOT.also(
+    "S_UNPLACED", "before that: how many of its live producers stand in no frame, and"
+)
+
+SLOT.line("the Orch thread's", written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")
+S_ID = SLOT.word("S_ID", "task id in its run", read_by="Orch, Scheduler; anyone as hint")
+S_SEEN = SLOT.word(
+    "S_SEEN",
+    "id + 1 of the last task that found this one as a producer",
+    read_by="Orch",
+    ordering="own",
+)
+S_CALLABLE = SLOT.word(
+    "S_CALLABLE",
+    "the callable word: index of the callable, worker type, the one worker that may run it, "
+    "configuration; −1 for an alloc",
+)
+S_COUNTS = SLOT.word(
+    "S_COUNTS",
+    "tensors in the low half, scalars in the high half",
+    read_by="Orch, Scheduler; `has_work` as hint",
+)
+S_BODY = SLOT.word(
+    "S_BODY",
+    "where the body stands: in the slot, or in a block of its own",
+    read_by="Orch, Scheduler; `has_work` as hint",
+)
+S_EDGES = SLOT.word("S_EDGES", "edges in the low half, room for edges in the high half")
+S_RING = SLOT.word(
+    "S_RING",
+    "ring, and position in its FIFO above bit 3",
+    read_by="Orch; anyone as hint",
+    ordering="own",
+)
+S_LINK = SLOT.word(
+    "S_LINK",
+    "next in the scope's chain, later in the consumed chain, later in the free list",
+    written_by="Orch; Scheduler once it is CONSUMED",
+    ordering="own, then lock",
+)
+
+SLOT.line(
+    "what did not fit, and the body",
+    written_by="Orch",
+    read_by="Orch, Scheduler",
+    ordering="wiring",
+)
+S_MEMBERS = SLOT.word(
+    "S_MEMBERS",
+    "members of a group; 0 for a task of its own",
+    read_by="Orch, Scheduler; `has_work` as hint",
+)
+INLINE_WORDS = SLOT_WORDS - SLOT.size
+S_INLINE = SLOT.word(
+    "S_INLINE",
+    "a body that fits",
+    words=INLINE_WORDS,
+    written_by="Orch; Scheduler: `EDGE_NEXT`",
+    ordering="wiring, then lock",
+)
+
+# the callable word: what to run, in which pool, on which worker, with which configuration
+CALLABLE_MASK = (1 << 24) - 1  # index of the callable
+RAN_TASK = 24  # of W_RAN: the bits above the index are the task's id, plus 1
+WORD_KIND = 32  # worker type, 4 bits
+WORD_WORKER = 36  # worker + 1, 0 for any, 12 bits; it owns the task's child_memory tensors
+WORKER_MASK = (1 << 12) - 1
+WORD_CONFIG = 48  # index of the configuration, 14 bits
+CONFIG_MASK = (1 << 14) - 1
+MAX_CONFIGS = 4096
+MAX_WORKERS = 2048
+
+# ---------------------------------------------------------------- a body: output mask, then these
+MASK_TENSORS = 31  # tensors in a word of the output mask: a bit for those written; and above them
+SLAB_BIT = MASK_TENSORS  # as many for those that have a slab of the task's own
+
+SCALAR = Record("scalar")
+SCALAR.section(written_by="Orch", read_by="Scheduler", ordering="wiring")
+SCALAR_BITS = SCALAR.word("SCALAR_BITS", "the 64 bits that go into the mailbox")
+SCALAR_KIND = SCALAR.word(
+    "SCALAR_KIND",
+    "`RAW`, `SIGNED`, `UNSIGNED`, `FLOAT64` or `FLOAT32`: what was added; in a mailbox's frame a byte "
+    "of `W_KINDS`",
+)
+SCALAR_WORDS = SCALAR.size
+RAW, SIGNED, UNSIGNED, FLOAT64, FLOAT32 = range(5)
+"""Bits of which nobody says what they are; integers; floats, those of 32 bits in the low half."""
+
+MEMBER = Record("member")
+MEMBER.section(written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")
+MEMBER_COUNTS = MEMBER.word(
+    "MEMBER_COUNTS", "its tensors in the low half, its scalars in the high half"
+)
+MEMBER_WORKER = MEMBER.word(
+    "MEMBER_WORKER",
+    "the one worker that may have it, plus 1; 0 for any. It owns the member's `child_memory` tensors",
+)
+MEMBER_WORDS = MEMBER.size
+
+EDGE = Record("edge")
+EDGE.section(written_by="Orch", read_by="Scheduler", ordering="wiring")
+EDGE_PRODUCER = EDGE.word("EDGE_PRODUCER", "the producer, pinned")
+EDGE_NEXT = EDGE.word(
+    "EDGE_NEXT",
+    "next edge of the same producer",
+    written_by="Orch at first, then Scheduler",
+    ordering="wiring, then lock",
+)
+EDGE_CONSUMER = EDGE.word(
+    "EDGE_CONSUMER", "this task; NONE if the producer is only kept for its memory"
+)
+EDGE_WORDS = EDGE.size
+
+# ---------------------------------------------------------------- entries of tables
+ENTRY = Record("TensorMap entry")
+ENTRY.section(written_by="Orch", read_by="Orch", ordering="own")
+E_DATA = ENTRY.word("E_DATA", "an address")
+E_OWNER = ENTRY.word("E_OWNER", "whose memory it is in: worker + 1, 0 for the host's")
+E_SLOT = ENTRY.word("E_SLOT", "the task that wrote it last; NONE: the entry is empty")
+E_SLAB = ENTRY.word(
+    "E_SLAB", "the live task whose slab begins at this address, NONE if it is no slab"
+)
+ENTRY_WORDS = ENTRY.size
+MAP_SMALLEST = 1024
+
+FIFO = Record("FIFO entry")
+FIFO.section(written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
+FIFO_END = FIFO.word(
+    "FIFO_END",
+    "`R_TOP` that comes back with the allocation, times two, plus one once it is released",
+)
+FIFO_SLOT = FIFO.word("FIFO_SLOT", "its slot")
+FIFO_WORDS = FIFO.size
+
+WIRING_CAPACITY = 8192
+CIRCULAR_SMALLEST = 1024
+
+# ---------------------------------------------------------------- a program: many submits, as words
+# Private to the thread that runs it. Its ops follow each other from PROGRAM_OPS on.
+PROGRAM = Record("program")
+PROGRAM.section(written_by="Orch", read_by="Orch", ordering="own")
+PROGRAM_AT = PROGRAM.word("PROGRAM_AT", "where the next op stands")
+PROGRAM_OPS = PROGRAM.size
+
+OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
+OP = Record("op")
+OP.section(written_by="Orch", read_by="Orch", ordering="own")
+OP_KIND = OP.word("OP_KIND", "one of these | words of the op << 8")
+OP_SCOPE_WORDS = OP.size
+
+SUBMIT_OP = Record("submit", after=OP.size)
+SUBMIT_OP.section(written_by="Orch", read_by="Orch", ordering="own")
+OP_CALLABLE = SUBMIT_OP.word("OP_CALLABLE", "the callable word")
+OP_COUNTS = SUBMIT_OP.word("OP_COUNTS", "tensors | scalars << 32")
+OP_MEMBERS = SUBMIT_OP.word("OP_MEMBERS", "members of a group; 0 for a task of its own")
+OP_PATCHES = SUBMIT_OP.word("OP_PATCHES", "how many of its words come from the places")
+OP_OUTPUTS = SUBMIT_OP.word(
+    "OP_OUTPUTS",
+    "place of its first tensor, from which those of its outputs follow; −1: nobody asks",
+)
+OP_ARGS = SUBMIT_OP.size  # tensors with tags, scalars with kinds, members; then the patches
+
+PATCH = Record("patch")
+PATCH.section(written_by="Orch", read_by="Orch", ordering="own")
+PATCH_AT = PATCH.word("PATCH_AT", "word of the op | place << 32")
+PATCH_OFFSET = PATCH.word("PATCH_OFFSET", "what is added to what stands in the place")
+PATCH_WORDS = PATCH.size
+
+REPEAT_OP = Record("repeat", after=OP.size)
+REPEAT_OP.section(written_by="Orch", read_by="Orch", ordering="own")
+OP_TIMES = REPEAT_OP.word("OP_TIMES", "how often the submit after it is made")
+OP_DONE = REPEAT_OP.word("OP_DONE", "how often it was")
+OP_STEP = REPEAT_OP.word("OP_STEP", "from one time to the next, its places move by so many")
+OP_REPEAT_WORDS = REPEAT_OP.size
+
+ALLOC_OP = Record("alloc", after=OP.size)
+ALLOC_OP.section(written_by="Orch", read_by="Orch", ordering="own")
+OP_BUFFER = ALLOC_OP.word("OP_BUFFER", "the place that gets the address")
+OP_TENSOR = ALLOC_OP.word("OP_TENSOR", "the tensor", words=TENSOR_WORDS)
+OP_ALLOC_WORDS = ALLOC_OP.size
+PROGRAM_SLICE = 2048
+"""Tasks in a row, after which Python looks for signals."""
+MORE = 1
+"""The slice is over and the program is not."""
+LOOK_EVERY = 8
+"""Tasks submitted in bulk from one look at the workers to the next."""
+PASS_AT_LATEST = 64
+"""Tasks that wait to be wired, after which a pass is due."""

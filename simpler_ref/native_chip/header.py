@@ -1,0 +1,68 @@
+"""Writes `include/simpler_layout.h`, the structures of `jit/structures.py` for C.
+
+python -m simpler_ref.native_chip.header
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..jit.structures import STRUCTURES, Structure
+from .abi import INCLUDE_DIR
+
+HEADER = INCLUDE_DIR / "simpler_layout.h"
+
+_TOP = """\
+/* The structures of the L2 ABI, where each member begins, and how large they are.
+ *
+ * Written by simpler_ref/native_chip/header.py from simpler_ref/jit/structures.py: change that, and run
+ * python -m simpler_ref.native_chip.header. Everything is little-endian. The sizes and offsets are part
+ * of the contract and are asserted below.
+ *
+ * Rule CHIP-LAYOUT; FLOW-EDGE-1
+ */
+#ifndef SIMPLER_LAYOUT_H
+#define SIMPLER_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define SIMPLER_STATIC_ASSERT(what) static_assert(what, #what)
+#else
+#define SIMPLER_STATIC_ASSERT(what) _Static_assert(what, #what)
+#endif
+"""
+
+
+def text() -> str:
+    """Return the whole header."""
+    lengths = {m.macro: m.elements for one in STRUCTURES for m in one.members if m.macro}
+    parts = [
+        _TOP,
+        "\n".join(f"#define {name} {count}" for name, count in lengths.items()) + "\n",
+        *("\n".join(_definition(one)) + "\n" for one in STRUCTURES),
+        "\n".join(line for one in STRUCTURES for line in _assertions(one)) + "\n",
+        "#endif\n",
+    ]
+    return "\n".join(parts)
+
+
+def _definition(structure: Structure) -> Iterator[str]:
+    yield f"/* {structure.meaning}, {structure.size} bytes. */"
+    packed = "__attribute__((packed)) " if structure.packed else ""
+    yield f"typedef struct {packed}{structure.in_c} {{"
+    for member in structure.members:
+        comment = f"/* {member.meaning} */" if member.meaning else ""
+        yield f"    {member.declaration + ';':27} {comment}".rstrip()
+    yield f"}} {structure.in_c};"
+
+
+def _assertions(structure: Structure) -> Iterator[str]:
+    yield f"SIMPLER_STATIC_ASSERT(sizeof({structure.in_c}) == {structure.size});"
+    for name, at in structure.offsets.items():
+        yield f"SIMPLER_STATIC_ASSERT(offsetof({structure.in_c}, {name}) == {at});"
+
+
+if __name__ == "__main__":
+    HEADER.write_text(text())
