@@ -110,6 +110,10 @@ KEEP_NS = 2_000
 """The Orch thread keeps its core for so long while an answer from another core may be near."""
 KEEPS, KEEPS_OFF = 8, 64
 """After so many such waits in vain it leaves out so many."""
+RESERVES = 4
+"""A worker with no more tasks left than its frames by this needs a pass."""
+REST_DEPTH = 16
+"""With so many frames the Orch thread sleeps until then: fewer would not last while it wakes."""
 AHEAD_PATIENCE = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 MOVE_NS = 1_000_000
@@ -339,7 +343,7 @@ ERROR_TRACE = ERROR_MSG + ERROR_MSG_WORDS
 
 # locks and park words, a line each
 PASS_LOCK = ERROR_TRACE + TRACE_WORDS
-PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event
+PARK_ORCH = PASS_LOCK + LINE  # 0 awake, ON_DUTY: wake it for any event, or AT_REST
 PARK_SCHED = PASS_LOCK + LINE + 1  # 0 or KEEP_TIME awake, else ON_DUTY, OFF_DUTY or TIMED
 ORCH_CORE = PASS_LOCK + LINE + 2  # number + 1 of the core it submits on, 0: it waits, or is away
 DEATHS = PASS_LOCK + 2 * LINE  # monitor thread: workers that died, ever
@@ -354,6 +358,8 @@ OFF_DUTY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
 """Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
+AT_REST = 5
+"""Parked while each worker has tasks left; woken by one that runs low, or did not end one well."""
 KEEP_TIME = 4
 """Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
 
