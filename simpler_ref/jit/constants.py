@@ -105,6 +105,10 @@ KEEP_NS = 2_000
 """The Orch thread keeps its core for so long while an answer from another core may be near."""
 KEEPS, KEEPS_OFF = 8, 64
 """After so many such waits in vain it leaves out so many."""
+RESERVES = 4
+"""A worker that has no more tasks left than its frames divided by this needs a pass."""
+REST_NS = 20_000
+"""The Orch thread sleeps only while reserves last for so long: it has to wake up in time."""
 AHEAD_PATIENCE = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 MOVE_NS = 1_000_000

@@ -356,6 +356,8 @@ TIMED = 3
 """Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
 KEEP_TIME = 4
 """Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
+AT_REST = 5
+"""Parked while each worker has tasks left; woken by one that runs low, or did not end one well."""
 
 HEADER.line(
     "the lock",
@@ -375,7 +377,7 @@ HEADER.line(
 )
 PARK_ORCH = HEADER.word(
     "PARK_ORCH",
-    "0 awake, `ON_DUTY` parked: wake it for any event",
+    "0 awake, else parked: `ON_DUTY`, wake it for any event, or `AT_REST`",
     written_by="Orch; 0 also by who wakes it: worker, Scheduler thread, requester, monitor",
 )
 PARK_SCHED = HEADER.word(

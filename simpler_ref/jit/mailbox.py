@@ -85,6 +85,12 @@ def awaited(mem, w):
 
 
 @kernel
+def reserve_of(mem):
+    """Return how many tasks a worker has left when it is time for a pass."""
+    return int(mem[L.DEPTH]) // L.RESERVES
+
+
+@kernel
 def is_done(mem, w):
     """Say whether the oldest of the tasks that a worker has been given is done (parent side)."""
     word = load(mem, w + int(mem[w + L.W_HEAD]) + L.W_MAILBOX + L.MAIL_STATE)

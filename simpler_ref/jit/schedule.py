@@ -47,7 +47,7 @@ from .dispatch import dispatch
 from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import STATE_MASK, is_done, notify, worker_at
+from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
 from .queues import has_ahead, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
@@ -99,7 +99,7 @@ def two_passes(mem):
 @kernel
 def answers(mem):
     """Return a number that changes with each task that a worker has answered."""
-    return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT] + mem[L.BACK_COUNT]
+    return ended_tasks(mem) + mem[L.BACK_COUNT]
 
 
 @kernel
@@ -313,12 +313,6 @@ def has_to_wait(mem, slot):
 
 
 @kernel
-def reserve_of(mem):
-    """Return how many tasks a worker has left when it is time for a pass."""
-    return int(mem[L.DEPTH]) // 2
-
-
-@kernel
 def has_reserve(mem, w):
     """Say whether a worker has more tasks that it has not done than its reserve; look at one frame.
 
@@ -374,7 +368,13 @@ def have_ended(mem, ended):
     Reads    a hint that only grows during a run; who takes the lock after it sees what they have done
     Rule     ORCH-DRAIN-1
     """
-    return 0 <= ended <= mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
+    return 0 <= ended <= ended_tasks(mem)
+
+
+@kernel
+def ended_tasks(mem):
+    """Return how many tasks of the run are terminal."""
+    return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
 
 
 @kernel
@@ -390,6 +390,7 @@ def help_until(mem, live, ended, taken, slice_ns):
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
     start = now_ns()
+    before = ended_tasks(mem)
     quiet_since = 0
     offered = False
     if mem[L.ORCH_CORE] != 0:
@@ -401,22 +402,22 @@ def help_until(mem, live, ended, taken, slice_ns):
         if have_ended(mem, ended) and try_lock(mem):  # the pass that ended the last one is over
             unlock(mem)
             return L.OK
-        if taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken):
+        if has_come_on(mem, taken) or (taken >= 0 and moved > 0):
             return L.OK
         now = now_ns()
         if now - start > slice_ns:
             return L.TIMED_OUT
         if moved > 0:
-            if taken >= 0:
-                return L.OK
             if quiet_since != 0 and not offered:
                 mem[L.ORCH_KEEPS] = L.KEEPS
             quiet_since = 0
             offered = False
             continue
+        rests = reserve_lasts(mem, now - start, ended_tasks(mem) - before) and have_reserves(mem)
+        duty = L.AT_REST if rests else L.ON_DUTY
         if quiet_since == 0:
             quiet_since = now
-        if held(mem) or now - quiet_since < mem[L.SPIN_NS]:
+        if duty == L.ON_DUTY and (held(mem) or now - quiet_since < mem[L.SPIN_NS]):
             waited = now - quiet_since
             if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
                 pause()
@@ -425,17 +426,63 @@ def help_until(mem, live, ended, taken, slice_ns):
                 offer_core(mem, L.ORCH_PATIENCE)
             continue
         watch_groups(mem)
-        store(mem, L.PARK_ORCH, L.ON_DUTY)
+        store(mem, L.PARK_ORCH, duty)
         fence()
         answer = L.OK
-        quiet = not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE
-        if quiet and not have_ended(mem, ended):
+        if may_park(mem, duty) and not have_ended(mem, ended) and not has_come_on(mem, taken):
             answer = futex_wait(
-                mem, L.PARK_ORCH, L.ON_DUTY, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
+                mem, L.PARK_ORCH, duty, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
+        if duty == L.AT_REST:
+            quiet_since = 0
+
+
+@kernel
+def has_come_on(mem, taken):
+    """Say whether the Scheduler has gone on since a call found no room: `taken` is WIRING_TAKEN then.
+
+    A failure ends the wait, too. Never if `taken` is negative: nobody waits for room.
+    """
+    return taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken)
+
+
+@kernel
+def may_park(mem, duty):
+    """Say whether the Orch thread may sleep: the look that it takes after it has announced that.
+
+    At rest it leaves the ends of tasks where they are.
+    """
+    if mem[L.CONSUMED_HEAD] != L.NONE:
+        return False
+    if duty == L.AT_REST:
+        return have_reserves(mem) and load(mem, L.DEATHS) == mem[L.DEATHS_SEEN]
+    return not has_work(mem)
+
+
+@kernel
+def reserve_lasts(mem, passed, ended):
+    """Say whether a worker's reserve lasts REST_NS, if so many tasks have ended in the time that passed.
+
+    Rule     SPEED-WAIT-16
+    """
+    return reserve_of(mem) * passed * mem[L.WORKERS] >= L.REST_NS * (ended + 1)
+
+
+@kernel
+def have_reserves(mem):
+    """Say whether each worker has more tasks left than its reserve: no pass is needed before that ends.
+
+    Rule     SPEED-WAIT-16
+    """
+    if mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
+        return False
+    for worker in range(mem[L.WORKERS]):
+        if not has_reserve(mem, worker_at(mem, worker)):
+            return False
+    return mem[L.WORKERS] != 0
 
 
 @kernel

@@ -26,7 +26,15 @@ from .fail_points import (
 )
 from .kernel import kernel
 from .leaves import address_of, call_leaf
-from .mailbox import STATE_MASK, copy_words, frame_after, frame_before, served, worker_at
+from .mailbox import (
+    STATE_MASK,
+    copy_words,
+    frame_after,
+    frame_before,
+    reserve_of,
+    served,
+    worker_at,
+)
 
 
 @kernel
@@ -46,14 +54,33 @@ def notify_as_worker(mem, w, park_word):
 def announce_done(mem, w):
     """Tell whoever runs the passes that a completion stands in a mailbox of this worker.
 
-    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes.
+    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes. An Orch thread
+    at rest is left asleep while this worker needs none.
 
-    Rule     SCHED-WAKE-1
+    Rule     SCHED-WAKE-1; SPEED-WAIT-16
     """
-    if load_sc(mem, L.PARK_ORCH) != 0:
+    parked = load_sc(mem, L.PARK_ORCH)
+    if parked == L.AT_REST and not needs_pass(mem, w):
+        return
+    if parked != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
     elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
         notify_as_worker(mem, w, L.PARK_SCHED)
+
+
+@kernel
+def needs_pass(mem, w):
+    """Say whether a worker has no more tasks left than its reserve, or did not end the last one well.
+
+    Rule     SPEED-WAIT-16
+    """
+    at = int(mem[w + L.W_AT])
+    if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> 32 != L.SUCCESS:
+        return True
+    at += reserve_of(mem) * L.WORKER_WORDS
+    if at >= mem[L.WORKER_STRIDE]:
+        at -= int(mem[L.WORKER_STRIDE])
+    return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK != L.TASK_READY
 
 
 @kernel

@@ -124,9 +124,8 @@ def serve_mailbox(
             if not in_thread:
                 populate_again()
             engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
-            if not in_thread:  # threads of one process take turns at the interpreter's lock
-                home = engine.placement.home_of(worker)
-                mailbox.settle_in(home, threading.get_native_id())
+            home = engine.placement.home_of(worker)  # threads take turns at the interpreter's lock
+            mailbox.settle_in(home, 0 if in_thread else threading.get_native_id())
         except BaseException as exception:
             origin.require(exception)
             write_error(mailbox.box(0), mailbox.trace(0), exception)
@@ -250,8 +249,12 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                     elif local == L.COMPILED:
                         answers = map(kernels.run_leaves, (mem,), (worker,))
                         local = _COMPUTING
+                        if in_thread:  # no lock meanwhile: each wants a core
+                            mem[start + L.W_THREAD] = threading.get_native_id()
                         for local in answers:  # noqa: B007
                             break
+                        if in_thread:
+                            mem[start + L.W_THREAD] = 0
                     elif local == L.CONTROL:
                         for error in map(obey, (mailbox,), (callables,)):  # noqa: B007
                             local = _OBEYED

@@ -230,6 +230,13 @@ WAITS = Litmus(
     check=ends_are_seen,
     no_timers=("orch", "scheduler"),
 )
+RESTS = Litmus(
+    cached("a@0 b@0 c@0", workers=1, depth=4, services="c", rests=True),
+    before=submits(3),
+    actors=drains,
+    check=ends_are_seen,
+    no_timers=("orch", "scheduler"),
+)
 IN_BULK = Litmus(
     cached("a b<a", workers=1, depth=1, away=True, bulk=True),
     before=submits(1),
@@ -363,7 +370,7 @@ ROWS = [
     Row(
         "exchange, then load_sc of PARK_ORCH, PARK_SCHED",
         "post, announce_done",
-        (WAITS,),
+        (WAITS, RESTS),
         wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("help_until", FENCE)),
     ),
     Row(

@@ -36,6 +36,7 @@ class Scene:
     `services` and `fails` name tasks. `bulk`: it is submitted as compiled code does. `away`: after its
     submits the Orch thread never comes back. `cancel`: it is cancelled then. `runs`: so many runs, of
     which all but the first have AFTERWARDS to do. `requests`: so many threads make control requests.
+    `rests`: the Orch thread rests however short the tasks are.
 
     `warm_up` plays find out which words are shared, and before which a schedule has to choose.
     """
@@ -56,6 +57,7 @@ class Scene:
         requests=0,
         spin_ns=300,
         yield_ns=0,
+        rests=False,
         warm_up=12,
     ):
         self.how = {"workers": workers, "depth": depth, "services": services, "fails": fails}
@@ -67,7 +69,8 @@ class Scene:
             "runs": runs,
             "requests": requests,
         }
-        self.how |= {"spin_ns": spin_ns, "yield_ns": yield_ns}
+        self.how |= {"spin_ns": spin_ns, "yield_ns": yield_ns, "rests": rests}
+        self.rests = rests
         self.program, self.after = parse(program), parse(AFTERWARDS)
         self.program_text = self.text = program
         self.workers, self.depth = workers, depth
@@ -174,6 +177,8 @@ class Play:
 
         A part of a scene: `before` adds those who come first, `actors` others than all of them.
         """
+        if self.scene.rests:
+            self.replace(L, "REST_NS", 0)
         with played(self.world) as world:
             try:
                 if before is not None:

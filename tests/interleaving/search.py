@@ -46,10 +46,11 @@ def draw(seed, kind):
         words.append(name + where + "<" * any(before) + "".join(before))
     how = {
         "workers": workers,
-        "depth": rng.choice([1, 2, 2, 3]),
+        "depth": rng.choice([1, 2, 2, 3, 5]),
         "bulk": rng.random() < 0.4,
         "spin_ns": rng.choice([0, 300, 300, 1500]),
         "yield_ns": rng.choice([0, 0, 300]),
+        "rests": rng.random() < 0.5,
     }
     if rng.random() < 0.3:
         how["fails"] = rng.choice(NAMES[:size])

@@ -76,7 +76,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if quiet and not have_ended(mem, ended):\n",
+                "        if may_park(mem, duty) and not have_ended(mem, ended) "
+                "and not has_come_on(mem, taken):\n",
                 "        if True:\n",
             ),
         ),
@@ -92,8 +93,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if quiet and not have_ended(mem, ended):\n",
-                "        if quiet:\n",
+                "        if may_park(mem, duty) and not have_ended(mem, ended) ",
+                "        if may_park(mem, duty) ",
             ),
         ),
         ("tests/interleaving/test_drain.py::test_nor_in_any_order_with_one_preemption",),
@@ -112,6 +113,18 @@ FAULTS = (
             "tests/interleaving/test_liveness.py::"
             "test_a_worker_that_waited_for_long_answers_that_task_and_no_other",
         ),
+    ),
+    Fault(
+        "rests-for-ever",
+        "A worker leaves an Orch thread at rest asleep though it has no task left.",
+        (
+            Patch(
+                "jit/serve.py",
+                "    if parked == L.AT_REST and not needs_pass(mem, w):\n",
+                "    if parked == L.AT_REST:\n",
+            ),
+        ),
+        ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
     ),
     Fault(
         "polling",

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import int64
 
-from simpler_ref import TaskArgs, Worker, WorkerStartError
+from simpler_ref import TaskArgs, Worker, WorkerStartError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
@@ -525,6 +526,34 @@ def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
+@pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
+def test_a_worker_thread_has_a_core_to_go_to_while_it_runs_compiled_leaves():
+    @leaf
+    def compute(x: int64[:]):
+        for _ in range(10**8):
+            x[0] ^= x[0] << 13
+            x[0] ^= x[0] >> 7
+
+    def thread_of(w):
+        mem = w._session.engine.mem
+        return int(mem[int(mem[L.A_WORKERS]) + L.W_THREAD])
+
+    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
+        x, seen = w.share(np.ones(1, np.int64)), []
+        computes, tells = w.register(compute), w.register(lambda args: seen.append(thread_of(w)))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(computes, make_args((x, T.INOUT)))
+            wait_until(lambda: thread_of(w) != 0)
+            seen.append(thread_of(w))
+            orch.submit_sub(tells, make_args((x, T.INPUT)))
+
+        w.run(orch_fn)
+        [native] = [one.native_id for one in threading.enumerate() if "sub_worker" in one.name]
+        assert seen == [native, 0], "Python tasks take turns at the interpreter's lock"
+
+
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_of_two_workers_that_were_put_on_one_core_one_goes_to_another(cores):
     def work():
         until = time.perf_counter() + 2e-3
@@ -805,6 +834,81 @@ def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch)
             with pytest.raises(MemoryError):
                 w.empty(1 << 20, np.uint8, populate=True)
         assert w.empty(1 << 20, np.uint8).nbytes == 1 << 20
+
+
+# ---------------------------------------------------------------- at rest
+FRAMES = 16
+
+
+@pytest.fixture
+def resting():
+    """The Orch thread drains, and rests: a worker has tasks in all of its frames."""
+    driver = Driver(sub=1, depth=FRAMES)
+    driver.mem[L.PARK_NS] = NEVER_NS
+    for _ in range(FRAMES):
+        driver.submit()
+    driver.settle()
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
+        yield driver
+        while driver.mailbox_state(0)[0] == L.TASK_READY:
+            end_task(driver)
+        assert drained.result(DEADLINE_S) == L.OK
+    driver.close()
+
+
+def end_task(driver, outcome=L.SUCCESS):
+    driver.post_done(0, outcome=outcome)
+    driver.x.announce_done(driver.mem)
+
+
+@pytest.mark.spec("SPEED-WAIT-16")
+def test_an_orch_thread_at_rest_is_woken_by_a_worker_that_runs_low(resting):
+    reserve = FRAMES // L.RESERVES
+    for _ in range(FRAMES - reserve - 1):
+        end_task(resting)
+    time.sleep(0.02)
+    assert resting.mem[L.PARK_ORCH] == L.AT_REST
+    assert resting.mem[L.COMPLETED_COUNT] == 0, "the ends are left where they are"
+    end_task(resting)
+    wait_until(lambda: resting.mem[L.COMPLETED_COUNT] == FRAMES - reserve)
+
+
+@pytest.mark.spec("SPEED-WAIT-16")
+def test_or_by_one_whose_task_has_failed(resting):
+    end_task(resting)
+    end_task(resting, L.TASK_FAILURE)
+    wait_until(lambda: resting.mem[L.FAILED_COUNT] == 1)
+    wait_until(lambda: resting.mem[L.PARK_ORCH] == L.AT_REST)
+
+
+@pytest.mark.spec("SPEED-WAIT-16")
+def test_or_by_the_death_of_one(resting):
+    resting.kill(0)
+    wait_until(lambda: resting.mem[L.FAILED_COUNT] == FRAMES)
+
+
+@pytest.mark.spec("SPEED-WAIT-16")
+@pytest.mark.parametrize("idle", ["a worker has none", "there are fewer frames"])
+def test_it_does_not_rest_where(idle):
+    fewer = idle == "there are fewer frames"
+    depth = 3 if fewer else FRAMES
+    driver = Driver(sub=1 if fewer else 2, depth=depth)
+    for _ in range(depth):
+        driver.submit(owner=0)
+    driver.settle()
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
+        assert driver.mem[L.PARK_ORCH] == L.ON_DUTY
+        for done in range(depth):
+            end_task(driver)
+            wait_until(lambda done=done: driver.mem[L.COMPLETED_COUNT] == done + 1)
+        assert drained.result(DEADLINE_S) == L.OK
+    driver.close()
 
 
 # ---------------------------------------------------------------- python -m simpler_ref
