@@ -38,6 +38,9 @@ OPERATORS: dict[type, tuple[type, ...]] = {
 COMPUTED = (ast.Call, ast.BinOp, ast.Name, ast.Subscript, ast.IfExp)
 """Answers that a mutant replaces by 0; other answers are constants and conditions, changed as such."""
 
+IDLE = ("fail_point", "pause")
+"""Calls that do nothing in interpreted kernels: without them a mutant is none."""
+
 Fields = Mapping[str, tuple[str, ...]]
 """Name in `layout` → names whose values come next to its own, among those with the same prefix."""
 
@@ -119,19 +122,20 @@ def _statements(node: ast.AST) -> Iterator[Place]:
     """Yield the statements of a function, not those of functions in it."""
     for field in ("body", "orelse", "handlers", "finalbody"):
         for index, child in enumerate(getattr(node, field, ())):
-            if isinstance(child, (ast.FunctionDef, ast.ClassDef)) or _is_text(child):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)) or _says_nothing(child):
                 continue
             if isinstance(child, ast.stmt):
                 yield Place(node, field, index, child)
             yield from _statements(child)
 
 
-def _is_text(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def _says_nothing(node: ast.AST) -> bool:
+    """Say whether a statement is a text or an idle call."""
+    if not isinstance(node, ast.Expr):
+        return False
+    call = node.value
+    idle = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in IDLE
+    return idle or (isinstance(call, ast.Constant) and isinstance(call.value, str))
 
 
 def _first_line(statement: ast.stmt) -> str:
@@ -161,13 +165,20 @@ def _changes(place: Place, fields: Fields) -> Iterator[tuple[str, Change]]:
     for parent, field, index, node in _expressions(statement):
         for kind, new in _instead(node, fields):
             yield kind, Change(parent, field, index, new)
-    if isinstance(statement, (ast.If, ast.While)):
+    if isinstance(statement, (ast.If, ast.While)) and not _is_negated_otherwise(statement.test):
         kind = "branches" if statement.orelse else "condition"
         yield kind, Change(statement, "test", None, ast.UnaryOp(ast.Not(), statement.test))
     if isinstance(statement, ast.Return) and isinstance(statement.value, COMPUTED):
         yield "return", Change(statement, "value", None, ast.Constant(0))
     if _can_go(statement):
         yield "statement", Change(place.node, place.field, place.index, ast.Pass())
+
+
+def _is_negated_otherwise(test: ast.expr) -> bool:
+    """Say whether a change of a part of a condition negates the whole."""
+    if isinstance(test, ast.UnaryOp):
+        return isinstance(test.op, ast.Not)
+    return isinstance(test, ast.Constant) or (isinstance(test, ast.Compare) and len(test.ops) == 1)
 
 
 def _instead(node: ast.AST, fields: Fields) -> Iterator[tuple[str, ast.AST]]:

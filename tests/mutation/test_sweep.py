@@ -85,8 +85,9 @@ def test_branches_are_swapped_and_answers_dropped():
     assert {("branches", "if not x:"), ("return", "return 0")} <= changed
 
 
-def test_docstrings_and_missing_names_are_no_mutants(found):
+def test_texts_idle_calls_and_missing_names_are_no_mutants(found):
     assert not [m for m in found if "Say whether" in m.key.before]
+    assert not list(mutants("f.py", "def f(mem):\n    fail_point(mem, 0, 3)\n", {}))
     assert not list(mutants("f.py", "def f():\n    'text'\n    x = y\n", {}))
 
 
