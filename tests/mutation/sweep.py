@@ -31,7 +31,10 @@ from .sweep_known import EQUIVALENT, UNDECIDED
 ROOT = spec_rules.ROOT
 KEPT = ROOT / ".sweep"
 KERNELS = ROOT / "simpler_ref" / "jit"
-TESTS = ("tests/conformance", "tests/unit", "tests/interleaving")
+TESTS = ("tests/unit", "tests/conformance", "tests/interleaving")
+
+SPECIAL = 4
+"""So many tests that run the fewest lines are run for every mutant."""
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -41,7 +44,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the order in which they come")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after these")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests per mutant")
-    parser.add_argument("--again", action="store_true", help="judge survivors once more")
+    parser.add_argument("--again", action="store_true", help="judge survivors with more tests")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="where to take tests from")
     parser.add_argument("files", nargs="*", help="of simpler_ref/jit; by default all")
     return parser.parse_args(arguments)
@@ -158,45 +161,54 @@ class Sweep:
         equivalent = {known.key for known in EQUIVALENT}
         for mutant in spread(covered, self.chosen.seed)[: self.chosen.sample]:
             self.sampled.add(mutant.key)
-            before = self.results.all.get(mutant.key)
-            redo = self.chosen.again and before and not before.caught_by
-            if (before and not redo) or mutant.key in equivalent:
-                continue
-            if time.monotonic() > self.deadline:
-                continue
-            self.judge(mutant, sorted(spec_rules.mentioned(mutant.text, groups)))
+            if mutant.key not in equivalent and time.monotonic() < self.deadline:
+                self.judge(mutant, sorted(spec_rules.mentioned(mutant.text, groups)))
 
     def covering(self, mutant: Mutant) -> set[str]:
         return set().union(*(self.by_line[mutant.key.file, line] for line in mutant.lines))
 
     def choose(self, mutant: Mutant, rules: Sequence[str]) -> list[str]:
-        """Return the tests for a mutant: the likely and quick ones first, within the budget."""
-        likely = Counter(
-            result.caught_by
-            for result in self.results.all.values()
-            if result.key[:2] == mutant.key[:2]
-        )
-        alike: Counter[str] = Counter()
-        cost = {}
-        for name in sorted(self.covering(mutant), key=lambda name: self.tests[name].seconds):
-            function = name.partition("[")[0]
-            alike[function] += 1
-            marks = self.items[name].iter_markers("spec")
-            cited = any(rule in rules for mark in marks for rule in mark.args)
-            unlikely = (0.3 if cited else 1) * (0.1 if likely[name] else 1) * alike[function]
-            cost[name] = (self.tests[name].seconds + 0.01) * unlikely
+        """Return the tests for a mutant: the likely and quick ones first, within the budget.
+
+        Those that run the fewest lines are among them, however long they take.
+        """
+        covering = self.covering(mutant)
+        special = sorted(covering, key=self.size)[:SPECIAL]
         chosen, seconds = [], 0.0
-        for name in sorted(cost, key=lambda name: cost[name]):
+        for name in self.by_cost(covering, mutant.key, rules):
             seconds += self.tests[name].seconds
-            if chosen and seconds > self.chosen.budget:
-                break
-            chosen.append(name)
+            if name in special or seconds <= self.chosen.budget:
+                chosen.append(name)
         return chosen
 
+    def size(self, name: str) -> tuple[int, str]:
+        """Return how many lines of kernels a test runs."""
+        return sum(map(len, self.tests[name].lines.values())), name
+
+    def by_cost(self, names: Iterable[str], key: Key, rules: Sequence[str]) -> list[str]:
+        """Sort tests by their time, and by what makes it likely that they notice a mutant."""
+        caught = {r.caught_by for r in self.results.all.values() if r.key[:2] == key[:2]}
+        alike: Counter[str] = Counter()
+        cost = {}
+        for name in sorted(names, key=lambda name: self.tests[name].seconds):
+            function = name.partition("[")[0]
+            alike[function] += 1
+            cited = any(
+                set(rules) & set(mark.args) for mark in self.items[name].iter_markers("spec")
+            )
+            unlikely = (0.3 if cited else 1) * (0.1 if name in caught else 1) * alike[function]
+            cost[name] = (self.tests[name].seconds + 0.01) * unlikely
+        return sorted(cost, key=lambda name: cost[name])
+
     def judge(self, mutant: Mutant, rules: list[str]) -> None:
-        """Run the tests of a mutant, and keep what became of it."""
-        module = importlib.import_module(f"simpler_ref.jit.{mutant.key.file[:-3]}")
+        """Run the tests of a mutant, and keep what became of it, unless that was done before."""
+        before = self.results.all.get(mutant.key)
+        if before and (before.caught_by or not self.chosen.again):
+            return
         names = self.choose(mutant, rules)
+        if before and len(names) <= before.tests:
+            return
+        module = importlib.import_module(f"simpler_ref.jit.{mutant.key.file[:-3]}")
         steps = [step(self.items[name], 4 + 6 * self.tests[name].seconds) for name in names]
         verdict = judge(steps, lambda: become(mutant, module))
         hung, seconds = verdict.hung, round(verdict.seconds, 2)
