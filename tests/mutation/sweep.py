@@ -43,7 +43,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=200, help="mutants, with those of before")
     parser.add_argument("--seed", type=int, default=1, help="of the order in which they come")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after these")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests per mutant")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests per mutant")
     parser.add_argument("--again", action="store_true", help="judge survivors with more tests")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="where to take tests from")
     parser.add_argument("files", nargs="*", help="of simpler_ref/jit; by default all")
@@ -151,15 +151,14 @@ class Sweep:
     def judge_sample(self) -> None:
         """Judge the sample, as far as that was not done before."""
         groups = spec_rules.read_groups()
-        found = all_mutants(self.chosen.files)
         covered = []
-        for mutant in found:
+        for mutant in spread(all_mutants(self.chosen.files), self.chosen.seed):
             if self.covering(mutant):
                 covered.append(mutant)
             else:
                 self.uncovered[mutant.key.file] += 1
         equivalent = {known.key for known in EQUIVALENT}
-        for mutant in spread(covered, self.chosen.seed)[: self.chosen.sample]:
+        for mutant in covered[: self.chosen.sample]:
             self.sampled.add(mutant.key)
             if mutant.key not in equivalent and time.monotonic() < self.deadline:
                 self.judge(mutant, sorted(spec_rules.mentioned(mutant.text, groups)))
