@@ -289,4 +289,4 @@ UNDECIDED: tuple[Known, ...] = (
         "With nothing alive the window would look at a task of before.",
     ),
 )
-"""A test might tell them from the source, and none has within its time."""
+"""No test has told them from the source within its time. The reasons come from reading alone: nobody has tried them."""
