@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := -n 2 --dist loadfile --max-worker-restart 0
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test test-long coverage spec mutants lint bench bench-compare bench-peers docs clean
+.PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -42,6 +42,10 @@ spec: $(STAMP)
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.mutation
 
+# ARGS: how many mutants, of which files, for how long; --help says more
+sweep: $(STAMP)
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m tests.mutation.sweep $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,5 +65,5 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) .peers .coverage-data build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .peers .coverage-data .sweep build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ from tests.support import (
     Arg,
     Driver,
     auto,
+    ignores,
     overwrites,
     reads,
     updates,
@@ -138,6 +139,22 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
     assert driver.lookup(8192) == L.NONE
     reader = driver.submit(reads(4096))
     assert driver.producers(reader) == [new]
+
+
+@pytest.mark.spec("ORCH-MAP-5")
+def test_the_key_of_a_buffer_goes_whatever_its_slot_was_used_for_before():
+    driver = Driver(sub=0, next_level=1)
+    driver.open_scope()
+    before = driver.submit(ignores(4096, child_memory=True), kind=L.NEXT_LEVEL, owner=0)
+    driver.close_scope()
+    driver.finish(before)
+    driver.reclaim()
+    driver.open_scope()
+    assert driver.alloc(8) == before
+    assert driver.map_count() == 1
+    driver.close_scope()
+    assert driver.map_count() == 0
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-MAP-5")

@@ -178,6 +178,14 @@ def test_a_scope_ended_inside_its_with_block_is_an_error_at_its_end():
         w.run(orch_fn)
 
 
+@pytest.mark.spec("ORCH-SCOPE-4")
+def test_a_scope_that_is_not_open_cannot_be_closed_and_nothing_changes(driver):
+    assert driver.close_scope() == L.OK  # the run's own
+    before = driver.words()
+    assert driver.close_scope() == L.NO_SCOPE
+    assert driver.changed_since(before) == []
+
+
 @pytest.mark.spec("ORCH-SCOPE-5")
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
 def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other(script):

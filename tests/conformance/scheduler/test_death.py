@@ -204,6 +204,19 @@ def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting():
 
 
 @pytest.mark.spec("SCHED-DEATH-2")
+def test_the_error_of_a_task_that_nobody_is_left_for_names_no_worker_and_no_exit_code():
+    driver = Driver(sub=2)
+    for worker in range(2):
+        driver.kill(worker)
+    driver.settle()
+    driver.submit()
+    driver.settle()
+    error = driver.mem[[L.RUN_ERROR, L.ERROR_WORKER, L.ERROR_DETAIL]].tolist()
+    assert error == [L.ENDPOINT_FAILURE, -1, 0]
+    driver.close()
+
+
+@pytest.mark.spec("SCHED-DEATH-2")
 def test_a_task_that_becomes_ready_when_nobody_is_left_fails(driver):
     driver.kill(0)
     driver.kill(1)

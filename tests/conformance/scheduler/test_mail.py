@@ -87,6 +87,20 @@ def test_the_state_goes_round_and_each_step_is_made_by_its_side():
     driver.close()
 
 
+@pytest.mark.spec("SCHED-MAIL-2")
+def test_a_first_task_for_one_worker_leaves_the_mailbox_of_another_to_be_made_idle():
+    driver = Driver(sub=0, next_level=2)
+    driver.submit(kind=L.NEXT_LEVEL, owner=0)
+    driver.run_pass()
+    driver.post_done(0)
+    driver.run_pass()
+    assert driver.mailbox_state(0)[0] == L.TASK_DONE
+    driver.submit(kind=L.NEXT_LEVEL, owner=1)
+    driver.run_pass()
+    assert [driver.mailbox_state(w, 0)[0] for w in range(2)] == [L.IDLE, L.TASK_READY]
+    driver.close()
+
+
 def steps_of_the_table():
     """Return the rows of the table above SCHED-MAIL-2 as (party, from, to)."""
     text = (

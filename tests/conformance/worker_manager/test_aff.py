@@ -18,7 +18,9 @@ from tests.support import (
     Gate,
     make_args,
     member,
+    reads,
     wait_until,
+    writes,
 )
 
 NEXT = L.NEXT_LEVEL
@@ -174,6 +176,29 @@ def test_tasks_for_one_worker_run_in_the_order_they_became_ready():
         driver.post_done(1)
     driver.settle()
     assert [driver.state(s) for s in slots] == [COMPLETED] * 10
+    driver.close()
+
+
+@pytest.mark.spec("WM-AFF-4")
+def test_a_slot_that_was_retired_with_others_leads_to_none_of_them_when_it_is_used_again():
+    driver = Driver(sub=0, next_level=1)
+    failed = driver.submit(writes(4096), kind=NEXT, owner=0)
+    poisoned = [driver.submit(reads(4096), kind=NEXT, owner=0) for _ in range(2)]
+    driver.settle()
+    driver.post_done(0, ValueError("a failure"))
+    driver.settle()
+    driver.finish_run()
+    driver.reclaim()
+    driver.end_run()
+    driver.begin_run()
+    slots = [driver.submit(kind=NEXT, owner=0)]
+    for _ in poisoned:
+        driver.settle()
+        slots.append(driver.submit(kind=NEXT, owner=0))
+        driver.finish(slots[-2])
+        assert driver.given(0) == slots[-1]
+        assert driver.word(0, L.W_PINNED_HEAD) == L.NONE
+    assert slots == [failed, *poisoned]
     driver.close()
 
 

@@ -366,6 +366,19 @@ def test_a_group_fails_when_it_cannot_have_its_workers_any_more(when, named):
 
 
 @pytest.mark.spec("WM-PLACE-5")
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(place):
+    driver = Driver(sub=0, next_level=4)
+    driver.kill(3)
+    members = [member(worker=3 if i == place else -1) for i in range(3)]
+    group = driver.submit_group(*members, kind=L.NEXT_LEVEL)
+    driver.settle()
+    assert driver.state(group) == FAILED
+    assert int(driver.mem[L.ERROR_WORKER]) == 3
+    driver.close()
+
+
+@pytest.mark.spec("WM-PLACE-5")
 def test_a_group_without_enough_workers_raises_and_the_next_run_works():
     with Worker(3, num_sub_workers=2) as w, Gate() as go:
 

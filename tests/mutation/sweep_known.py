@@ -1,0 +1,292 @@
+# ruff: noqa: E501  (what stands in the sources stands here in one line)
+"""Mutants that the sweep has found and no test notices: what is known of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .sweep_changes import Key
+
+
+class Known(NamedTuple):
+    """A mutant that survives, and why."""
+
+    key: Key
+    why: str
+
+
+EQUIVALENT: tuple[Known, ...] = (
+    Known(
+        Key(
+            "submit.py",
+            "are_there",
+            "if shared < 0 or tensors < 0 or scalars < 0 or (worker < 0) or (worker > mem[L.WORKERS]):",
+            "if shared < 0 or tensors < 0 or worker < 0 or (worker > mem[L.WORKERS]):",
+        ),
+        "A count that has become negative never grows again, and at the end it must be 0.",
+    ),
+    Known(
+        Key("mailbox.py", "wait_ready", "if rest <= 0:", "if rest <= 1:"),
+        "A nanosecond more or less of a time limit.",
+    ),
+    Known(
+        Key("schedule.py", "leave_pass_out", "mem[L.ORCH_PASSES] += 1", "mem[L.ORCH_PASSES] += 2"),
+        "The count is only looked at for whether it has changed.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "reclaim",
+            "erase(mem, int(mem[t + L.TENSOR_DATA]), owner_of(mem, slot, t, i), slot)",
+            "erase(mem, int(mem[t - L.TENSOR_DATA]), owner_of(mem, slot, t, i), slot)",
+        ),
+        "TENSOR_DATA is 0.",
+    ),
+    Known(
+        Key("collect.py", "finish_member", "left += 1 << 32", "left += 2 << 32"),
+        "That half of the word is compared with 0 and with nothing else.",
+    ),
+    Known(
+        Key("schedule.py", "scheduler_pass", "if mem[L.BUSY] != 0:", "if mem[L.BUSY] != -1:"),
+        "Without a worker at work `collect` finds nothing, and that is what it says.",
+    ),
+    Known(
+        Key("schedule.py", "scheduler_pass", "if mem[L.BUSY] != 0:", "if mem[L.DEALT] != 0:"),
+        "As long as no task has been dealt none is at work, and `collect` would find nothing.",
+    ),
+    Known(
+        Key(
+            "collect.py",
+            "vacate",
+            "mem[w + frame + L.W_SLOT] = L.NONE",
+            "mem[w + frame + L.W_SLOT] = L.OUTPUT",
+        ),
+        "Who reads W_SLOT has seen W_GIVEN, or that the number is no slot's: 1 is none.",
+    ),
+    Known(
+        Key("submit.py", "submit_task", "if slot < 0:", "if slot < 1:"),
+        "0 is no slot's number.",
+    ),
+    Known(
+        Key(
+            "fail_points.py",
+            "die_here",
+            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
+            "if FAIL_POINTS and mem[w - L.W_FAIL] == number:",
+        ),
+        "FAIL_POINTS is set only in processes that a test starts with a new interpreter.",
+    ),
+    Known(
+        Key(
+            "program.py",
+            "following",
+            "at += int(program[at + L.OP_KIND]) >> 8",
+            "at += int(program[at - L.OP_KIND]) >> 8",
+            1,
+        ),
+        "OP_KIND is 0.",
+    ),
+)
+"""They behave as the source does, but for what nobody promises."""
+
+UNDECIDED: tuple[Known, ...] = (
+    Known(
+        Key(
+            "cores.py",
+            "wake_elsewhere",
+            "if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):",
+            "if thread != 0 and has_free_core(mem, w):",
+        ),
+        "A worker is kept off a second core before it has left the first: it costs time, and no test looks.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "spill_has_room",
+            "return mem[L.SPILL_USED] + (L.SPILL_SMALLEST << kind) <= mem[L.A_SPILL_END]",
+            "return mem[L.SPILL_USED] + (L.SPILL_USED << kind) <= mem[L.A_SPILL_END]",
+        ),
+        "Only a full area of bodies tells; the tests that fill it were not within the budget.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "pick_ahead",
+            "if found == NOBODY or start < best or (start == best and worker == last):",
+            "if found == NOBODY or start < best or worker == last:",
+        ),
+        "A worse choice among workers that could start the task later: it costs time.",
+    ),
+    Known(
+        Key(
+            "serve.py",
+            "receive",
+            "offer_core(mem, w + L.W_PATIENCE)",
+            "offer_core(mem, w + L.W_HOME)",
+        ),
+        "Costs time: a worker would not learn to wait, or not move to another core.",
+    ),
+    Known(
+        Key("schedule.py", "help_until", "if taken >= 0:", "if taken > 0:"),
+        "A longer sleep: the wake-ups that come earlier hide it.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "could_have_room",
+            "return L.SPILL_SMALLEST << size_class(words) <= mem[L.A_SPILL_END] - mem[L.A_SPILL]",
+            "return L.SPILL_SMALLEST << size_class(words) < mem[L.A_SPILL_END] - mem[L.A_SPILL]",
+        ),
+        "Only a body of the size of the whole area tells.",
+    ),
+    Known(
+        Key("schedule.py", "help_scheduler", "have_time_kept(mem)", "pass"),
+        "The Scheduler thread would have no clock for a task that is held (SCHED-WAKE-7).",
+    ),
+    Known(
+        Key("schedule.py", "scheduler_loop", "slept -= now_ns()", "slept += now_ns()"),
+        "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
+    ),
+    Known(
+        Key(
+            "program.py",
+            "following",
+            "at += int(program[at + L.OP_KIND]) >> 8",
+            "at += int(program[at + L.OP_REPEAT]) >> 8",
+            1,
+        ),
+        "Where the op after a REPEAT stands; needs a program with one, run interpreted.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "argument_words",
+            "return tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS",
+            "return tensors * TENSOR_WORDS + scalars * L.SCALAR_KIND",
+        ),
+        "test_bodies looks at bodies that just fit; it was not within the budget.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "scheduler_loop",
+            "seen = int(mem[L.ORCH_PASSES])",
+            "seen = int(mem[L.ORCH_THREAD])",
+        ),
+        "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "keeps_core",
+            "if mem[L.BUSY] > mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:",
+            "if mem[L.BUSY] >= mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:",
+        ),
+        "As many workers at work as there are cores: it costs time (SPEED-WAIT-15).",
+    ),
+    Known(
+        Key(
+            "ring.py",
+            "make_fifo_room",
+            "if 2 * (last + 1 - alive) > mask + 1:",
+            "if 2 * (last + 1 - alive) > mask - 1:",
+        ),
+        "A FIFO that is half alive doubles once more: it costs memory.",
+    ),
+    Known(
+        Key("serve.py", "receive", "if mem[w + L.W_AT] == 0:", "if mem[w + L.W_AT] != 0:"),
+        "Costs time: a worker would not learn to wait, or not move to another core.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "turn_of",
+            "ahead = int(mem[slot + L.S_FRAME]) - w - int(mem[w + L.W_HEAD])",
+            "ahead = int(mem[slot + L.S_FRAME]) - w + int(mem[w + L.W_HEAD])",
+        ),
+        "A worse choice of the worker for a task given ahead (SPEED-AHEAD-3): it costs time.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "help_until",
+            "answer = futex_wait(mem, L.PARK_ORCH, L.ON_DUTY, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1))",
+            "answer = futex_wait(mem, L.PARK_ORCH, L.ON_DUTY, max(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1))",
+        ),
+        "A longer sleep: the wake-ups that come earlier hide it.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "scheduler_loop",
+            "store(mem, L.WATCHING, since != 0)",
+            "store(mem, L.WATCHING, since != -1)",
+        ),
+        "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "dispatch_ahead",
+            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0",
+            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_FAILED) != 0",
+        ),
+        "A task is given ahead after a failure; it is skipped later (SPEED-AHEAD-5).",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "scheduler_pass",
+            "may_move = collected != 0 and (has_ready(mem, 0) or has_ready(mem, 1))",
+            "may_move = collected != 0 and has_ready(mem, 1)",
+        ),
+        "A hint that lets a thread look once more before it sleeps (MAY_MOVE).",
+    ),
+    Known(
+        Key(
+            "mailbox.py",
+            "mark_dead",
+            "compare_exchange(mem, awaited(mem, w), L.IDLE, L.SHUTDOWN)",
+            "compare_exchange(mem, awaited(mem, w), L.OUTPUT, L.SHUTDOWN)",
+        ),
+        "The mailbox of a dead worker stays IDLE: who is about to fill it has to see W_DEATH.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "scheduler_loop",
+            "still = mem[L.ORCH_PASSES] != seen and (not held(mem)) and may_miss_an_end(mem)",
+            "still = mem[L.ORCH_PASSES] == seen and (not held(mem)) and may_miss_an_end(mem)",
+        ),
+        "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
+    ),
+    Known(
+        Key("schedule.py", "scheduler_loop", "return L.OK", "pass"),
+        "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
+    ),
+    Known(
+        Key(
+            "schedule.py", "watch_groups", "if stuck_since(mem) != 0:", "if stuck_since(mem) != -1:"
+        ),
+        "The Scheduler thread is woken without need: it costs time.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "turn_of",
+            "return ahead // L.WORKER_WORDS + 1",
+            "return ahead * L.WORKER_WORDS + 1",
+        ),
+        "A worse choice of the worker for a task given ahead (SPEED-AHEAD-3): it costs time.",
+    ),
+    Known(
+        Key(
+            "ring.py",
+            "outside_window",
+            "if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0:",
+            "if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == -1:",
+        ),
+        "With nothing alive the window would look at a task of before.",
+    ),
+)
+"""No test has told them from the source within its time. The reasons come from reading alone: nobody has tried them."""
