@@ -345,6 +345,10 @@ class Driver:
         start = 8 * (self._frame(worker, frame) + L.W_TRACE)
         return self.mem.view(np.uint8)[start : start + 8 * L.TRACE_WORDS]
 
+    def may_start(self, worker: int) -> int:
+        """Ask as a worker about the task that it is at."""
+        return self.x.may_start(self.mem, self._frame(worker, None))
+
     def post_done(
         self, worker: int, error: BaseException | None = None, outcome: int = L.SUCCESS
     ) -> None:

@@ -88,7 +88,7 @@ class Program:
         for worker in self.waiting:
             at = self.driver._worker(worker) + L.W_CLAIM
             self.mem[at] = L.CLAIM_GRANTED
-            self.driver.x.wake(self.mem, at)
+            self.driver.x.futex_wake(self.mem, at)
         if self.threads is not None:
             self.threads.shutdown()
         self.driver.close()

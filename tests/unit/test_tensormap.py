@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, TensorMap
 
-from ..kernels import kernels as k
+from ..kernels import Kernels
 from ..support import small_engine, unmap
 
+k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
 
 
@@ -28,7 +30,7 @@ def keys_that_collide():
     wanted = [MASK - 1, MASK, 0, 1]
     for i in range(1, 30_000):
         data, owner = i * 1024, i % 3 - 1
-        by_home[k.map_home(data, owner, MASK)].append((data, owner))
+        by_home[k.home(data, owner, MASK)].append((data, owner))
     return [key for home in wanted for key in by_home[home][:5]]
 
 
@@ -50,7 +52,8 @@ class Table:
         self.twin[key] = slot
 
     def insert_slab(self, key, slot):
-        assert k.map_insert_slab(self.mem, signed(key[0]), key[1], slot) == L.OK
+        assert k.has_room(self.mem, 1)
+        k.insert_slab(self.mem, signed(key[0]), key[1], slot)
         self.twin[key] = self.slabs[key] = slot
 
     def erase(self, key, slot):
@@ -151,11 +154,11 @@ def test_an_erased_place_is_filled_by_those_that_were_pushed_past_it(order):
     for key in COLLIDING[::order]:
         table.erase(key, table.twin[key])
         table.check(*COLLIDING)
-        homes = {k.map_home(data, owner, MASK) for data, owner in table.twin}
+        homes = {k.home(data, owner, MASK) for data, owner in table.twin}
         used = set(table.places()[:, L.E_SLOT].nonzero()[0].tolist())
         for place in used:  # between a key and its preferred place there is no gap
             data, owner = (int(word) for word in table.places()[place, :2])
-            home = k.map_home(data, owner, MASK)
+            home = k.home(data, owner, MASK)
             between = (place - home) % (MASK + 1)
             assert all((home + step) & MASK in used for step in range(between))
         assert homes <= used
@@ -213,7 +216,7 @@ def test_a_table_doubles_when_more_than_half_of_it_would_be_used():
     table.check()
     for key, slot in list(table.twin.items()):
         table.erase(key, slot)
-    k.map_reset(table.mem)
+    k.reset(table.mem)
     assert (int(table.mem[L.MAP_BASE]), int(table.mem[L.MAP_MASK])) == (first, MASK)
     table.insert((8, -1), 1)
     table.check()
@@ -224,7 +227,7 @@ def test_a_table_with_entries_is_not_reset():
     table = Table(window=1024)
     for i in range(L.MAP_SMALLEST):
         table.insert((1024 * (i + 1), -1), i + 1)
-    k.map_reset(table.mem)
+    k.reset(table.mem)
     table.check()
     table.close()
 
@@ -235,9 +238,9 @@ def test_a_table_that_cannot_grow_says_so_and_keeps_what_it_has():
         table.insert((1024 * (i + 1), -1), i + 1)
     before = table.mem.copy()
     assert table.k.map_insert(table.mem, 8, -1, 1) == L.WOULD_BLOCK
-    assert not k.map_has_room(table.mem, 1)
+    assert not k.has_room(table.mem, 1)
     assert (table.mem == before).all()
-    assert k.map_has_room(table.mem, 0)
+    assert k.has_room(table.mem, 0)
     table.close()
 
 
