@@ -1,9 +1,9 @@
 """Says what follows from the steps in tag-walks.json, rings.json and scheduler.json: its key is `then`.
 
-The steps are played by a reference model, `tests/property/naive.py`, which was written from the rules and
-shares no code with the package. Where the rules leave a choice (which idle worker, which of several tasks
-that become ready together comes first) it throws dice here. Every program is played with many dice: a
-worker that differs is null in the file, and nothing else may differ.
+The steps are played by a reference model, `tests/property/reference.py`, which was written from the rules
+and shares no code with the package. Where the rules leave a choice (which idle worker, which of several
+tasks that become ready together comes first) it throws dice here. Every program is played with many dice:
+a worker that differs is null in the file, and nothing else may differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import random
 from typing import Any
 
-from ..property import naive
+from ..property import reference
 
 THROWS = 12
 """How often each program is played."""
@@ -26,7 +26,7 @@ WALKERS = {"next_level": 4, "sub": 16}
 """Workers of a tag walk: enough that no task waits for one."""
 
 
-class Alone(naive.Naive):
+class Alone(reference.Reference):
     """The model without an engine that has chosen already."""
 
     def __init__(self, dice, **pools):
@@ -113,7 +113,7 @@ class Player:
 
     @staticmethod
     def tensor(tag, data, nbytes, child_memory=False):
-        return naive.Tensor(TAGS.index(tag), address(data), nbytes, child_memory)
+        return reference.Tensor(TAGS.index(tag), address(data), nbytes, child_memory)
 
     def alloc(self, task, nbytes):
         return self.claim(task, lambda: self.model.alloc(nbytes))
@@ -121,7 +121,7 @@ class Player:
     def claim(self, name, call):
         try:
             self.tasks[name] = call()
-        except naive.Refused as refusal:
+        except reference.Refused as refusal:
             return {"refused": str(refusal)}
         return None
 
@@ -315,20 +315,20 @@ class Rings:
     def __init__(self, count, size, window):
         self.window = window
         self.size = size
-        self.rings = [naive.Ring(0, size) for _ in range(count)]
+        self.rings = [reference.Ring(0, size) for _ in range(count)]
         self.tasks = {}
         self.live = []
         self.ids = 0
 
     def alloc(self, task, nbytes, depth):
         index = min(depth, len(self.rings) - 1)
-        ring, size = self.rings[index], naive.rounded(nbytes)
+        ring, size = self.rings[index], reference.rounded(nbytes)
         if size > self.size:
             return {"refused": "TOO_LARGE"}
         full = self.window == len(self.live if len(self.rings) > 1 else ring.claims)
         if full or ring.place(size) is None:
             return {"refused": "FULL"}
-        made = naive.Task(self.ids, index, "FREE")
+        made = reference.Task(self.ids, index, "FREE")
         self.ids += 1
         self.live.append(made)
         self.tasks[task] = made
