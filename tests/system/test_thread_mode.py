@@ -95,7 +95,7 @@ def test_a_leaf_that_leaves_its_thread_by_force_loses_its_task_alone():
         w.start()
         manager = w._session.manager
         for _ in range(5):
-            manager._terminate(0)
+            manager._strike(0)
             with contextlib.suppress(WorkerLostError):
                 assert_works(w, ok, marks)
             assert_works(w, ok, marks)
@@ -406,7 +406,7 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
     with w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
-        kind.told = event.wait  # a lock: no terminate reaches it
+        kind.told = event.wait  # a lock: nothing that ends it reaches it
         with pytest.raises(WorkerStartError, match=r"silent for 0\.3 s"):
             w.start()
         w._session.start_timeout_s = 30.0
