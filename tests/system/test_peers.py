@@ -42,8 +42,8 @@ def assert_measured(folder, peers, workloads=()):
     done = bench(folder, "--only", ",".join(peers), *only)
     assert done.returncode == 0, done.stderr
     report = figures_of(folder)
-    for title in report["titles"].values():
-        assert title in done.stdout
+    for name in report["results"] if workloads else report["titles"]:
+        assert report["titles"][name] in done.stdout
     gaps = [
         (name, peer, entry["why_not"])
         for name, entries in report["results"].items()
@@ -52,7 +52,7 @@ def assert_measured(folder, peers, workloads=()):
     ]
     assert gaps == []
     for name in workloads or MEASURED:
-        for peer in set(peers) - {"numpy"}:
+        for peer in set(peers) - {"numpy"} if name in MEASURED else []:
             assert report["results"][name][peer]["median"] > 0
     assert report["floor_us"]["median"] > 0
 
@@ -63,7 +63,7 @@ def test_every_workload_is_measured_or_says_why_not(folder):
 
 
 def test_every_workload_is_measured_or_says_why_not_of_one_peer_and_two_of_all(folder):
-    assert_measured(folder, ["own", "plain", "numpy"])
+    assert_measured(folder, ["own", "plain", "numpy"], [*MEASURED, "submit", "group", "receive"])
     assert_measured(folder, PEERS, ["chain", "send"])
 
 
