@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
-# would only wait for each other on a small machine. The tests of a file stay together.
-SHARED := -n 2 --dist loadfile --max-worker-restart 0
+# would only wait for each other on a small machine. Who has no test left takes half of the other's.
+SHARED := -n 2 --dist worksteal --max-worker-restart 0
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
@@ -22,6 +22,7 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest $(SHARED) tests
+	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) tests/system/test_kill_matrix.py
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors tests/interleaving
 
 # The tests that search for minutes what make test looks at for seconds: those marked `long`.
@@ -30,7 +31,7 @@ test-long: $(STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.
-COVERED ?= tests/conformance tests/unit tests/vectors
+COVERED ?= tests/conformance tests/unit tests/vectors tests/system/test_kernel_cache.py
 coverage: $(STAMP)
 	@rm -rf .coverage-data && mkdir .coverage-data
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED); status=$$?; \

@@ -92,7 +92,7 @@ class AheadModel:
 
     def may_start(self, worker):
         """Return what the worker finds: OK, WOULD_BLOCK, or what it answers instead of starting."""
-        return self.driver.x.may_start(self.driver.mem, worker)
+        return self.driver.may_start(worker)
 
     def start(self, worker):
         """Let a worker start the task it is at."""

@@ -9,7 +9,7 @@ from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.model import visibility
 
-from . import kernels
+from .kernels import kernels
 from .support import Driver
 
 HEAP = 1 << 60

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import psutil
 import pytest
@@ -74,9 +77,6 @@ def pytest_collection_modifyitems(config, items):
 LEAK_DEADLINE_S = 10.0
 """How long what a test started may take to go away: a guard against hangs, not a measurement."""
 
-_marker, _marker_end = os.pipe()
-_MARKER_NAME = os.readlink(f"/proc/self/fd/{_marker}")
-
 
 def _tracker() -> tuple[int | None, int | None]:
     """Return process and descriptor of multiprocessing's resource tracker."""
@@ -84,22 +84,27 @@ def _tracker() -> tuple[int | None, int | None]:
     return tracker._pid, tracker._fd
 
 
+def _may_have_children() -> bool:
+    """Look for children of this process alone, which is much quicker than through all processes."""
+    tracker, _ = _tracker()
+    children = set()
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            children.update((task / "children").read_text().split())
+    except OSError:  # a kernel that does not tell, or a thread that has just ended
+        return True
+    return bool(children - {str(tracker)})
+
+
 def _processes() -> dict[int, str]:
-    """Return every process below this one, and every orphan that was forked from it."""
+    """Return every process below this one."""
     tracker, _ = _tracker()
     found = {}
-    for child in psutil.Process().children(recursive=True):
-        try:
+    for child in psutil.Process().children(recursive=True) if _may_have_children() else []:
+        with suppress(psutil.NoSuchProcess):
             found[child.pid] = f"process {child.pid} {child.name()} ({child.status()})"
-        except psutil.NoSuchProcess:
-            continue
-    for pid in psutil.pids():
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{_marker}") == _MARKER_NAME:
-                found.setdefault(pid, f"process {pid} (an orphan)")
-        except OSError:
-            continue
-    return {pid: what for pid, what in found.items() if pid not in (tracker, os.getpid())}
+    found.pop(tracker, None)
+    return found
 
 
 def _descriptors() -> dict[tuple[int, str], str]:
@@ -116,55 +121,97 @@ def _descriptors() -> dict[tuple[int, str], str]:
 
 
 def _threads() -> dict[int, str]:
-    return {id(thread): f"thread {thread.name}" for thread in threading.enumerate()}
+    return {
+        id(thread): f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.name.startswith("pytest_timeout")
+    }
 
 
 def _segments() -> dict[str, str]:
     return {name: f"/dev/shm/{name}" for name in segments()}
 
 
-_failed = pytest.StashKey[bool]()
 _KINDS = (_processes, _descriptors, _threads, _segments)
 
 
-def held_resources() -> list[dict]:
-    """Return everything that outlives a careless test, kind by kind."""
-    return [kind() for kind in _KINDS]
+class _Watch:
+    """Tells what has come since it was made and is still there, kind by kind.
+
+    Every process that is forked meanwhile inherits one end of a pipe. So it is found when it is an
+    orphan, and there is none to be looked for when nobody has that end.
+    """
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe()
+        self._before = [kind() for kind in _KINDS]
+
+    def left(self) -> list[str]:
+        """Return what is left, once nothing new is to come."""
+        found = self._orphans()
+        for old, kind in zip(self._before, _KINDS, strict=True):
+            found |= {key: what for key, what in kind().items() if key not in old}
+        return list(found.values())
+
+    def end(self) -> None:
+        """Mark no more processes: what is left now is too much."""
+        os.close(self._in)
+
+    def close(self) -> None:
+        os.close(self._out)
+
+    def _orphans(self) -> dict[object, str]:
+        found: dict[object, str] = {}
+        if select.select([self._out], [], [], 0)[0]:
+            return found
+        name = os.readlink(f"/proc/self/fd/{self._out}")
+        for pid in psutil.pids():
+            with suppress(OSError):
+                if pid != os.getpid() and os.readlink(f"/proc/{pid}/fd/{self._in}") == name:
+                    found[pid] = f"process {pid} (an orphan)"
+        return found
 
 
-def leaked(before: list[dict]) -> list[str]:
-    """Return what is there now and was not before."""
-    return [
-        what
-        for old, new in zip(before, held_resources(), strict=True)
-        for key, what in new.items()
-        if key not in old
-    ]
+_failed = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed:
-        item.stash[_failed] = True
+        for node in item.listchain():
+            node.stash[_failed] = True
     return report
+
+
+def _watched(node):
+    """Fail what leaves a process, a descriptor, a thread or a shared-memory name behind."""
+    watch = _Watch()
+    yield
+    watch.end()
+    try:
+        if node.stash.get(_failed, False):  # its traceback keeps what its frames hold
+            return
+        if not watch.left():
+            return
+        gc.collect()  # what goes with its last reference is no leak
+        deadline = time.monotonic() + LEAK_DEADLINE_S
+        while left := watch.left():
+            if time.monotonic() > deadline:
+                pytest.fail(f"{node.name} left behind: " + ", ".join(left), pytrace=False)
+            time.sleep(0.01)
+    finally:
+        watch.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_leaks_of_modules(request):
+    yield from _watched(request.node)
 
 
 @pytest.fixture(autouse=True)
 def _no_leaks(request):
-    """Fail a test that leaves a process, a descriptor, a thread or a shared-memory name behind."""
-    before = held_resources()
-    yield
-    if request.node.stash.get(_failed, False):  # its traceback keeps what its frames hold
-        return
-    if not leaked(before):
-        return
-    gc.collect()  # what goes with its last reference is no leak
-    deadline = time.monotonic() + LEAK_DEADLINE_S
-    while left := leaked(before):
-        if time.monotonic() > deadline:
-            pytest.fail("the test left behind: " + ", ".join(left), pytrace=False)
-        time.sleep(0.01)
+    yield from _watched(request.node)
 
 
 # ---------------------------------------------------------------- the way workers start

@@ -1,18 +1,26 @@
-"""Entries for tests: kernels that Python never calls otherwise, one by one.
+"""What tests call: every kernel of the package by its name, and a few kernels of their own.
 
-``kernels.scheduler_pass(mem)`` compiles the entry on first use and keeps it on disk. Each is a
-trivial wrapper; the cache is stamped with its text and with the kernels of the package, so neither
-can go stale. With ``NUMBA_DISABLE_JIT=1`` they are plain Python like all kernels.
+``kernels.scheduler_pass(mem)`` compiles the kernel for Python on first use and keeps it on disk. Its
+signature says how to call it; two of its parameters are easier to give from Python: `w`, where a worker's
+words begin, is the worker's number here, and `words` are bytes. With ``NUMBA_DISABLE_JIT=1`` all of them
+are plain Python. The kernels of this file play another thread, many steps at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 
+import numpy as np
+from numba.core.extending import _Intrinsic
+
 from simpler_ref.jit import (
+    atomics,
     claims,
+    collect,
     cores,
+    dispatch,
     graph,
     lock,
     mailbox,
@@ -23,32 +31,25 @@ from simpler_ref.jit import (
     submit,
     tensormap,
 )
-from simpler_ref.jit import collect as _collect
-from simpler_ref.jit import dispatch as _dispatch
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import serve as _serve
 from simpler_ref.jit.atomics import (
     compare_exchange,
-    core_here,
     exchange,
     fence,
     fetch_add,
-    futex_wait,
-    futex_wake,
-    keep_off_core,
-    let_on_core,
     load,
     load_sc,
-    now_ns,
     pause,
     store,
-    visit_core,
     wire_words,
-    yield_core,
 )
 from simpler_ref.jit.cache import KernelCache
 from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
+
+TYPES = {"mem": WORDS, "words": WORDS}
+"""Of the parameters with these names; others are integers."""
 
 
 def _stamp(func):
@@ -59,7 +60,6 @@ def _stamp(func):
 
 
 _entries = {}
-_bound = {}
 
 
 def entry(*signature):
@@ -76,42 +76,86 @@ def entry(*signature):
     return wrap
 
 
+def _find(modules, name):
+    """Return a kernel of the package and the names of its parameters."""
+    found = {module: getattr(module, name, None) for module in modules}
+    own = [
+        one for module, one in found.items() if getattr(one, "__module__", "") == module.__name__
+    ]
+    if len(own) != 1:
+        raise AttributeError(f"{len(own)} kernels have the name {name!r}")
+    if not isinstance(own[0], _Intrinsic):
+        return own[0], list(inspect.signature(own[0]).parameters)
+    return own[0], list(inspect.signature(own[0]._defn).parameters)[1:]  # without numba's own
+
+
+def _bind(modules, name):
+    """Return a kernel of the package as Python calls it, and the names of its parameters."""
+    kernel, parameters = _find(modules, name)
+    if INTERPRETED:
+        return kernel, parameters
+    if isinstance(kernel, _Intrinsic):  # which only compiled code can call
+        names, scope = ", ".join(parameters), {"kernel": kernel, "__name__": atomics.__name__}
+        exec(f"def {name}({names}): return kernel({names})", scope)
+        plain = scope[name]
+    else:
+        plain = kernel.__wrapped__
+    signature = [TYPES.get(parameter, INT) for parameter in parameters]
+    return _kernel.bind(_kernel.entry(*signature, nogil=True)(plain)), parameters
+
+
 class Kernels:
-    """The entries below, each bound when it is first asked for."""
+    """The kernels of some modules, and those of this file, each bound when it is first asked for."""
+
+    def __init__(self, *modules):
+        self._modules = modules
 
     def __getattr__(self, name):
-        if name not in _entries:
-            raise AttributeError(f"tests/kernels.py has no entry {name!r}")
-        if name not in _bound:
-            _bound[name] = _kernel.bind(_entries[name])
-        return _bound[name]
+        if name in _entries:
+            made = _kernel.bind(_entries[name])
+        else:
+            made = _from_python(*_bind(self._modules, name))
+        setattr(self, name, made)
+        return made
 
 
-kernels = Kernels()
+def _from_python(bound, parameters):
+    """Let a kernel take a worker's number for `w`, and bytes for `words`."""
+    worker = parameters.index("w") if "w" in parameters else None
+    words = parameters.index("words") if "words" in parameters else None
+    if worker is None and words is None:
+        return bound
+
+    @functools.wraps(bound)
+    def call(*args):
+        args = list(args)
+        if worker is not None:
+            mem = args[0]
+            args[worker] = int(mem[L.A_WORKERS] + args[worker] * mem[L.WORKER_STRIDE])
+        if words is not None:
+            args[words] = np.frombuffer(bytearray(args[words]), np.int64)
+        return bound(*args)
+
+    return call
 
 
-# ---------------------------------------------------------------- submit, without a pass
-@entry(WORDS, INT, INT, INT, BYTES)
-def submit_task(mem, callable_word, counts, members, wire):
-    return submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
-
-
-@entry(WORDS, INT)
-def register_task(mem, slot):
-    submit.register_task(mem, slot)
-    return L.OK
-
-
-@entry(WORDS)
-def request_cancel(mem):
-    submit.request_cancel(mem)
-    return L.OK
-
-
-@entry(WORDS)
-def cancel(mem):
-    claims.cancel(mem)
-    return L.OK
+kernels = Kernels(
+    atomics,
+    claims,
+    collect,
+    cores,
+    dispatch,
+    graph,
+    lock,
+    mailbox,
+    queues,
+    ring,
+    schedule,
+    _serve,
+    slots,
+    submit,
+    tensormap,
+)
 
 
 @entry(WORDS)
@@ -127,58 +171,7 @@ def reclaim_consumed(mem):
     return count
 
 
-@entry(WORDS, INT)
-def ring_of_depth(mem, depth):
-    return ring.ring_of_depth(mem, depth)
-
-
-@entry(WORDS, INT)
-def map_has_room(mem, keys):
-    return int(tensormap.has_room(mem, keys))
-
-
-@entry(BYTES, INT, INT)
-def fits_mailbox(wire, counts, members):
-    return int(submit.fits_mailbox(wire_words(wire), counts, members))
-
-
-# ---------------------------------------------------------------- the callable word
-@entry(WORDS, INT)
-def index_of(mem, slot):
-    return slots.index_of(mem, slot)
-
-
-@entry(WORDS, INT)
-def kind_of(mem, slot):
-    return slots.kind_of(mem, slot)
-
-
-@entry(WORDS, INT)
-def affinity_of(mem, slot):
-    return slots.affinity_of(mem, slot)
-
-
-@entry(WORDS, INT)
-def config_of(mem, slot):
-    return slots.config_of(mem, slot)
-
-
 # ---------------------------------------------------------------- states and references
-@entry(WORDS, INT, INT)
-def step(mem, slot, event):
-    return slots.step(mem, slot, event)
-
-
-@entry(WORDS, INT)
-def pin(mem, slot):
-    return int(slots.pin(mem, slot))
-
-
-@entry(WORDS, INT)
-def release_ref(mem, slot):
-    return int(slots.release_ref(mem, slot))
-
-
 PIN, RELEASE = range(2)
 DUEL_FIRST = 64
 DUEL_SPAN = 16
@@ -201,249 +194,12 @@ def duel(mem, me, action, rounds):
     return L.OK
 
 
-# ---------------------------------------------------------------- the Scheduler, step by step
-@entry(WORDS)
-def scheduler_pass(mem):
-    return schedule.scheduler_pass(mem)
-
-
-@entry(WORDS)
-def two_passes(mem):
-    return schedule.two_passes(mem)
-
-
-@entry(WORDS)
-def orch_pass(mem):
-    return schedule.orch_pass(mem)
-
-
-@entry(WORDS)
-def pass_after_submit(mem):
-    schedule.pass_after_submit(mem)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def pass_in_bulk(mem, slot):
-    schedule.pass_in_bulk(mem, slot)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def keeps_core(mem, waited):
-    return int(schedule.keeps_core(mem, waited))
-
-
-@entry(WORDS)
-def try_lock(mem):
-    return int(lock.try_lock(mem))
-
-
-@entry(WORDS)
-def unlock(mem):
-    lock.unlock(mem)
-    return L.OK
-
-
-@entry(WORDS)
-def has_work(mem):
-    return int(schedule.has_work(mem))
-
-
-@entry(WORDS)
-def may_miss_an_end(mem):
-    return int(schedule.may_miss_an_end(mem))
-
-
-@entry(WORDS)
-def held(mem):
-    return int(schedule.held(mem))
-
-
-@entry(WORDS, INT)
-def pick_worker(mem, kind):
-    return _dispatch.pick_worker(mem, kind)
-
-
-@entry(WORDS, INT)
-def wire(mem, slot):
-    graph.wire(mem, slot)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def poison(mem, slot):
-    graph.poison(mem, slot)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def make_ready(mem, slot):
-    return graph.make_ready(mem, slot)
-
-
-@entry(WORDS, INT)
-def reclaim(mem, slot):
-    return submit.reclaim(mem, slot)
-
-
-@entry(WORDS, INT)
-def release_fanin(mem, slot):
-    graph.release_fanin(mem, slot)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def complete(mem, slot):
-    return graph.complete(mem, slot)
-
-
-@entry(WORDS, INT)
-def fail(mem, slot):
-    return graph.fail(mem, slot)
-
-
-@entry(WORDS, INT)
-def dispatch(mem, kind):
-    return _dispatch.dispatch(mem, kind)
-
-
-@entry(WORDS)
-def collect(mem):
-    return _collect.collect(mem)
-
-
-@entry(WORDS)
-def set_idle(mem):
-    _collect.set_idle(mem)
-    return L.OK
-
-
-@entry(WORDS)
-def handle_deaths(mem):
-    return _collect.handle_deaths(mem)
-
-
-@entry(WORDS)
-def note_deaths(mem):
-    _collect.note_deaths(mem)
-    return L.OK
-
-
-@entry(WORDS)
-def lose_tasks(mem):
-    _collect.lose_tasks(mem)
-    return L.OK
-
-
-# ---------------------------------------------------------------- queues
-@entry(WORDS, INT)
-def push_wiring(mem, slot):
-    queues.push_wiring(mem, slot)
-    return L.OK
-
-
-@entry(WORDS)
-def pop_wiring(mem):
-    return queues.pop_wiring(mem)
-
-
-@entry(WORDS)
-def wiring_full(mem):
-    return int(queues.wiring_full(mem))
-
-
 # ---------------------------------------------------------------- the mailbox, either side
-@entry(WORDS, INT, INT)
-def encode(mem, worker, slot):
-    counts = int(mem[slot + L.S_COUNTS])
-    tensors, scalars = submit.tensors_at(mem, slot), submit.scalars_at(mem, slot)
-    mailbox.encode(mem, mailbox.worker_at(mem, worker), slot, counts, tensors, scalars)
-    return L.OK
-
-
 @entry(WORDS, INT)
 def send(mem, worker):
     w = mailbox.worker_at(mem, worker)
     mailbox.publish(mem, w, mailbox.awaited(mem, w), L.TASK_READY)
     return L.OK
-
-
-@entry(WORDS, INT, INT, INT)
-def post(mem, worker, state, error):
-    _serve.post(mem, mailbox.worker_at(mem, worker), state, error)
-    return L.OK
-
-
-@entry(WORDS, INT, INT)
-def post_done(mem, worker, outcome):
-    _serve.post_done(mem, mailbox.worker_at(mem, worker), outcome)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def offer_core(mem, patience):
-    cores.offer_core(mem, patience)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def stay_apart(mem, worker):
-    cores.stay_apart(mem, worker)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def wake_elsewhere(mem, w):
-    cores.wake_elsewhere(mem, w)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def receive(mem, worker):
-    return _serve.receive(mem, worker)
-
-
-@entry(WORDS, INT)
-def may_start(mem, worker):
-    """Ask about the task in the frame that a worker is at."""
-    w = mailbox.worker_at(mem, worker)
-    return _serve.may_start(mem, w + int(mem[w + L.W_AT]))
-
-
-@entry(WORDS)
-def announce_done(mem):
-    """As the first worker, after a task that went well."""
-    _serve.announce_done(mem, mailbox.worker_at(mem, 0))
-    return L.OK
-
-
-@entry(WORDS, INT)
-def collect_from(mem, worker):
-    return _collect.collect_from(mem, worker, mailbox.worker_at(mem, worker))
-
-
-@entry(WORDS)
-def announce_uncollected(mem):
-    """As the first worker."""
-    _serve.announce_uncollected(mem, mailbox.worker_at(mem, 0))
-    return L.OK
-
-
-@entry(WORDS, INT)
-def notify(mem, park_word):
-    mailbox.notify(mem, park_word)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def park_and_receive(mem, worker):
-    return _serve.park_and_receive(mem, worker)
-
-
-@entry(WORDS, INT)
-def resolve(mem, worker):
-    return _serve.resolve(mem, mailbox.worker_at(mem, worker))
 
 
 @entry(WORDS, INT, INT)
@@ -535,12 +291,6 @@ def pass_until_idle(mem, worker):
 
 
 # ---------------------------------------------------------------- ready queues, consumed chain, table
-@entry(WORDS, INT, INT)
-def push_ready(mem, kind, slot):
-    queues.push_ready(mem, kind, slot)
-    return L.OK
-
-
 @entry(WORDS, INT)
 def pop_ready(mem, kind):
     if queues.ready_empty(mem, kind):
@@ -548,28 +298,6 @@ def pop_ready(mem, kind):
     slot = queues.first_ready(mem, kind)
     queues.drop_first_ready(mem, kind)
     return slot
-
-
-@entry(WORDS, INT, INT, INT)
-def push_pinned(mem, worker, kind, slot):
-    queues.push_pinned(mem, mailbox.worker_at(mem, worker), kind, slot)
-    return L.OK
-
-
-@entry(WORDS, INT, INT)
-def pop_pinned(mem, worker, kind):
-    return queues.pop_pinned(mem, mailbox.worker_at(mem, worker), kind)
-
-
-@entry(WORDS, INT)
-def push_consumed(mem, slot):
-    queues.push_consumed(mem, slot)
-    return L.OK
-
-
-@entry(WORDS)
-def take_consumed(mem):
-    return queues.take_consumed(mem)
 
 
 @entry(WORDS, INT)
@@ -597,91 +325,7 @@ def consume(mem, count):
     return right
 
 
-@entry(INT, INT, INT)
-def map_home(data, owner, mask):
-    return tensormap.home(data, owner, mask)
-
-
-@entry(WORDS, INT, INT, INT)
-def map_insert_slab(mem, data, owner, slot):
-    if not tensormap.has_room(mem, 1):
-        return L.WOULD_BLOCK
-    tensormap.insert_slab(mem, data, owner, slot)
-    return L.OK
-
-
-@entry(WORDS)
-def map_reset(mem):
-    tensormap.reset(mem)
-    return L.OK
-
-
 # ---------------------------------------------------------------- atomics, alone and against each other
-@entry(WORDS, INT, INT)
-def atomic_store(mem, i, value):
-    store(mem, i, value)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def atomic_load(mem, i):
-    return load(mem, i)
-
-
-@entry(WORDS, INT, INT)
-def atomic_exchange(mem, i, value):
-    return exchange(mem, i, value)
-
-
-@entry(WORDS, INT, INT, INT)
-def atomic_compare_exchange(mem, i, expected, value):
-    return int(compare_exchange(mem, i, expected, value))
-
-
-@entry(WORDS, INT, INT)
-def atomic_fetch_add(mem, i, value):
-    return fetch_add(mem, i, value)
-
-
-@entry(WORDS, INT, INT, INT)
-def wait_on(mem, i, expected, timeout_ns):
-    return futex_wait(mem, i, expected, timeout_ns)
-
-
-@entry(WORDS, INT)
-def wake(mem, i):
-    futex_wake(mem, i)
-    return L.OK
-
-
-@entry()
-def clock():
-    pause()
-    yield_core()
-    return now_ns()
-
-
-@entry()
-def where():
-    return core_here()
-
-
-@entry(INT)
-def visit(core):
-    return visit_core(core)
-
-
-@entry(INT, INT)
-def keep_off(thread, core):
-    return keep_off_core(thread, core)
-
-
-@entry(INT)
-def let_on(core):
-    let_on_core(core)
-    return L.OK
-
-
 @entry(BYTES)
 def sum_of_words(wire):
     total = 0

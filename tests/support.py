@@ -24,22 +24,22 @@ from simpler_ref.workers.reports import write_error
 from .kernels import kernels
 
 
-class Struck(BaseException):
-    """What the handler of `struck_after` raises."""
+class Terminated(BaseException):
+    """What the handler of `terminated_after` raises."""
 
 
 @contextmanager
-def struck_after(seconds: float) -> Iterator[None]:
-    """Have a signal handler raise `Struck` on this thread after some time.
+def terminated_after(seconds: float) -> Iterator[None]:
+    """Have a signal handler raise `Terminated` on this thread after some time.
 
     The signal is sent to this thread. One for the whole process may reach another thread, that of a
     test's time limit for instance, and interpreted kernels, which block signals, could then be cut.
     """
 
-    def strike(*_: object) -> None:
-        raise Struck
+    def terminate(*_: object) -> None:
+        raise Terminated
 
-    before = signal.signal(signal.SIGALRM, strike)
+    before = signal.signal(signal.SIGALRM, terminate)
     to = threading.get_ident(), signal.SIGALRM
     timer = threading.Timer(seconds, signal.pthread_kill, to)
     timer.start()
@@ -344,6 +344,10 @@ class Driver:
         """Return the bytes of a frame's traceback region, not a copy."""
         start = 8 * (self._frame(worker, frame) + L.W_TRACE)
         return self.mem.view(np.uint8)[start : start + 8 * L.TRACE_WORDS]
+
+    def may_start(self, worker: int) -> int:
+        """Ask as a worker about the task that it is at."""
+        return self.x.may_start(self.mem, self._frame(worker, None))
 
     def post_done(
         self, worker: int, error: BaseException | None = None, outcome: int = L.SUCCESS

@@ -13,10 +13,12 @@ from .faults import FAULTS
 def main() -> int:
     """Put each fault in, print who caught it, and return 1 if one was missed."""
     missed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        copy = mutants.copy_sources(Path(folder) / "copy")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mutants.Runner(Path(folder) / "copy") as runner,
+    ):
         for fault in FAULTS:
-            outcome = mutants.run_with(fault, copy)
+            outcome = runner.run_with(fault)
             missing = outcome.missed_by(fault)
             missed += len(missing)
             print(f"{fault.name}: {fault.what}", flush=True)

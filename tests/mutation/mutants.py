@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,44 +93,53 @@ class Outcome(NamedTuple):
         return [test for test in fault.caught_by if test not in names]
 
 
-def run_with(fault: Fault, copy: Path) -> Outcome:
-    """Run the tests that are named for a fault, with the fault."""
-    with put_in(fault, copy):
-        outcome = run_tests(copy, fault.caught_by, HANG_S if fault.hangs else DEADLINE_S)
-    if broken := BROKEN.search(outcome.output):
-        raise ValueError(f"the patches of {fault.name} leave no program: {broken[1]}")
-    return outcome
+class Runner:
+    """A copy of package and tests, and a process that runs some of the tests, interpreted."""
 
-
-def run_tests(copy: Path, tests: Sequence[str], timeout_s: float) -> Outcome:
-    """Run tests in a copy, interpreted; afterwards no process of theirs is left."""
-    options = ["-v", "--no-header", "--tb=short", f"--timeout={timeout_s}"]
-    log = copy / "output"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=copy,
+    def __init__(self, folder: Path) -> None:
+        self.copy = copy_sources(folder)
+        self._launcher = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
+            cwd=self.copy,
             env=os.environ
             | {
                 "NUMBA_DISABLE_JIT": "1",
-                "PYTHONPATH": str(copy),
-                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # pytest would compile hypothesis each time
+                "PYTHONPATH": str(self.copy),
+                "PYTHONDONTWRITEBYTECODE": "",  # the copy keeps what does not change
                 "PYTHONUNBUFFERED": "1",
             },
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end:
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                break
-            time.sleep(0.05)
-        with suppress(ProcessLookupError):  # not waited for yet, so the group is still its own
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return read_outcome(log.read_text(errors="replace"))
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._launcher.communicate()
+
+    def run_with(self, fault: Fault) -> Outcome:
+        """Run the tests that are named for a fault, with the fault; if it is one test, until it fails."""
+        first = ["-x"] if len(fault.caught_by) == 1 else []
+        limit = HANG_S if fault.hangs else DEADLINE_S
+        with put_in(fault, self.copy):
+            outcome = self.run_tests(*first, *fault.caught_by, limit=limit)
+        if broken := BROKEN.search(outcome.output):
+            raise ValueError(f"the patches of {fault.name} leave no program: {broken[1]}")
+        return outcome
+
+    def run_tests(self, *tests: str, limit: float = DEADLINE_S) -> Outcome:
+        """Run tests, each for so many seconds at most; afterwards no process of theirs is left."""
+        plugins = ["-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"]
+        options = [*plugins, "-v", "--no-header", "--tb=short", f"--timeout={limit}"]
+        log = self.copy / "output"
+        request = [[*options, *tests], str(log), DEADLINE_S]
+        assert self._launcher.stdin and self._launcher.stdout
+        print(json.dumps(request), file=self._launcher.stdin, flush=True)
+        assert self._launcher.stdout.readline() == "ended\n"
+        return read_outcome(log.read_text(errors="replace"))
 
 
 def read_outcome(output: str) -> Outcome:

@@ -9,9 +9,15 @@ from .faults import FAULTS, Fault, Patch
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory):
+def runner(tmp_path_factory):
+    with mutants.Runner(tmp_path_factory.mktemp("mutants") / "copy") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def copy(runner):
     """Give a copy of package and tests, for faults to be put into."""
-    return mutants.copy_sources(tmp_path_factory.mktemp("mutants") / "copy")
+    return runner.copy
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -20,16 +26,16 @@ def test_each_patch_fits_the_source_of_today(fault, copy):
         pass
 
 
-def test_without_a_fault_all_the_tests_named_here_pass(copy):
+def test_without_a_fault_all_the_tests_named_here_pass(runner):
     named = sorted({test for fault in FAULTS for test in fault.caught_by})
-    outcome = mutants.run_tests(copy, named, mutants.DEADLINE_S)
+    outcome = runner.run_tests(*named)
     assert (outcome.failed, outcome.hung) == ([], "")
     assert set(named) <= outcome.passed, outcome.output
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_caught_by_each_test_named_for_it(fault, copy):
-    outcome = mutants.run_with(fault, copy)
+def test_a_fault_is_caught_by_each_test_named_for_it(fault, runner):
+    outcome = runner.run_with(fault)
     assert outcome.missed_by(fault) == [], outcome.output
 
 
@@ -42,8 +48,8 @@ NO_FAULT = Fault(
 )
 
 
-def test_a_fault_that_is_none_is_caught_by_nobody(copy):
-    outcome = mutants.run_with(NO_FAULT, copy)
+def test_a_fault_that_is_none_is_caught_by_nobody(runner):
+    outcome = runner.run_with(NO_FAULT)
     assert outcome.missed_by(NO_FAULT) == list(NO_FAULT.caught_by)
     assert outcome.passed == set(NO_FAULT.caught_by)
 
@@ -63,7 +69,7 @@ def test_a_patch_whose_text_is_not_there_once_is_refused(copy, old):
         pytest.fail("it was put in")
 
 
-def test_a_patch_that_leaves_no_program_is_refused(copy):
+def test_a_patch_that_leaves_no_program_is_refused(runner):
     broken = NO_FAULT._replace(patches=(Patch("jit/lock.py", "def unlock(mem)", "def unlock(mem"),))
     with pytest.raises(ValueError, match="no program"):
-        mutants.run_with(broken, copy)
+        runner.run_with(broken)

@@ -105,7 +105,7 @@ class EveryOrder(AheadModel):
     # ------------------------------------------------------------ going back to where one was
     def keys(self):
         """Return where in the TensorMap the buffers of the program have their places."""
-        mem, home = self.driver.mem, self.driver.x.map_home
+        mem, home = self.driver.mem, self.driver.x.home
         keys = [FIRST_KEY + 8 * number for number in range(len(self.program))]
         places = {home(key, -1, int(mem[L.MAP_MASK])) for key in keys}
         assert len(places) == len(keys), "two of them want the same one"
@@ -159,7 +159,10 @@ class EveryOrder(AheadModel):
         yield "dispatch", self.dispatch
         for worker in self.all:
             if self.driver.word(worker, L.W_GIVEN):
-                yield f"collect from {worker}", lambda worker=worker: x.collect_from(mem, worker)
+                yield (
+                    f"collect from {worker}",
+                    lambda worker=worker: x.collect_from(mem, worker, worker),
+                )
         if mem[L.AHEAD_AFTER] > mem[L.READY_ORDER]:
             yield "the pause is over", self.end_pause
 

@@ -1,4 +1,4 @@
-"""Random programs, step by step against the plain twin of `naive.py`, all of it compared each time.
+"""Random programs, step by step against the model of `reference.py`, all of it compared each time.
 
 A step is anything that one of the actors does on its own: a submit, the wiring of one task, one
 look at the mailboxes, an answer, a death, a thread that asks for a mailbox or gives it back. Whatever
@@ -22,7 +22,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
-from .naive import (
+from .reference import (
     INOUT,
     INPUT,
     NEXT_LEVEL,
@@ -30,7 +30,7 @@ from .naive import (
     OUTPUT,
     OUTPUT_EXISTING,
     SUB,
-    Naive,
+    Reference,
     Refused,
     Tensor,
 )
@@ -54,11 +54,11 @@ ANY = 99
 
 
 class Mismatch(AssertionError):
-    """Engine and twin disagree."""
+    """Engine and reference disagree."""
 
 
 class Program:
-    """The engine and its twin, taking the same steps."""
+    """The engine and its reference, taking the same steps."""
 
     def __init__(self, window, rings, ring_bytes, next_level, sub, depth):
         pools = {"next_level": next_level, "sub": sub, "depth": depth}
@@ -66,7 +66,7 @@ class Program:
         self.mem = d.mem
         self.mem[L.HOLD_NS] = 1  # ns: the next look ends it
         self.mem[L.AHEAD_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
-        self.twin = Naive(
+        self.reference = Reference(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,
             window=window,
@@ -88,7 +88,7 @@ class Program:
         for worker in self.waiting:
             at = self.driver._worker(worker) + L.W_CLAIM
             self.mem[at] = L.CLAIM_GRANTED
-            self.driver.x.wake(self.mem, at)
+            self.driver.x.futex_wake(self.mem, at)
         if self.threads is not None:
             self.threads.shutdown()
         self.driver.close()
@@ -96,9 +96,9 @@ class Program:
     # ------------------------------------------------------------ Orch thread
     def submit(self, members, group, callable_index, kind, config, bold):
         """Submit a task or a group; only a bold one asks for more workers than its pool has."""
-        pool = self.twin.pool(kind)
+        pool = self.reference.pool(kind)
         if not pool and not bold:
-            kind, pool = SUB, self.twin.pool(SUB)
+            kind, pool = SUB, self.reference.pool(SUB)
         if not bold:
             members = members[: len(pool)]
         plain, wire = [], []
@@ -121,7 +121,7 @@ class Program:
             return self.driver.try_submit(args, scalars, owner=worker, **words)
 
         task = self.claim(
-            of_engine, lambda: self.twin.submit(plain, group, callable_index, kind, config)
+            of_engine, lambda: self.reference.submit(plain, group, callable_index, kind, config)
         )
         if task is not None:
             self.seen["group" if group else "task"] += 1
@@ -131,23 +131,25 @@ class Program:
                     self.slabs.append(data)
 
     def alloc(self, nbytes):
-        task = self.claim(lambda: self.driver.try_alloc(nbytes), lambda: self.twin.alloc(nbytes))
+        task = self.claim(
+            lambda: self.driver.try_alloc(nbytes), lambda: self.reference.alloc(nbytes)
+        )
         if task is not None and nbytes:
             self.slabs.append(task.tensors[0][0])
 
-    def claim(self, of_engine, of_twin):
+    def claim(self, of_engine, of_reference):
         """Take a step that may be refused; then nothing may have changed."""
         before = self.words()
         code = of_engine()
         try:
-            task = of_twin()
+            task = of_reference()
         except Refused as refusal:
             self.seen[f"refused {refusal}"] += 1
-            assert code < 0, f"the engine accepts what the twin refuses: {refusal}"
+            assert code < 0, f"the engine accepts what the reference refuses: {refusal}"
             assert REFUSALS[code] == str(refusal)
             assert np.array_equal(self.words(), before), "a refused call has changed something"
             return None
-        assert code >= 0, f"the engine refuses what the twin accepts: {REFUSALS[code]}"
+        assert code >= 0, f"the engine refuses what the reference accepts: {REFUSALS[code]}"
         slot = code & ~L.AUTO_OUTPUT
         assert slot not in self.slots.values(), "a live slot was handed out again"
         self.slots[task] = slot
@@ -158,42 +160,42 @@ class Program:
         return self.mem[: int(self.mem[L.SPILL_USED]) + 4096].copy()
 
     def open_scope(self):
-        assert (self.driver.open_scope() == L.OK) == self.twin.open_scope()
+        assert (self.driver.open_scope() == L.OK) == self.reference.open_scope()
 
     def close_scope(self):
-        if len(self.twin.scopes) > 1:
-            self.twin.close_scope()
+        if len(self.reference.scopes) > 1:
+            self.reference.close_scope()
             assert self.driver.close_scope() == L.OK
 
     def reclaim(self):
-        assert self.driver.reclaim() == len(self.twin.consumed)
-        self.twin.reclaim()
+        assert self.driver.reclaim() == len(self.reference.consumed)
+        self.reference.reclaim()
 
     def cancel(self):
         self.driver.x.cancel(self.mem)
-        self.twin.cancel()
+        self.reference.cancel()
 
     # ------------------------------------------------------------ Scheduler
     def wire(self):
-        if self.twin.wiring:
+        if self.reference.wiring:
             self.driver.x.wire(self.mem, self.driver.x.pop_wiring(self.mem))
-            self.twin.batch(self.twin.wire_one)
+            self.reference.batch(self.reference.wire_one)
 
     def dispatch(self, kind):
         self.driver.x.dispatch(self.mem, kind)
-        self.twin.dispatch(kind, self.choices())
+        self.reference.dispatch(kind, self.choices())
 
     def set_idle(self):
         self.driver.x.set_idle(self.mem)
-        self.twin.set_idle()
+        self.reference.set_idle()
 
     def collect(self):
         self.driver.x.collect(self.mem)
-        self.twin.collect()
+        self.reference.collect()
 
     def handle_deaths(self):
         self.driver.x.handle_deaths(self.mem)
-        self.twin.handle_deaths()
+        self.reference.handle_deaths()
 
     def whole_pass(self):
         """Run a pass; it moves something just if a look beforehand says so."""
@@ -204,23 +206,23 @@ class Program:
         if not self.half_done:
             assert bool(promised) == moves or (perhaps and promised) or (held and moves)
         self.half_done = False
-        self.twin.one_pass(self.choices())
+        self.reference.one_pass(self.choices())
 
     def orch_pass(self):
         """Run two passes, the second for what the first has seen to end, and reclaim."""
         self.driver.x.orch_pass(self.mem)
-        twin = self.twin
-        before = twin.completed + twin.failed
-        twin.one_pass(self.choices())
-        if twin.uncollected or twin.completed + twin.failed != before:
-            twin.one_pass(self.choices())
-        self.twin.reclaim()
+        reference = self.reference
+        before = reference.completed + reference.failed
+        reference.one_pass(self.choices())
+        if reference.uncollected or reference.completed + reference.failed != before:
+            reference.one_pass(self.choices())
+        self.reference.reclaim()
         self.half_done = False
 
     def quiet(self):
         """Run passes until nothing moves: no task that could start is left."""
         for _ in range(1000):
-            if not self.driver.x.has_work(self.mem) and not self.twin.would_move():
+            if not self.driver.x.has_work(self.mem) and not self.reference.would_move():
                 return
             self.whole_pass()
             self.check()
@@ -241,18 +243,18 @@ class Program:
         return list(zip(d.all_given(worker), members, strict=True))
 
     def progress(self):
-        twin = self.twin
-        states = [(task.id, task.state) for task in twin.live]
-        return states, list(twin.wiring), twin.all_assignments(), list(twin.usable)
+        reference = self.reference
+        states = [(task.id, task.state) for task in reference.live]
+        return states, list(reference.wiring), reference.all_assignments(), list(reference.usable)
 
     # ------------------------------------------------------------ workers
     def workers(self):
-        return range(len(self.twin.kinds))
+        return range(len(self.reference.kinds))
 
     def answer(self, which, what):
         """Let a busy worker answer; only one that was told so may skip its member."""
-        twin = self.twin
-        at = {w: twin.at(w) for w in self.workers() if twin.at(w)}
+        reference = self.reference
+        at = {w: reference.at(w) for w in self.workers() if reference.at(w)}
         busy = [w for w in at if w not in self.deaths]
         if what == "BREAK":  # a group of which others are still at work
             what = "ERROR"
@@ -265,45 +267,45 @@ class Program:
             error = ValueError(f"worker {worker}") if what == "ERROR" else None
             self.driver.post_done(worker, error, OUTCOMES[what])
             self.seen[what] += 1
-            twin.answer(worker, what)
+            reference.answer(worker, what)
 
     def park(self, which, asleep):
-        worker = which % len(self.twin.kinds)
+        worker = which % len(self.reference.kinds)
         self.driver.set_parked(worker, asleep)
-        self.twin.parked[worker] = asleep
+        self.reference.parked[worker] = asleep
 
     def die(self, which):
-        worker = which % len(self.twin.kinds)
+        worker = which % len(self.reference.kinds)
         if worker not in self.deaths:
             self.driver.kill(worker)
             self.deaths.add(worker)
-            self.twin.die(worker)
+            self.reference.die(worker)
 
     # ------------------------------------------------------------ threads that want a mailbox
     def ask(self, which, patient):
         """Ask for a mailbox. One that no task uses is given at once; else only a patient thread waits."""
-        worker = which % len(self.twin.kinds)
-        if self.twin.claims[worker] is not None:
+        worker = which % len(self.reference.kinds)
+        if self.reference.claims[worker] is not None:
             return
         ask = self.driver.k.claim_mailbox
         if worker in self.deaths:
             before = self.words()
             assert ask(self.mem, worker, 0) == L.ILLEGAL
             assert np.array_equal(self.words(), before)
-        elif not self.twin.assignments[worker]:
+        elif not self.reference.assignments[worker]:
             assert ask(self.mem, worker, 0) == L.OK
-            self.twin.claim(worker)
+            self.reference.claim(worker)
             self.scribble(worker)
         elif not patient:
             assert ask(self.mem, worker, 0) == L.TIMED_OUT
         else:
             if self.threads is None:
-                self.threads = ThreadPoolExecutor(len(self.twin.kinds))
+                self.threads = ThreadPoolExecutor(len(self.reference.kinds))
             deadline = int(DEADLINE_S * 1e9)
             self.waiting[worker] = self.threads.submit(ask, self.mem, worker, deadline)
             wait_until(lambda: self.driver.word(worker, L.W_CLAIM) == L.CLAIM_WAITS)
             wait_until(lambda: self.mem[L.PASS_LOCK] == 0)
-            self.twin.claim(worker)
+            self.reference.claim(worker)
 
     def scribble(self, worker):
         """Use a mailbox that was given away: what stood there of a task is gone."""
@@ -311,41 +313,41 @@ class Program:
         if worker not in self.deaths:
             self.driver.mailbox(worker)[L.MAILBOX_OFF_COMMAND : L.MAILBOX_OFF_ARGS] = 0xEE
             self.driver.x.post(self.mem, worker, L.CONTROL_DONE, 0)
-            self.twin.mail[worker] = "CONTROL"
+            self.reference.mail[worker] = "CONTROL"
 
     def hear_of_claims(self):
         """Wait for the threads that were told something in this step."""
         for worker in list(self.waiting):
-            if self.twin.claims[worker] != "WAITS":
+            if self.reference.claims[worker] != "WAITS":
                 answer = self.waiting.pop(worker).result(DEADLINE_S)
                 assert answer == (L.ILLEGAL if worker in self.deaths else L.OK)
                 if worker in self.deaths:
-                    self.twin.give_back(worker)
+                    self.reference.give_back(worker)
                 else:
                     self.scribble(worker)
 
     def give_back(self, which):
-        given = [w for w in self.workers() if self.twin.claims[w] == "GRANTED"]
+        given = [w for w in self.workers() if self.reference.claims[w] == "GRANTED"]
         if given:
             worker = given[which % len(given)]
             self.driver.k.release_mailbox(self.mem, worker)
-            self.twin.give_back(worker)
-            self.twin.mail[worker] = "IDLE"
+            self.reference.give_back(worker)
+            self.reference.mail[worker] = "IDLE"
 
     # ------------------------------------------------------------ runs
     def end_run(self, cancel):
         """End every scope, play everything to its end, and find the engine as it was at first."""
-        twin, d = self.twin, self.driver
+        reference, d = self.reference, self.driver
         if cancel:
-            twin.cancel()
-        while twin.scopes:
-            twin.close_scope()
+            reference.cancel()
+        while reference.scopes:
+            reference.close_scope()
         d.finish_run(cancel=cancel)
         self.check()
         rounds = 0
-        while twin.live or self.waiting:
+        while reference.live or self.waiting:
             rounds += 1
-            assert rounds < 1000, f"this does not drain: {twin.live}"
+            assert rounds < 1000, f"this does not drain: {reference.live}"
             self.orch_pass()
             self.check()
             for _ in self.workers():
@@ -360,10 +362,10 @@ class Program:
         for worker in self.deaths:
             d.k.set_usable(self.mem, worker, 0)
             d.k.set_usable(self.mem, worker, 1)
-            twin.revive(worker)
+            reference.revive(worker)
         self.deaths.clear()
         self.slabs.clear()
-        twin.begin_run()
+        reference.begin_run()
         d.begin_run()
         self.check()
 
@@ -378,7 +380,7 @@ class Program:
     # ------------------------------------------------------------ everything, compared
     def check_has_work(self):
         """A look may say "perhaps"; a clock sees to what is held back, a pass to what it has begun."""
-        promised, moves = bool(self.driver.x.has_work(self.mem)), self.twin.would_move()
+        promised, moves = bool(self.driver.x.has_work(self.mem)), self.reference.would_move()
         assert promised or not moves or self.driver.x.held(self.mem) or self.half_done
         assert moves or not promised or self.mem[L.MAY_MOVE]
 
@@ -397,7 +399,7 @@ class Program:
         self.check_free_slots()
         self.check_bodies()
         self.check_map()
-        for index, ring in enumerate(self.twin.rings):
+        for index, ring in enumerate(self.reference.rings):
             self.check_ring(index, ring)
         self.check_workers()
 
@@ -406,47 +408,47 @@ class Program:
             del self.slots[task]
 
     def check_counts(self):
-        twin = self.twin
+        reference = self.reference
         words = {
-            L.NEXT_TASK_ID: twin.ids,
-            L.LIVE: len(twin.live),
-            L.SCOPE_DEPTH: len(twin.scopes),
-            L.EDGE_COUNT: twin.edges,
-            L.COMPLETED_COUNT: twin.completed,
-            L.FAILED_COUNT: twin.failed,
-            L.CANCEL: int(twin.cancelled),
-            L.BUSY: sum(bool(assignments) for assignments in twin.assignments),
+            L.NEXT_TASK_ID: reference.ids,
+            L.LIVE: len(reference.live),
+            L.SCOPE_DEPTH: len(reference.scopes),
+            L.EDGE_COUNT: reference.edges,
+            L.COMPLETED_COUNT: reference.completed,
+            L.FAILED_COUNT: reference.failed,
+            L.CANCEL: int(reference.cancelled),
+            L.BUSY: sum(bool(assignments) for assignments in reference.assignments),
             L.RETIRING: L.NONE,
-            L.UNCOLLECTED: len(twin.uncollected),
-            L.MAP_COUNT: len(twin.map),
+            L.UNCOLLECTED: len(reference.uncollected),
+            L.MAP_COUNT: len(reference.map),
         }
         assert {word: int(self.mem[word]) for word in words} == words
         held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
-        assert held.tolist() == twin.held
+        assert held.tolist() == reference.held
         stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
-        assert stuck.tolist() == twin.stuck
-        if twin.error is None:
+        assert stuck.tolist() == reference.stuck
+        if reference.error is None:
             assert self.mem[L.RUN_ERROR] == 0
         else:
-            what, task, worker, member = twin.error
+            what, task, worker, member = reference.error
             outcome = {"RAISED": L.TASK_FAILURE, "LOST": L.ENDPOINT_FAILURE}[what]
             words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_MEMBER, L.ERROR_DETAIL]
             detail = L.DEATH_BIAS - 9 if what == "LOST" and worker >= 0 else 0
             assert self.mem[words].tolist() == [outcome, task.id, worker, member, detail]
 
     def check_queues(self):
-        d, twin = self.driver, self.twin
+        d, reference = self.driver, self.reference
         by_slot = {slot: task for task, slot in self.slots.items()}
-        assert [by_slot[slot] for slot in d.wiring_queue()] == twin.wiring
+        assert [by_slot[slot] for slot in d.wiring_queue()] == reference.wiring
         consumed = d.consumed_list()
         assert len(consumed) == len(set(consumed))
-        assert {by_slot[slot] for slot in consumed} == set(twin.consumed)
+        assert {by_slot[slot] for slot in consumed} == set(reference.consumed)
         for kind in (NEXT_LEVEL, SUB):
-            assert [by_slot[slot] for slot in d.ready_queue(kind)] == twin.ready[kind]
-            chained = [len(twin.pinned[worker]) for worker in twin.pool(kind)]
+            assert [by_slot[slot] for slot in d.ready_queue(kind)] == reference.ready[kind]
+            chained = [len(reference.pinned[worker]) for worker in reference.pool(kind)]
             assert self.mem[L.PINNED + kind] == sum(chained)
         for worker in self.workers():
-            assert [by_slot[slot] for slot in self.chain(worker)] == twin.pinned[worker]
+            assert [by_slot[slot] for slot in self.chain(worker)] == reference.pinned[worker]
 
     def chain(self, worker):
         """Return the slots that wait for one worker and no other, oldest first."""
@@ -473,7 +475,7 @@ class Program:
             assert set(kept) == set(task.kept)
         found = [by_slot[place] for place in d.consumers(slot)]
         assert sorted(one.id for one in found) == sorted(one.id for one in task.consumers)
-        if task.callable >= 0 and task not in self.twin.wiring:
+        if task.callable >= 0 and task not in self.reference.wiring:
             assert d.fanin(slot) == task.fanin
         if task.state in ("READY", "RUNNING", "COMPLETED") and task.callable >= 0:
             assert all(one.state in ("COMPLETED", "CONSUMED", "FREE") for one in task.producers)
@@ -500,22 +502,22 @@ class Program:
             assert look.fanin_live == sum(not one.finished for one in task.producers)
         else:
             assert (look.producers, look.fanin_live) == ((), 0)
-        mine = [one.id for one in self.twin.live if task in [*one.producers, *one.kept]]
+        mine = [one.id for one in self.reference.live if task in [*one.producers, *one.kept]]
         assert set(look.consumers) <= set(mine)
         assert look.consumers == tuple(
-            one.id for one in self.twin.live if one.id in mine and one.state in unfinished
+            one.id for one in self.reference.live if one.id in mine and one.state in unfinished
         )
         assert look.callable == (None if task.callable < 0 else f"callable {task.callable}")
         if task.state == "RUNNING" and not task.group:
             [worker] = [
                 w
-                for w, given in enumerate(self.twin.assignments)
+                for w, given in enumerate(self.reference.assignments)
                 if task in [e.task for e in given]
             ]
             assert look.worker == f"worker {worker}"
         if task.state == "PENDING":
             assert look.worker is None
-        ring = self.twin.rings[task.ring]
+        ring = self.reference.rings[task.ring]
         [claim] = [claim for claim in ring.claims if claim.task is task]
         slab = Slab(ring.base + claim.start, claim.size) if claim.size else None
         assert look.slab == slab
@@ -566,9 +568,10 @@ class Program:
         return found
 
     def check_map(self):
-        slabs = {key: self.slots[task] for key, task in self.twin.slabs.items()}
+        slabs = {key: self.slots[task] for key, task in self.reference.slabs.items()}
         expected = {
-            key: (self.slots[task], slabs.get(key, L.NONE)) for key, task in self.twin.map.items()
+            key: (self.slots[task], slabs.get(key, L.NONE))
+            for key, task in self.reference.map.items()
         }
         assert self.entries() == expected
         for (data, owner), (slot, _) in expected.items():
@@ -584,17 +587,19 @@ class Program:
         assert 0 <= d.ring(index, L.R_TAIL) <= d.ring(index, L.R_TOP)
 
     def check_workers(self):
-        d, twin = self.driver, self.twin
+        d, reference = self.driver, self.reference
         for worker in self.workers():
-            assignments = twin.assignments[worker]
+            assignments = reference.assignments[worker]
             parts = [
                 -1 if assignment.part is None else assignment.part for assignment in assignments
             ]
             slots = [self.slots[assignment.task] for assignment in assignments]
             assert self.engine_assignments(worker) == list(zip(slots, parts, strict=True))
-            claimed = L.CLAIMED if twin.claims[worker] else 0
-            assert d.word(worker, L.W_USABLE) == (L.ALIVE | claimed if twin.usable[worker] else 0)
-            assert d.word(worker, L.W_CLAIM) == CLAIMS[twin.claims[worker]]
+            claimed = L.CLAIMED if reference.claims[worker] else 0
+            assert d.word(worker, L.W_USABLE) == (
+                L.ALIVE | claimed if reference.usable[worker] else 0
+            )
+            assert d.word(worker, L.W_CLAIM) == CLAIMS[reference.claims[worker]]
             for assignment, frame in zip(assignments, d.frames(worker), strict=True):
                 self.check_frame(worker, assignment, frame)
             if not assignments and worker not in self.deaths:
@@ -608,7 +613,7 @@ class Program:
             assert d.mailbox_state(worker, frame) == (L.TASK_DONE, OUTCOMES[assignment.mail])
             return
         assert d.mailbox_state(worker, frame) == (L.TASK_READY, 0)
-        raw = self.twin.frame(assignment, d.digest(assignment.task.callable))
+        raw = self.reference.frame(assignment, d.digest(assignment.task.callable))
         box = d.mailbox(worker, frame)
         assert box[L.MAILBOX_OFF_DIGEST :][: len(raw)].tobytes() == raw
         config = CONFIGS[assignment.task.config]
@@ -616,15 +621,15 @@ class Program:
 
     def check_idle(self, worker):
         """Both sides mean the same frame, and nothing stands in it that the worker would act on."""
-        d, twin = self.driver, self.twin
+        d, reference = self.driver, self.reference
         assert d.word(worker, L.W_AT) == d.word(worker, L.W_TAIL) == d.word(worker, L.W_HEAD)
         state, error = d.mailbox_state(worker)
-        if state == L.TASK_DONE and twin.depth > 1:
-            assert twin.claims[worker] is None
+        if state == L.TASK_DONE and reference.depth > 1:
+            assert reference.claims[worker] is None
         elif state == L.TASK_DONE:
-            assert OUTCOMES[twin.mail[worker]] == error
-        elif twin.depth == 1 or twin.claims[worker]:
-            assert MAIL[state] == twin.mail[worker]
+            assert OUTCOMES[reference.mail[worker]] == error
+        elif reference.depth == 1 or reference.claims[worker]:
+            assert MAIL[state] == reference.mail[worker]
         else:
             assert state == L.IDLE
 
@@ -737,7 +742,7 @@ def shortest(size, steps):
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @settings(max_examples=2 if INTERPRETED else 60, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_every_step_of_every_program_agrees_with_the_plain_twin(depth, seed):
+def test_every_step_of_every_program_agrees_with_the_reference_model(depth, seed):
     rng = random.Random(seed)
     size = draw_size(rng, depth)
     length = 30 if INTERPRETED else 150

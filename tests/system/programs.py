@@ -225,7 +225,7 @@ def dies(pid: int) -> bool:
         os.close(fd)
 
 
-def strike(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+def terminate(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to a process that this one has started, directly or not, and to no other."""
     try:
         fd = os.pidfd_open(pid)

@@ -22,7 +22,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate
-from .programs import Concurrently, Fork, dies, eventually, strike
+from .programs import Concurrently, Fork, dies, eventually, terminate
 from .test_failures import args_of, assert_works, mark, only
 from .test_interrupt import interrupt_after
 
@@ -321,11 +321,11 @@ def test_registrations_of_many_threads_beside_deaths():
                 if pids:
                     victim, pause = int(rng.choice(pids)), float(rng.uniform(0, 3e-3))
 
-                    def strike_it(victim=victim, pause=pause):
+                    def terminate_it(victim=victim, pause=pause):
                         time.sleep(pause)
-                        strike(victim)
+                        terminate(victim)
 
-                    with Concurrently(strike_it), contextlib.suppress(WorkerLostError):
+                    with Concurrently(terminate_it), contextlib.suppress(WorkerLostError):
                         w.run(lambda orch, *_: group_of(orch, ok, marks))
                         good[0] += 1
         while True:  # the last death may not be known yet

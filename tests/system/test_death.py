@@ -21,7 +21,7 @@ from simpler_ref.jit import layout as L
 
 from ..segments import segments
 from ..support import Gate, wait_until
-from .programs import Concurrently, Fork, Program, dies, eventually, strike
+from .programs import Concurrently, Fork, Program, dies, eventually, terminate
 from .test_failures import args_of, assert_works, mark, only
 
 
@@ -63,7 +63,7 @@ class Rig:
 
     def kill_when_busy(self, number=signal.SIGKILL):
         self.started.wait()
-        strike(int(self.pid[0]), number)
+        terminate(int(self.pid[0]), number)
 
 
 # ---------------------------------------------------------------- a worker
@@ -127,7 +127,7 @@ def test_a_worker_killed_while_idle_is_replaced_at_the_next_run():
     with Rig(workers=2) as rig:
         for round_ in range(5):
             victim = rig.w.worker_pids()[round_ % 2]
-            strike(victim)
+            terminate(victim)
             wait_until_seen(rig.w)
             assert_works(rig.w, rig.ok, rig.marks)
             assert len(rig.w.worker_pids()) == 2
@@ -138,7 +138,7 @@ def test_workers_killed_together_are_all_replaced():
     with Rig(workers=4) as rig:
         before = rig.w.worker_pids()
         for pid in before:
-            strike(pid)
+            terminate(pid)
         wait_until_seen(rig.w, 4)
         assert_works(rig.w, rig.ok, rig.marks)
         assert len(rig.w.worker_pids()) == 4
@@ -160,7 +160,7 @@ def test_tasks_fail_when_every_worker_dies_in_the_run():
 
         def while_nothing_runs(orch, args, config):
             for pid in rig.w.worker_pids():
-                strike(pid)
+                terminate(pid)
             wait_until_seen(rig.w, 2)
             orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[3]))
 
@@ -184,13 +184,13 @@ def test_deaths_at_random_moments_never_hang_a_run():
             victims = rng.choice(pids, size=min(len(pids), rng.integers(1, 4)), replace=False)
             pause = float(rng.uniform(0, 2e-3))
 
-            def strike_them(victims=victims, pause=pause):
+            def terminate_them(victims=victims, pause=pause):
                 time.sleep(pause)
                 for pid in victims:
-                    strike(int(pid))
+                    terminate(int(pid))
 
             marks[:] = 0
-            with Concurrently(strike_them), contextlib.suppress(TaskError):
+            with Concurrently(terminate_them), contextlib.suppress(TaskError):
                 rig.w.run(graph)
                 assert (marks == 1).all()
         assert_works_eventually(rig)
@@ -209,7 +209,7 @@ def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
     with Rig(workers=2) as rig:
         pid = rig.w.worker_pids()[0]
-        strike(pid, signal.SIGSTOP)
+        terminate(pid, signal.SIGSTOP)
     assert dies(pid)
 
 
@@ -220,7 +220,7 @@ def test_a_stopped_worker_continues_its_task_when_it_may():
             rig.kill_when_busy(signal.SIGSTOP)
             rig.go.open()
             eventually(lambda: psutil.Process(int(rig.pid[0])).status() == psutil.STATUS_STOPPED)
-            strike(int(rig.pid[0]), signal.SIGCONT)
+            terminate(int(rig.pid[0]), signal.SIGCONT)
 
         with Concurrently(stop_and_continue):
             rig.w.run(only(rig.busy))
@@ -231,7 +231,7 @@ def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
     with Rig(workers=2) as rig:
         for _ in range(2):
             pids, server = rig.w.worker_pids(), server_of(rig.w)
-            strike(server)
+            terminate(server)
             assert all(dies(pid) for pid in pids)
             wait_until_seen(rig.w, 2)
             assert_works(rig.w, rig.ok, rig.marks)
@@ -244,7 +244,7 @@ def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
 
         def kill_it():
             rig.started.wait()
-            strike(server)
+            terminate(server)
 
         with Concurrently(kill_it), pytest.raises(WorkerLostError, match="SIGKILL"):
             rig.w.run(only(rig.busy))
@@ -255,7 +255,7 @@ def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch)
     monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
     with Rig(workers=2) as rig:
         pids = [server_of(rig.w), *rig.w.worker_pids()]
-        strike(pids[0], signal.SIGSTOP)
+        terminate(pids[0], signal.SIGSTOP)
     assert all(dies(pid) for pid in pids)
 
 
@@ -411,7 +411,7 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
 
 def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monkeypatch):
     with Rig(workers=2) as rig:
-        strike(rig.w.worker_pids()[0])
+        terminate(rig.w.worker_pids()[0])
         wait_until_seen(rig.w)
         with monkeypatch.context() as patch:
 

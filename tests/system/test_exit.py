@@ -28,7 +28,7 @@ from .programs import (
     dies,
     eventually,
     run_program,
-    strike,
+    terminate,
 )
 from .test_failures import args_of, assert_works, mark, only
 
@@ -284,7 +284,7 @@ def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
         original(self, worker, code)
 
     manager._mark_dead = drop_it.__get__(manager)
-    strike(pids[0])
+    terminate(pids[0])
     monitor.join(30)
     assert not monitor.is_alive()
     assert all(dies(pid) for pid in pids)
@@ -626,12 +626,12 @@ def test_two_workers_at_once_do_not_know_of_each_other():
             for _ in range(50):
                 assert_works(a, ok_a, marks_a)
                 assert_works(b, ok_b, marks_b)
-            strike(b.worker_pids()[0])
+            terminate(b.worker_pids()[0])
             assert_works(a, ok_a, marks_a)
             eventually(lambda: len(b.worker_pids()) == 1)
             assert_works(b, ok_b, marks_b)
             server = psutil.Process(a.worker_pids()[0]).ppid()
-            strike(server)
+            terminate(server)
             eventually(lambda: not a.worker_pids())
             assert_works(b, ok_b, marks_b)
             assert_works(a, ok_a, marks_a)
@@ -691,7 +691,7 @@ def test_a_worker_lives_on_any_thread_and_may_change_threads():
         ok = w.register(mark)
         _on_a_thread(lambda: assert_works(w, ok, marks))
         assert_works(w, ok, marks)
-        strike(w.worker_pids()[0])
+        terminate(w.worker_pids()[0])
         eventually(lambda: len(w.worker_pids()) == 1)
         _on_a_thread(lambda: assert_works(w, ok, marks))
         with pytest.raises(TaskError):

@@ -465,11 +465,11 @@ def test_exceptions_can_be_pickled_and_copied():
         CallableError("HASHID_FORMAT_INVALID", "told"),
         RemoteTraceback("told"),
     ):
-        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-            assert type(twin) is type(error)
-            assert str(twin) == str(error)
-            assert "told" in str(twin)
-            assert vars(twin) == vars(error)
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(other) is type(error)
+            assert str(other) == str(error)
+            assert "told" in str(other)
+            assert vars(other) == vars(error)
 
 
 # ---------------------------------------------------------------- no room

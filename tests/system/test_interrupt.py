@@ -21,7 +21,7 @@ from simpler_ref.jit import layout as L
 
 from ..support import Gate
 from .programs import Concurrently, Fork, Program, eventually
-from .programs import strike as send
+from .programs import terminate as send
 from .test_failures import args_of, assert_works, failing_leaf, mark, only
 
 
@@ -117,14 +117,14 @@ def test_ctrl_c_while_draining_cancels_and_waits_for_the_running_task(receiver):
     def program():
         with Bench() as b:
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 eventually(lambda: b.mem[L.PARK_ORCH])
                 press_ctrl_c(receiver)
                 eventually(lambda: b.mem[L.CANCEL])
                 b.go.open()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 interrupts(lambda: b.w.run(b.graph))
             assert b.marks[1] == 0
             assert_works(b.w, b.ok, b.marks)
@@ -143,14 +143,14 @@ def test_ctrl_c_while_waiting_for_room_ends_the_wait(receiver):
                 orch.submit_sub(b.busy)
                 orch.alloc(1, np.uint8)
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 eventually(lambda: b.mem[L.PARK_ORCH])
                 press_ctrl_c(receiver)
                 eventually(lambda: b.mem[L.CANCEL])
                 b.go.open()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 interrupts(lambda: b.w.run(graph))
             assert_works(b.w, b.ok, b.marks)
             assert b.w.worker_pids() == b.pids
@@ -162,7 +162,7 @@ def test_a_second_ctrl_c_kills_the_workers_that_are_busy():
     def program():
         with Bench() as b:
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 eventually(lambda: b.mem[L.PARK_ORCH])
                 press_ctrl_c()
@@ -170,7 +170,7 @@ def test_a_second_ctrl_c_kills_the_workers_that_are_busy():
                 eventually(lambda: b.mem[L.PARK_ORCH])
                 press_ctrl_c()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 interrupts(lambda: b.w.run(b.graph))
             assert b.marks[1] == 0
             assert_works(b.w, b.ok, b.marks)
@@ -187,7 +187,7 @@ def test_ctrl_c_with_several_tasks_at_a_worker_starts_none_of_those_that_wait(ag
             first = int(b.mem[L.A_WORKERS])
             skips = [first + frame * L.WORKER_WORDS + L.W_SKIP for frame in range(4)]
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 eventually(lambda: b.mem[first + L.W_GIVEN] == 4 and b.mem[L.PARK_ORCH])
                 press_ctrl_c()
@@ -198,7 +198,7 @@ def test_ctrl_c_with_several_tasks_at_a_worker_starts_none_of_those_that_wait(ag
                 else:
                     b.go.open()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 interrupts(lambda: b.w.run(b.graph))
             assert b.marks[1] == 0
             assert_works(b.w, b.ok, b.marks)
@@ -216,11 +216,11 @@ def test_ctrl_c_while_an_exception_unwinds_comes_out_with_it():
                 b.started.wait()
                 raise ValueError("mine")
 
-            def strike():
+            def terminate():
                 eventually(lambda: b.mem[L.CANCEL])
                 press_ctrl_c()  # the second thing that goes wrong: who is busy is killed
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 error = interrupts(lambda: b.w.run(graph))
             assert isinstance(error.__context__, ValueError)
             assert_works(b.w, b.ok, b.marks)
@@ -239,13 +239,13 @@ def test_any_exception_of_a_signal_handler_unwinds_a_run():
         signal.signal(signal.SIGUSR1, ring)
         with Bench() as b:
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                 eventually(lambda: b.mem[L.CANCEL])
                 b.go.open()
 
-            with Concurrently(strike), pytest.raises(Alarm):
+            with Concurrently(terminate), pytest.raises(Alarm):
                 b.w.run(b.graph)
             assert b.marks[1] == 0
             assert_works(b.w, b.ok, b.marks)
@@ -259,14 +259,14 @@ def test_a_handler_that_does_not_raise_disturbs_no_run():
         signal.signal(signal.SIGINT, lambda *_: seen.append(1))
         with Bench() as b:
 
-            def strike():
+            def terminate():
                 b.started.wait()
                 for n in range(20):
                     press_ctrl_c()
                     eventually(lambda n=n: len(seen) > n)
                 b.go.open()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 b.w.run(b.graph)
             assert b.marks[1] == 10
 
@@ -290,11 +290,11 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
             marks = w.share(np.zeros(4, np.int64))
             ok = w.register(mark)
 
-            def strike():
+            def terminate():
                 press_it.wait()
                 press_ctrl_c()
 
-            with Concurrently(strike):
+            with Concurrently(terminate):
                 interrupts(w.start)
             assert psutil.Process().children() == []
             simpler_ref.workers.fork_server.serve_mailbox = real
@@ -312,14 +312,14 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
         send(stopped, signal.SIGSTOP)
         closing = threading.Event()
 
-        def strike():
+        def terminate():
             closing.wait()
             manager = w._session.manager
             eventually(lambda: manager._closing)
             time.sleep(0.01)
             press_ctrl_c()
 
-        with Concurrently(strike):
+        with Concurrently(terminate):
             closing.set()
             interrupts(w.close)
         w.close()
@@ -395,14 +395,14 @@ def interrupt_after(seconds, call):
 
     armed = [True]
 
-    def strike(*_):
+    def terminate(*_):
         if armed:
             armed.clear()
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            signal.signal(signal.SIGALRM, strike)
+            signal.signal(signal.SIGALRM, terminate)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             call()
         finally:

@@ -198,17 +198,6 @@ def test_errors_of_add_tensor_have_no_inner_error_attached(bench):
     assert caught.value.__context__ is None
 
 
-@pytest.mark.spec("ORCH-MISUSE-2")
-def test_a_tensor_by_hand_is_believed(bench):
-    key = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.INT8)
-
-    def graph(orch, args, config):
-        orch.submit_sub(bench.ok, args_of((bench.marks, T.NO_DEP), (key, T.OUTPUT), scalars=[1]))
-        orch.submit_sub(bench.ok, args_of((bench.marks, T.NO_DEP), (key, T.INPUT), scalars=[1]))
-
-    assert bench.w.run(graph).edges == 1
-
-
 @pytest.mark.parametrize(
     "make, kind, match",
     [
@@ -320,49 +309,7 @@ def test_scalars_of_every_sign_and_size_that_fits_travel_bit_by_bit(bench):
     assert got.tolist() == [n % (1 << 64) for n in numbers]
 
 
-@pytest.mark.spec("ORCH-MISUSE-5")
-def test_arguments_that_exceed_the_mailbox_are_refused_with_both_numbers(bench):
-    for tensors, scalars in ((376, 0), (0, 1878), (128, 1238), (10_000, 0), (0, 100_000)):
-        args = args_of(*[(bench.marks, T.NO_DEP)] * tensors, scalars=range(scalars))
-        bench.refused_in_a_run(
-            lambda orch, args=args: orch.submit_sub(bench.ok, args),
-            ValueError,
-            rf"{8 + 40 * tensors + 8 * scalars} bytes.*15024.*fewer",
-        )
-    # the largest that fit
-    for tensors, scalars in ((375, 2), (128, 1237), (1, 1872)):
-        args = args_of(*[(bench.marks, T.NO_DEP)] * tensors, scalars=[1] * scalars)
-        bench.w.run(only(bench.ok, args))
-
-
 # ---------------------------------------------------------------- handles
-@pytest.mark.spec("ORCH-MISUSE-6")
-def test_what_is_no_live_handle_of_this_worker_is_refused(bench):
-    with Worker(level=3, num_sub_workers=1) as other:
-        foreign = other.register(mark)
-        stale = bench.w.register(lambda: None)
-        bench.w.unregister(stale)
-        for thing, kind, match in (
-            (mark, TypeError, "expects a CallableHandle returned by Worker.register, got function"),
-            (None, TypeError, "expects a CallableHandle returned by Worker.register, got NoneType"),
-            ("mark", TypeError, "got str; write handle = worker.register"),
-            ([], TypeError, "got list"),
-            (foreign, KeyError, "does not belong to this Worker: register its callable here"),
-            (stale, KeyError, "is not live on this Worker: it was unregistered"),
-        ):
-            bench.refused_in_a_run(lambda orch, t=thing: orch.submit_sub(t), kind, match)
-            with pytest.raises(kind):
-                bench.w.unregister(thing)
-        for args in (3, [bench.marks], {"x": 1}):
-            bench.refused_in_a_run(
-                lambda orch, a=args: orch.submit_sub(bench.ok, a),
-                TypeError,
-                "args must be a TaskArgs",
-            )
-        with pytest.raises(AttributeError, match="cannot be changed"):
-            foreign.digest = bench.ok.digest
-
-
 def test_a_handle_of_a_closed_worker_is_foreign_to_the_next():
     with Worker(level=3, num_sub_workers=1) as old:
         handle = old.register(mark)
@@ -392,33 +339,6 @@ def test_what_cannot_be_called_is_not_registered(bench):
 
 
 # ---------------------------------------------------------------- when and where
-@pytest.mark.spec("ORCH-MISUSE-7")
-def test_an_orch_outlives_its_run_only_to_refuse(bench):
-    kept = []
-    bench.w.run(lambda orch, *_: kept.append(orch))
-    orch = kept[0]
-    ended = "run has ended.*only while the orchestration function"
-
-    def refused():
-        for call in (
-            lambda: orch.submit_sub(bench.ok),
-            lambda: orch.submit_sub(mark),
-            lambda: orch.alloc(8, np.int8),
-            orch.scope_begin,
-            orch.scope_end,
-            lambda: orch.scope().__enter__(),
-        ):
-            with pytest.raises((RuntimeError, TypeError)) as caught:
-                call()
-            assert isinstance(caught.value, TypeError) or "run has ended" in str(caught.value)
-
-    before = bench.words()
-    refused()
-    assert bench.words() == before
-    with pytest.raises(RuntimeError, match=ended):
-        orch.submit_sub(bench.ok)
-
-
 def _refused_on_this_thread(orch, bench):
     for call in (
         lambda: orch.submit_sub(bench.ok),
@@ -428,12 +348,6 @@ def _refused_on_this_thread(orch, bench):
     ):
         with pytest.raises(RuntimeError, match=r"belongs to the thread that called Worker\.run"):
             call()
-
-
-def test_an_orch_of_one_run_is_refused_in_the_next(bench):
-    kept = []
-    bench.w.run(lambda orch, *_: kept.append(orch))
-    bench.refused_in_a_run(lambda orch: kept[0].alloc(8, np.int8), RuntimeError, "run has ended")
 
 
 @pytest.mark.spec("ORCH-INV-1")
@@ -572,41 +486,6 @@ def test_many_threads_may_try_and_each_run_is_whole(bench):
     assert done == [90] * 4
 
 
-@pytest.mark.spec("ORCH-MISUSE-9")
-def test_a_worker_is_used_between_init_and_close():
-    w = Worker(level=3, num_sub_workers=1)
-    hint = r"not initialized: call init\(\) first, or use it in a with block"
-    calls = [
-        lambda: w.run(lambda *_: None),
-        w.start,
-        lambda: w.empty(3),
-        lambda: w.share(np.zeros(3)),
-        w.worker_pids,
-        w.progress,
-    ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match=hint):
-            call()
-    handle = w.register(lambda: None)
-    w.init()
-    with pytest.raises(RuntimeError, match="already initialized"):
-        w.init()
-    with pytest.raises(RuntimeError, match="already initialized"), w:
-        pass
-    w.start()
-    w.start()
-    assert w.run(only(handle)).tasks == 1
-    w.close()
-    w.close()
-    for call in (*calls, w.init, lambda: w.register(lambda: None), w.__enter__):
-        with pytest.raises(RuntimeError, match="closed; make a new one"):
-            call()
-    never = Worker(level=3)
-    never.close()
-    with pytest.raises(RuntimeError, match="closed; make a new one"):
-        never.init()
-
-
 def test_callables_registered_before_init_are_known_to_workers_started_by_hand():
     w = Worker(level=3, num_sub_workers=1)
     handle = w.register(mark)
@@ -615,19 +494,6 @@ def test_callables_registered_before_init_are_known_to_workers_started_by_hand()
     marks = w.share(np.zeros(4, np.int64))
     assert_works(w, handle, marks)
     w.close()
-
-
-@pytest.mark.spec("ORCH-MISUSE-10")
-def test_a_worker_without_sub_workers_refuses_sub_tasks():
-    with Worker(level=3) as w:
-        handle = w.register(mark)
-        with pytest.raises(RuntimeError, match=r"no sub workers; give Worker\(num_sub_workers=…\)"):
-            w.run(only(handle))
-
-        def without(orch, args, config):
-            orch.alloc(8, np.int8)
-
-        assert w.run(without).tasks == 1
 
 
 @pytest.mark.spec("ORCH-MISUSE-11")

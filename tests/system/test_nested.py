@@ -22,7 +22,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.workers.kinds import NestedWorker, WorkerKind
 
 from ..support import Gate
-from .programs import Concurrently, Fork, Program, dies, eventually, run_program, strike
+from .programs import Concurrently, Fork, Program, dies, eventually, run_program, terminate
 from .test_failures import args_of
 
 MARK, WAIT, RAISE = range(3)
@@ -165,7 +165,7 @@ def test_a_death_at_any_level_fails_the_run_and_leaves_no_orphan(victim):
 
             def kill_it(pid=processes[victim]):
                 tree.started.wait()
-                strike(pid)
+                terminate(pid)
 
             with Concurrently(kill_it), pytest.raises(TaskError) as caught:
                 tree.w.run(tree.task(WAIT))
@@ -180,7 +180,7 @@ def test_a_death_between_runs_is_repaired(victim):
     with Tree() as tree:
         tree.assert_works()
         pid = tree.processes()[victim]
-        strike(pid)
+        terminate(pid)
         assert dies(pid)
         while True:
             try:
@@ -202,10 +202,10 @@ def test_deaths_at_random_places_and_moments_never_hang_a_run():
             pause = float(rng.uniform(0, 4e-3))
             below = psutil.Process(victim).children(recursive=True)
 
-            def strike_it(victim=victim, pause=pause, below=below):
+            def terminate_it(victim=victim, pause=pause, below=below):
                 time.sleep(pause)
                 with contextlib.suppress(AssertionError):  # an orphan: the last death comes to it
-                    strike(victim)
+                    terminate(victim)
                 assert dies(victim)
                 assert all(dies(process.pid) for process in below), "or they would still count"
 
@@ -216,7 +216,7 @@ def test_deaths_at_random_places_and_moments_never_hang_a_run():
                     )
 
             before = int(tree.counts[0])
-            with Concurrently(strike_it):
+            with Concurrently(terminate_it):
                 try:
                     tree.w.run(many)
                 except (TaskError, WorkerStartError):
@@ -267,7 +267,7 @@ def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
     with Tree() as tree:
         tree.assert_works()
         processes = tree.processes()
-        strike(processes[victim], signal.SIGSTOP)
+        terminate(processes[victim], signal.SIGSTOP)
     assert all(dies(pid) for pid in processes.values())
 
 
@@ -465,7 +465,7 @@ def test_callables_registered_after_the_start_reach_the_child_and_its_successor(
             tree.w.run(lambda orch, *_, i=i: orch.submit_next_level(handles[i]))
         assert seen[0] == 111
         pid = int(tree.pids[0])
-        strike(pid)
+        terminate(pid)
         eventually(lambda: pid not in tree.w.worker_pids())
         tree.w.run(lambda orch, *_: [orch.submit_next_level(h) for h in handles] and None)
         assert seen[0] == 222

@@ -22,7 +22,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..support import Gate
-from .programs import Concurrently, Fork, dies, eventually, run_program, strike
+from .programs import Concurrently, Fork, dies, eventually, run_program, terminate
 from .test_control import shared_words
 from .test_failures import EXCEPTIONS, args_of, assert_works, mark, only
 from .test_nested import pass_on
@@ -406,7 +406,7 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
     with w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
-        kind.told = event.wait  # a lock: no strike reaches it
+        kind.told = event.wait  # a lock: nothing that ends it reaches it
         with pytest.raises(WorkerStartError, match=r"silent for 0\.3 s"):
             w.start()
         w._session.start_timeout_s = 30.0
@@ -491,7 +491,7 @@ def test_a_tree_of_processes_below_a_thread_is_repaired_and_ends():
         w.run(task(marks))
         for victim in ("sub", "server"):
             sub = int(pids[1])
-            strike(sub if victim == "sub" else psutil.Process(sub).ppid())
+            terminate(sub if victim == "sub" else psutil.Process(sub).ppid())
             assert dies(sub)
             while True:
                 with contextlib.suppress(TaskError):

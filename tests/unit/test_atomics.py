@@ -36,35 +36,37 @@ def side_by_side(*calls):
 
 # ---------------------------------------------------------------- alone
 def test_a_store_is_seen_by_a_load(mem):
-    kernels.atomic_store(mem, 3, -(2**63))
-    assert kernels.atomic_load(mem, 3) == -(2**63)
+    kernels.store(mem, 3, -(2**63))
+    assert kernels.load(mem, 3) == -(2**63)
     assert mem[2] == mem[4] == 0
 
 
 def test_exchange_returns_what_was_there(mem):
     mem[3] = 7
-    assert kernels.atomic_exchange(mem, 3, 9) == 7
+    assert kernels.exchange(mem, 3, 9) == 7
     assert mem[3] == 9
 
 
 def test_compare_exchange_writes_only_over_what_it_expects(mem):
     mem[3] = 7
-    assert kernels.atomic_compare_exchange(mem, 3, 8, 9) == 0
+    assert kernels.compare_exchange(mem, 3, 8, 9) == 0
     assert mem[3] == 7
-    assert kernels.atomic_compare_exchange(mem, 3, 7, 9) == 1
+    assert kernels.compare_exchange(mem, 3, 7, 9) == 1
     assert mem[3] == 9
 
 
 def test_fetch_add_returns_the_sum_before_and_carries_into_the_high_half(mem):
     mem[3] = 2**32 - 1
-    assert kernels.atomic_fetch_add(mem, 3, 1) == 2**32 - 1
-    assert kernels.atomic_fetch_add(mem, 3, -(2**32)) == 2**32
+    assert kernels.fetch_add(mem, 3, 1) == 2**32 - 1
+    assert kernels.fetch_add(mem, 3, -(2**32)) == 2**32
     assert mem[3] == 0
 
 
 def test_the_clock_is_the_monotonic_one():
     before = time.monotonic_ns()
-    now = kernels.clock()
+    kernels.pause()
+    kernels.yield_core()
+    now = kernels.now_ns()
     assert before <= now <= time.monotonic_ns()
 
 
@@ -79,20 +81,20 @@ def cores():
 def test_a_thread_is_moved_to_a_core_and_stays_free_to_run_on_others(cores):
     for core in sorted(cores)[:4]:
         os.sched_setaffinity(0, {core})
-        assert kernels.where() == core
+        assert kernels.core_here() == core
         os.sched_setaffinity(0, cores)
-        assert kernels.visit(core)
+        assert kernels.visit_core(core)
         assert os.sched_getaffinity(0) == cores
 
 
 def test_a_thread_is_kept_off_a_core_until_it_is_let_on_it_again(cores):
     for core in sorted(cores)[:4]:
         several = len(cores) > 1
-        assert bool(kernels.keep_off(0, core)) == several, "it must have another one"
+        assert bool(kernels.keep_off_core(0, core)) == several, "it must have another one"
         assert os.sched_getaffinity(0) == (cores - {core} if several else cores)
-        assert kernels.where() != core or not several
-        assert not kernels.keep_off(0, core)
-        kernels.let_on(core)
+        assert kernels.core_here() != core or not several
+        assert not kernels.keep_off_core(0, core)
+        kernels.let_on_core(core)
         assert os.sched_getaffinity(0) == cores
 
 
@@ -101,10 +103,10 @@ def test_another_thread_is_kept_off_a_core(cores):
         pytest.skip("there is one core only")
     with ThreadPoolExecutor(1) as other:
         number = other.submit(threading.get_native_id).result()
-        assert kernels.keep_off(number, min(cores))
+        assert kernels.keep_off_core(number, min(cores))
         assert os.sched_getaffinity(number) == cores - {min(cores)}
         assert os.sched_getaffinity(0) == cores
-        other.submit(kernels.let_on, min(cores)).result()
+        other.submit(kernels.let_on_core, min(cores)).result()
         assert os.sched_getaffinity(number) == cores
 
 
@@ -112,14 +114,14 @@ def test_a_thread_is_neither_moved_to_nor_kept_off_a_core_it_may_not_use(cores):
     os.sched_setaffinity(0, {min(cores)})
     other = next(core for core in range(1024) if core != min(cores))
     for core in (other, 1023):
-        assert not kernels.visit(core)
-        assert not kernels.keep_off(0, core)
+        assert not kernels.visit_core(core)
+        assert not kernels.keep_off_core(0, core)
         assert os.sched_getaffinity(0) == {min(cores)}
 
 
 def test_a_thread_that_is_gone_is_left_alone():
     nobody = 1 << 22  # one more than the largest number a thread can have
-    assert not kernels.keep_off(nobody, min(os.sched_getaffinity(0)))
+    assert not kernels.keep_off_core(nobody, min(os.sched_getaffinity(0)))
 
 
 def test_wire_bytes_are_read_as_little_endian_words():
@@ -198,20 +200,20 @@ def test_who_sees_a_store_sees_what_was_written_before_it(mem):
 # ---------------------------------------------------------------- sleeping in the kernel
 def test_nobody_sleeps_on_a_word_that_holds_something_else(mem):
     mem[3] = 5
-    assert kernels.wait_on(mem, 3, 4, FOREVER) == atomics.CHANGED
+    assert kernels.futex_wait(mem, 3, 4, FOREVER) == atomics.CHANGED
 
 
 def test_a_sleep_ends_when_its_time_is_up(mem):
     mem[3] = 5
-    assert kernels.wait_on(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
-    assert kernels.wait_on(mem, 3, 5, 0) == atomics.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 0) == atomics.TIMED_OUT
 
 
 def test_only_the_low_half_of_a_word_keeps_a_sleeper_asleep(mem):
     mem[3] = 5 | 9 << 32
-    assert kernels.wait_on(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
+    assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
     mem[3] = 6 | 9 << 32
-    assert kernels.wait_on(mem, 3, 5 | 9 << 32, FOREVER) == atomics.CHANGED
+    assert kernels.futex_wait(mem, 3, 5 | 9 << 32, FOREVER) == atomics.CHANGED
 
 
 @pytest.mark.parametrize("limit_ns", [FOREVER, int(DEADLINE_S * 1e9)])
@@ -219,7 +221,7 @@ def test_a_wake_ends_every_sleep_on_the_word_and_on_no_other(mem, limit_ns):
     answers = {}
 
     def sleep(name, word):
-        answers[name] = kernels.wait_on(mem, word, 0, limit_ns)
+        answers[name] = kernels.futex_wait(mem, word, 0, limit_ns)
 
     sleepers = [threading.Thread(target=sleep, args=args) for args in (("a", 3), ("b", 3))]
     other = threading.Thread(target=sleep, args=("c", 4))
@@ -227,11 +229,11 @@ def test_a_wake_ends_every_sleep_on_the_word_and_on_no_other(mem, limit_ns):
         thread.start()
     until = time.monotonic() + DEADLINE_S
     while len(answers) < 2 and time.monotonic() < until:  # whoever was not asleep yet, next time
-        kernels.wake(mem, 3)
+        kernels.futex_wake(mem, 3)
     assert answers == {"a": atomics.CHANGED, "b": atomics.CHANGED}
     mem[4] = 1
     while other.is_alive() and time.monotonic() < until:
-        kernels.wake(mem, 4)
+        kernels.futex_wake(mem, 4)
     for thread in [*sleepers, other]:
         thread.join()
     assert answers["c"] == atomics.CHANGED
@@ -239,7 +241,7 @@ def test_a_wake_ends_every_sleep_on_the_word_and_on_no_other(mem, limit_ns):
 
 def test_a_sleep_over_two_processes_is_ended_by_the_other(mem):
     shared = create_region(mem.nbytes)[: mem.nbytes].view(np.int64)
-    wait, store, wake = kernels.wait_on, kernels.atomic_store, kernels.wake
+    wait, store, wake = kernels.futex_wait, kernels.store, kernels.futex_wake
     pid = os.fork()
     if pid == 0:
         answer = wait(shared, 3, 0, FOREVER)
@@ -261,7 +263,7 @@ def test_a_signal_ends_a_sleep(mem):
     thread = threading.Thread(target=knock)
     thread.start()
     try:
-        answer = kernels.wait_on(mem, 3, 0, int(DEADLINE_S * 1e9))
+        answer = kernels.futex_wait(mem, 3, 0, int(DEADLINE_S * 1e9))
     finally:
         done.set()
         thread.join()

@@ -8,7 +8,7 @@ import pytest
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import schedule
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import Struck, small_engine, wait_until
+from tests.support import Terminated, small_engine, wait_until
 
 
 @pytest.mark.skipif(
@@ -30,8 +30,8 @@ def test_a_signal_that_another_thread_takes_does_not_leave_the_pass_locked(monke
         thread.join()
         return passes(mem)
 
-    def strike(*_):
-        raise Struck
+    def terminate(*_):
+        raise Terminated
 
     # threads start with the mask of the one that starts them: this one shall take the signal
     def unblocked(*args):
@@ -41,9 +41,9 @@ def test_a_signal_that_another_thread_takes_does_not_leave_the_pass_locked(monke
     run = threading.Thread.run
     monkeypatch.setattr(threading.Thread, "run", unblocked)
     monkeypatch.setattr(schedule, "two_passes", while_the_pass_is_held)
-    before = signal.signal(signal.SIGALRM, strike)
+    before = signal.signal(signal.SIGALRM, terminate)
     try:
-        with pytest.raises(Struck):
+        with pytest.raises(Terminated):
             engine.kernels.help_scheduler(engine.mem, 0, -1, -1, 0)
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -61,19 +61,19 @@ def test_a_thread_that_pops_while_another_pushes_gets_everything_once_and_whole(
 def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
     engine = small_engine(window=8)
     mem = engine.mem
-    twins = {L.NEXT_LEVEL: deque(), L.SUB: deque()}
+    references = {L.NEXT_LEVEL: deque(), L.SUB: deque()}
     number = 0
     for kind, amount in steps:
         for _ in range(amount):
-            if len(twins[kind]) < 8:
+            if len(references[kind]) < 8:
                 number += 1
                 k.push_ready(mem, kind, number)
-                twins[kind].append(number)
+                references[kind].append(number)
         for _ in range(-amount):
-            expected = twins[kind].popleft() if twins[kind] else L.NONE
+            expected = references[kind].popleft() if references[kind] else L.NONE
             assert k.pop_ready(mem, kind) == expected
-    for kind, twin in twins.items():
-        assert [k.pop_ready(mem, kind) for _ in range(len(twin) + 1)] == [*twin, L.NONE]
+    for kind, reference in references.items():
+        assert [k.pop_ready(mem, kind) for _ in range(len(reference) + 1)] == [*reference, L.NONE]
         assert mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind] == 0, "an empty one starts over"
     unmap(engine)
 
@@ -97,21 +97,21 @@ def test_each_worker_has_a_first_in_first_out_chain_of_its_own(steps):
     engine = small_engine(next_level=3, sub=2)
     mem = engine.mem
     free = [int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS for i in range(60)]
-    twins = [deque() for _ in range(5)]
+    references = [deque() for _ in range(5)]
     for worker, amount in steps:
         kind = L.NEXT_LEVEL if worker < 3 else L.SUB
         for _ in range(min(amount, len(free))):
             slot = free.pop()
             k.push_pinned(mem, worker, kind, slot)
-            twins[worker].append(slot)
-        for _ in range(min(-amount, len(twins[worker]))):
+            references[worker].append(slot)
+        for _ in range(min(-amount, len(references[worker]))):
             free.insert(0, k.pop_pinned(mem, worker, kind))
-            assert free[0] == twins[worker].popleft()
-        lengths = [sum(map(len, twins[:3])), sum(map(len, twins[3:]))]
+            assert free[0] == references[worker].popleft()
+        lengths = [sum(map(len, references[:3])), sum(map(len, references[3:]))]
         assert mem[L.PINNED : L.PINNED + 2].tolist() == lengths
-    for worker, twin in enumerate(twins):
+    for worker, reference in enumerate(references):
         w = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
-        ends = [twin[0], twin[-1]] if twin else [L.NONE, L.NONE]
+        ends = [reference[0], reference[-1]] if reference else [L.NONE, L.NONE]
         assert mem[[w + L.W_PINNED_HEAD, w + L.W_PINNED_TAIL]].tolist() == ends
     unmap(engine)
 

@@ -1,4 +1,4 @@
-"""The rings against a naive FIFO allocator with one entry per block."""
+"""The rings against a plain FIFO allocator with one entry per block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simpler_ref.errors import RingFullError
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
 
-from ..property import naive
+from ..property import reference
 from ..support import DEADLINE_S, small_engine, unmap
 
 KIB = 1024
@@ -20,7 +20,7 @@ RING = 8 * KIB
 
 
 class Pair:
-    """Rings in an engine's memory, and the naive ones they must equal."""
+    """Rings in an engine's memory, and the reference ones they must equal."""
 
     def __init__(self, rings=2, window=16, fifo=L.CIRCULAR_SMALLEST):
         self.engine = small_engine(heap=RING, rings=rings, window=window)
@@ -28,8 +28,8 @@ class Pair:
         self.most = [0] * rings  # alive at once since the ring was empty
         self.mem, self.k = self.engine.mem, self.engine.kernels
         self.window = window
-        self.naive = [naive.Ring(self.word(r, L.R_BASE), RING) for r in range(rings)]
-        self.live = {}  # naive task → slot
+        self.reference = [reference.Ring(self.word(r, L.R_BASE), RING) for r in range(rings)]
+        self.live = {}  # reference task → slot
         self.ids = 0
 
     def word(self, ring, field):
@@ -37,8 +37,8 @@ class Pair:
 
     def alloc(self, nbytes, depth=0):
         """Claim in both; return the address, or the engine's refusal."""
-        index = min(depth, len(self.naive) - 1)
-        ring, size = self.naive[index], naive.rounded(nbytes)
+        index = min(depth, len(self.reference) - 1)
+        ring, size = self.reference[index], reference.rounded(nbytes)
         if not ring.claims:
             self.mem[L.FIFO_MASK + index] = self.fifo - 1
         before = self.mem.copy()
@@ -55,13 +55,13 @@ class Pair:
 
     def is_full(self):
         """One ring has a window of ids; several limit the tasks alive, wherever these stand."""
-        one_ring = len(self.naive) == 1
-        return self.window == (len(self.naive[0].claims) if one_ring else len(self.live))
+        one_ring = len(self.reference) == 1
+        return self.window == (len(self.reference[0].claims) if one_ring else len(self.live))
 
     def adopt(self, slot, index, size):
-        task = naive.Task(self.ids, index, "FREE")
+        task = reference.Task(self.ids, index, "FREE")
         self.ids += 1
-        address = self.naive[index].claim(task, size)
+        address = self.reference[index].claim(task, size)
         assert slot not in self.live.values()
         self.live[task] = slot
         assert self.mem[slot + L.S_ID] == task.id
@@ -75,13 +75,13 @@ class Pair:
         """Release the claim that is `which`-th among the live ones."""
         task = list(self.live)[which]
         self.k.ring_release(self.mem, self.live.pop(task))
-        self.naive[task.ring].release(task)
+        self.reference[task.ring].release(task)
         self.check()
 
     def check(self):
         assert self.mem[L.LIVE] == len(self.live)
         assert self.mem[L.NEXT_TASK_ID] == self.ids
-        for index, ring in enumerate(self.naive):
+        for index, ring in enumerate(self.reference):
             top, tail = self.word(index, L.R_TOP), self.word(index, L.R_TAIL)
             assert top - tail == ring.held()
             assert self.word(index, L.R_CURSOR) == ring.next
@@ -135,7 +135,9 @@ def pair():
         max_size=80,
     ),
 )
-def test_rings_equal_naive_ones_whatever_is_claimed_and_released(rings, window, fifo, steps):
+def test_rings_equal_those_of_the_reference_whatever_is_claimed_and_released(
+    rings, window, fifo, steps
+):
     pair = Pair(rings, window, fifo)
     for what, *details in steps:
         if what == "alloc":
@@ -152,16 +154,16 @@ def test_a_request_larger_than_the_ring_is_refused_even_by_an_empty_ring(pair):
 
 
 def test_a_short_end_is_skipped_and_comes_back_with_the_slab_that_skipped_it(pair):
-    base = pair.naive[0].base
+    base = pair.reference[0].base
     assert pair.alloc(3 * KIB) == base
     assert pair.alloc(3 * KIB) == base + 3 * KIB
     pair.release(0)
     assert pair.alloc(3 * KIB) == base, "2 KiB at the end are too short"
-    assert pair.naive[0].held() == 8 * KIB, "the skipped end is held with the slab"
+    assert pair.reference[0].held() == 8 * KIB, "the skipped end is held with the slab"
     assert pair.alloc(0) == base + 3 * KIB
     assert pair.alloc(1) == L.WOULD_BLOCK
     pair.release(0)
-    assert pair.naive[0].held() == 5 * KIB
+    assert pair.reference[0].held() == 5 * KIB
     assert pair.alloc(3 * KIB) == base + 3 * KIB
 
 
@@ -173,7 +175,7 @@ def test_a_ring_that_holds_nothing_serves_its_full_size_wherever_it_stands(pair,
     if beside:
         pair.alloc(0)
     pair.release(0)
-    assert pair.alloc(RING) == pair.naive[0].base
+    assert pair.alloc(RING) == pair.reference[0].base
     assert pair.alloc(1) == L.WOULD_BLOCK
 
 
@@ -195,18 +197,18 @@ def test_bytes_come_back_in_the_order_they_were_claimed(pair):
         pair.alloc(KIB)
     pair.release(1)
     pair.release(1)
-    assert pair.naive[0].held() == 3 * KIB
+    assert pair.reference[0].held() == 3 * KIB
     pair.release(0)
-    assert pair.naive[0].held() == 0
+    assert pair.reference[0].held() == 0
 
 
 def test_a_claim_without_bytes_keeps_its_place_in_the_order(pair):
     pair.alloc(0)
     pair.alloc(2 * KIB)
     pair.release(1)
-    assert pair.naive[0].held() == 2 * KIB
+    assert pair.reference[0].held() == 2 * KIB
     pair.release(0)
-    assert pair.naive[0].held() == 0
+    assert pair.reference[0].held() == 0
 
 
 def test_with_one_ring_the_window_counts_from_the_oldest_claim_that_is_alive():
@@ -269,9 +271,9 @@ def test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_wa
         pair.release(1)
     pair.alloc(KIB)
     assert pair.word(0, L.R_NEXT) < 5, "released entries were left out"
-    assert pair.naive[0].held() == 5 * KIB
+    assert pair.reference[0].held() == 5 * KIB
     pair.release(0)
-    assert pair.naive[0].held() == KIB
+    assert pair.reference[0].held() == KIB
     pair.close()
 
 

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, TensorMap
 
-from ..kernels import kernels as k
+from ..kernels import Kernels
 from ..support import small_engine, unmap
 
+k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
 
 
@@ -28,7 +30,7 @@ def keys_that_collide():
     wanted = [MASK - 1, MASK, 0, 1]
     for i in range(1, 30_000):
         data, owner = i * 1024, i % 3 - 1
-        by_home[k.map_home(data, owner, MASK)].append((data, owner))
+        by_home[k.home(data, owner, MASK)].append((data, owner))
     return [key for home in wanted for key in by_home[home][:5]]
 
 
@@ -42,28 +44,29 @@ class Table:
         self.engine = small_engine(window=window)
         self.mem = self.engine.mem
         self.k = self.engine.kernels
-        self.twin = {}  # key → producer
+        self.reference = {}  # key → producer
         self.slabs = {}  # key → owner of the slab that begins there
 
     def insert(self, key, slot):
         assert self.k.map_insert(self.mem, signed(key[0]), key[1], slot) == L.OK
-        self.twin[key] = slot
+        self.reference[key] = slot
 
     def insert_slab(self, key, slot):
-        assert k.map_insert_slab(self.mem, signed(key[0]), key[1], slot) == L.OK
-        self.twin[key] = self.slabs[key] = slot
+        assert k.has_room(self.mem, 1)
+        k.insert_slab(self.mem, signed(key[0]), key[1], slot)
+        self.reference[key] = self.slabs[key] = slot
 
     def erase(self, key, slot):
         """Take `slot` out of a key's entry: a live owner of the slab takes a producer's place."""
         if self.slabs.get(key) == slot:
             del self.slabs[key]
         gone = False
-        if self.twin.get(key) == slot:
+        if self.reference.get(key) == slot:
             gone = key not in self.slabs
             if gone:
-                del self.twin[key]
+                del self.reference[key]
             else:
-                self.twin[key] = self.slabs[key]
+                self.reference[key] = self.slabs[key]
         assert self.k.map_erase(self.mem, signed(key[0]), key[1], slot) == gone
 
     def lookup(self, key):
@@ -75,15 +78,15 @@ class Table:
 
     def check(self, *absent):
         """Every key is found, no other is, and the table holds nothing else."""
-        for key, slot in self.twin.items():
+        for key, slot in self.reference.items():
             assert self.lookup(key) == slot
         for key in absent:
-            if key not in self.twin:
+            if key not in self.reference:
                 assert self.lookup(key) == L.NONE
-        assert self.mem[L.MAP_COUNT] == len(self.twin)
+        assert self.mem[L.MAP_COUNT] == len(self.reference)
         places = self.places()
         used = places[places[:, L.E_SLOT] != L.NONE].tolist()
-        assert len(used) == len(self.twin)
+        assert len(used) == len(self.reference)
         for data, owner, _, slab in used:
             assert slab == self.slabs.get((data % 2**64, owner), L.NONE)
 
@@ -111,7 +114,7 @@ def test_the_map_equals_a_dictionary_however_its_keys_collide(steps):
         elif what == "slab":
             table.insert_slab(key, slot)
         elif what == "erase":
-            table.erase(key, table.twin.get(key, slot))
+            table.erase(key, table.reference.get(key, slot))
         else:
             table.erase(key, slot)
         table.check(*COLLIDING)
@@ -129,14 +132,14 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
     for i in range(count):
         for owner, seed in enumerate(seeds, -1):
             key = (seed + i * stride) % 2**64 or 1, owner
-            if len(table.twin) < 1024:
+            if len(table.reference) < 1024:
                 (table.insert if i % 3 else table.insert_slab)(key, 1 + i)
     table.check()
-    for key, slot in list(table.twin.items())[::2]:
+    for key, slot in list(table.reference.items())[::2]:
         table.erase(key, slot)
     table.check()
-    while table.twin:  # twice where the owner of a slab takes the place of its producer
-        for key, slot in list(table.twin.items()):
+    while table.reference:  # twice where the owner of a slab takes the place of its producer
+        for key, slot in list(table.reference.items()):
             table.erase(key, slot)
     table.check()
     assert not table.places()[:, L.E_SLOT].any()
@@ -149,13 +152,13 @@ def test_an_erased_place_is_filled_by_those_that_were_pushed_past_it(order):
     for slot, key in enumerate(COLLIDING, 1):
         table.insert(key, slot)
     for key in COLLIDING[::order]:
-        table.erase(key, table.twin[key])
+        table.erase(key, table.reference[key])
         table.check(*COLLIDING)
-        homes = {k.map_home(data, owner, MASK) for data, owner in table.twin}
+        homes = {k.home(data, owner, MASK) for data, owner in table.reference}
         used = set(table.places()[:, L.E_SLOT].nonzero()[0].tolist())
         for place in used:  # between a key and its preferred place there is no gap
             data, owner = (int(word) for word in table.places()[place, :2])
-            home = k.map_home(data, owner, MASK)
+            home = k.home(data, owner, MASK)
             between = (place - home) % (MASK + 1)
             assert all((home + step) & MASK in used for step in range(between))
         assert homes <= used
@@ -211,9 +214,9 @@ def test_a_table_doubles_when_more_than_half_of_it_would_be_used():
     assert [first, second] == [int(table.mem[L.A_MAP]), int(table.mem[L.A_MAP + 1])]
     assert not table.mem[first : first + L.MAP_SMALLEST * L.ENTRY_WORDS][L.E_SLOT :: 4].any()
     table.check()
-    for key, slot in list(table.twin.items()):
+    for key, slot in list(table.reference.items()):
         table.erase(key, slot)
-    k.map_reset(table.mem)
+    k.reset(table.mem)
     assert (int(table.mem[L.MAP_BASE]), int(table.mem[L.MAP_MASK])) == (first, MASK)
     table.insert((8, -1), 1)
     table.check()
@@ -224,7 +227,7 @@ def test_a_table_with_entries_is_not_reset():
     table = Table(window=1024)
     for i in range(L.MAP_SMALLEST):
         table.insert((1024 * (i + 1), -1), i + 1)
-    k.map_reset(table.mem)
+    k.reset(table.mem)
     table.check()
     table.close()
 
@@ -235,9 +238,9 @@ def test_a_table_that_cannot_grow_says_so_and_keeps_what_it_has():
         table.insert((1024 * (i + 1), -1), i + 1)
     before = table.mem.copy()
     assert table.k.map_insert(table.mem, 8, -1, 1) == L.WOULD_BLOCK
-    assert not k.map_has_room(table.mem, 1)
+    assert not k.has_room(table.mem, 1)
     assert (table.mem == before).all()
-    assert k.map_has_room(table.mem, 0)
+    assert k.has_room(table.mem, 0)
     table.close()
 
 

@@ -1,25 +1,32 @@
-"""The files of spec/vectors as they shall be, and how they are laid out on the page."""
+"""The files of spec/vectors as they shall be, and how they are laid out on the page.
+
+What stands in layouts, enums and descriptors was written by hand. Of the other files the steps were;
+what follows from them is said by `author_traces`.
+"""
 
 from __future__ import annotations
 
 import json
 
-from . import author_bytes, author_traces
+from . import author_traces
+from .reader import FOLDER
 
 WIDTH = 110
-FILES = {
-    "layouts": author_bytes.layouts,
-    "enums": author_bytes.enums,
-    "descriptors": author_bytes.descriptors,
-    "tag-walks": author_traces.walks,
-    "rings": author_traces.rings,
-    "scheduler": author_traces.scheduler,
+PLAYED = {
+    "tag-walks": author_traces.play_walk,
+    "rings": author_traces.play_rings,
+    "scheduler": author_traces.play_trace,
 }
 
 
 def text(name):
-    """Return what a file shall hold."""
-    return pretty(FILES[name](), "") + "\n"
+    """Return what a file shall hold: its cases, and what follows from their steps."""
+    whole = json.loads((FOLDER / f"{name}.json").read_text())
+    for case in whole["cases"] if name in PLAYED else []:
+        for step in case["steps"]:
+            step.pop("then", None)
+        case["steps"] = PLAYED[name](case)
+    return pretty(whole, "") + "\n"
 
 
 def pretty(value, indent):

@@ -1,9 +1,9 @@
-"""Writes tag-walks.json, rings.json and scheduler.json: what `programs.py` does, played by the twin.
+"""Says what follows from the steps in tag-walks.json, rings.json and scheduler.json: its key is `then`.
 
-The twin is `tests/property/naive.py`, which was written from the rules and shares no code with the
-package. Where the rules leave a choice (which idle worker, which of several tasks that become ready
-together comes first) it throws dice here. Every program is played with many dice: a worker that
-differs is null in the file, and nothing else may differ.
+The steps are played by a reference model, `tests/property/reference.py`, which was written from the rules
+and shares no code with the package. Where the rules leave a choice (which idle worker, which of several
+tasks that become ready together comes first) it throws dice here. Every program is played with many dice:
+a worker that differs is null in the file, and nothing else may differ.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import copy
 import random
 from typing import Any
 
-from ..property import naive
-from . import programs
+from ..property import reference
 
 THROWS = 12
 """How often each program is played."""
@@ -27,8 +26,8 @@ WALKERS = {"next_level": 4, "sub": 16}
 """Workers of a tag walk: enough that no task waits for one."""
 
 
-class Alone(naive.Naive):
-    """The twin without an engine that has chosen already."""
+class Alone(reference.Reference):
+    """The model without an engine that has chosen already."""
 
     def __init__(self, dice, **pools):
         self.dice = dice
@@ -93,7 +92,7 @@ class Player:
     """Takes the steps of a program and tells what is there after each."""
 
     def __init__(self, dice, next_level, sub):
-        self.twin = Alone(dice, next_level=next_level, sub=sub)
+        self.model = Alone(dice, next_level=next_level, sub=sub)
         self.tasks = {}
 
     def play(self, steps):
@@ -106,56 +105,56 @@ class Player:
     def submit(self, task, pool, members=None, **single):
         kind = POOLS.index(pool)
         plain = [self.member(kind, **one) for one in ([single] if members is None else members)]
-        return self.claim(task, lambda: self.twin.submit(plain, members is not None, 0, kind, 0))
+        return self.claim(task, lambda: self.model.submit(plain, members is not None, 0, kind, 0))
 
     def member(self, kind, tensors=(), worker=None):
-        number = -1 if worker is None else self.twin.pool(kind)[worker]
+        number = -1 if worker is None else self.model.pool(kind)[worker]
         return [self.tensor(**one) for one in tensors], (), number
 
     @staticmethod
     def tensor(tag, data, nbytes, child_memory=False):
-        return naive.Tensor(TAGS.index(tag), address(data), nbytes, child_memory)
+        return reference.Tensor(TAGS.index(tag), address(data), nbytes, child_memory)
 
     def alloc(self, task, nbytes):
-        return self.claim(task, lambda: self.twin.alloc(nbytes))
+        return self.claim(task, lambda: self.model.alloc(nbytes))
 
     def claim(self, name, call):
         try:
             self.tasks[name] = call()
-        except naive.Refused as refusal:
+        except reference.Refused as refusal:
             return {"refused": str(refusal)}
         return None
 
     def open_scope(self):
-        assert self.twin.open_scope()
+        assert self.model.open_scope()
 
     def close_scope(self):
-        self.twin.close_scope()
+        self.model.close_scope()
 
     def settle(self):
-        self.twin.settle()
+        self.model.settle()
 
     def cancel(self):
-        self.twin.cancel()
+        self.model.cancel()
 
     def reclaim(self):
-        self.twin.reclaim()
+        self.model.reclaim()
 
     def end(self, task, outcome, member=None):
         worker, assignment = self.at_work(task, member)
         assert outcome != "SKIPPED" or assignment.skip, "nobody told it to skip"
-        self.twin.answer(worker, ANSWERS[outcome])
+        self.model.answer(worker, ANSWERS[outcome])
 
     def at_work(self, task, member):
         return next(
             (worker, assignment)
-            for worker, assignments in enumerate(self.twin.assignments)
+            for worker, assignments in enumerate(self.model.assignments)
             for assignment in assignments
             if assignment.task is self.tasks[task] and assignment.part == member
         )
 
     def die(self, pool, worker):
-        self.twin.die(self.twin.pool(POOLS.index(pool))[worker])
+        self.model.die(self.model.pool(POOLS.index(pool))[worker])
 
     # ------------------------------------------------------------ looks
     def names(self, tasks):
@@ -183,7 +182,7 @@ class Walk(Player):
         assert not told, told
         found = {}
         if do in ("submit", "alloc"):
-            self.twin.batch(self.twin.wire_one)
+            self.model.batch(self.model.wire_one)
             task = self.tasks[words["task"]]
             found = {
                 "producers": self.names(task.producers),
@@ -197,14 +196,14 @@ class Walk(Player):
         return super().names(list(tasks))
 
     def finish(self, task):
-        self.twin.settle()
+        self.model.settle()
         self.end(task, "SUCCESS")
-        self.twin.settle()
-        self.twin.reclaim()
+        self.model.settle()
+        self.model.reclaim()
 
     def map(self):
         rows = [
-            [place(data), owner, self.name(task)] for (data, owner), task in self.twin.map.items()
+            [place(data), owner, self.name(task)] for (data, owner), task in self.model.map.items()
         ]
         return sorted(rows)
 
@@ -225,17 +224,17 @@ class Trace(Player):
         }
 
     def one_pass(self):
-        self.twin.one_pass()
+        self.model.one_pass()
 
     def require_idle_mailboxes(self):
         """What docs/vectors.md says of live workers without a task, once nothing moves."""
-        twin = self.twin
-        idle = [w for w in range(len(twin.kinds)) if twin.usable[w] and not twin.assignments[w]]
-        assert {twin.mail[worker] for worker in idle} <= {"IDLE"}
+        model = self.model
+        idle = [w for w in range(len(model.kinds)) if model.usable[w] and not model.assignments[w]]
+        assert {model.mail[worker] for worker in idle} <= {"IDLE"}
 
     def running(self):
         found: dict[str, list[Any]] = {}
-        for worker, assignments in enumerate(self.twin.assignments):
+        for worker, assignments in enumerate(self.model.assignments):
             for assignment in assignments:
                 found.setdefault(self.name(assignment.task), []).append(
                     {
@@ -250,9 +249,9 @@ class Trace(Player):
         return {name: found[name] for name in self.tasks if name in found}
 
     def error(self):
-        if self.twin.error is None:
+        if self.model.error is None:
             return None
-        what, task, worker, member = self.twin.error
+        what, task, worker, member = self.model.error
         return {
             "outcome": OUTCOMES[what],
             "task": self.name(task),
@@ -261,7 +260,7 @@ class Trace(Player):
         }
 
     def in_pool(self, worker):
-        return self.twin.pool(self.twin.kinds[worker]).index(worker)
+        return self.model.pool(self.model.kinds[worker]).index(worker)
 
 
 # ---------------------------------------------------------------- addresses
@@ -292,53 +291,44 @@ def agreed(one, other, key=""):
     raise AssertionError(f"this depends on a choice that the rules leave open: {one} or {other}")
 
 
-def play(kind, program, make):
-    """Play a program again and again; return its case."""
+def play(program, make):
+    """Play a program again and again; return what all plays agree on."""
     seen = None
     for throw in range(THROWS):
         steps = make(random.Random(throw), program).play(copy.deepcopy(program["steps"]))
         seen = steps if seen is None else agreed(seen, steps)
-    return {"kind": kind, **program, "steps": seen}
+    return seen
 
 
-def walks():
-    about = (
-        "Submits with tags: the producers each task found, and where every key leads afterwards."
-    )
-    cases = [play("walk", p, lambda dice, _: Walk(dice)) for p in programs.walks()]
-    return {"format": 1, "about": about, "cases": cases}
+def play_walk(program):
+    return play(program, lambda dice, _: Walk(dice))
 
 
-def scheduler():
-    about = "Events as they meet the Scheduler, and every task's state after each."
-    cases = [
-        play("trace", p, lambda dice, p: Trace(dice, p["next_level"], p["sub"]))
-        for p in programs.traces()
-    ]
-    return {"format": 1, "about": about, "cases": cases}
+def play_trace(program):
+    return play(program, lambda dice, p: Trace(dice, p["next_level"], p["sub"]))
 
 
 # ---------------------------------------------------------------- rings
 class Rings:
-    """Claims and releases on the twin's rings."""
+    """Claims and releases on the model's rings."""
 
     def __init__(self, count, size, window):
         self.window = window
         self.size = size
-        self.rings = [naive.Ring(0, size) for _ in range(count)]
+        self.rings = [reference.Ring(0, size) for _ in range(count)]
         self.tasks = {}
         self.live = []
         self.ids = 0
 
     def alloc(self, task, nbytes, depth):
         index = min(depth, len(self.rings) - 1)
-        ring, size = self.rings[index], naive.rounded(nbytes)
+        ring, size = self.rings[index], reference.rounded(nbytes)
         if size > self.size:
             return {"refused": "TOO_LARGE"}
         full = self.window == len(self.live if len(self.rings) > 1 else ring.claims)
         if full or ring.place(size) is None:
             return {"refused": "FULL"}
-        made = naive.Task(self.ids, index, "FREE")
+        made = reference.Task(self.ids, index, "FREE")
         self.ids += 1
         self.live.append(made)
         self.tasks[task] = made
@@ -369,17 +359,11 @@ def tail_of(ring):
     return None
 
 
-def rings():
-    cases = []
-    for program in programs.rings():
-        played = Rings(program["rings"], program["ring_bytes"], program.get("window", 1 << 16))
-        steps = []
-        for step in program["steps"]:
-            words = {key: value for key, value in step.items() if key != "do"}
-            told = getattr(played, step["do"])(**words)
-            steps.append(step | {"then": told | played.picture()})
-        cases.append({"kind": "ring", **program, "steps": steps})
-    about = (
-        "Claims and releases: which address each claim gets, and what every ring holds afterwards."
-    )
-    return {"format": 1, "about": about, "cases": cases}
+def play_rings(program):
+    played = Rings(program["rings"], program["ring_bytes"], program.get("window", 1 << 16))
+    steps = []
+    for step in program["steps"]:
+        words = {key: value for key, value in step.items() if key != "do"}
+        told = getattr(played, step["do"])(**words)
+        steps.append(step | {"then": told | played.picture()})
+    return steps

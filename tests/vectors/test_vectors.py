@@ -1,4 +1,4 @@
-"""spec/vectors: the package does what the files say, and the files say what the twin does."""
+"""spec/vectors: the package does what the files say, and the files say what the reference model does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_file_is_read_and_has_cases_of_every_kind():
 
 @pytest.mark.parametrize("name", reader.FILES)
 def test_the_files_are_what_the_author_writes(name):
-    """After a change of `programs.py` or of an author: python -m tests.vectors."""
+    """After a change of steps or of an author: python -m tests.vectors."""
     assert (reader.FOLDER / f"{name}.json").read_text() == author.text(name)
 
 

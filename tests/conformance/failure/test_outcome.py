@@ -42,13 +42,13 @@ def test_the_outcome_decides_the_state_and_is_kept_if_it_is_a_failure(driver, ou
     assert driver.state(after) == (TaskState.RUNNING if outcome == "SUCCESS" else TaskState.FAILED)
 
 
-def struck():
+def terminated():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.spec("FAIL-OUTCOME-2")
 @pytest.mark.parametrize(
-    ("outcome", "leaf"), [("TASK_FAILURE", lambda: 1 // 0), ("ENDPOINT_FAILURE", struck)]
+    ("outcome", "leaf"), [("TASK_FAILURE", lambda: 1 // 0), ("ENDPOINT_FAILURE", terminated)]
 )
 def test_the_run_raises_the_exception_of_the_table(outcome, leaf):
     wanted = getattr(simpler_ref, ROWS[outcome][2])

@@ -201,8 +201,9 @@ def test_an_address_given_by_hand_is_believed():
             by_hand = ContinuousTensor.make(private.ctypes.data, (4,), DataType.INT32)
             no_memory = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.INT32)
             orch.submit_sub(handle, make_args((by_hand, T.INPUT), (no_memory, T.INOUT)))
+            orch.submit_sub(handle, make_args((by_hand, T.INPUT), (no_memory, T.INPUT)))
 
-        run(w, body)
+        assert run(w, body).edges == 1
         assert seen.tolist() == [private.ctypes.data, 0xDEADBEEF00]
 
 
@@ -279,12 +280,16 @@ def test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused(tensors, sca
         handle = w.register(look)
 
         def body(orch):
-            more = scalars + 1 + (L.MAILBOX_ARGS_CAPACITY - used) // 8
-            args = make_args(*[(key(64), T.NO_DEP)] * tensors, scalars=range(more))
-            with pytest.raises(ValueError) as info:
-                orch.submit_sub(handle, args)
-            assert str(8 + 40 * tensors + 8 * more) in str(info.value)
-            assert "15024" in str(info.value)
+            one_more = scalars + 1 + (L.MAILBOX_ARGS_CAPACITY - used) // 8
+            before = w._session.engine.mem[L.ORCH : L.ORCH_PASSES].tolist()
+            for more in (one_more, one_more + 100_000):
+                args = make_args(*[(key(64), T.NO_DEP)] * tensors, scalars=range(more))
+                numbers = rf"{8 + 40 * tensors + 8 * more} bytes.*15024.*fewer"
+                with pytest.raises(ValueError, match=numbers):
+                    orch.submit_sub(handle, args)
+            with pytest.raises(ValueError, match=r"400008 bytes.*15024.*fewer"):
+                orch.submit_sub(handle, make_args(*[(key(64), T.NO_DEP)] * 10_000))
+            assert w._session.engine.mem[L.ORCH : L.ORCH_PASSES].tolist() == before
             args = make_args(*[(key(64), T.NO_DEP)] * tensors, scalars=range(scalars))
             orch.submit_sub(handle, args)
 
@@ -300,25 +305,31 @@ def test_what_is_no_handle_of_this_worker_is_refused():
         stale = stale_handle(first)
 
         def body(orch):
-            for wrong in (nothing, 3, "sha256:…", None, good.digest, [good]):
-                with pytest.raises(
-                    TypeError, match=r"expects a CallableHandle returned by Worker\.register"
-                ):
+            expected = r"expects a CallableHandle returned by Worker\.register, got "
+            for wrong in (nothing, 3, None, good.digest, [good]):
+                with pytest.raises(TypeError, match=expected + type(wrong).__name__):
                     orch.submit_sub(wrong)
-            with pytest.raises(KeyError, match="does not belong to this Worker"):
+            with pytest.raises(TypeError, match=r"got str; write handle = worker\.register"):
+                orch.submit_sub("sha256:…")
+            with pytest.raises(KeyError, match="to this Worker: register its callable here"):
                 orch.submit_sub(foreign, make_args())
-            with pytest.raises(KeyError, match="is not live on this Worker"):
+            with pytest.raises(KeyError, match="is not live on this Worker: it was unregistered"):
                 orch.submit_sub(stale, make_args())
+            for args in (3, [key(64)], {"x": 1}):
+                with pytest.raises(TypeError, match="args must be a TaskArgs"):
+                    orch.submit_sub(good, args)
             orch.submit_sub(good, make_args())
 
         assert run(first, body).tasks == 1
         for method, wrong, error in (
-            (first.unregister, nothing, TypeError),
+            *((first.unregister, wrong, TypeError) for wrong in (nothing, None, "nothing", [])),
             (first.unregister, foreign, KeyError),
             (first.unregister, stale, KeyError),
         ):
             with pytest.raises(error):
                 method(wrong)
+        with pytest.raises(AttributeError, match="cannot be changed"):
+            foreign.digest = good.digest
 
 
 # ---------------------------------------------------------------- when
@@ -348,10 +359,14 @@ def test_an_orch_kept_beyond_its_run_refuses_every_call(name):
         def refused(orch=None):
             if orch is not None:
                 orch.scope_begin()
-            live = kept[0].live_tasks()
-            with pytest.raises(RuntimeError, match="ended"):
+            mem, ended = (
+                w._session.engine.mem,
+                r"run has ended.*only while the orchestration function",
+            )
+            before = mem[L.RING_BLOCK : L.ORCH_PASSES].tolist()
+            with pytest.raises(RuntimeError, match=ended):
                 call(kept[0], handle)
-            assert kept[0].live_tasks() == live
+            assert mem[L.RING_BLOCK : L.ORCH_PASSES].tolist() == before
 
         refused()
         assert run(w, refused).tasks == 0  # during a later run too
@@ -391,42 +406,46 @@ def test_run_inside_an_orch_function_of_the_same_worker_is_refused():
 def test_use_before_init_or_after_close_and_a_second_init_are_refused():
     w = Worker(3, num_sub_workers=1)
     handle = w.register(nothing)
-    for call in (lambda: w.run(lambda *_: None), w.start, lambda: w.empty(3), w.worker_pids):
-        with pytest.raises(RuntimeError, match="init"):
-            call()
-    w.init()
-    with pytest.raises(RuntimeError, match="already initialized"):
-        w.init()
-    w.start()
-    with pytest.raises(RuntimeError, match="already initialized"):
-        w.init()
-    assert run(w, lambda orch: orch.submit_sub(handle)).tasks == 1
-    w.close()
-    for call in (
+    calls = [
         lambda: w.run(lambda *_: None),
         w.start,
-        w.init,
-        w.__enter__,
         lambda: w.empty(3),
         lambda: w.share(np.zeros(3)),
-        lambda: w.register(nothing),
-        lambda: w.unregister(handle),
-        w.progress,
         w.worker_pids,
-    ):
-        with pytest.raises(RuntimeError, match="closed"):
+        w.progress,
+    ]
+    for call in calls:
+        hint = r"not initialized: call init\(\) first, or use it in a with block"
+        with pytest.raises(RuntimeError, match=hint):
+            call()
+    w.init()
+    for call in (w.init, w.start, w.start, w.init, w.__enter__):
+        if call == w.start:
+            call()
+        else:
+            with pytest.raises(RuntimeError, match="already initialized"):
+                call()
+    assert run(w, lambda orch: orch.submit_sub(handle)).tasks == 1
+    w.close()
+    w.close()
+    never = Worker(3)
+    never.close()
+    refused = [*calls, w.init, w.__enter__, lambda: w.register(nothing), never.init]
+    for call in (*refused, lambda: w.unregister(handle)):
+        with pytest.raises(RuntimeError, match="closed; make a new one"):
             call()
 
 
 @pytest.mark.spec("ORCH-MISUSE-10")
 def test_a_submit_without_sub_workers_is_refused_instead_of_waiting():
+    no_workers = r"no sub workers; give Worker\(num_sub_workers=…\)"
     with Worker(3, alloc_timeout_s=1e6) as w:
         handle = w.register(nothing)
 
         def body(orch):
-            with pytest.raises(RuntimeError, match="no sub workers"):
+            with pytest.raises(RuntimeError, match=no_workers):
                 orch.submit_sub(handle)
-            with pytest.raises(RuntimeError, match="no sub workers"):
+            with pytest.raises(RuntimeError, match=no_workers):
                 orch.submit_sub(handle, make_args((key(64), T.INOUT)))
             orch.alloc(8, "uint8")
 

@@ -430,7 +430,7 @@ def test_a_worker_sleeps_through_a_state_that_is_not_for_it(waiting):
     taken = wait()
     wait_until(lambda: parked(driver))
     driver.x.post(driver.mem, 0, L.IDLE, 0)
-    driver.x.wake(driver.mem, driver._worker(0) + L.W_MAILBOX)
+    driver.x.futex_wake(driver.mem, driver._worker(0) + L.W_MAILBOX)
     driver.submit()
     driver.run_pass()
     assert taken.result(DEADLINE_S) == L.RESOLVE

@@ -83,7 +83,7 @@ def test_a_completion_wakes_the_scheduler():
         parked.driver.run_pass()
         driver = parked.park()
         driver.post_done(driver.worker_of(slot))
-        driver.x.announce_done(driver.mem)
+        driver.x.announce_done(driver.mem, 0)
         wait_until(lambda: driver.state(slot) == COMPLETED)
 
 
@@ -106,10 +106,10 @@ def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
         parked.driver.run_pass()
         driver = parked.park()
         driver.post_done(driver.worker_of(slot))
-        driver.x.announce_done(driver.mem)
+        driver.x.announce_done(driver.mem, 0)
         assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY, "the Orch thread may be running passes"
         assert driver.state(slot) == RUNNING
-        driver.x.announce_uncollected(driver.mem)
+        driver.x.announce_uncollected(driver.mem, 0)
         wait_until(lambda: driver.state(slot) == COMPLETED)
 
 
@@ -178,7 +178,7 @@ def test_a_cancel_is_acted_on_though_the_scheduler_thread_sleeps():
             wait_until(lambda: all(driver.state(slot) != READY for slot in waiting))
             assert driver.given(0) == running
             driver.post_done(0)
-            driver.x.announce_done(driver.mem)
+            driver.x.announce_done(driver.mem, 0)
             assert drained.result(DEADLINE_S) == L.OK
 
 
@@ -196,7 +196,7 @@ def test_each_event_wakes_an_orch_thread_that_drains(event):
         wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
         if event == "completion":
             driver.post_done(0)
-            driver.x.announce_done(driver.mem)
+            driver.x.announce_done(driver.mem, 0)
         elif event == "death":
             driver.kill(0)
         else:
@@ -298,7 +298,7 @@ def test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked(wha
         if what == "a wiring entry":
             wait_until(lambda: driver.mem[L.BUSY] == 1)
             driver.post_done(0)
-            driver.x.announce_done(driver.mem)
+            driver.x.announce_done(driver.mem, 0)
         assert drained.result(DEADLINE_S) == L.OK
     driver.close()
 
@@ -476,15 +476,15 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     """A thread sleeps on the park word without having said so: no event may end its sleep."""
     answers = []
     sleeper = threading.Thread(
-        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, 0, 300_000_000))
+        target=lambda: answers.append(driver.x.futex_wait(driver.mem, word, 0, 300_000_000))
     )
     sleeper.start()
     wait_until(lambda: asleep(sleeper))
     slot = driver.submit()
     driver.run_pass()
     driver.post_done(driver.worker_of(slot))
-    driver.x.announce_done(driver.mem)
-    driver.x.announce_uncollected(driver.mem)
+    driver.x.announce_done(driver.mem, 0)
+    driver.x.announce_uncollected(driver.mem, 0)
     driver.x.notify(driver.mem, word)
     driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
     sleeper.join(DEADLINE_S)
@@ -496,7 +496,7 @@ def test_a_worker_that_has_not_announced_to_park_is_not_woken(driver):
     word = driver._worker(0) + L.W_MAILBOX
     answers = []
     sleeper = threading.Thread(
-        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, 0, 300_000_000))
+        target=lambda: answers.append(driver.x.futex_wait(driver.mem, word, 0, 300_000_000))
     )
     sleeper.start()
     wait_until(lambda: asleep(sleeper))
@@ -515,7 +515,7 @@ def test_notify_takes_the_announcement_back_and_wakes(driver):
         answers = []
         sleeper = threading.Thread(
             target=lambda a=announced, found=answers: found.append(
-                driver.x.wait_on(driver.mem, word, a, -1)
+                driver.x.futex_wait(driver.mem, word, a, -1)
             )
         )
         sleeper.start()
@@ -532,12 +532,12 @@ def test_notify_takes_the_announcement_back_and_wakes(driver):
 @pytest.mark.spec("SCHED-WAKE-4")
 def test_a_completion_wakes_one_thread_and_the_draining_one_first(driver):
     driver.mem[L.PARK_ORCH] = driver.mem[L.PARK_SCHED] = L.ON_DUTY
-    driver.x.announce_done(driver.mem)
+    driver.x.announce_done(driver.mem, 0)
     assert (driver.mem[L.PARK_ORCH], driver.mem[L.PARK_SCHED]) == (0, L.ON_DUTY)
-    driver.x.announce_done(driver.mem)
+    driver.x.announce_done(driver.mem, 0)
     assert driver.mem[L.PARK_SCHED] == 0
     driver.mem[L.PARK_SCHED] = L.OFF_DUTY
-    driver.x.announce_done(driver.mem)
+    driver.x.announce_done(driver.mem, 0)
     assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
 
 
@@ -792,7 +792,7 @@ def slept_through(driver, word, event):
     answers = []
     driver.mem[word] = L.ON_DUTY
     sleeper = threading.Thread(
-        target=lambda: answers.append(driver.x.wait_on(driver.mem, word, L.ON_DUTY, 5 * 10**9))
+        target=lambda: answers.append(driver.x.futex_wait(driver.mem, word, L.ON_DUTY, 5 * 10**9))
     )
     sleeper.start()
     wait_until(lambda: asleep(sleeper))

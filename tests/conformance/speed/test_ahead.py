@@ -39,10 +39,6 @@ def chain(driver, tasks, **more):
     return [driver.submit(updates(KEY), **more) for _ in range(tasks)]
 
 
-def may_start(driver, worker):
-    return driver.x.may_start(driver.mem, worker)
-
-
 # ---------------------------------------------------------------- 1: what is given, and when it starts
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("depth", [2, 3, 7])
@@ -53,7 +49,7 @@ def test_a_chain_stands_in_the_frames_of_one_worker_though_only_its_head_is_read
     assert driver.all_given(0) == slots[:depth]
     assert [driver.state(slot) for slot in slots] == [RUNNING] + [PENDING] * (depth + 1)
     for slot in slots[:depth]:
-        assert driver.given(0) != slot or may_start(driver, 0) == L.OK
+        assert driver.given(0) != slot or driver.may_start(0) == L.OK
         driver.post_done(0)
 
 
@@ -73,11 +69,11 @@ def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make):
     right = driver.submit(reads(KEY), owner=1)
     driver.settle()
     assert (driver.all_given(0), driver.all_given(1)) == ([left], [right])
-    assert may_start(driver, 1) == L.WOULD_BLOCK
+    assert driver.may_start(1) == L.WOULD_BLOCK
     driver.post_done(0)
-    assert may_start(driver, 1) == L.OK, "before anybody has taken that end"
+    assert driver.may_start(1) == L.OK, "before anybody has taken that end"
     driver.settle()
-    assert may_start(driver, 1) == L.OK
+    assert driver.may_start(1) == L.OK
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")
@@ -91,7 +87,7 @@ def test_an_end_stays_seen_when_its_frame_is_used_again(make):
     for _ in range(5):
         driver.post_done(0)
         driver.settle()
-    assert may_start(driver, 1) == L.OK
+    assert driver.may_start(1) == L.OK
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")
@@ -244,10 +240,10 @@ def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make):
     right = driver.submit(reads(KEY), owner=0)
     driver.settle()
     driver.post_done(1)
-    assert may_start(driver, 0) == L.OK
+    assert driver.may_start(0) == L.OK
     driver.post_done(0)
     assert (driver.state(left), driver.state(right)) == (RUNNING, PENDING)
-    driver.x.collect_from(driver.mem, 0)
+    driver.x.collect_from(driver.mem, 0, 0)
     assert driver.state(right) == PENDING, (
         "worker 0 comes first, but the end it waited for does not"
     )
@@ -268,16 +264,16 @@ def test_what_waits_for_a_failed_task_is_not_started(make, how):
     assert (driver.all_given(0), driver.all_given(1)) == ([head, here], [there])
     if how == "raises":
         driver.post_done(0, ValueError("no"))
-        assert may_start(driver, 0) == L.SKIPPED
+        assert driver.may_start(0) == L.SKIPPED
     elif how == "is skipped":
         driver.post_done(0, outcome=L.SKIPPED)
-        assert may_start(driver, 0) == L.SKIPPED
+        assert driver.may_start(0) == L.SKIPPED
     else:
         driver.kill(0)
         driver.run_pass()
     if how != "is lost":
         driver.post_done(0, outcome=L.SKIPPED)
-    assert may_start(driver, 1) == L.SKIPPED
+    assert driver.may_start(1) == L.SKIPPED
     driver.post_done(1, outcome=L.SKIPPED)
     driver.settle()
     assert [driver.state(slot) for slot in (head, here, there)] == [FAILED] * 3
@@ -304,7 +300,7 @@ def test_a_failure_is_seen_though_the_frame_of_the_failed_task_was_filled_again(
     for _ in more:
         driver.post_done(0)
         driver.settle()
-    assert may_start(driver, 1) == L.SKIPPED
+    assert driver.may_start(1) == L.SKIPPED
     assert driver.state(there) == FAILED
 
 
@@ -332,7 +328,7 @@ def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_a
         driver.settle()
         driver.post_done(1)
         driver.settle()
-    assert may_start(driver, 2) == L.SKIPPED
+    assert driver.may_start(2) == L.SKIPPED
 
 
 @pytest.mark.spec("SPEED-AHEAD-5")
@@ -442,9 +438,9 @@ def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worke
     last = driver.submit(reads(KEY), owner=2)
     driver.settle()
     driver.post_done(1, outcome=L.GIVEN_BACK)
-    assert may_start(driver, 2) == L.GIVEN_BACK
+    assert driver.may_start(2) == L.GIVEN_BACK
     driver.settle()
-    assert may_start(driver, 2) == L.GIVEN_BACK
+    assert driver.may_start(2) == L.GIVEN_BACK
     driver.post_done(2, outcome=L.GIVEN_BACK)
     driver.settle()
     assert [driver.state(slot) for slot in (middle, last)] == [PENDING] * 2
@@ -549,4 +545,4 @@ def test_a_task_waits_ahead_for_eight_others_at_most(make, inputs):
         driver.post_done(0)
     driver.settle()
     assert driver.state(last) in (PENDING, RUNNING)
-    assert may_start(driver, 0) == L.OK
+    assert driver.may_start(0) == L.OK

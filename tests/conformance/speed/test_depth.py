@@ -524,7 +524,7 @@ def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next
     driver.x.note_deaths(driver.mem)
     driver.x.collect(driver.mem)
     driver.post_done(0)
-    assert driver.x.may_start(driver.mem, 1) == L.OK
+    assert driver.may_start(1) == L.OK
     driver.kill(0)
     driver.x.lose_tasks(driver.mem)
     driver.settle()

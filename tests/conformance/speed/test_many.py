@@ -26,9 +26,9 @@ from tests.support import (
     RUNNING,
     Driver,
     Gate,
-    Struck,
+    Terminated,
     reads,
-    struck_after,
+    terminated_after,
     wait_until,
     writes,
 )
@@ -481,10 +481,10 @@ def test_signals_are_seen_during_the_call(window):
         w.run(lambda *_: None)
 
         def orch_fn(orch, args, config):
-            with struck_after(0.2):
+            with terminated_after(0.2):
                 orch.submit_sub_many(handle, count=1 << 40)
 
-        with pytest.raises(Struck):
+        with pytest.raises(Terminated):
             w.run(orch_fn)
         assert w.run(lambda orch, *_: orch.submit_sub_many(handle, count=3)).tasks == 3
 

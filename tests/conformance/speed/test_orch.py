@@ -27,7 +27,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import load
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import scalar_to_uint64
-from tests.support import Struck, key, make_args, struck_after, wait_until
+from tests.support import Terminated, key, make_args, terminated_after, wait_until
 
 
 def ways(function):
@@ -1226,6 +1226,6 @@ def test_what_a_signal_handler_raises_ends_the_run(what):
         function = {"waits": waits, "submits": submits}.get(what, submits_and_catches)
         for way in ways(function):
             w.run(way, 1)
-            with pytest.raises(Struck), struck_after(0.3):
+            with pytest.raises(Terminated), terminated_after(0.3):
                 w.run(way, 1 << 60)
             assert w.run(lambda orch, *_: orch.submit_sub(handle)).tasks == 1

@@ -24,7 +24,7 @@ from simpler_ref.model.tensor import RECORDED_LAST
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
 from tests.chip_kernels import add_core
-from tests.support import Struck, make_args, struck_after
+from tests.support import Terminated, make_args, terminated_after
 
 KIB = 1024
 
@@ -625,7 +625,7 @@ def test_a_signal_ends_a_replay_that_waits():
 
         graph = w.record(orch_fn)
         w.start()
-        with pytest.raises(Struck), struck_after(0.1):
+        with pytest.raises(Terminated), terminated_after(0.1):
             graph.run()
         assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
 

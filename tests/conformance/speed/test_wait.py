@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -265,7 +266,7 @@ class Sharing:
         os.sched_setaffinity(0, {self.here})
         os.sched_setaffinity(0, self.cores)
         self.driver.x.stay_apart(self.mem, 0)
-        went = self.driver.x.where()
+        went = self.driver.x.core_here()
         assert os.sched_getaffinity(0) == self.cores
         return went
 
@@ -317,7 +318,7 @@ def test_the_core_is_kept_for_the_answer_of_a_worker_on_another_one(keeping, cor
         mem[L.BUSY] = 3
     elif why == "the worker is here":
         os.sched_setaffinity(0, {min(cores)})
-        mem[worker + L.W_CORE] = keeping.x.where() + 1
+        mem[worker + L.W_CORE] = keeping.x.core_here() + 1
     elif why == "nobody says where the worker is":
         mem[worker + L.W_CORE] = 0
     assert bool(keeping.x.keeps_core(mem, waited)) == (why == "nothing")
@@ -410,7 +411,7 @@ def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores)
         sharing.mem[sharing.other + L.W_PARKED] = parked
         assert sharing.looks() == parked
         os.sched_setaffinity(0, cores)
-        sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
         kept_off = sharing.mem[sharing.me + L.W_KEPT_OFF] != 0
         assert kept_off == parked == (os.sched_getaffinity(0) != cores)
 
@@ -422,7 +423,7 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
 
         def wake(core):
             os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
             woken_from.append(core)
 
         scheduler.submit(wake, sharing.here).result()
@@ -438,7 +439,7 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
 @pytest.mark.spec("SPEED-WAIT-14")
 def test_the_number_of_a_dead_worker_is_left_alone(sharing, cores):
     sharing.mem[sharing.me + L.W_DEATH] = L.DEATH_BIAS - signal.SIGKILL
-    sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+    sharing.driver.x.wake_elsewhere(sharing.mem, 0)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
@@ -447,7 +448,7 @@ def test_the_number_of_a_dead_worker_is_left_alone(sharing, cores):
 def test_a_thread_that_wakes_others_stays_where_it_may_run_itself(sharing, cores):
     for thread in (0, 1 << 22):  # not known yet; nobody's
         sharing.mem[sharing.me + L.W_THREAD] = thread
-        sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
         assert os.sched_getaffinity(0) == cores
         assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
@@ -459,7 +460,7 @@ def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing, cores):
 
         def wake(core):
             os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, sharing.me)
+            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
 
         for core in (sharing.here, sharing.home):
             scheduler.submit(wake, core).result()
@@ -912,14 +913,10 @@ def test_it_does_not_rest_where(idle):
 
 
 # ---------------------------------------------------------------- python -m simpler_ref
-def ask(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "simpler_ref", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-
-
 @pytest.mark.spec("SPEED-WAIT-8")
 def test_the_command_line_says_what_a_worker_would_find():
-    done = ask("16")
+    command = [sys.executable, "-m", "simpler_ref", "16"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{find_cores().available} available" in done.stdout
     assert "threads    17\n" in done.stdout
@@ -927,7 +924,10 @@ def test_the_command_line_says_what_a_worker_would_find():
 
 @pytest.mark.spec("SPEED-WAIT-8")
 @pytest.mark.parametrize("words", [("many",), ("1", "2"), ("-1",)])
-def test_the_command_line_refuses_what_is_no_number_of_workers(words):
-    done = ask(*words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage:") and done.stdout == ""
+def test_the_command_line_refuses_what_is_no_number_of_workers(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["simpler_ref", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("simpler_ref", run_name="__main__")
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (2, "")
+    assert printed.err.startswith("usage:")

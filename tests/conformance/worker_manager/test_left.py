@@ -201,7 +201,7 @@ def raise_late(*_):
     raise Late("from a task that has ended")
 
 
-def strike_later(bench):
+def terminate_later(bench):
     """Leave a handler; the test sends its signal when the worker sleeps."""
     signal.signal(signal.SIGUSR1, raise_late)
 
@@ -237,7 +237,7 @@ def inject(bench):
     threading.Thread(target=raise_there, daemon=True).start()
 
 
-LEFT = [strike_later, profile, trace]
+LEFT = [terminate_later, profile, trace]
 if not INTERPRETED:  # these would cut an interpreted kernel in two
     LEFT += [recurse, inject]
 
@@ -271,7 +271,7 @@ class Bench:
 
     def leave_behind(self):
         self.run(self.leaves)
-        if self.leave is strike_later:
+        if self.leave is terminate_later:
             os.kill(self.pids[0], signal.SIGUSR1)
         elif self.leave is inject:
             self.go.open(1)

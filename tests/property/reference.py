@@ -1,7 +1,7 @@
-"""A plain, slow twin of the engine, written from the documents: lists, dictionaries, loops.
+"""A reference model of the engine, written from the documents: lists, dictionaries, loops.
 
 It shares no code with the package. Where the rules leave a choice (which idle worker for which member,
-which of the tasks that one completion makes ready comes first), the twin is told what the engine
+which of the tasks that one completion makes ready comes first), the reference is told what the engine
 chose, and refuses a choice that the rules forbid.
 """
 
@@ -181,7 +181,7 @@ class Ring:
             self.next = 0
 
 
-class Naive:
+class Reference:
     """One engine: the Orch thread's half, the Scheduler's half, and the workers."""
 
     def __init__(self, *, bases, ring_bytes, window, next_level, sub, depth, order):
