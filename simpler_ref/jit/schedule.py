@@ -466,7 +466,7 @@ def may_park(mem, duty):
 def reserve_lasts(mem, passed, ended):
     """Say whether a worker's reserve lasts REST_NS, if so many tasks have ended in the time that passed.
 
-    Rule     SPEED-WAIT-16
+    Rule     SPEED-REST-1
     """
     return reserve_of(mem) * passed * mem[L.WORKERS] >= L.REST_NS * (ended + 1)
 
@@ -475,7 +475,7 @@ def reserve_lasts(mem, passed, ended):
 def have_reserves(mem):
     """Say whether each worker has more tasks left than its reserve: no pass is needed before that ends.
 
-    Rule     SPEED-WAIT-16
+    Rule     SPEED-REST-1
     """
     if mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
         return False

@@ -57,7 +57,7 @@ def announce_done(mem, w):
     A Scheduler thread that is off duty is left asleep: the Orch thread is running passes. An Orch thread
     at rest is left asleep while this worker needs none.
 
-    Rule     SCHED-WAKE-1; SPEED-WAIT-16
+    Rule     SCHED-WAKE-1; SPEED-REST-2
     """
     parked = load_sc(mem, L.PARK_ORCH)
     if parked == L.AT_REST and not needs_pass(mem, w):
@@ -72,7 +72,7 @@ def announce_done(mem, w):
 def needs_pass(mem, w):
     """Say whether a worker has no more tasks left than its reserve, or did not end the last one well.
 
-    Rule     SPEED-WAIT-16
+    Rule     SPEED-REST-2
     """
     at = int(mem[w + L.W_AT])
     if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> 32 != L.SUCCESS:

@@ -1,0 +1,83 @@
+"""SPEED-REST: the Orch thread sleeps while workers have enough to do."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from simpler_ref.jit import layout as L
+from tests.support import DEADLINE_S, Driver, wait_until
+
+NEVER_NS = 10**13
+FRAMES = 16
+
+
+@pytest.fixture
+def resting():
+    """The Orch thread drains, and rests: a worker has tasks in all of its frames."""
+    driver = Driver(sub=1, depth=FRAMES)
+    driver.mem[L.PARK_NS] = NEVER_NS
+    for _ in range(FRAMES):
+        driver.submit()
+    driver.settle()
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
+        yield driver
+        while driver.mailbox_state(0)[0] == L.TASK_READY:
+            end_task(driver)
+        assert drained.result(DEADLINE_S) == L.OK
+    driver.close()
+
+
+def end_task(driver, outcome=L.SUCCESS):
+    driver.post_done(0, outcome=outcome)
+    driver.x.announce_done(driver.mem)
+
+
+@pytest.mark.spec("SPEED-REST-1", "SPEED-REST-2")
+def test_an_orch_thread_at_rest_is_woken_by_a_worker_that_runs_low(resting):
+    reserve = FRAMES // L.RESERVES
+    for _ in range(FRAMES - reserve - 1):
+        end_task(resting)
+    time.sleep(0.02)
+    assert resting.mem[L.PARK_ORCH] == L.AT_REST
+    assert resting.mem[L.COMPLETED_COUNT] == 0, "the ends are left where they are"
+    end_task(resting)
+    wait_until(lambda: resting.mem[L.COMPLETED_COUNT] == FRAMES - reserve)
+
+
+@pytest.mark.spec("SPEED-REST-2")
+def test_or_by_one_whose_task_has_failed(resting):
+    end_task(resting)
+    end_task(resting, L.TASK_FAILURE)
+    wait_until(lambda: resting.mem[L.FAILED_COUNT] == 1)
+    wait_until(lambda: resting.mem[L.PARK_ORCH] == L.AT_REST)
+
+
+@pytest.mark.spec("SPEED-REST-2")
+def test_or_by_the_death_of_one(resting):
+    resting.kill(0)
+    wait_until(lambda: resting.mem[L.FAILED_COUNT] == FRAMES)
+
+
+@pytest.mark.spec("SPEED-REST-1")
+@pytest.mark.parametrize("idle", ["a worker has none", "there are fewer frames"])
+def test_it_does_not_rest_where(idle):
+    fewer = idle == "there are fewer frames"
+    depth = 3 if fewer else FRAMES
+    driver = Driver(sub=1 if fewer else 2, depth=depth)
+    for _ in range(depth):
+        driver.submit(owner=0)
+    driver.settle()
+    driver.finish_run()
+    with ThreadPoolExecutor(1) as threads:
+        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
+        assert driver.mem[L.PARK_ORCH] == L.ON_DUTY
+        for done in range(depth):
+            end_task(driver)
+            wait_until(lambda done=done: driver.mem[L.COMPLETED_COUNT] == done + 1)
+        assert drained.result(DEADLINE_S) == L.OK
+    driver.close()
