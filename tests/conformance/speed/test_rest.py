@@ -33,7 +33,7 @@ def resting():
 
 def end_task(driver, outcome=L.SUCCESS):
     driver.post_done(0, outcome=outcome)
-    driver.x.announce_done(driver.mem)
+    driver.x.announce_done(driver.mem, 0)
 
 
 @pytest.mark.spec("SPEED-REST-1", "SPEED-REST-2")
