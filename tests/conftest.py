@@ -96,7 +96,7 @@ def _may_have_children() -> bool:
     return bool(children - {str(tracker)})
 
 
-def _processes() -> dict[int, str]:
+def processes() -> dict[int, str]:
     """Return every process below this one."""
     tracker, _ = _tracker()
     found = {}
@@ -132,7 +132,7 @@ def _segments() -> dict[str, str]:
     return {name: f"/dev/shm/{name}" for name in segments()}
 
 
-_KINDS = (_processes, _descriptors, _threads, _segments)
+_KINDS = (processes, _descriptors, _threads, _segments)
 
 
 class _Watch:

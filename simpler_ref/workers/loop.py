@@ -159,6 +159,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
     """
     mem, kernels = mailbox.engine.mem, mailbox.engine.kernels
     worker, start, leaf_word = mailbox.worker, mailbox.start, mailbox.leaf_word
+    thread, thread_word = threading.get_native_id(), mailbox.thread_word
     boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
     traces = [mailbox.trace(frame) for frame in range(mailbox.depth)]
     several = len(boxes) > 1
@@ -247,14 +248,14 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             address = callables.address(found)
                             local = int(kernels.remember(mem, worker, found, address))
                     elif local == L.COMPILED:
+                        if in_thread:  # without the lock each thread wants a core
+                            mem[thread_word] = thread
                         answers = map(kernels.run_leaves, (mem,), (worker,))
                         local = _COMPUTING
-                        if in_thread:  # no lock meanwhile: each wants a core
-                            mem[start + L.W_THREAD] = threading.get_native_id()
                         for local in answers:  # noqa: B007
                             break
                         if in_thread:
-                            mem[start + L.W_THREAD] = 0
+                            mem[thread_word] = 0
                     elif local == L.CONTROL:
                         for error in map(obey, (mailbox,), (callables,)):  # noqa: B007
                             local = _OBEYED

@@ -97,7 +97,7 @@ FAULTS = (
                 "        if may_park(mem, duty) ",
             ),
         ),
-        ("tests/interleaving/test_drain.py::test_nor_in_any_order_with_one_preemption",),
+        ("tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",),
     ),
     Fault(
         "answered-twice",

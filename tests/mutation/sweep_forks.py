@@ -46,9 +46,9 @@ class Failure(NamedTuple):
 # ---------------------------------------------------------------- one fork
 def first_failure(steps: Sequence[Step], prepare: Callable[[], None]) -> Failure | None:
     """Run steps in a fork, one after the other, until one fails, dies or hangs."""
-    from ..conftest import held_resources  # once pytest has made it ready
+    from ..conftest import processes  # once pytest has made it ready
 
-    before = set(held_resources()[0])
+    before = set(processes())
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -63,7 +63,7 @@ def first_failure(steps: Sequence[Step], prepare: Callable[[], None]) -> Failure
         os.close(reads)
         os.kill(pid, signal.SIGKILL)  # not waited for yet, so the number is its own
         os.waitpid(pid, 0)
-        for left in set(held_resources()[0]) - before:
+        for left in set(processes()) - before:
             with suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
 

@@ -121,7 +121,7 @@ VALUES = {
     *("CALLABLE_MASK", "CONFIG_MASK", "WORD_KIND", "WORD_WORKER", "WORD_CONFIG"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
-PREFIXES = ("CTRL_", "DEFAULT_", "MAX_", "CHIP_MAX_", "TENSOR_", "SCALAR_", "MEMBER_")
+PREFIXES = ("CTRL_", "DEFAULT_", "MAX_", "CHIP_MAX_", "CORE_MAX_", "TENSOR_", "SCALAR_", "MEMBER_")
 """Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
 MORE_VALUES = {
     ("engine.memory", "plan"),

@@ -271,3 +271,8 @@ class MailboxView(NamedTuple):
         A method would be a call, and no call may stand where the loop does that.
         """
         return self.start + L.W_LEAF
+
+    @property
+    def thread_word(self) -> int:
+        """Where the word stands that has the worker's thread while it may be moved; as `leaf_word`."""
+        return self.start + L.W_THREAD
