@@ -11,6 +11,7 @@ between. So a change is seen by one side or the other, and no time limit is ever
     event                          seen by
     submit                         the Orch thread itself, which runs a pass if a worker needs a task
     TASK_DONE, somebody on duty    woken by the worker
+    TASK_DONE, Orch at rest        the worker wakes it if it has few tasks left, or this one went wrong
     TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
                                    wakes the Scheduler thread when it has spun for SPIN_NS
     TASK_DONE, worker goes on to   collected by the next pass. If the Orch thread may stay away, and a
@@ -389,7 +390,7 @@ def help_until(mem, live, ended, taken, slice_ns):
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
-    start = now_ns()
+    start = since = now_ns()
     before = ended_tasks(mem)
     quiet_since = 0
     offered = False
@@ -413,8 +414,12 @@ def help_until(mem, live, ended, taken, slice_ns):
             quiet_since = 0
             offered = False
             continue
-        rests = reserve_lasts(mem, now - start, ended_tasks(mem) - before) and have_reserves(mem)
-        duty = L.AT_REST if rests else L.ON_DUTY
+        ended_now = ended_tasks(mem)
+        duty = L.ON_DUTY
+        if moved == 0 and taken < 0 and reserve_lasts(mem, now - since, ended_now - before):
+            if have_reserves(mem):
+                duty = L.AT_REST
+                since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
         if duty == L.ON_DUTY and (held(mem) or now - quiet_since < mem[L.SPIN_NS]):
@@ -453,18 +458,16 @@ def has_come_on(mem, taken):
 def may_park(mem, duty):
     """Say whether the Orch thread may sleep: the look that it takes after it has announced that.
 
-    At rest it leaves the ends of tasks where they are.
+    At rest it leaves the good ends that come later where they are.
     """
-    if mem[L.CONSUMED_HEAD] != L.NONE:
+    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:
         return False
-    if duty == L.AT_REST:
-        return have_reserves(mem) and load(mem, L.DEATHS) == mem[L.DEATHS_SEEN]
-    return not has_work(mem)
+    return duty == L.ON_DUTY or have_reserves(mem)
 
 
 @kernel
 def reserve_lasts(mem, passed, ended):
-    """Say whether a worker's reserve lasts REST_NS, if so many tasks have ended in the time that passed.
+    """Say whether a worker's reserve lasts REST_NS, if `ended` tasks have ended in `passed` ns.
 
     Rule     SPEED-REST-1
     """

@@ -240,6 +240,7 @@ def receive(mem, worker):
                 if turn != L.WOULD_BLOCK:
                     post_done(mem, w, turn)
                     announce_done(mem, w)
+                    told = False
                     break
                 waits = True
                 fail_point(mem, w, FAIL_WAITING)
@@ -252,6 +253,7 @@ def receive(mem, worker):
         elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
             post_done(mem, w, L.GIVEN_BACK)
             announce_done(mem, w)
+            told = False
             start = now
         elif not waits and now - start > mem[L.SPIN_NS]:
             return L.PARK

@@ -194,6 +194,10 @@ def ends_are_seen(play):
     assert not unseen, f"the ends of {unseen} stand in mailboxes, and nobody looks"
 
 
+def the_failure_is_seen(play):
+    assert (0, "fail") in [step[:2] for step in play.world.history], "a has failed, unseen"
+
+
 def cached(text, **how):
     return lambda: Scene(text, **how)
 
@@ -235,6 +239,13 @@ RESTS = Litmus(
     before=submits(3),
     actors=drains,
     check=ends_are_seen,
+    no_timers=("orch", "scheduler"),
+)
+REST_FAILS = Litmus(
+    cached("a@0 b@0 c@0", workers=1, depth=4, services="b", fails="a", rests=True),
+    before=submits(3),
+    actors=drains,
+    check=the_failure_is_seen,
     no_timers=("orch", "scheduler"),
 )
 IN_BULK = Litmus(
@@ -370,7 +381,7 @@ ROWS = [
     Row(
         "exchange, then load_sc of PARK_ORCH, PARK_SCHED",
         "post, announce_done",
-        (WAITS, RESTS),
+        (WAITS, RESTS, REST_FAILS),
         wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("help_until", FENCE)),
     ),
     Row(

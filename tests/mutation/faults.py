@@ -127,6 +127,18 @@ FAULTS = (
         ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
     ),
     Fault(
+        "rests-on-a-failure",
+        "The Orch thread rests without a look at the answers that have come since its pass.",
+        (
+            Patch(
+                "jit/schedule.py",
+                "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
+                "    if (duty == L.ON_DUTY and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
+            ),
+        ),
+        ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
+    ),
+    Fault(
         "polling",
         "The Scheduler thread parks without a look at the work, and a poll every millisecond hides that.",
         (
