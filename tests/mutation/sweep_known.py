@@ -127,10 +127,6 @@ UNDECIDED: tuple[Known, ...] = (
         "Costs time: a worker would not learn to wait, or not move to another core.",
     ),
     Known(
-        Key("schedule.py", "help_until", "if taken >= 0:", "if taken > 0:"),
-        "A longer sleep: the wake-ups that come earlier hide it.",
-    ),
-    Known(
         Key(
             "submit.py",
             "could_have_room",
@@ -205,15 +201,6 @@ UNDECIDED: tuple[Known, ...] = (
             "ahead = int(mem[slot + L.S_FRAME]) - w + int(mem[w + L.W_HEAD])",
         ),
         "A worse choice of the worker for a task given ahead (SPEED-AHEAD-3): it costs time.",
-    ),
-    Known(
-        Key(
-            "schedule.py",
-            "help_until",
-            "answer = futex_wait(mem, L.PARK_ORCH, L.ON_DUTY, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1))",
-            "answer = futex_wait(mem, L.PARK_ORCH, L.ON_DUTY, max(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1))",
-        ),
-        "A longer sleep: the wake-ups that come earlier hide it.",
     ),
     Known(
         Key(
