@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +15,8 @@ from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
-from .engine.memory import Engine
-from .engine.shared_arrays import Arena
-from .errors import CallableError, TaskError
+from .errors import CallableError
 from .jit import layout as L
-from .model import visibility
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
@@ -32,18 +27,15 @@ from .orch.runs import OrchFunction, RunTiming
 from .system.cores import Placement, Seat
 from .system.types import Array
 from .workers import hygiene
-from .workers.chip_memory import ChipMemory
-from .workers.failures import read_failure
-from .workers.manager import WorkerManager
-from .workers.options import Options
+from .workers.host import Host
+from .workers.life import Life
+from .workers.options import Option, Options
 from .workers.session import Session
 from .workers.tree import Tree
 
 DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
-
-T = TypeVar("T")
 
 
 class Worker:
@@ -130,7 +122,7 @@ class Worker:
         pin: bool = False,
         spin_us: float | None = None,
     ) -> None:
-        self._options = options = Options(
+        options = Options(
             level=level,
             num_sub_workers=num_sub_workers,
             heap_ring_size=heap_ring_size,
@@ -150,29 +142,38 @@ class Worker:
             device_id=device_id,
             device_ids=device_ids,
         )
-        self.level = options.level
-        self.num_sub_workers = options.num_sub_workers
-        self.heap_ring_size = options.heap_ring_size
-        self.alloc_timeout_s = options.alloc_timeout_s
-        self.ring_depth = options.ring_depth
-        self.task_window = options.task_window
-        self.mailbox_depth = options.mailbox_depth
-        self.child_mode = options.child_mode
-        self.platform = options.platform
-        self.runtime = options.runtime
-        self._tree = Tree(options)
-        self._parent_level = 0
-        self._away_from = 0
-        self._placement: Placement | None = None
-        self._session: Session | None = None
-        self._closed = False
-        self._running = False
-        self._lock = threading.RLock()
-        self._registry = Registry()
-        self._chips = ChipMemory(weakref.proxy(self))
-        self._needs_start = True
+        self._take_up(Life(options, Tree(options), Registry()))
+
+    def _take_up(self, life: Life) -> None:
+        """Take up a life."""
+        self._life = life
+        self._options, self._tree, self._registry = life.options, life.tree, life.registry
+        self._host = Host(life)
+        self._chips = self._host.chips
         hygiene.fork_hygiene_once()
-        hygiene.disown_after_fork(self)
+        hygiene.disown_after_fork(life)
+
+    @classmethod
+    def _travelled(cls, life: Life) -> Worker:
+        """Return a child Worker that was made in another process and not started there."""
+        worker = cls.__new__(cls)
+        worker._take_up(life)
+        return worker
+
+    level = Option[int]()
+    num_sub_workers = Option[int]()
+    heap_ring_size = Option[int]()
+    alloc_timeout_s = Option[float]()
+    ring_depth = Option[int]()
+    task_window = Option[int | None]()
+    mailbox_depth = Option[int]()
+    child_mode = Option[str]()
+    platform = Option[str]()
+    runtime = Option[str | None]()
+
+    @property
+    def _session(self) -> Session | None:
+        return self._life.session
 
     # ------------------------------------------------------------ what stands below
     def add_worker(self, worker: Worker) -> None:
@@ -203,20 +204,20 @@ class Worker:
                 f"a level {self.level} Worker has children of the levels 3 … {self.level - 1}, not "
                 f"{worker.level}"
             )
-        with self._lock:
-            self._require_before_init("add_worker")
+        with self._life.lock:
+            self._life.require_before_init("add_worker")
             if worker._options.pin or worker._options.spin_us is not None:
                 raise ValueError(
                     "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
                 )
-            if worker._session is not None or worker._closed:
+            if worker._session is not None or worker._life.closed:
                 raise RuntimeError(
                     "the Worker given to add_worker must not be initialized or closed"
                 )
-            if worker._parent_level:
+            if worker._life.parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
             self._tree.add_nested(worker)
-            worker._parent_level = self.level
+            worker._life.parent_level = self.level
 
     def add_next_level(self, worker: Any) -> None:
         """Add a worker kind of your own to the next-level pool.
@@ -238,58 +239,15 @@ class Worker:
         -----
         Rule     WM-POOL-1; WM-KIND-3
         """
-        with self._lock:
-            self._require_before_init("adding a worker")
+        with self._life.lock:
+            self._life.require_before_init("adding a worker")
             self._tree.add_next_level(worker)
 
     def add_sub(self, worker: Any) -> None:
         """Add a worker kind of your own to the sub pool; see `add_next_level`."""
-        with self._lock:
-            self._require_before_init("adding a worker")
+        with self._life.lock:
+            self._life.require_before_init("adding a worker")
             self._tree.add_sub(worker)
-
-    def _require_before_init(self, what: str) -> None:
-        """Refuse what must come before `init`.
-
-        Rule     WM-POOL-2
-        """
-        if self._closed:
-            raise RuntimeError("this Worker is closed; make a new one")
-        if self._session is not None:
-            raise RuntimeError(f"{what} must come before init")
-
-    def _start_as_child(self) -> None:
-        """Start inside the parent's worker that runs this Worker; again after `close`, if need be.
-
-        Rule     FLOW-NEST-2
-        """
-        if self._session is None:
-            self._closed = False
-            self._initialise()
-        self.start()
-
-    def _send_away(self) -> None:
-        """Note that this Worker, and those below it, will run in another process than this one."""
-        self._away_from = os.getpid()
-        for inner in self._tree.nested():
-            inner._send_away()
-
-    def _require_here(self, what: str) -> None:
-        """Refuse what would not reach the process that runs this Worker.
-
-        Rule     FLOW-REG-7
-        """
-        if self._away_from == os.getpid():
-            raise RuntimeError(
-                f"{what}: this Worker runs as a child, in a process of its own; register with it "
-                "before its parent is started"
-            )
-
-    def _stop_as_child(self) -> None:
-        """Undo `_start_as_child`: the parent may start this Worker again."""
-        with self._lock:
-            self._release()
-            self._needs_start = True
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -307,51 +265,35 @@ class Worker:
         -----
         Rule     ORCH-RUN-1; ORCH-MISUSE-9; FLOW-NEST-8
         """
-        if self._parent_level:
+        parent_level = self._life.parent_level
+        if parent_level:
             raise RuntimeError(
-                f"this Worker is a child of a level {self._parent_level} Worker, which starts it"
+                f"this Worker is a child of a level {parent_level} Worker, which starts it"
             )
-        self._initialise()
+        self._open()
 
-    def _initialise(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this Worker is closed; make a new one")
-            if self._session is not None:
-                raise RuntimeError("this Worker is already initialized")
-            engine = Engine(
-                heap_ring_size=self.heap_ring_size,
-                ring_depth=self.ring_depth,
-                task_window=self.task_window,
-                next_level=len(self._tree.next_level),
-                sub=len(self._tree.subs),
-                depth=self.mailbox_depth,
-                placement=self._place(),
-            )
-            session = Session(
-                engine,
-                Arena(self._options.arena_size),
-                self._tree.next_level,
-                self._tree.subs,
-                self._registry,
-                self._options,
-            )
-            # a proxy: no cycle, so that a Worker nobody refers to is closed at once
-            session.host = weakref.proxy(self)
-            session.configs = Configs(engine)
-            session.orch = Orchestrator(session.host, engine, session.configs)
-            self._finalizer = weakref.finalize(self, session.take_down)
-            self._session = session
-            visibility.add_visibility(session.why_invisible)
+    def _open(self) -> None:
+        life = self._life
+        with life.lock:
+            session = life.open()
+            session.host = self._host
+            session.configs = Configs(session.engine)
+            session.orch = Orchestrator(self._host, session.engine, session.configs)
+            life.begin(session, self)
 
-    def _place(self) -> Placement:
-        """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
-        if self._placement is None:
-            threads = 1 + self._tree.threads()
-            self._placement = Placement.find(
-                threads, pin=self._options.pin, spin_us=self._options.spin_us
-            )
-        return self._tree.place(self._placement)
+    def _start_as_child(self) -> None:
+        """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.
+
+        Rule     FLOW-NEST-2
+        """
+        if self._session is None:
+            self._life.closed = False
+            self._open()
+        self.start()
+
+    def _stop_as_child(self) -> None:
+        """Undo `_start_as_child`."""
+        self._life.close_as_child()
 
     def start(self) -> None:
         """Fork the workers now instead of at the first run; a second call does nothing.
@@ -367,12 +309,7 @@ class Worker:
         -----
         Rule     ORCH-RUN-1
         """
-        with self._lock:
-            if self._running:
-                raise RuntimeError("start during a run: the run has started the workers itself")
-            session = self._live()
-            runs.recover(session)
-            self._start(session)
+        self._life.start()
 
     def close(self) -> None:
         """Stop the workers and give the memory back. Again and again is fine.
@@ -388,17 +325,7 @@ class Worker:
         -----
         Rule     ORCH-RUN-9; WM-STOP-1
         """
-        with self._lock:
-            if self._running:
-                raise RuntimeError("close during a run: let the run end first")
-            self._closed = True
-            self._release()
-
-    def _release(self) -> None:
-        if self._session is not None:
-            self._session.take_down()  # should this be cut short, it can be done again
-            self._finalizer.detach()
-            self._session = None
+        self._life.close()
 
     def __enter__(self) -> Worker:
         self.init()
@@ -411,54 +338,6 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _live(self) -> Session:
-        session = self._session
-        if session is None and self._parent_level:
-            raise RuntimeError(
-                f"this Worker is a child of a level {self._parent_level} Worker, which starts and "
-                "closes it: use that one"
-            )
-        if session is None:
-            raise RuntimeError(
-                "this Worker is closed; make a new one"
-                if self._closed
-                else "this Worker is not initialized: call init() first, or use it in a with block"
-            )
-        if session.pid != os.getpid():
-            session.require_own_process()
-        return session
-
-    def _start(self, session: Session) -> None:
-        manager = session.manager
-        anew = self._needs_start or (manager is not None and manager.lost)
-        if manager is not None and manager.silent:
-            manager.welcome_back()
-        if not anew and (manager is None or not manager.dead):
-            return
-        try:
-            with self._registry.lock:  # a registration finds all workers made, or none
-                self._needs_start = True  # should this be cut short, the next run does it all again
-                if anew:
-                    if self.child_mode == "process":
-                        for inner in self._tree.nested():
-                            inner._send_away()
-                    session.start_anew()
-                else:
-                    session.replace_dead()
-                self._needs_start = False
-        except BaseException:
-            self._needs_start = True
-            session.stop_workers()
-            raise
-
-    def _disown(self) -> None:
-        """Leave the Worker to the process that this one was forked from."""
-        self._lock = threading.RLock()
-        self._registry.lock = threading.RLock()
-        self._running = False
-        if self._session is not None:
-            self._session.orch._close()
 
     # ------------------------------------------------------------ memory
     def empty(
@@ -485,7 +364,7 @@ class Worker:
         -----
         Rule     SPEED-WAIT-9, -12
         """
-        return self._live().arena.empty(shape, dtype, populate)
+        return self._life.live().arena.empty(shape, dtype, populate)
 
     def share(self, array: Any) -> Array:
         """Return a contiguous copy of an array in memory that all workers share.
@@ -534,9 +413,8 @@ class Worker:
             )
         if not chip:
             require_runnable("register", target)
-        if self._closed:
-            raise RuntimeError("this Worker is closed; make a new one")
-        self._require_here("register")
+        self._life.require_not_closed()
+        self._life.require_here("register")
         self._tree.require_taker(chip)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
@@ -547,9 +425,9 @@ class Worker:
             require_payload(handle.name, target, payload)
         session = self._session
         if session is not None:
-            self._live()
+            self._life.live()
         with self._registry.lock:
-            started = session is not None and not self._needs_start
+            started = session is not None and not self._life.needs_start
             self._registry.add(
                 handle,
                 target,
@@ -575,24 +453,15 @@ class Worker:
         -----
         Rule     FLOW-UNREG-1
         """
-        if self._closed:
-            raise RuntimeError("this Worker is closed; make a new one")
+        self._life.require_not_closed()
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
-        self._require_here("unregister")
+        self._life.require_here("unregister")
         session = self._session
         with self._registry.lock:
-            started = session is not None and not self._needs_start
+            started = session is not None and not self._life.needs_start
             installer = session.installer if started and session is not None else None
-            self._registry.discard(handle, installer, self._running)
-
-    def _words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
-        """Return the tables of live handles that each pool takes: next level, sub."""
-        return self._tree.words(self._registry)
-
-    def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception:
-        """Say why a pool does not take a handle."""
-        return self._tree.explain(self._registry, handle, pool)
+            self._registry.discard(handle, installer, self._life.running)
 
     # ------------------------------------------------------------ memory of chips
     def malloc(self, size: int, worker_id: int = 0) -> int:
@@ -633,17 +502,6 @@ class Worker:
         """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
         self._chips.copy_from(worker_id, dst, src, size)
 
-    def _running_manager(self, session: Session) -> WorkerManager:
-        """Return who manages the workers, which are started if they are not."""
-        with self._lock:
-            if not self._running:
-                self.start()
-        with self._registry.lock:  # a run that is just starting has made all workers, or none
-            manager = session.manager
-        if manager is None:
-            raise RuntimeError("the workers are not running: their start has failed")
-        return manager
-
     # ------------------------------------------------------------ run
     def run(
         self,
@@ -674,7 +532,7 @@ class Worker:
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
-        return self._alone(lambda session: self._run(session, function, args, knobs, start))
+        return runs.run(self._life, function, args, knobs, start)
 
     def record(
         self,
@@ -702,77 +560,19 @@ class Worker:
         function, knobs = self._require_function("record", orch_fn, config)
 
         def act(session: Session) -> Graph:
-            graph = record(self, session.engine, session.why_invisible, function, args, knobs)
-            self._live()  # refuses a process that orch_fn forked
+            graph = record(self, session, function, args, knobs)
+            session.require_own_process()  # refuses a process that orch_fn forked
             return graph
 
-        return self._alone(act)
+        return self._life.alone(act)
 
     def _require_function(
         self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None
     ) -> tuple[OrchFunction, CallConfig]:
         """Return what `run` or `record` was given, once it is found to be right."""
         if self._session is None:
-            self._live()  # says why
+            self._life.live()  # says why
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
-
-    def _alone(self, act: Callable[[Session], T]) -> T:
-        """Do something during which no run may begin.
-
-        Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
-        """
-        mine = False
-        try:
-            with self._lock:
-                session = self._live()
-                if self._running:
-                    raise RuntimeError(
-                        "a run is in progress on this Worker: runs cannot be nested, and one Worker "
-                        "serves one run at a time"
-                    )
-                self._running = mine = True
-            return act(session)
-        finally:
-            if mine:
-                self._running = False
-
-    def _run(
-        self, session: Session, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
-    ) -> RunTiming:
-        """Run from start to reset, after what the last run may have left behind."""
-        runs.recover(session)
-        self._start(session)
-        session.configs.forget_many()
-        return runs.run(session, self._words(), orch_fn, args, config, start)
-
-    def _read_error(self) -> TaskError:
-        """Make an exception of the first failure that the Scheduler has noted."""
-        return read_failure(self._live(), self.level)
-
-    def _callable_name(self, word: int) -> str:
-        """Return the name of the callable in a callable word."""
-        return self._registry.name(word & L.CALLABLE_MASK)
-
-    def _worker_name(self, worker: int) -> str:
-        """Return what messages call a worker of this Worker."""
-        manager = self._live().manager
-        assert manager is not None, "a worker was given a task"
-        return manager.name(worker)
-
-    def _own_memory(self) -> tuple[Array, ...]:
-        """Return the memory that the workers have shared from the start: arena and heap rings."""
-        session = self._live()
-        return session.arena.memory, session.engine.heap
-
-    def _describe_stuck(self) -> str:
-        """Say which group waits for which workers."""
-        return self._live().watch().stuck_group()
-
-    def _look(self) -> None:
-        """Tell of tasks that keep a thread waiting; see `Watch.look`."""
-        session = self._live()
-        if session.manager is not None:
-            session.watch().look()
 
     # ------------------------------------------------------------ looking in from outside
     def progress(self) -> tuple[int, int]:
@@ -780,12 +580,12 @@ class Worker:
 
         May be called from another thread, for a progress bar.
         """
-        view = self._live().engine.view
+        view = self._life.live().engine.view
         return view.ended, view.next_task_id
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""
-        manager = self._live().manager
+        manager = self._life.live().manager
         if manager is None:
             return []
         return [pid for worker, pid in sorted(manager.pids.items()) if worker not in manager.dead]
@@ -804,7 +604,7 @@ class Worker:
         -----
         Rule     SPEED-WAIT-8
         """
-        session = self._live()
+        session = self._life.live()
         placed, manager = session.engine.placement, session.manager
         if manager is None:
             return placed

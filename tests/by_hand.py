@@ -23,8 +23,9 @@ class ByHand:
     """
 
     def __init__(self, prepare=lambda worker: None, **options):
-        self.worker = Worker(3, **{"num_sub_workers": 2, "heap_ring_size": 1 << 16} | options)
-        self.worker.alloc_timeout_s = 0.0
+        self.worker = Worker(
+            3, **{"num_sub_workers": 2, "heap_ring_size": 1 << 16, "alloc_timeout_s": 0} | options
+        )
         self.prepared = prepare(self.worker)
         self.worker.init()
         self.sub = self.worker.register(print)
@@ -36,7 +37,7 @@ class ByHand:
             self.engine.kernels.set_usable(self.mem, worker, 1)
         self._outer = visibility.set_current(runtime.why_invisible)
         self.engine.kernels.begin_run(self.mem)
-        self.orch._open(*self.worker._words())
+        self.orch._open(*self.worker._tree.words(self.worker._registry))
 
     def __enter__(self):
         return self

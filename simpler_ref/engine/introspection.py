@@ -25,9 +25,9 @@ _LOOKS = len(TaskState) + 1
 class Names(Protocol):
     """What knows how callables and workers are called."""
 
-    def _callable_name(self, word: int) -> str: ...
+    def callable_name(self, word: int) -> str: ...
 
-    def _worker_name(self, worker: int) -> str: ...
+    def worker_name(self, worker: int) -> str: ...
 
 
 class TaskView(NamedTuple):
@@ -155,8 +155,8 @@ class RingView(Rings):
         if look is None:
             return None
         named = {
-            "callable": None if look.callable < 0 else names._callable_name(look.callable),
-            "worker": None if look.worker < 0 else names._worker_name(look.worker),
+            "callable": None if look.callable < 0 else names.callable_name(look.callable),
+            "worker": None if look.worker < 0 else names.worker_name(look.worker),
         }
         return TaskView(**look._asdict() | named)
 

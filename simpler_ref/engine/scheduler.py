@@ -16,7 +16,8 @@ log = logging.getLogger("simpler_ref")
 class Describes(Protocol):
     """Who can say which group waits for its workers."""
 
-    def _describe_stuck(self) -> str: ...
+    def describe_stuck(self) -> str:
+        """Return it; nothing if there is none by now."""
 
 
 class Scheduler:
@@ -36,7 +37,7 @@ class Scheduler:
     def _loop(self) -> None:
         loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
         while loop(mem, TIMER_NS) == L.STUCK:
-            words = self._host._describe_stuck()
+            words = self._host.describe_stuck()
             if words:
                 log.warning("%s", words)
 

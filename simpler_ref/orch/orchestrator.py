@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,33 +33,12 @@ from ..model.wire import (
     tensors_of,
 )
 from ..system.types import Array
-from ..workers.chip_memory import ChipMemory
+from ..workers.host import Host
 from .columns import Batch
 from .configs import Configs
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
 from .scopes import NO_SCOPE_OPEN, TOO_MANY_SCOPES, ScopeGuard
-
-
-class Host(Protocol):
-    """What an Orchestrator asks of the Worker whose run it serves."""
-
-    alloc_timeout_s: float
-    _chips: ChipMemory
-
-    def _explain_handle(self, handle: CallableHandle, pool: int) -> Exception: ...
-
-    def _read_error(self) -> TaskError: ...
-
-    def _own_memory(self) -> tuple[Array, ...]: ...
-
-    def _describe_stuck(self) -> str: ...
-    def _look(self) -> None: ...
-
-    def _callable_name(self, word: int) -> str: ...
-
-    def _worker_name(self, worker: int) -> str: ...
-
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
@@ -78,8 +57,8 @@ class Orchestrator:
     _records = False
     """Whether it writes tasks down instead of submitting them; see `Recorder`."""
 
-    def __init__(self, worker: Host, engine: Engine, configs: Configs) -> None:
-        self._worker = worker
+    def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
+        self._host = host
         self._engine = engine
         self._mem = engine.mem
         self._view = engine.view
@@ -88,10 +67,10 @@ class Orchestrator:
         self._subs: Handles = {}
         self._configs = configs
         self._pools = Pools(engine.view)
-        self._room = Room(engine, worker)
+        self._room = Room(engine, host)
         self._thread = -1
         self._error: TaskError | None = None
-        self._ring = RingView(engine, worker)
+        self._ring = RingView(engine, host)
 
     @property
     def ring(self) -> RingView:
@@ -424,7 +403,7 @@ class Orchestrator:
             return self._closed()
         if handle in live:
             return TypeError("these TaskArgs are those of a running task; build new ones")
-        return self._worker._explain_handle(handle, pool)
+        return self._host.explain_handle(handle, pool)
 
     # ------------------------------------------------------------ memory of next-level workers
     def malloc(self, worker_id: int, size: int) -> int:
@@ -433,12 +412,12 @@ class Orchestrator:
         Rule     WM-CHIP-3
         """
         self._require_mine()
-        return self._worker._chips.malloc(worker_id, size)
+        return self._host.chips.malloc(worker_id, size)
 
     def free(self, worker_id: int, ptr: int) -> None:
         """Give memory of a next-level worker back."""
         self._require_mine()
-        self._worker._chips.free(worker_id, ptr)
+        self._host.chips.free(worker_id, ptr)
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy host memory to a next-level worker, between two of its tasks; see `Worker.copy_to`.
@@ -446,12 +425,12 @@ class Orchestrator:
         It waits for no dependency: tasks that were submitted before may not have run.
         """
         self._require_mine()
-        self._worker._chips.copy_to(worker_id, dst, src, size)
+        self._host.chips.copy_to(worker_id, dst, src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy memory of a next-level worker to the host; see `copy_to`."""
         self._require_mine()
-        self._worker._chips.copy_from(worker_id, dst, src, size)
+        self._host.chips.copy_from(worker_id, dst, src, size)
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:
@@ -631,7 +610,7 @@ class Orchestrator:
         Rule     ORCH-FAIL-1, -3; FAIL-LOUD-2
         """
         if self._error is None:
-            self._error = self._worker._read_error()
+            self._error = self._host.read_error()
         return self._error
 
 

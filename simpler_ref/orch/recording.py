@@ -41,14 +41,17 @@ from ..model.wire import (
     tensors_of,
 )
 from ..system.types import Array
+from ..workers.session import Session
+from . import runs
 from .columns import Batch
 from .configs import config_wire
 from .orchestrator import Handles, Orchestrator
 from .pools import Pools
 from .room import never_fits
+from .runs import RunTiming
 
 if TYPE_CHECKING:
-    from ..worker import RunTiming, Worker
+    from ..worker import Worker
 
 _WORD = struct.Struct("<Q")
 _MEMBER = struct.Struct("<QQ")
@@ -140,7 +143,7 @@ class Recorder(Orchestrator):
     _records = True
 
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
-        self._worker = worker
+        self._host = worker._host
         self._engine = engine
         self._view = engine.view
         self._pools = Pools(engine.view)
@@ -148,7 +151,7 @@ class Recorder(Orchestrator):
         self._thread = get_ident()
         self.handles: list[tuple[CallableHandle, int]] = []
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
-        following, subs = worker._words()
+        following, subs = worker._tree.words(worker._registry)
         self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
         self._subs = _Numbers(subs, L.SUB, self.handles)
         self.program = ProgramWriter()
@@ -443,9 +446,7 @@ class Graph:
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
-        return self._worker._alone(
-            lambda runtime: self._worker._run(runtime, self._replay, bound, _NO_CONFIG, start)
-        )
+        return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.
@@ -513,8 +514,7 @@ def _describe(wire: bytes) -> str:
 
 def record(
     worker: Worker,
-    engine: Engine,
-    visible: Callable[[int, int], str | None],
+    session: Session,
     orch_fn: Callable[..., Any],
     args: Any,
     config: CallConfig,
@@ -530,13 +530,13 @@ def record(
     kept: list[Any] = [orch_fn, args]
 
     def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
-        return visible(address, nbytes)
+        return session.why_invisible(address, nbytes)
 
     outer = visibility.set_current(check, kept)
     try:
         if mine is not None and mine._doubts is not None:
             mine._doubts.settle()
-        recorder = Recorder(worker, engine, mine)
+        recorder = Recorder(worker, session.engine, mine)
         given = RecordedArgs(args) if bindable else args
         try:
             orch_fn(recorder, given, config)

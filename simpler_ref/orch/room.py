@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from ..engine.introspection import describe_full, mib, requested_bytes
 from ..engine.memory import PARK_NS, Engine
 from ..errors import RingFullError
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
-
-
-class Waits(Protocol):
-    """What a wait asks of the Worker that it is for."""
-
-    alloc_timeout_s: float
-
-    def _look(self) -> None: ...
+from ..workers.host import Host
 
 
 class Room:
     """Helps the Scheduler until there is room, or nothing left to wait for."""
 
-    def __init__(self, engine: Engine, worker: Waits) -> None:
+    def __init__(self, engine: Engine, host: Host) -> None:
         self._engine = engine
-        self._worker = worker
+        self._host = host
 
     def wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
         """Call again what was refused, until it is not for want of room; return its last answer.
@@ -43,13 +35,13 @@ class Room:
         Rule     ORCH-BACK-1, -2, -4
         """
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
-        timeout_ns = int(self._worker.alloc_timeout_s * 1e9)
+        timeout_ns = int(self._host.alloc_timeout_s * 1e9)
         since = time.monotonic_ns()
         reclaimed = self._progress()
         while code == L.WOULD_BLOCK:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
-                timeout_s = self._worker.alloc_timeout_s
+                timeout_s = self._host.alloc_timeout_s
                 asked, depth = requested_bytes(wire()), view.scope_depth - 1
                 raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
             taken = view.taken
@@ -58,7 +50,7 @@ class Room:
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
                 waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
             if waited == L.TIMED_OUT:
-                self._worker._look()
+                self._host.look()
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()
         return code
@@ -75,7 +67,7 @@ class Room:
         """Wait until so many tasks of the run have ended, buffers not counted."""
         mem, kernels = self._engine.mem, self._engine.kernels
         while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
-            self._worker._look()  # between slices Python sees signals
+            self._host.look()  # between slices Python sees signals
 
 
 def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:

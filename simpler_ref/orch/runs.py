@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from ..callables.handles import CallableHandle
 from ..callables.runnable import require_runnable
-from ..engine.memory import PARK_NS
 from ..errors import ControlError
-from ..jit import layout as L
 from ..model import visibility
 from ..model.config import CallConfig
-from ..system.signals import Failures, until_done
+from ..system.signals import Failures
+from ..workers import ending
+from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
 from .configs import require_supported
@@ -79,7 +79,19 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
     return orch_fn
 
 
-def run(
+def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int) -> RunTiming:
+    """Run an orchestration function, after what the last run may have left behind."""
+
+    def act(session: Session) -> RunTiming:
+        ending.recover(session)
+        life.start_workers(session)
+        session.configs.forget_many()
+        return _run(session, life.tree.words(life.registry), orch_fn, args, config, start)
+
+    return life.alone(act)
+
+
+def _run(
     session: Session,
     words: Words,
     orch_fn: OrchFunction,
@@ -98,12 +110,12 @@ def run(
     try:
         try:
             _call(session, words, orch_fn, args, config)
-            _drain(session)
+            ending.drain(session)
         except BaseException as error:
             failures = (error,)
-            failures = _end_early(session, failures)
+            failures = ending.end_early(session, failures)
     except BaseException as error:  # of a signal at that very place
-        failures = _end_early(session, (*failures, error))
+        failures = ending.end_early(session, (*failures, error))
     failure: BaseException | None = None
     if failures:
         failure = failures[-1]
@@ -150,46 +162,3 @@ def _call(
     finally:
         orch._close()
         visibility.set_current(*outer)
-
-
-def recover(session: Session) -> None:
-    """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
-    engine = session.engine
-    if engine.view.next_task_id or engine.view.scope_depth:
-        signals = InterruptedError("a signal"), InterruptedError("and one more")
-        *_, failure = _end_early(session, signals)
-        engine.kernels.end_run(engine.mem)
-        if failure not in signals:
-            raise failure
-
-
-def _end_early(session: Session, failures: Failures) -> Failures:
-    """End a run that has failed; return all of its failures.
-
-    The first one cancels, each further one kills who is busy.
-
-    Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
-    """
-    manager = session.manager
-
-    def end(failures: Failures) -> None:
-        if len(failures) > 1 and manager is not None:
-            manager.kill_busy()
-        _drain(session, failures)
-
-    failures = until_done(end, failures, session.pid)
-    if manager is not None:
-        manager.spare_idle()
-    return failures
-
-
-def _drain(session: Session, failures: Failures = ()) -> None:
-    """End every scope and wait until every task is reclaimed; a failure cancels what can be.
-
-    Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
-    """
-    mem, kernels = session.engine.mem, session.engine.kernels
-    kernels.finish_run(mem, bool(failures))
-    while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
-        if session.manager is not None:
-            session.watch().look(failures[-1] if failures else None)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Protocol
 
 from ..jit import layout as L
 from ..model import visibility
-from .manager import WorkerManager
+from .life import Life
 from .options import whole
-from .session import Session
 
 MOST_BYTES = 1 << 62
 MOST_ADDRESS = (1 << 64) - 1
-
-
-class Holder(Protocol):
-    """The Worker whose workers are asked."""
-
-    child_mode: str
-
-    def _live(self) -> Session: ...
-
-    def _running_manager(self, session: Session) -> WorkerManager: ...
 
 
 class ChipMemory:
@@ -31,8 +19,8 @@ class ChipMemory:
     Rule     WM-CHIP-3; WM-CTRL-6
     """
 
-    def __init__(self, holder: Holder) -> None:
-        self._holder = holder
+    def __init__(self, life: Life) -> None:
+        self._life = life
 
     def malloc(self, worker_id: int, size: int) -> int:
         """Allocate memory and return its address."""
@@ -55,8 +43,8 @@ class ChipMemory:
     def _require_visible(self, name: str, address: int, size: int) -> None:
         _address(name, address)
         whole("size", size, 0, MOST_BYTES)
-        why = self._holder._live().why_invisible(address, size)
-        if why is not None and self._holder.child_mode == "process":
+        why = self._life.live().why_invisible(address, size)
+        if why is not None and self._life.options.child_mode == "process":
             raise visibility.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
@@ -64,13 +52,13 @@ class ChipMemory:
 
         Rule     WM-CTRL-6
         """
-        session = self._holder._live()
+        session = self._life.live()
         count = len(session.next_level)
         if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
             raise IndexError(
                 f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
             )
-        manager = self._holder._running_manager(session)
+        manager = self._life.running_manager(session)
         return manager.control(
             operator.index(worker_id), command, args, timeout_s=session.control_timeout_s
         )

@@ -83,18 +83,8 @@ class _Traveller(Serializer):
         from ..worker import Worker
 
         if isinstance(obj, Worker):
-            here = {"_lock", "_session", "_finalizer", "_chips"}
-            return _arrived, ({name: it for name, it in vars(obj).items() if name not in here},)
+            return Worker._travelled, (obj._life,)
         return super().reducer_override(obj)
-
-
-def _arrived(state: dict[str, Any]) -> Any:
-    """Return the child Worker that has travelled."""
-    from ..worker import Worker
-
-    worker = Worker(3)
-    vars(worker).update(state)
-    return worker
 
 
 def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:

@@ -15,7 +15,7 @@ from .processes import close_inherited
 
 
 class _Disowned(Protocol):
-    def _disown(self) -> None: ...
+    def disown(self) -> None: ...
 
 
 _hygiene_done = False
@@ -53,4 +53,4 @@ def _leave_to_parent() -> None:
     close_inherited()
     regions.close_inherited()
     for worker in list(_workers):
-        worker._disown()
+        worker.disown()

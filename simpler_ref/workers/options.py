@@ -6,12 +6,14 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
 from ..jit import layout as L
 from .start_method import check_start_method
+
+T = TypeVar("T")
 
 CHILD_MODES = ("process", "thread")
 MOST_WORKERS = 1023
@@ -137,3 +139,18 @@ class Options:
         if len(ids) > MOST_WORKERS:
             raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
         return ids
+
+
+class Option(Generic[T]):
+    """An attribute of a Worker: the value of the option of that name, to read."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, worker: Any, _owner: type) -> T:
+        return self if worker is None else getattr(worker._options, self._name)  # type: ignore[return-value]
+
+    def __set__(self, worker: Any, value: T) -> NoReturn:
+        raise AttributeError(
+            f"{self._name} is fixed when a Worker is made: Worker({self._name}={value!r}, …)"
+        )

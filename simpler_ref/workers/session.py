@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..callables.registry import Registry, Snapshot
 from ..engine.memory import Engine
@@ -24,6 +24,7 @@ from .watch import Watch
 if TYPE_CHECKING:
     from ..orch.configs import Configs
     from ..orch.orchestrator import Orchestrator
+    from .host import Host
 
 
 class Session:
@@ -61,7 +62,7 @@ class Session:
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
         self.configs: Configs
-        self.host: Any
+        self.host: Host
         self.pid = os.getpid()
         self._watch: Watch | None = None
 

@@ -97,7 +97,7 @@ class Tree:
             turns.append(first)
             first += 1
             if isinstance(kind, NestedWorker):
-                kind.inner._placement = replace(placement, first=first)
+                kind.inner._life.placement = replace(placement, first=first)
                 first += kind.inner._tree.threads()
         return replace(placement, turns=tuple(turns))
 

@@ -239,10 +239,10 @@ FAULTS = (
         "close() after a failed run leaves the worker processes behind.",
         (
             Patch(
-                "worker.py",
-                "            self._session.take_down()  #",
-                "            if not self._session.engine.view.has_failed:\n"
-                "                self._session.take_down()  #",
+                "workers/life.py",
+                "            self.session.take_down()  #",
+                "            if not self.session.engine.view.has_failed:\n"
+                "                self.session.take_down()  #",
             ),
         ),
         (f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",),
@@ -381,8 +381,8 @@ FAULTS = (
         "A run inside an orchestration function is accepted.",
         (
             Patch(
-                "worker.py",
-                "                if self._running:\n                    raise",
+                "workers/life.py",
+                "                if self.running:\n                    raise",
                 "                if False:\n                    raise",
             ),
         ),
@@ -399,7 +399,7 @@ FAULTS = (
                 "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
             ),
             Patch(
-                "orch/runs.py",
+                "workers/ending.py",
                 "    if engine.view.next_task_id or engine.view.scope_depth:\n",
                 "    if engine.view.next_task_id:\n",
             ),
@@ -500,10 +500,10 @@ FAULTS = (
                 f"        {call}\n",
             )
             for call in (
-                "return self._worker._chips.malloc(worker_id, size)",
-                "self._worker._chips.free(worker_id, ptr)",
-                "self._worker._chips.copy_to(worker_id, dst, src, size)",
-                "self._worker._chips.copy_from(worker_id, dst, src, size)",
+                "return self._host.chips.malloc(worker_id, size)",
+                "self._host.chips.free(worker_id, ptr)",
+                "self._host.chips.copy_to(worker_id, dst, src, size)",
+                "self._host.chips.copy_from(worker_id, dst, src, size)",
             )
         ),
         (
@@ -651,7 +651,7 @@ FAULTS = (
     Fault(
         "inherited-lock",
         "A worker keeps the lock of the registry as it was when it was forked: held.",
-        (Patch("worker.py", "        self._registry.lock = threading.RLock()\n", ""),),
+        (Patch("workers/life.py", "        self.registry.lock = threading.RLock()\n", ""),),
         (f"{ORCH}/test_fork.py::test_a_worker_finds_no_lock_of_the_engine_held",),
     ),
     Fault(

@@ -135,7 +135,7 @@ def main(seed: int, seconds: float) -> int:
     with make_worker(shape) as worker:
         stage = Stage(worker, shape)
         stage.prepare()
-        worker._live().engine.mem[L.PARK_NS] = NEVER_NS
+        worker._session.engine.mem[L.PARK_NS] = NEVER_NS
         threading.Thread(target=listen, args=[worker], daemon=True).start()
         known = parties(worker)
         say("parties", known)

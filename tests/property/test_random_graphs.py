@@ -522,10 +522,10 @@ class Program:
         slab = Slab(ring.base + claim.start, claim.size) if claim.size else None
         assert look.slab == slab
 
-    def _callable_name(self, word):
+    def callable_name(self, word):
         return f"callable {word & L.CALLABLE_MASK}"
 
-    def _worker_name(self, worker):
+    def worker_name(self, worker):
         return f"worker {worker}"
 
     def check_free_slots(self):

@@ -107,7 +107,7 @@ def test_a_program_may_end_at_any_stage(moment):
             w.start()
             run = lambda: w.run(lambda orch, *_: orch.submit_sub(h))
             threading.Thread(target=run, daemon=True).start()
-            while not w._running:
+            while not w._life.running:
                 time.sleep(0.001)
         """,
         "in one run after the other": """
@@ -532,7 +532,7 @@ def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with w._lock, w._session.arena._lock:
+            with w._life.lock, w._session.arena._lock:
                 held.set()
                 release.wait(30)
 

@@ -435,7 +435,7 @@ def test_ctrl_c_at_any_moment_of_a_run_leaves_a_worker_that_works():
                     )
                 if i % 5 == 0:
                     assert_works(w, ok, marks)
-                assert not w._running
+                assert not w._life.running
             assert_works(w, ok, marks)
             assert len(w.worker_pids()) == 2
 

@@ -310,7 +310,7 @@ class Trapped(NestedWorker):
         self.trap = trap
 
     def start(self, mailbox):
-        self.inner._initialise()
+        self.inner._open()
         self.inner._session.engine.mem[L.START_FAIL] = self.trap[0]
         self.trap[0] = 0
         super().start(mailbox)
@@ -615,7 +615,7 @@ def test_a_start_that_fails_says_so_and_the_next_one_works(rig_type, point, agai
             assert point == "ready", "it was never ready, and had a task"
         else:
             assert point == "ready", "nobody noticed"
-        wait_until(lambda: rig.w._needs_start or rig.known_dead(1) or point == "ready")
+        wait_until(lambda: rig.w._life.needs_start or rig.known_dead(1) or point == "ready")
         works_soon(rig, point, WorkerLostError)
 
 
@@ -669,7 +669,7 @@ def test_a_successor_dies_while_it_is_told_of_what_was_registered(rig_type, poin
             assert named, error
         else:
             assert point == "control_done", "nobody noticed"
-        wait_until(lambda: rig.w._needs_start or rig.known_dead(1))
+        wait_until(lambda: rig.w._life.needs_start or rig.known_dead(1))
         rig.assert_works()
 
 

@@ -50,7 +50,7 @@ class Bench:
         return self
 
     def __exit__(self, kind, *_):
-        if kind is None and not self.w._closed:
+        if kind is None and not self.w._life.closed:
             assert_works(self.w, self.ok, self.marks)
         self.w.close()
 

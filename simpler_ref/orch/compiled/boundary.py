@@ -69,7 +69,7 @@ class Call:
         self.words[S.C_MEM] = engine.mem.ctypes.data
         self.words[S.C_MEM_WORDS] = engine.mem.size
         self.words[S.C_ROOM : S.C_ROOM + 2] = orch._pools.sizes
-        for memory in orch._worker._own_memory():
+        for memory in orch._host.own_memory():
             start = memory.ctypes.data
             self._add_span(start, start + memory.nbytes)
 

@@ -269,10 +269,10 @@ def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(task):
 class Names:
     """What stands for a Worker where an engine is driven by hand."""
 
-    def _callable_name(self, word):
+    def callable_name(self, word):
         return "?"
 
-    def _worker_name(self, worker):
+    def worker_name(self, worker):
         return str(worker)
 
 

@@ -184,7 +184,7 @@ def test_nothing_is_said_while_tasks_end(said, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(simpler_ref.workers.watch.time, "monotonic", lambda: clock[0])
     with Busy("process", 1) as b:
-        watch = b.w._live().watch()
+        watch = b.w._session.watch()
         mem = b.w._session.engine.mem
         monkeypatch.setattr(watch, "_tell_stall", lambda: pytest.fail(f"at {clock[0]} s"))
         for step in range(10):

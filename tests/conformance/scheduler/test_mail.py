@@ -188,7 +188,10 @@ def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
         w.start()
         pids = w.worker_pids()
         mem = w._session.engine.mem
-        at = int(mem[L.A_CALLABLES]) + (w._words()[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
+        at = (
+            int(mem[L.A_CALLABLES])
+            + (w._tree.words(w._registry)[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
+        )
         mem[at : at + L.DIGEST_WORDS] = 0x1111111111111111
         for _ in range(2):
             with pytest.raises(TaskError, match=r"1111.* is not installed in this worker"):

@@ -1,0 +1,57 @@
+"""What engine and Orchestrator ask of the Worker that they serve: its memory, and how to say things."""
+
+from __future__ import annotations
+
+from ..callables.handles import CallableHandle
+from ..errors import TaskError
+from ..jit import layout as L
+from ..system.types import Array
+from .chip_memory import ChipMemory
+from .failures import read_failure
+from .life import Life
+
+
+class Host:
+    """A Worker as seen from below."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.chips = ChipMemory(life)
+
+    @property
+    def alloc_timeout_s(self) -> float:
+        """How long submit and alloc wait for room without progress, seconds."""
+        return self._life.options.alloc_timeout_s
+
+    def own_memory(self) -> tuple[Array, ...]:
+        """Return the memory that the workers have shared from the start: arena and heap rings."""
+        session = self._life.live()
+        return session.arena.memory, session.engine.heap
+
+    def callable_name(self, word: int) -> str:
+        """Return the name of the callable in a callable word."""
+        return self._life.registry.name(word & L.CALLABLE_MASK)
+
+    def worker_name(self, worker: int) -> str:
+        """Return what messages call a worker."""
+        manager = self._life.live().manager
+        assert manager is not None, "a worker was given a task"
+        return manager.name(worker)
+
+    def explain_handle(self, handle: CallableHandle, pool: int) -> Exception:
+        """Say why a pool does not take a handle."""
+        return self._life.tree.explain(self._life.registry, handle, pool)
+
+    def read_error(self) -> TaskError:
+        """Make an exception of the first failure that the Scheduler has noted."""
+        return read_failure(self._life.live(), self._life.options.level)
+
+    def describe_stuck(self) -> str:
+        """Say which group waits for which workers."""
+        return self._life.live().watch().stuck_group()
+
+    def look(self) -> None:
+        """Tell of tasks that keep a thread waiting; see `Watch.look`."""
+        session = self._life.live()
+        if session.manager is not None:
+            session.watch().look()

@@ -1,0 +1,252 @@
+"""The life of a Worker: before init, open, closed; its workers, and the one thing it does at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..callables.registry import Registry
+from ..engine.memory import Engine
+from ..engine.shared_arrays import Arena
+from ..model import visibility
+from ..system.cores import Placement
+from . import ending
+from .manager import WorkerManager
+from .options import Options
+from .session import Session
+from .tree import Tree
+
+T = TypeVar("T")
+_OF_THIS_PROCESS = ("lock", "session", "_finalizer")
+
+
+class Life:
+    """What is true of a Worker at this moment, and what may be done with it then.
+
+    A parent takes care of its child Workers: it starts them in the worker that runs each, which is
+    another process unless its workers are threads.
+
+    Attributes
+    ----------
+    session : Session | None
+        What the Worker owns while it is open.
+    closed : bool
+        It was closed, and is not opened again unless by a parent.
+    running : bool
+        A run, or a recording, is in progress.
+    needs_start : bool
+        The next run starts all workers.
+    parent_level : int
+        Level of the Worker it is a child of; 0 if it is no child.
+    placement : Placement | None
+        The cores that a parent has given to it.
+    lock : threading.RLock
+        Taken to change any of these.
+    """
+
+    def __init__(self, options: Options, tree: Tree, registry: Registry) -> None:
+        self.options = options
+        self.tree = tree
+        self.registry = registry
+        self.session: Session | None = None
+        self.closed = False
+        self.running = False
+        self.needs_start = True
+        self.parent_level = 0
+        self.placement: Placement | None = None
+        self.lock = threading.RLock()
+        self._away_from = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave here what a child that travels to a fresh interpreter makes anew there."""
+        return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=threading.RLock(), session=None)
+
+    # ------------------------------------------------------------ what it allows
+    def live(self) -> Session:
+        """Return the session; refuse a Worker that is not open, or another process's."""
+        session = self.session
+        if session is None:
+            raise RuntimeError(self._why_not_open())
+        if session.pid != os.getpid():
+            session.require_own_process()
+        return session
+
+    def _why_not_open(self) -> str:
+        if self.parent_level:
+            return (
+                f"this Worker is a child of a level {self.parent_level} Worker, which starts and "
+                "closes it: use that one"
+            )
+        if self.closed:
+            return "this Worker is closed; make a new one"
+        return "this Worker is not initialized: call init() first, or use it in a with block"
+
+    def require_not_closed(self) -> None:
+        """Refuse a Worker that is closed."""
+        if self.closed:
+            raise RuntimeError("this Worker is closed; make a new one")
+
+    def require_before_init(self, what: str) -> None:
+        """Refuse what must come before `init`.
+
+        Rule     WM-POOL-2
+        """
+        self.require_not_closed()
+        if self.session is not None:
+            raise RuntimeError(f"{what} must come before init")
+
+    def require_here(self, what: str) -> None:
+        """Refuse what would not reach the process that runs this Worker.
+
+        Rule     FLOW-REG-7
+        """
+        if self._away_from == os.getpid():
+            raise RuntimeError(
+                f"{what}: this Worker runs as a child, in a process of its own; register with it "
+                "before its parent is started"
+            )
+
+    def alone(self, act: Callable[[Session], T]) -> T:
+        """Do something during which no run may begin.
+
+        Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
+        """
+        mine = False
+        try:
+            with self.lock:
+                session = self.live()
+                if self.running:
+                    raise RuntimeError(
+                        "a run is in progress on this Worker: runs cannot be nested, and one Worker "
+                        "serves one run at a time"
+                    )
+                self.running = mine = True
+            return act(session)
+        finally:
+            if mine:
+                self.running = False
+
+    # ------------------------------------------------------------ open and closed
+    def open(self) -> Session:
+        """Map the memory, and return it with all that the Worker will own."""
+        self.require_not_closed()
+        if self.session is not None:
+            raise RuntimeError("this Worker is already initialized")
+        options = self.options
+        engine = Engine(
+            heap_ring_size=options.heap_ring_size,
+            ring_depth=options.ring_depth,
+            task_window=options.task_window,
+            next_level=len(self.tree.next_level),
+            sub=len(self.tree.subs),
+            depth=options.mailbox_depth,
+            placement=self._place(),
+        )
+        return Session(
+            engine,
+            Arena(options.arena_size),
+            self.tree.next_level,
+            self.tree.subs,
+            self.registry,
+            options,
+        )
+
+    def begin(self, session: Session, worker: object) -> None:
+        """Own what `open` has returned; it is taken down with the Worker at the latest."""
+        self._finalizer = weakref.finalize(worker, self.release)
+        self.session = session
+        visibility.add_visibility(session.why_invisible)
+
+    def _place(self) -> Placement:
+        """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
+        if self.placement is None:
+            threads = 1 + self.tree.threads()
+            self.placement = Placement.find(
+                threads, pin=self.options.pin, spin_us=self.options.spin_us
+            )
+        return self.tree.place(self.placement)
+
+    def close(self) -> None:
+        """Stop everything for good."""
+        with self.lock:
+            if self.running:
+                raise RuntimeError("close during a run: let the run end first")
+            self.closed = True
+            self.release()
+
+    def close_as_child(self) -> None:
+        """Stop everything; the parent may start this Worker again."""
+        with self.lock:
+            self.release()
+            self.needs_start = True
+
+    def release(self) -> None:
+        """Take down what the Worker owns."""
+        if self.session is not None:
+            self.session.take_down()  # should this be cut short, it can be done again
+            self._finalizer.detach()
+            self.session = None
+
+    # ------------------------------------------------------------ workers
+    def start(self) -> None:
+        """Start the workers outside of a run, after what the last one may have left behind."""
+        with self.lock:
+            if self.running:
+                raise RuntimeError("start during a run: the run has started the workers itself")
+            session = self.live()
+            ending.recover(session)
+            self.start_workers(session)
+
+    def start_workers(self, session: Session) -> None:
+        """Start the workers that are missing: at first all, later those that were lost."""
+        manager = session.manager
+        anew = self.needs_start or (manager is not None and manager.lost)
+        if manager is not None and manager.silent:
+            manager.welcome_back()
+        if not anew and (manager is None or not manager.dead):
+            return
+        try:
+            with self.registry.lock:  # a registration finds all workers made, or none
+                self.needs_start = True  # should this be cut short, the next run does it all again
+                if anew:
+                    if self.options.child_mode == "process":
+                        self._send_children_away()
+                    session.start_anew()
+                else:
+                    session.replace_dead()
+                self.needs_start = False
+        except BaseException:
+            self.needs_start = True
+            session.stop_workers()
+            raise
+
+    def _send_children_away(self) -> None:
+        """Note that the Workers below this one will run in another process than this one."""
+        for inner in self.tree.nested():
+            inner._life._away_from = os.getpid()
+            inner._life._send_children_away()
+
+    def running_manager(self, session: Session) -> WorkerManager:
+        """Return who manages the workers, which are started if they are not."""
+        with self.lock:
+            if not self.running:
+                self.start()
+        with self.registry.lock:  # a run that is just starting has made all workers, or none
+            manager = session.manager
+        if manager is None:
+            raise RuntimeError("the workers are not running: their start has failed")
+        return manager
+
+    def disown(self) -> None:
+        """Leave everything to the process that this one was forked from."""
+        self.lock = threading.RLock()
+        self.registry.lock = threading.RLock()
+        self.running = False
+        if self.session is not None:
+            self.session.orch._close()
