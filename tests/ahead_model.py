@@ -114,7 +114,7 @@ class AheadModel:
         self.driver.post_done(worker, error, outcome)
 
     def decline(self, worker, answer):
-        """Let a worker answer SKIPPED or GIVEN_BACK to the task it is at."""
+        """Let a worker answer SKIPPED or RETURNED to the task it is at."""
         if answer == L.SKIPPED:
             self._refuse(self.task_at(worker))
         self.driver.post_done(worker, outcome=answer)
@@ -192,7 +192,9 @@ class AheadModel:
         assert [int(mem[word]) for word in left] == [0] * len(left)
         assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []
         if not self.cancelled:  # hints at tasks that were cancelled may stay
-            assert all(mem[L.AHEAD_HEAD + kind] == mem[L.AHEAD_TAIL + kind] for kind in range(2))
+            assert all(
+                mem[L.CANDIDATES_HEAD + kind] == mem[L.CANDIDATES_TAIL + kind] for kind in range(2)
+            )
         for worker in self.all:
             assert driver.given(worker) == L.NONE
             if worker not in self.dead:

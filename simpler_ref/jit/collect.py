@@ -54,7 +54,7 @@ def collect_from(mem, worker, w):
         frame = w + int(mem[w + L.W_HEAD])
         slot = int(mem[frame + L.W_SLOT])
         outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32
-        started = outcome != L.SKIPPED and outcome != L.GIVEN_BACK
+        started = outcome != L.SKIPPED and outcome != L.RETURNED
         if mem[frame + L.W_WAITS] != 0 and started and not catch_up(mem, slot):
             break
         if outcome != L.SUCCESS and started:
@@ -81,8 +81,8 @@ def catch_up(mem, slot):
     if mem[slot + L.S_FANIN] != 1:
         return False
     mem[slot + L.S_FANIN] = 0
-    if mem[L.AHEAD_PENALTY] != 0:
-        mem[L.AHEAD_PENALTY] -= 1
+    if mem[L.PREDISPATCH_PENALTY] != 0:
+        mem[L.PREDISPATCH_PENALTY] -= 1
     step(mem, slot, INPUTS_DONE)
     step(mem, slot, DISPATCH)
     return True
@@ -95,16 +95,16 @@ def take_back(mem, slot, outcome):
     Those that were given ahead because of it are told at once, before its frame is filled again: it may
     be that it is not retired yet, since the failure that it was skipped for has still to be taken.
 
-    Effects  W_SKIP of their frames; DEALT, AHEAD_AFTER, BACK_COUNT
+    Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
     Rule     SPEED-AHEAD-5, -6
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
     answer = L.SKIPPED
-    if outcome == L.GIVEN_BACK:
-        answer = L.GIVEN_BACK
-        mem[L.BACK_COUNT] += 1
-        pause_ahead(mem)
+    if outcome == L.RETURNED:
+        answer = L.RETURNED
+        mem[L.RETURNED_COUNT] += 1
+        pause_predispatch(mem)
     else:
         poison(mem, slot)
     edge = int(mem[slot + L.S_CONSUMERS])
@@ -119,15 +119,17 @@ def take_back(mem, slot, outcome):
 
 
 @kernel
-def pause_ahead(mem):
+def pause_predispatch(mem):
     """Let the next tasks come when they are ready, more of them each time; what comes back meanwhile is
     no other time.
 
-    Effects  AHEAD_AFTER, AHEAD_PENALTY
+    Effects  PREDISPATCH_AFTER, PREDISPATCH_PENALTY
     """
-    if mem[L.READY_ORDER] >= mem[L.AHEAD_AFTER]:
-        mem[L.AHEAD_PENALTY] = min(2 * mem[L.AHEAD_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY)
-        mem[L.AHEAD_AFTER] = mem[L.READY_ORDER] + mem[L.AHEAD_PENALTY]
+    if mem[L.READY_ORDER] >= mem[L.PREDISPATCH_AFTER]:
+        mem[L.PREDISPATCH_PENALTY] = min(
+            2 * mem[L.PREDISPATCH_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY
+        )
+        mem[L.PREDISPATCH_AFTER] = mem[L.READY_ORDER] + mem[L.PREDISPATCH_PENALTY]
 
 
 @kernel

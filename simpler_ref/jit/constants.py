@@ -42,7 +42,7 @@ FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
-GIVEN_BACK = 4
+RETURNED = 4
 """No outcome: a worker did not start a task that it had been given ahead of time."""
 # sub-commands of a control request
 (
@@ -109,7 +109,7 @@ RESERVES = 4
 """A worker that has no more tasks left than its frames divided by this needs a pass."""
 REST_NS = 20_000
 """The Orch thread sleeps only while reserves last for so long: it has to wake up in time."""
-AHEAD_PATIENCE = 4
+RETURN_BUDGETS = 4
 """A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
 MOVE_NS = 1_000_000
 """A worker that shares its core with another goes elsewhere once in so long."""

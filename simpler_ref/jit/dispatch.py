@@ -10,7 +10,7 @@ might wait for ever beside a worker that sleeps.
 A group runs on several workers at once. It is placed when each member can have a worker of its own, all
 or nothing; until then it keeps its place, and nothing of its pool that became ready later starts.
 
-When nothing is ready and frames are left, tasks are given ahead of time, see `dispatch_ahead`.
+When nothing is ready and frames are left, tasks are given ahead of time, see `dispatch_candidates`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     drop_first_ready,
-    first_ahead,
+    first_candidate,
     first_ready,
-    has_ahead,
+    has_candidate,
     pop_pinned,
-    push_ahead,
+    push_candidate,
     ready_empty,
 )
 from .slots import DISPATCH, affinity_of, step
@@ -57,8 +57,8 @@ def dispatch(mem, kind):
     moved += dispatch_ready(mem, kind)
     if mem[L.PINNED + kind] != 0:  # what was older than they are may be gone now
         moved += dispatch_pinned(mem, kind)
-    if has_ahead(mem, kind):
-        moved += dispatch_ahead(mem, kind)
+    if has_candidate(mem, kind):
+        moved += dispatch_candidates(mem, kind)
     if moved > 0:
         wake_sleepers(mem, kind)
     return moved
@@ -382,7 +382,7 @@ def encode_member(mem, frame, slot, m):
 
 # ---------------------------------------------------------------- ahead of time
 @kernel
-def dispatch_ahead(mem, kind):
+def dispatch_candidates(mem, kind):
     """Give workers tasks that are not ready yet, but wait for nothing that is not in a frame already.
 
     Each goes with the ends that it waits for; its worker starts it when it has seen them. So it need
@@ -398,24 +398,24 @@ def dispatch_ahead(mem, kind):
     Rule     SPEED-AHEAD-1, -2, -6
     """
     moved = 0
-    paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0
-    while has_ahead(mem, kind):
+    paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
+    while has_candidate(mem, kind):
         if not ready_empty(mem, kind) or mem[L.PINNED + kind] != 0 or load(mem, L.CANCEL) != 0:
             return moved
-        slot = first_ahead(mem, kind)
-        if not paused and may_go_ahead(mem, slot):
-            worker = pick_ahead(mem, slot, kind)
+        slot = first_candidate(mem, kind)
+        if not paused and may_predispatch(mem, slot):
+            worker = pick_for_candidate(mem, slot, kind)
             if worker != NOBODY:
-                give_ahead(mem, slot, worker)
+                predispatch(mem, slot, worker)
                 moved += 1
             elif affinity_of(mem, slot) < 0:
                 return moved
-        mem[L.AHEAD_HEAD + kind] += 1
+        mem[L.CANDIDATES_HEAD + kind] += 1
     return moved
 
 
 @kernel
-def may_go_ahead(mem, slot):
+def may_predispatch(mem, slot):
     """Say whether a task that a hint names can be given ahead: nothing of it may have changed since.
 
     Rule     SPEED-AHEAD-1, -8
@@ -447,7 +447,7 @@ def is_awaited(mem, edge):
 
 
 @kernel
-def pick_ahead(mem, slot, kind):
+def pick_for_candidate(mem, slot, kind):
     """Choose the worker on which a task could start first, if all tasks took the same time.
 
     That is after those it has, and after those that the task waits for, wherever they are. Of equals,
@@ -493,7 +493,7 @@ def turn_of(mem, slot):
 
 
 @kernel
-def give_ahead(mem, slot, worker):
+def predispatch(mem, slot, worker):
     """Hand a task to a worker, with the ends that it waits for."""
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
@@ -541,7 +541,7 @@ def place(mem, slot, worker, waits):
             consumer = int(mem[edge + L.EDGE_CONSUMER])
             mem[consumer + L.S_UNPLACED] -= 1
             if mem[consumer + L.S_UNPLACED] == 0:
-                push_ahead(mem, consumer)
+                push_candidate(mem, consumer)
             edge = int(mem[edge + L.EDGE_NEXT])
 
 

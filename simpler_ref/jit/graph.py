@@ -9,7 +9,7 @@ from . import layout as L
 from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
-from .queues import push_ahead, push_consumed, push_pinned, push_ready
+from .queues import push_candidate, push_consumed, push_pinned, push_ready
 from .slots import (
     COMPLETE,
     FAIL,
@@ -55,7 +55,7 @@ def wire(mem, slot):
         edge += EDGE_WORDS
     mem[slot + L.S_UNPLACED] = unplaced
     if unplaced == 0 and mem[slot + L.S_FANIN] > 1:
-        push_ahead(mem, slot)
+        push_candidate(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
 

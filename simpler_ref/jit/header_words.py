@@ -172,9 +172,9 @@ SCOPE_STACK = HEADER.word(
 
 # ---------------------------------------------------------------- Scheduler (whoever holds PASS_LOCK)
 # Where a field has two words, there is one for each worker type.
-AHEAD_CAPACITY = 256
+CANDIDATES_CAPACITY = 256
 FIRST_PENALTY, MOST_PENALTY = 16, 1024
-"""Bounds of AHEAD_PENALTY."""
+"""Bounds of PREDISPATCH_PENALTY."""
 
 SCHED = HEADER.line(
     "the Scheduler's queues", written_by="Scheduler", read_by="Scheduler", ordering="lock"
@@ -303,11 +303,15 @@ STUCK_TOLD = HEADER.word(
     ordering="own",
     rare=True,
 )
-AHEAD_HEAD = HEADER.word("AHEAD_HEAD", "the oldest of `AHEAD`", words=2)
-AHEAD_TAIL = HEADER.word("AHEAD_TAIL", "the place after its newest", words=2)
-AHEAD_AFTER = HEADER.word("AHEAD_AFTER", "`READY_ORDER` from which on tasks are given ahead again")
-BACK_COUNT = HEADER.word("BACK_COUNT", "tasks that workers gave back, ever")
-AHEAD_PENALTY = HEADER.word("AHEAD_PENALTY", "how far on `AHEAD_AFTER` is the next time")
+CANDIDATES_HEAD = HEADER.word("CANDIDATES_HEAD", "the oldest of `CANDIDATES`", words=2)
+CANDIDATES_TAIL = HEADER.word("CANDIDATES_TAIL", "the place after its newest", words=2)
+PREDISPATCH_AFTER = HEADER.word(
+    "PREDISPATCH_AFTER", "`READY_ORDER` from which on tasks are given ahead again"
+)
+RETURNED_COUNT = HEADER.word("RETURNED_COUNT", "tasks that workers gave back, ever")
+PREDISPATCH_PENALTY = HEADER.word(
+    "PREDISPATCH_PENALTY", "how far on `PREDISPATCH_AFTER` is the next time"
+)
 
 HEADER.line(
     "answers for those who look without the lock",
@@ -330,10 +334,10 @@ HEADER.line(
     read_by="Scheduler",
     ordering="lock",
 )
-AHEAD = HEADER.word(
-    "AHEAD",
+CANDIDATES = HEADER.word(
+    "CANDIDATES",
     "per worker type: tasks that could be given ahead, a circular array of hints",
-    words=2 * AHEAD_CAPACITY,
+    words=2 * CANDIDATES_CAPACITY,
 )
 
 HEADER.line(

@@ -143,26 +143,26 @@ def pop_pinned(mem, w, kind):
 
 
 @kernel
-def push_ahead(mem, slot):
+def push_candidate(mem, slot):
     """Note a task of which all live producers stand in frames. A full array drops it: it is a hint."""
     kind = kind_of(mem, slot)
-    tail = int(mem[L.AHEAD_TAIL + kind])
-    if mem[L.DEPTH] > 1 and tail - mem[L.AHEAD_HEAD + kind] < L.AHEAD_CAPACITY:
-        mem[L.AHEAD + kind * L.AHEAD_CAPACITY + tail % L.AHEAD_CAPACITY] = slot
-        mem[L.AHEAD_TAIL + kind] = tail + 1
+    tail = int(mem[L.CANDIDATES_TAIL + kind])
+    if mem[L.DEPTH] > 1 and tail - mem[L.CANDIDATES_HEAD + kind] < L.CANDIDATES_CAPACITY:
+        mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + tail % L.CANDIDATES_CAPACITY] = slot
+        mem[L.CANDIDATES_TAIL + kind] = tail + 1
 
 
 @kernel
-def has_ahead(mem, kind):
+def has_candidate(mem, kind):
     """Say whether there are such hints of a worker type."""
-    return mem[L.AHEAD_HEAD + kind] != mem[L.AHEAD_TAIL + kind]
+    return mem[L.CANDIDATES_HEAD + kind] != mem[L.CANDIDATES_TAIL + kind]
 
 
 @kernel
-def first_ahead(mem, kind):
+def first_candidate(mem, kind):
     """Return the oldest hint of a worker type (there is one); its task may have come on meanwhile."""
-    head = int(mem[L.AHEAD_HEAD + kind])
-    return int(mem[L.AHEAD + kind * L.AHEAD_CAPACITY + head % L.AHEAD_CAPACITY])
+    head = int(mem[L.CANDIDATES_HEAD + kind])
+    return int(mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + head % L.CANDIDATES_CAPACITY])
 
 
 @kernel

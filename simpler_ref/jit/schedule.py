@@ -49,7 +49,7 @@ from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
-from .queues import has_ahead, has_ready, pop_wiring, take_consumed
+from .queues import has_candidate, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
@@ -74,7 +74,7 @@ def scheduler_pass(mem):
         moved += 1
         slot = pop_wiring(mem)
     for kind in range(2):
-        if has_ready(mem, kind) or has_ahead(mem, kind):
+        if has_ready(mem, kind) or has_candidate(mem, kind):
             moved += dispatch(mem, kind)
     if mem[L.UNCOLLECTED] != 0:
         set_idle(mem)
@@ -100,7 +100,7 @@ def two_passes(mem):
 @kernel
 def answers(mem):
     """Return a number that changes with each task that a worker has answered."""
-    return ended_tasks(mem) + mem[L.BACK_COUNT]
+    return ended_tasks(mem) + mem[L.RETURNED_COUNT]
 
 
 @kernel

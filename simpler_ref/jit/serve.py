@@ -123,7 +123,7 @@ def post_done(mem, w, outcome):
     how = L.ENDED_BADLY
     if outcome == L.SUCCESS:
         how = L.ENDED_WELL
-    elif outcome == L.GIVEN_BACK:
+    elif outcome == L.RETURNED:
         how = L.ENDED_NOT
     answers = (mem[w + at + L.W_ENDED] >> 2) + 1
     store(mem, w + at + L.W_ENDED, answers << 2 | how)
@@ -186,7 +186,7 @@ def may_start(mem, frame):
     is waited for, and if that was no good end it has left a word in W_SKIP before.
 
     Returns  OK; WOULD_BLOCK if not all have ended; or what to answer instead of starting, SKIPPED or
-             GIVEN_BACK
+             RETURNED
     Rule     SPEED-AHEAD-1, -5, -6, -7
     """
     answer = L.OK
@@ -197,7 +197,7 @@ def may_start(mem, frame):
             answer = L.WOULD_BLOCK
             break
         if ended >> 2 == mem[at + 1] and ended & 3 != L.ENDED_WELL:
-            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.GIVEN_BACK
+            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
             break
         at += 2
     skip = load(mem, frame + L.W_SKIP)
@@ -250,8 +250,8 @@ def receive(mem, worker):
         now = now_ns()
         if start == 0:
             start = now
-        elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
-            post_done(mem, w, L.GIVEN_BACK)
+        elif waits and now - start > L.RETURN_BUDGETS * mem[L.SPIN_NS]:
+            post_done(mem, w, L.RETURNED)
             announce_done(mem, w)
             told = False
             start = now

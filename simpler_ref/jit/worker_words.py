@@ -248,7 +248,7 @@ W_WAITS = WORKER.word(
 )
 W_SKIP = WORKER.word(
     "W_SKIP",
-    "each frame; `SKIPPED` or `GIVEN_BACK`: what to answer instead of starting",
+    "each frame; `SKIPPED` or `RETURNED`: what to answer instead of starting",
     ordering="release / acquire",
 )
 W_WAIT_FOR = WORKER.word(

@@ -171,8 +171,8 @@ FAULTS = (
         (
             Patch(
                 "jit/dispatch.py",
-                "    push_ahead,\n    ready_empty,\n",
-                "    push_ahead,\n    push_ready,\n    ready_empty,\n",
+                "    push_candidate,\n    ready_empty,\n",
+                "    push_candidate,\n    push_ready,\n    ready_empty,\n",
             ),
             Patch(
                 "jit/dispatch.py",
@@ -445,7 +445,7 @@ FAULTS = (
             Patch(
                 "jit/collect.py",
                 "    edge = int(mem[slot + L.S_CONSUMERS])\n",
-                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.GIVEN_BACK else L.NONE\n",
+                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.RETURNED else L.NONE\n",
             ),
         ),
         (

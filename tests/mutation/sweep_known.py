@@ -111,7 +111,7 @@ UNDECIDED: tuple[Known, ...] = (
     Known(
         Key(
             "dispatch.py",
-            "pick_ahead",
+            "pick_for_candidate",
             "if found == NOBODY or start < best or (start == best and worker == last):",
             "if found == NOBODY or start < best or worker == last:",
         ),
@@ -214,9 +214,9 @@ UNDECIDED: tuple[Known, ...] = (
     Known(
         Key(
             "dispatch.py",
-            "dispatch_ahead",
-            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0",
-            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_FAILED) != 0",
+            "dispatch_candidates",
+            "paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0",
+            "paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_FAILED) != 0",
         ),
         "A task is given ahead after a failure; it is skipped later (SPEED-AHEAD-5).",
     ),

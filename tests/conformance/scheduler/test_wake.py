@@ -708,7 +708,7 @@ def test_a_worker_that_goes_on_looking_for_tasks_says_that_its_answer_is_uncolle
 
 
 def give_nothing_ahead(driver):
-    driver.mem[L.AHEAD_AFTER] = 1 << 40
+    driver.mem[L.PREDISPATCH_AFTER] = 1 << 40
 
 
 @pytest.mark.spec("SCHED-WAKE-7")
