@@ -47,7 +47,7 @@ class AheadModel:
         self.driver = Driver(depth=depth, sub=sub, next_level=next_level, window=window)
         self.pools = {L.NEXT_LEVEL: range(next_level), L.SUB: range(next_level, next_level + sub)}
         self.all = range(next_level + sub)
-        self.driver.mem[L.HOLD_NS] = 0
+        self.driver.mem[L.DEFER_NS] = 0
         self.works: list[Work] = []
         self.slots: list[int] = []
         self.last_writer: dict[int, int] = {}

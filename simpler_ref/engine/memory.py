@@ -100,7 +100,7 @@ class Engine:
             heap_size=size,
             spin_ns=spin_ns,
             yield_ns=yield_ns,
-            hold_ns=hold_ns,
+            defer_ns=hold_ns,
             cores=self.placement.cores.available,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,

@@ -2,7 +2,7 @@
 
 A ready task goes to an idle worker that is awake, if there is one: waking another process costs
 about as much as many small tasks. If all idle workers sleep and others are at work, the task is held for
-HOLD_NS, then one is woken.
+DEFER_NS, then one is woken.
 
 A worker at work may be given more tasks, up to DEPTH, when no worker is idle: behind a long task one
 might wait for ever beside a worker that sleeps.
@@ -39,7 +39,7 @@ ANYBODY = -3
 NOBODY = -1
 """No idle worker."""
 
-HOLD = -2
+DEFER = -2
 """Idle workers sleep; the task waits a moment for one that is awake."""
 
 
@@ -112,7 +112,7 @@ def pick_worker(mem, kind):
 
     Returns  an idle worker that is awake; else the one at work with the fewest tasks, if it may have
              another, as long as none is idle; else one that sleeps if no task runs or the head has been
-             held long enough; else NOBODY or HOLD
+             held long enough; else NOBODY or DEFER
     Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3; SCHED-WAKE-7
     """
     asleep, busy = NOBODY, NOBODY
@@ -133,19 +133,19 @@ def pick_worker(mem, kind):
         return busy
     if mem[L.BUSY] == 0:
         return asleep
-    return asleep if is_held_for_long(mem, kind) else HOLD
+    return asleep if is_deferral_over(mem, kind) else DEFER
 
 
 @kernel
-def is_held_for_long(mem, kind):
-    """Say whether the head of a ready queue has been held for HOLD_NS.
+def is_deferral_over(mem, kind):
+    """Say whether the head of a ready queue has been held for DEFER_NS.
 
-    Where workers do not spin, HOLD_NS is 0: there is no point in waiting for one that is awake.
+    Where workers do not spin, DEFER_NS is 0: there is no point in waiting for one that is awake.
     """
-    if mem[L.HOLD_NS] == 0:
+    if mem[L.DEFER_NS] == 0:
         return True
-    since = mem[L.HELD_SINCE + kind]
-    return since != 0 and now_ns() - since >= mem[L.HOLD_NS]
+    since = mem[L.DEFERRED_SINCE + kind]
+    return since != 0 and now_ns() - since >= mem[L.DEFER_NS]
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
@@ -181,9 +181,9 @@ def dispatch_ready(mem, kind):
                 break
         else:
             worker = pick_worker(mem, kind)
-            if worker == HOLD:
-                if mem[L.HELD_SINCE + kind] == 0:
-                    mem[L.HELD_SINCE + kind] = now_ns()
+            if worker == DEFER:
+                if mem[L.DEFERRED_SINCE + kind] == 0:
+                    mem[L.DEFERRED_SINCE + kind] = now_ns()
                 return moved
             if worker == NOBODY:
                 if any_usable(mem, kind, 1):
@@ -192,10 +192,10 @@ def dispatch_ready(mem, kind):
                 lose(mem, slot, ANYBODY)
             else:
                 drop_first_ready(mem, kind)
-                mem[L.HELD_SINCE + kind] = 0
+                mem[L.DEFERRED_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
-    mem[L.HELD_SINCE + kind] = 0
+    mem[L.DEFERRED_SINCE + kind] = 0
     if ready_empty(mem, kind):
         mem[L.STUCK_SINCE + kind] = 0
     return moved

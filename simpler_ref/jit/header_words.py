@@ -69,7 +69,7 @@ A_WIRING = HEADER.word("A_WIRING", "wiring queue", read_by="Orch, Scheduler")
 A_WORKERS = HEADER.word("A_WORKERS", "area of worker 0", read_by="all")
 A_CALLABLES = HEADER.word("A_CALLABLES", "digest of each callable", read_by="Orch, Scheduler")
 SPIN_NS = HEADER.word("SPIN_NS", "how long a wait spins before it parks", read_by="Orch, workers")
-HOLD_NS = HEADER.word("HOLD_NS", "how long a ready task waits for a worker that is awake")
+DEFER_NS = HEADER.word("DEFER_NS", "how long a ready task waits for a worker that is awake")
 PARK_NS = HEADER.word(
     "PARK_NS",
     "longest sleep of the Orch thread, so that Python sees its signals",
@@ -259,8 +259,8 @@ ERROR_DETAIL = HEADER.word(
     read_by="Orch",
     ordering="by `RUN_ERROR`",
 )
-HELD_SINCE = HEADER.word(
-    "HELD_SINCE",
+DEFERRED_SINCE = HEADER.word(
+    "DEFERRED_SINCE",
     "since when (ns) the head of each ready queue is held back for a worker that is awake; 0: it is not",
     words=2,
     read_by="Scheduler; Orch and Scheduler thread as hint",

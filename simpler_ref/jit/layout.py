@@ -111,7 +111,7 @@ def initialise(
     heap_size: int,
     spin_ns: int,
     yield_ns: int,
-    hold_ns: int,
+    defer_ns: int,
     cores: int,
     park_ns: int,
     stuck_ns: int,
@@ -124,7 +124,7 @@ def initialise(
         mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
     mem[SPIN_NS] = spin_ns
     mem[YIELD_NS] = yield_ns
-    mem[HOLD_NS] = hold_ns
+    mem[DEFER_NS] = defer_ns
     mem[CORES] = cores
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

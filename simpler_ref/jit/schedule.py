@@ -107,7 +107,7 @@ def answers(mem):
 def has_work(mem):
     """Say whether a pass would find something: the look a thread takes before it parks.
 
-    A task that is held back does not count, see `held`.
+    A task that is held back does not count, see `any_deferred`.
 
     Reads    hints only, and none of them is followed; the frame of W_HEAD is one whatever it says
     Rule     SCHED-WAKE-2; SCHED-PASS-5
@@ -127,9 +127,9 @@ def has_work(mem):
 
 
 @kernel
-def held(mem):
+def any_deferred(mem):
     """Say whether a ready task is being held back for a worker that is awake."""
-    return mem[L.HELD_SINCE] != 0 or mem[L.HELD_SINCE + 1] != 0
+    return mem[L.DEFERRED_SINCE] != 0 or mem[L.DEFERRED_SINCE + 1] != 0
 
 
 @kernel
@@ -195,7 +195,7 @@ def have_time_kept(mem):
 
     Rule     SCHED-WAKE-7
     """
-    if held(mem) or may_miss_an_end(mem):
+    if any_deferred(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         ask_for_clock(mem)
     watch_groups(mem)
@@ -209,7 +209,7 @@ def ask_for_clock(mem):
     wakes it, so only a task that is held makes it need a clock.
     """
     parked = load(mem, L.PARK_SCHED)
-    if parked == L.OFF_DUTY or (parked == L.ON_DUTY and held(mem)):
+    if parked == L.OFF_DUTY or (parked == L.ON_DUTY and any_deferred(mem)):
         if compare_exchange(mem, L.PARK_SCHED, parked, L.KEEP_TIME):
             futex_wake(mem, L.PARK_SCHED)
 
@@ -265,7 +265,7 @@ def is_due(mem, slot):
     """Say whether a submit runs a pass whatever the workers have: for a group, which may have to wait
     for them, for a task that is held, after a death, and when many tasks wait to be wired.
     """
-    if mem[slot + L.S_MEMBERS] != 0 or held(mem) or mem[L.MAY_MOVE] != 0:
+    if mem[slot + L.S_MEMBERS] != 0 or any_deferred(mem) or mem[L.MAY_MOVE] != 0:
         return True
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return True
@@ -422,7 +422,7 @@ def help_until(mem, live, ended, taken, slice_ns):
                 since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
-        if duty == L.ON_DUTY and (held(mem) or now - quiet_since < mem[L.SPIN_NS]):
+        if duty == L.ON_DUTY and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
             waited = now - quiet_since
             if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
                 pause()
@@ -595,7 +595,7 @@ def scheduler_loop(mem, timer_ns):
             if timeout == 0:
                 mem[L.STUCK_TOLD] = since
                 return L.STUCK
-        if only_clock or held(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
+        if only_clock or any_deferred(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
             duty = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
@@ -608,7 +608,7 @@ def scheduler_loop(mem, timer_ns):
             slept -= now_ns()
             answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
             slept += now_ns()
-            still = mem[L.ORCH_PASSES] != seen and not held(mem) and may_miss_an_end(mem)
+            still = mem[L.ORCH_PASSES] != seen and not any_deferred(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
             only_clock = asked or (answer == TIMED_OUT and still)
         if not quiet and not looks:
@@ -625,4 +625,4 @@ def is_quiet(mem, duty):
         return False
     if duty == L.TIMED:
         return True
-    return not held(mem) and (duty == L.ON_DUTY or not may_miss_an_end(mem))
+    return not any_deferred(mem) and (duty == L.ON_DUTY or not may_miss_an_end(mem))

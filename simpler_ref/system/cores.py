@@ -17,7 +17,7 @@ SPARE_SPIN_NS = 100_000
 """The same where there are more cores than threads: nobody else needs the core meanwhile."""
 YIELD_NS = 3_000
 """After so much of it, or earlier, it offers its core between looks; at once if there is only one."""
-HOLD_NS = 30_000
+DEFER_NS = 30_000
 """A ready task waits so long for a worker that is awake before one that sleeps is woken."""
 
 _THP = "sys/kernel/mm/transparent_hugepage"
@@ -144,7 +144,7 @@ def choose_waits(available: int, threads: int, spin_us: float | None = None) -> 
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0
-    return Waits(spin_ns, min(yield_ns, spin_ns), min(HOLD_NS, spin_ns))
+    return Waits(spin_ns, min(yield_ns, spin_ns), min(DEFER_NS, spin_ns))
 
 
 # ---------------------------------------------------------------- who stands where

@@ -447,7 +447,7 @@ ROWS = [
         wrongs=each(W("pass_after_submit", FENCE)),
     ),
     Row(
-        "HELD_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
+        "DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
         "unseen",
         "have_time_kept, leave_pass_out",
         (HELD,),

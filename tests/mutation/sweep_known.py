@@ -242,8 +242,8 @@ UNDECIDED: tuple[Known, ...] = (
         Key(
             "schedule.py",
             "scheduler_loop",
-            "still = mem[L.ORCH_PASSES] != seen and (not held(mem)) and may_miss_an_end(mem)",
-            "still = mem[L.ORCH_PASSES] == seen and (not held(mem)) and may_miss_an_end(mem)",
+            "still = mem[L.ORCH_PASSES] != seen and (not any_deferred(mem)) and may_miss_an_end(mem)",
+            "still = mem[L.ORCH_PASSES] == seen and (not any_deferred(mem)) and may_miss_an_end(mem)",
         ),
         "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
     ),

@@ -31,7 +31,7 @@ from tests.support import overwrites, reads
 from tests.walk import live_words, walk
 
 NAMES = "abcdefgh"
-CLOCKS = [word + kind for word in (L.HELD_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
+CLOCKS = [word + kind for word in (L.DEFERRED_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
 """Words whose values differ from one time to the next, and mean nothing where no worker sleeps."""
 BESIDE = ("works", "slots", "last_writer", "at_work", "dead", "cancelled")
 BESIDE += ("left", "answers", "ends", "told", "torn", "losing")

@@ -64,7 +64,7 @@ class Program:
         pools = {"next_level": next_level, "sub": sub, "depth": depth}
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
-        self.mem[L.HOLD_NS] = 1  # ns: the next look ends it
+        self.mem[L.DEFER_NS] = 1  # ns: the next look ends it
         self.mem[L.PREDISPATCH_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
         self.reference = Reference(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
@@ -423,7 +423,7 @@ class Program:
             L.MAP_COUNT: len(reference.map),
         }
         assert {word: int(self.mem[word]) for word in words} == words
-        held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
+        held = self.mem[L.DEFERRED_SINCE : L.DEFERRED_SINCE + 2] != 0
         assert held.tolist() == reference.held
         stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
         assert stuck.tolist() == reference.stuck

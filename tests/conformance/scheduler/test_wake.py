@@ -357,7 +357,7 @@ def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns,
     submitted = 0
     with Parked(timer_ns, sub=2, window=1 << 15) as parked, ThreadPoolExecutor(2) as threads:
         parked.driver.mem[L.SPIN_NS] = spin_ns
-        parked.driver.mem[L.HOLD_NS] = 0
+        parked.driver.mem[L.DEFER_NS] = 0
         driver = parked.park()
         workers = [threads.submit(driver.x.serve, driver.mem, worker) for worker in (0, 1)]
         try:
@@ -596,7 +596,7 @@ def test_one_of_many_runs_a_pass_for_a_group_while_a_task_is_held_and_after_a_de
     driver.submit()
     driver.submit(kind=L.NEXT_LEVEL)
     driver.settle()
-    driver.mem[L.HELD_SINCE] = what == "a task is held"
+    driver.mem[L.DEFERRED_SINCE] = what == "a task is held"
     if what == "a worker has died":
         driver.kill(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]))
     if what == "a group":

@@ -27,7 +27,7 @@ from tests.system.programs import Fork
 
 NEVER_NS = 10**13
 
-SPIN, SPARE, YIELD, HOLD = 50_000, 100_000, 3_000, 30_000
+SPIN, SPARE, YIELD, DEFER = 50_000, 100_000, 3_000, 30_000
 
 
 # ---------------------------------------------------------------- the cores there are
@@ -141,19 +141,19 @@ def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
 
 def times(worker: Worker) -> tuple[int, ...]:
     mem = worker._session.engine.mem
-    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS))
+    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.DEFER_NS))
 
 
 @pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
 @pytest.mark.parametrize(
     ("cores", "workers", "expected"),
     [
-        (1, 1, (SPIN, 0, HOLD)),
-        (1, 16, (SPIN, 0, HOLD)),
-        (2, 1, (SPIN, YIELD, HOLD)),
-        (2, 16, (SPIN, YIELD, HOLD)),
-        (4, 3, (SPIN, YIELD, HOLD)),
-        (4, 2, (SPARE, YIELD, HOLD)),
+        (1, 1, (SPIN, 0, DEFER)),
+        (1, 16, (SPIN, 0, DEFER)),
+        (2, 1, (SPIN, YIELD, DEFER)),
+        (2, 16, (SPIN, YIELD, DEFER)),
+        (4, 3, (SPIN, YIELD, DEFER)),
+        (4, 2, (SPARE, YIELD, DEFER)),
     ],
 )
 def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, expected):
@@ -169,7 +169,7 @@ def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, ex
 @pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.parametrize(
     ("spin_us", "expected"),
-    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, HOLD))],
+    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, DEFER))],
 )
 def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
     made = worker_on(monkeypatch, 2, 1, spin_us=spin_us)
