@@ -352,12 +352,12 @@ ERROR_TRACE = HEADER.word(
 )
 
 # ---------------------------------------------------------------- locks and park words
-ON_DUTY = 1
+ACTIVE = 1
 """Parked, and to be woken at once: nobody else runs passes."""
-OFF_DUTY = 2
+STANDBY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
-"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
+"""Like STANDBY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
 KEEP_TIME = 4
 """Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
 AT_REST = 5
@@ -381,14 +381,14 @@ HEADER.line(
 )
 PARK_ORCH = HEADER.word(
     "PARK_ORCH",
-    "0 awake, else parked: `ON_DUTY`, wake it for any event, or `AT_REST`",
+    "0 awake, else parked: `ACTIVE`, wake it for any event, or `AT_REST`",
     written_by="Orch; 0 also by who wakes it: worker, Scheduler thread, requester, monitor",
 )
 PARK_SCHED = HEADER.word(
     "PARK_SCHED",
-    "0 or `KEEP_TIME` awake, else parked `ON_DUTY`, `OFF_DUTY` or `TIMED`",
+    "0 or `KEEP_TIME` awake, else parked `ACTIVE`, `STANDBY` or `TIMED`",
     written_by="Scheduler thread; 0 also by who wakes it: worker, Orch, requester, monitor, closer; "
-    "`OFF_DUTY` and `KEEP_TIME` also by Orch",
+    "`STANDBY` and `KEEP_TIME` also by Orch",
 )
 ORCH_CORE = HEADER.word(
     "ORCH_CORE",

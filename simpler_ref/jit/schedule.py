@@ -209,7 +209,7 @@ def ask_for_clock(mem):
     wakes it, so only a task that is held makes it need a clock.
     """
     parked = load(mem, L.PARK_SCHED)
-    if parked == L.OFF_DUTY or (parked == L.ON_DUTY and any_deferred(mem)):
+    if parked == L.STANDBY or (parked == L.ACTIVE and any_deferred(mem)):
         if compare_exchange(mem, L.PARK_SCHED, parked, L.KEEP_TIME):
             futex_wake(mem, L.PARK_SCHED)
 
@@ -224,8 +224,8 @@ def show_up(mem):
     core = core_here() + 1
     if mem[L.ORCH_CORE] != core:
         store(mem, L.ORCH_CORE, core)
-    if load(mem, L.PARK_SCHED) == L.ON_DUTY:
-        compare_exchange(mem, L.PARK_SCHED, L.ON_DUTY, L.OFF_DUTY)
+    if load(mem, L.PARK_SCHED) == L.ACTIVE:
+        compare_exchange(mem, L.PARK_SCHED, L.ACTIVE, L.STANDBY)
 
 
 @kernel
@@ -256,7 +256,7 @@ def leave_pass_out(mem):
     """Be here as the Orch thread without a pass; it may go away for long afterwards."""
     mem[L.ORCH_PASSES] += 1
     show_up(mem)
-    if load(mem, L.PARK_SCHED) == L.OFF_DUTY and may_miss_an_end(mem):
+    if load(mem, L.PARK_SCHED) == L.STANDBY and may_miss_an_end(mem):
         ask_for_clock(mem)
 
 
@@ -415,14 +415,14 @@ def help_until(mem, live, ended, taken, slice_ns):
             offered = False
             continue
         ended_now = ended_tasks(mem)
-        duty = L.ON_DUTY
+        mode = L.ACTIVE
         if moved == 0 and taken < 0 and reserve_lasts(mem, now - since, ended_now - before):
             if have_reserves(mem):
-                duty = L.AT_REST
+                mode = L.AT_REST
                 since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
-        if duty == L.ON_DUTY and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
+        if mode == L.ACTIVE and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
             waited = now - quiet_since
             if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
                 pause()
@@ -431,17 +431,17 @@ def help_until(mem, live, ended, taken, slice_ns):
                 offer_core(mem, L.ORCH_PATIENCE)
             continue
         watch_groups(mem)
-        store(mem, L.PARK_ORCH, duty)
+        store(mem, L.PARK_ORCH, mode)
         fence()
         answer = L.OK
-        if may_park(mem, duty) and not have_ended(mem, ended) and not has_come_on(mem, taken):
+        if may_park(mem, mode) and not have_ended(mem, ended) and not has_come_on(mem, taken):
             answer = futex_wait(
-                mem, L.PARK_ORCH, duty, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
+                mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
-        if duty == L.AT_REST:
+        if mode == L.AT_REST:
             quiet_since = 0
 
 
@@ -455,14 +455,14 @@ def has_come_on(mem, taken):
 
 
 @kernel
-def may_park(mem, duty):
+def may_park(mem, mode):
     """Say whether the Orch thread may sleep: the look that it takes after it has announced that.
 
     At rest it leaves the good ends that come later where they are.
     """
     if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:
         return False
-    return duty == L.ON_DUTY or have_reserves(mem)
+    return mode == L.ACTIVE or have_reserves(mem)
 
 
 @kernel
@@ -587,7 +587,7 @@ def scheduler_loop(mem, timer_ns):
         if mem[L.ORCH_PASSES] != seen:
             seen = int(mem[L.ORCH_PASSES])
             slept = 0
-        duty = L.ON_DUTY if slept > timer_ns else L.OFF_DUTY
+        mode = L.ACTIVE if slept > timer_ns else L.STANDBY
         timeout = -1
         since = stuck_since(mem)
         if since != 0:
@@ -595,18 +595,18 @@ def scheduler_loop(mem, timer_ns):
             if timeout == 0:
                 mem[L.STUCK_TOLD] = since
                 return L.STUCK
-        if only_clock or any_deferred(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
-            duty = L.TIMED
+        if only_clock or any_deferred(mem) or (mode == L.STANDBY and may_miss_an_end(mem)):
+            mode = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
-        store(mem, L.PARK_SCHED, duty)
+        store(mem, L.PARK_SCHED, mode)
         fence()
-        quiet = only_clock or is_quiet(mem, duty)
+        quiet = only_clock or is_quiet(mem, mode)
         quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
-            answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
+            answer = futex_wait(mem, L.PARK_SCHED, mode, timeout)
             slept += now_ns()
             still = mem[L.ORCH_PASSES] != seen and not any_deferred(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
@@ -619,10 +619,10 @@ def scheduler_loop(mem, timer_ns):
 
 
 @kernel
-def is_quiet(mem, duty):
+def is_quiet(mem, mode):
     """Say whether the Scheduler thread may sleep: nothing to do, and a clock if it needs one."""
     if has_work(mem):
         return False
-    if duty == L.TIMED:
+    if mode == L.TIMED:
         return True
-    return not any_deferred(mem) and (duty == L.ON_DUTY or not may_miss_an_end(mem))
+    return not any_deferred(mem) and (mode == L.ACTIVE or not may_miss_an_end(mem))

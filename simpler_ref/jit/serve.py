@@ -64,7 +64,7 @@ def announce_done(mem, w):
         return
     if parked != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
-    elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
+    elif load_sc(mem, L.PARK_SCHED) == L.ACTIVE:
         notify_as_worker(mem, w, L.PARK_SCHED)
 
 

@@ -76,7 +76,7 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, duty) and not have_ended(mem, ended) "
+                "        if may_park(mem, mode) and not have_ended(mem, ended) "
                 "and not has_come_on(mem, taken):\n",
                 "        if True:\n",
             ),
@@ -93,8 +93,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, duty) and not have_ended(mem, ended) ",
-                "        if may_park(mem, duty) ",
+                "        if may_park(mem, mode) and not have_ended(mem, ended) ",
+                "        if may_park(mem, mode) ",
             ),
         ),
         ("tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",),
@@ -133,7 +133,7 @@ FAULTS = (
             Patch(
                 "jit/schedule.py",
                 "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
-                "    if (duty == L.ON_DUTY and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
+                "    if (mode == L.ACTIVE and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
             ),
         ),
         ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
@@ -144,8 +144,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "    if has_work(mem):\n        return False\n    if duty",
-                "    if duty",
+                "    if has_work(mem):\n        return False\n    if mode",
+                "    if mode",
             ),
             Patch(
                 "jit/schedule.py",

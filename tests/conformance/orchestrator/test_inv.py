@@ -227,9 +227,9 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
             driver.run_pass()
             started.wait()
             if park == "orch":
-                mem[L.PARK_ORCH] = L.ON_DUTY
+                mem[L.PARK_ORCH] = L.ACTIVE
             if park == "scheduler":
-                mem[L.PARK_SCHED] = L.ON_DUTY
+                mem[L.PARK_SCHED] = L.ACTIVE
             shared = mem[: int(mem[L.PRIVATE])]
             before = shared.copy()
             go.open()
