@@ -99,7 +99,7 @@ MISMATCH = -6
 # waiting
 CROWDED_NS = 1_000
 """An offer of the core that takes longer was taken by somebody: two switches and some work."""
-PATIENCE_STEPS = 32
+BACK_OFF_STEPS = 32
 """So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
 KEEP_NS = 2_000
 """The Orch thread keeps its core for so long while an answer from another core may be near."""

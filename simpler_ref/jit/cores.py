@@ -33,7 +33,7 @@ def offer_core(mem, patience):
     if now_ns() - before > L.CROWDED_NS:
         mem[patience] = 0
     elif mem[patience] < mem[L.YIELD_NS]:
-        mem[patience] += mem[L.YIELD_NS] // L.PATIENCE_STEPS + 1
+        mem[patience] += mem[L.YIELD_NS] // L.BACK_OFF_STEPS + 1
 
 
 @kernel

@@ -145,7 +145,7 @@ ORCH_THREAD = HEADER.word(
     read_by="any thread that submits",
     ordering="hint: only the thread it names finds itself there",
 )
-ORCH_PATIENCE = HEADER.word("ORCH_PATIENCE", "how long it spins before it offers its core, ns")
+ORCH_BACK_OFF = HEADER.word("ORCH_BACK_OFF", "how long it spins before it offers its core, ns")
 CORES = HEADER.word(
     "CORES",
     "how many threads can run at a time",

@@ -424,11 +424,11 @@ def help_until(mem, live, ended, taken, slice_ns):
             quiet_since = now
         if mode == L.ACTIVE and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
             waited = now - quiet_since
-            if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
+            if waited < mem[L.ORCH_BACK_OFF] or (not offered and keeps_core(mem, waited)):
                 pause()
             else:
                 offered = True
-                offer_core(mem, L.ORCH_PATIENCE)
+                offer_core(mem, L.ORCH_BACK_OFF)
             continue
         watch_groups(mem)
         store(mem, L.PARK_ORCH, mode)

@@ -260,12 +260,12 @@ def receive(mem, worker):
         if not told and now - start > L.UNSEEN_NS:
             told = True
             announce_uncollected(mem, w)
-        if now - start < mem[w + L.W_PATIENCE]:
+        if now - start < mem[w + L.W_BACK_OFF]:
             looks = L.LOOKS
         else:
             looks = 1
             stay_apart(mem, worker)
-            offer_core(mem, w + L.W_PATIENCE)
+            offer_core(mem, w + L.W_BACK_OFF)
 
 
 @kernel

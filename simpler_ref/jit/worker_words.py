@@ -158,7 +158,7 @@ W_DEVICE_NS = WORKER.word(
     read_by="Orch before and after a run",
     ordering="mailbox",
 )
-W_PATIENCE = WORKER.word("W_PATIENCE", "how long it spins before it offers its core, ns")
+W_BACK_OFF = WORKER.word("W_BACK_OFF", "how long it spins before it offers its core, ns")
 W_HOME = WORKER.word("W_HOME", "number + 1 of the core it goes to if it shares another; 0: none")
 W_MOVED = WORKER.word("W_MOVED", "ns, when it went there last")
 W_THREAD = WORKER.word(

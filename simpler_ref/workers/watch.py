@@ -153,7 +153,7 @@ class Watch:
         ]
         return (
             f"task {group.task} ({self._registry.name(group.callable)}), a group of {group.size}, has "
-            f"waited {group.patience_ns / 1e9:g} s for its workers; busy are "
+            f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"
         )

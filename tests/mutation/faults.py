@@ -313,7 +313,7 @@ FAULTS = (
             ),
             Patch(
                 "jit/serve.py",
-                "            offer_core(mem, w + L.W_PATIENCE)\n",
+                "            offer_core(mem, w + L.W_BACK_OFF)\n",
                 "            pause()\n",
             ),
         ),

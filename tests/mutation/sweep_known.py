@@ -121,7 +121,7 @@ UNDECIDED: tuple[Known, ...] = (
         Key(
             "serve.py",
             "receive",
-            "offer_core(mem, w + L.W_PATIENCE)",
+            "offer_core(mem, w + L.W_BACK_OFF)",
             "offer_core(mem, w + L.W_HOME)",
         ),
         "Costs time: a worker would not learn to wait, or not move to another core.",

@@ -68,7 +68,7 @@ class StuckGroup(NamedTuple):
     """Index of its callable."""
     size: int
     pool: range
-    patience_ns: int
+    limit_ns: int
 
 
 def private_from(geometry: Mapping[int, int]) -> int:
@@ -205,7 +205,7 @@ class View:
                     callable=word(L.STUCK_CALLABLE + kind) & L.CALLABLE_MASK,
                     size=word(L.STUCK_MEMBERS + kind),
                     pool=self.pool(kind),
-                    patience_ns=word(L.STUCK_NS),
+                    limit_ns=word(L.STUCK_NS),
                 )
         return None
 

@@ -241,7 +241,7 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
             driver.k.request_stop(mem, me)
             os.waitpid(pid, 0)
         box = base + L.W_MAILBOX
-        own = {base + L.W_PARKED, base + L.W_CORE, base + L.W_PATIENCE, box + L.MAIL_STATE}
+        own = {base + L.W_PARKED, base + L.W_CORE, base + L.W_BACK_OFF, box + L.MAIL_STATE}
         own |= set(range(base + L.W_CACHE, base + L.W_SLOT))
         if fails:
             own |= set(range(box + L.MAIL_ERROR_MSG, box + L.MAILBOX_WORDS))
