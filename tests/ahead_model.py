@@ -188,7 +188,7 @@ class AheadModel:
         driver.settle()
         driver.reclaim()
         assert driver.live() == 0, f"{driver.live()} tasks are never let go"
-        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.PINNED, L.PINNED + 1)
+        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.AFFINITY, L.AFFINITY + 1)
         assert [int(mem[word]) for word in left] == [0] * len(left)
         assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []
         if not self.cancelled:  # hints at tasks that were cancelled may stay

@@ -26,7 +26,7 @@ from .queues import (
     first_candidate,
     first_ready,
     has_candidate,
-    pop_pinned,
+    pop_affinity,
     push_candidate,
     ready_empty,
 )
@@ -53,10 +53,10 @@ def dispatch(mem, kind):
     Returns  how many tasks left the queues
     Rule     SCHED-CANCEL-1; SCHED-DISPATCH-3
     """
-    moved = dispatch_pinned(mem, kind)
+    moved = dispatch_affinity(mem, kind)
     moved += dispatch_ready(mem, kind)
-    if mem[L.PINNED + kind] != 0:  # what was older than they are may be gone now
-        moved += dispatch_pinned(mem, kind)
+    if mem[L.AFFINITY + kind] != 0:  # what was older than they are may be gone now
+        moved += dispatch_affinity(mem, kind)
     if has_candidate(mem, kind):
         moved += dispatch_candidates(mem, kind)
     if moved > 0:
@@ -229,14 +229,14 @@ def lose(mem, slot, worker):
 
 # ---------------------------------------------------------------- tasks for one worker and no other
 @kernel
-def may_start_pinned(mem, w, kind):
+def may_start_affinity(mem, w, kind):
     """Say whether the first task of a worker's own chain can leave it.
 
     What any worker may run and became ready earlier goes first, a waiting group above all (D19).
 
     Rule     WM-AFF-4
     """
-    slot = int(mem[w + L.W_PINNED_HEAD])
+    slot = int(mem[w + L.W_AFFINITY_HEAD])
     if slot == L.NONE:
         return False
     if load(mem, L.CANCEL) != 0 or mem[w + L.W_USABLE] == 0:
@@ -247,19 +247,19 @@ def may_start_pinned(mem, w, kind):
 
 
 @kernel
-def dispatch_pinned(mem, kind):
+def dispatch_affinity(mem, kind):
     """Give idle workers the tasks that want them and no other.
 
     Returns  how many tasks left the chains
     Rule     WM-AFF-1, -3
     """
     moved = 0
-    if mem[L.PINNED + kind] == 0:
+    if mem[L.AFFINITY + kind] == 0:
         return moved
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        while may_start_pinned(mem, w, kind):
-            slot = pop_pinned(mem, w, kind)
+        while may_start_affinity(mem, w, kind):
+            slot = pop_affinity(mem, w, kind)
             if load(mem, L.CANCEL) != 0:
                 fail(mem, slot)
             elif mem[w + L.W_USABLE] == 0:
@@ -400,7 +400,7 @@ def dispatch_candidates(mem, kind):
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
     while has_candidate(mem, kind):
-        if not ready_empty(mem, kind) or mem[L.PINNED + kind] != 0 or load(mem, L.CANCEL) != 0:
+        if not ready_empty(mem, kind) or mem[L.AFFINITY + kind] != 0 or load(mem, L.CANCEL) != 0:
             return moved
         slot = first_candidate(mem, kind)
         if not paused and may_predispatch(mem, slot):

@@ -9,7 +9,7 @@ from . import layout as L
 from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
-from .queues import push_candidate, push_consumed, push_pinned, push_ready
+from .queues import push_affinity, push_candidate, push_consumed, push_ready
 from .slots import (
     COMPLETE,
     FAIL,
@@ -107,7 +107,7 @@ def make_ready(mem, slot):
     if worker < 0:
         push_ready(mem, kind, slot)
     else:
-        push_pinned(mem, worker_at(mem, worker), kind, slot)
+        push_affinity(mem, worker_at(mem, worker), kind, slot)
     return L.OK
 
 

@@ -283,8 +283,8 @@ HEADER.line(
     read_by="Scheduler",
     ordering="lock",
 )
-PINNED = HEADER.word(
-    "PINNED",
+AFFINITY = HEADER.word(
+    "AFFINITY",
     "ready tasks in the chains of each pool's workers",
     words=2,
     read_by="Scheduler; Orch as hint",

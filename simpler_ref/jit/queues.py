@@ -64,7 +64,7 @@ def ready_empty(mem, kind):
 @kernel
 def has_ready(mem, kind):
     """Say whether a task of a worker type is ready, for any worker or for a certain one."""
-    return mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind)
+    return mem[L.AFFINITY + kind] != 0 or not ready_empty(mem, kind)
 
 
 @kernel
@@ -116,29 +116,29 @@ def drop_first_ready(mem, kind):
 
 
 @kernel
-def push_pinned(mem, w, kind, slot):
+def push_affinity(mem, w, kind, slot):
     """Append a ready task to the chain of the only worker that may run it.
 
     Rule     WM-AFF-4
     """
     mem[slot + L.S_NEXT] = L.NONE
-    tail = int(mem[w + L.W_PINNED_TAIL])
+    tail = int(mem[w + L.W_AFFINITY_TAIL])
     if tail == L.NONE:
-        mem[w + L.W_PINNED_HEAD] = slot
+        mem[w + L.W_AFFINITY_HEAD] = slot
     else:
         mem[tail + L.S_NEXT] = slot
-    mem[w + L.W_PINNED_TAIL] = slot
-    mem[L.PINNED + kind] += 1
+    mem[w + L.W_AFFINITY_TAIL] = slot
+    mem[L.AFFINITY + kind] += 1
 
 
 @kernel
-def pop_pinned(mem, w, kind):
+def pop_affinity(mem, w, kind):
     """Take the oldest task of a worker's chain (it is not empty)."""
-    slot = int(mem[w + L.W_PINNED_HEAD])
-    mem[w + L.W_PINNED_HEAD] = mem[slot + L.S_NEXT]
-    if mem[w + L.W_PINNED_HEAD] == L.NONE:
-        mem[w + L.W_PINNED_TAIL] = L.NONE
-    mem[L.PINNED + kind] -= 1
+    slot = int(mem[w + L.W_AFFINITY_HEAD])
+    mem[w + L.W_AFFINITY_HEAD] = mem[slot + L.S_NEXT]
+    if mem[w + L.W_AFFINITY_HEAD] == L.NONE:
+        mem[w + L.W_AFFINITY_TAIL] = L.NONE
+    mem[L.AFFINITY + kind] -= 1
     return slot
 
 

@@ -156,7 +156,7 @@ def step(mem, slot, event):
 
 
 @kernel
-def pin(mem, producer):
+def acquire_ref(mem, producer):
     """Take a reference on a producer for a consumer, unless the producer is already consumed.
 
     Ordering the exchange pairs with the add in `release_ref`: of a pin and the last release,

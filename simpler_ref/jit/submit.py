@@ -16,7 +16,7 @@ from .atomics import load, store
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import ALLOC, RECLAIM, SUBMIT, affinity_of, pin, prepare, release_ref, step
+from .slots import ALLOC, RECLAIM, SUBMIT, acquire_ref, affinity_of, prepare, release_ref, step
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -433,7 +433,7 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
             wait_for_kept(mem, slot, first, edges, producer)
         return 0
     mem[producer + L.S_SEEN] = stamp
-    if not pin(mem, producer):
+    if not acquire_ref(mem, producer):
         return 0
     edge = first + edges * EDGE_WORDS
     mem[edge + L.EDGE_PRODUCER] = producer

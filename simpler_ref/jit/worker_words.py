@@ -234,10 +234,10 @@ W_USABLE = WORKER.word(
     "W_USABLE",
     "`ALIVE` between INIT_DONE and death, and `CLAIMED` while a requester has claimed it",
 )
-W_PINNED_HEAD = WORKER.word(
-    "W_PINNED_HEAD", "oldest ready task that wants this worker and no other"
+W_AFFINITY_HEAD = WORKER.word(
+    "W_AFFINITY_HEAD", "oldest ready task that wants this worker and no other"
 )
-W_PINNED_TAIL = WORKER.word("W_PINNED_TAIL", "its newest")
+W_AFFINITY_TAIL = WORKER.word("W_AFFINITY_TAIL", "its newest")
 W_UNTOLD = WORKER.word("W_UNTOLD", "1: it was sent a task in this pass, and may sleep")
 
 WORKER.line("what its task waits for", written_by="Scheduler", read_by="worker", ordering="mailbox")

@@ -108,7 +108,7 @@ def one_reference_left(play):
     def prepared():
         mem.store(slot + L.S_FANOUT, 1 | 1 << 32)
         mem.store(slot + L.S_STATE, L.COMPLETED)
-        play.world.add("orch", lambda: setattr(play, "pinned", slots.pin(mem, slot)))
+        play.world.add("orch", lambda: setattr(play, "pinned", slots.acquire_ref(mem, slot)))
         play.world.add("scheduler", lambda: setattr(play, "consumed", slots.release_ref(mem, slot)))
 
     play.world.add("start", prepared)

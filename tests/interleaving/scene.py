@@ -461,7 +461,7 @@ class Play:
         left = {
             "BUSY": peek(L.BUSY),
             "not DEALT": peek(L.WIRING_PUSHED) - peek(L.DEALT),
-            "PINNED": peek(L.PINNED + L.SUB),
+            "AFFINITY": peek(L.AFFINITY + L.SUB),
             "CONSUMED_HEAD": peek(L.CONSUMED_HEAD),
             "DEFERRED_SINCE": peek(L.DEFERRED_SINCE + L.SUB),
             "STUCK_SINCE": peek(L.STUCK_SINCE + L.SUB),

@@ -266,7 +266,7 @@ FAULTS = (
         (
             Patch(
                 "jit/submit.py",
-                "    if not pin(mem, producer):\n",
+                "    if not acquire_ref(mem, producer):\n",
                 "    if mem[producer + L.S_STATE] == L.CONSUMED:\n",
             ),
             Patch(
@@ -278,7 +278,7 @@ FAULTS = (
                 "jit/graph.py",
                 "        producer = int(mem[edge + L.EDGE_PRODUCER])\n        state",
                 "        producer = int(mem[edge + L.EDGE_PRODUCER])\n"
-                "        pin(mem, producer)\n        state",
+                "        acquire_ref(mem, producer)\n        state",
             ),
         ),
         (

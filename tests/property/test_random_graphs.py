@@ -446,17 +446,17 @@ class Program:
         for kind in (NEXT_LEVEL, SUB):
             assert [by_slot[slot] for slot in d.ready_queue(kind)] == reference.ready[kind]
             chained = [len(reference.pinned[worker]) for worker in reference.pool(kind)]
-            assert self.mem[L.PINNED + kind] == sum(chained)
+            assert self.mem[L.AFFINITY + kind] == sum(chained)
         for worker in self.workers():
             assert [by_slot[slot] for slot in self.chain(worker)] == reference.pinned[worker]
 
     def chain(self, worker):
         """Return the slots that wait for one worker and no other, oldest first."""
-        found, slot = [], self.driver.word(worker, L.W_PINNED_HEAD)
+        found, slot = [], self.driver.word(worker, L.W_AFFINITY_HEAD)
         while slot != L.NONE:
             found.append(slot)
             slot = int(self.mem[slot + L.S_NEXT])
-        assert self.driver.word(worker, L.W_PINNED_TAIL) == (found[-1] if found else L.NONE)
+        assert self.driver.word(worker, L.W_AFFINITY_TAIL) == (found[-1] if found else L.NONE)
         return found
 
     def check_task(self, task, slot, by_slot):

@@ -301,7 +301,7 @@ def test_each_task_has_exactly_one_scope_reference(depths, allocs):
             driver.close_scope()
         slots.append(driver.alloc(0) if allocs else driver.submit())
         if allocs:
-            driver.x.pin(driver.mem, slots[-1])  # so that it stays when its scope ends
+            driver.x.acquire_ref(driver.mem, slots[-1])  # so that it stays when its scope ends
         assert driver.refs(slots[-1])[0] == 1 + allocs
     driver.finish_run()
     for slot in slots:
