@@ -7,7 +7,7 @@ from .atomics import futex_wake, load, store
 from .graph import complete, fail, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
-from .slots import DISPATCH, INPUTS_DONE, is_placed, kind_of, step
+from .slots import DISPATCH, INPUTS_DONE, is_in_frame, kind_of, step
 
 
 @kernel
@@ -110,8 +110,8 @@ def take_back(mem, slot, outcome):
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
         consumer = int(mem[edge + L.EDGE_CONSUMER])
-        mem[consumer + L.S_UNPLACED] += 1
-        if is_placed(mem, consumer):
+        mem[consumer + L.S_UNSENT] += 1
+        if is_in_frame(mem, consumer):
             store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
         edge = int(mem[edge + L.EDGE_NEXT])
     release_fanin(mem, slot)

@@ -426,7 +426,7 @@ def may_predispatch(mem, slot):
         or mem[slot + L.S_MEMBERS] != 0
     ):
         return False
-    if mem[slot + L.S_FRAME] != 0 or mem[slot + L.S_UNPLACED] != 0:
+    if mem[slot + L.S_FRAME] != 0 or mem[slot + L.S_UNSENT] != 0:
         return False
     waits = 0
     edge = edges_at(mem, slot)
@@ -508,7 +508,7 @@ def predispatch(mem, slot, worker):
         edge += L.EDGE_WORDS
     mem[slot + L.S_FANIN] += 1
     mem[L.DEALT] += 1
-    place(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
+    encode_and_send(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
 
 
 # ---------------------------------------------------------------- to the worker
@@ -519,11 +519,11 @@ def assign(mem, slot, worker):
     Rule     SCHED-DISPATCH-1, -2
     """
     step(mem, slot, DISPATCH)
-    place(mem, slot, worker, 0)
+    encode_and_send(mem, slot, worker, 0)
 
 
 @inlined
-def place(mem, slot, worker, waits):
+def encode_and_send(mem, slot, worker, waits):
     """Write a task into the frame that its worker fills next, and send it; `waits` stand there already.
 
     Effects  those of its consumers that wait for tasks in frames alone can be given ahead now
@@ -539,8 +539,8 @@ def place(mem, slot, worker, waits):
         edge = int(mem[slot + L.S_CONSUMERS])
         while edge != L.NONE:
             consumer = int(mem[edge + L.EDGE_CONSUMER])
-            mem[consumer + L.S_UNPLACED] -= 1
-            if mem[consumer + L.S_UNPLACED] == 0:
+            mem[consumer + L.S_UNSENT] -= 1
+            if mem[consumer + L.S_UNSENT] == 0:
                 push_candidate(mem, consumer)
             edge = int(mem[edge + L.EDGE_NEXT])
 

@@ -16,7 +16,7 @@ from .slots import (
     INPUTS_DONE,
     POISON,
     affinity_of,
-    is_placed,
+    is_in_frame,
     kind_of,
     release_ref,
     step,
@@ -39,7 +39,7 @@ def wire(mem, slot):
     Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
-    unplaced = 0
+    unsent = 0
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
@@ -51,10 +51,10 @@ def wire(mem, slot):
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
-            unplaced += not is_placed(mem, producer)
+            unsent += not is_in_frame(mem, producer)
         edge += EDGE_WORDS
-    mem[slot + L.S_UNPLACED] = unplaced
-    if unplaced == 0 and mem[slot + L.S_FANIN] > 1:
+    mem[slot + L.S_UNSENT] = unsent
+    if unsent == 0 and mem[slot + L.S_FANIN] > 1:
         push_candidate(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
@@ -70,7 +70,7 @@ def poison(mem, slot):
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
-        if is_placed(mem, slot):
+        if is_in_frame(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
             mem[L.DEALT] += 1

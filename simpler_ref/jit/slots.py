@@ -201,7 +201,7 @@ def prepare(mem, slot, callable_word, total, released):
 
 
 @kernel
-def is_placed(mem, slot):
+def is_in_frame(mem, slot):
     """Say whether a task of its own that has not ended stands in a frame of a worker."""
     return mem[slot + L.S_FRAME] != 0 and mem[slot + L.S_MEMBERS] == 0
 

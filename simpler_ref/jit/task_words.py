@@ -68,8 +68,8 @@ S_ORDER = SLOT.word(
     written_by="Scheduler",
     read_by="Scheduler; `has_work` as hint",
 )
-S_UNPLACED = SLOT.also(
-    "S_UNPLACED", "before that: how many of its live producers stand in no frame, and"
+S_UNSENT = SLOT.also(
+    "S_UNSENT", "before that: how many of its live producers stand in no frame, and"
 )
 
 SLOT.line("the Orch thread's", written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")

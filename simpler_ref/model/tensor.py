@@ -103,7 +103,7 @@ class ContinuousTensor:
         write(self, "_wire", wire)
         write(self, "_wires", {tag: head + _TAGS[tag] for tag in _TAGS})
 
-    def _placed(self, data: int, keep: Any) -> ContinuousTensor:
+    def _at_address(self, data: int, keep: Any) -> ContinuousTensor:
         """Return the same tensor at an address; `keep` holds its memory."""
         tensor = object.__new__(ContinuousTensor)
         wire = data.to_bytes(SHAPE_AT, "little") + self._wire[SHAPE_AT:]

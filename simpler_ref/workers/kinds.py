@@ -217,7 +217,7 @@ class ChipChild(WorkerKind):
         """Run a slot on what stands in the mailbox, without decoding it here."""
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
-        places = [mailbox.places(frame) for frame in range(mailbox.depth)]
+        places = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
 
         def leaf(_: ReceivedArgs) -> None:
             args, config = places[mailbox.served] if len(places) > 1 else places[0]

@@ -129,7 +129,7 @@ static int32_t sort_tensors(Chip *chip, const Callable *callable,
 
 /* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one.
  * Rule CHIP-RUN-4 */
-static int32_t place_overlapping(Chip *chip, Staging *staging, int32_t first)
+static int32_t stage_overlapping(Chip *chip, Staging *staging, int32_t first)
 {
     HostTensor *tensors = staging->tensors;
     uint64_t begin = tensors[first].host, end = begin + tensors[first].bytes;
@@ -153,10 +153,10 @@ static int32_t no_room(Chip *chip, uint64_t bytes)
                      (unsigned long long)(arena->end - arena->first), arena->count);
 }
 
-static int32_t place_tensors(Chip *chip, Staging *staging)
+static int32_t stage_tensors(Chip *chip, Staging *staging)
 {
     for (int32_t i = 0; i < staging->count;) {
-        int32_t next = place_overlapping(chip, staging, i);
+        int32_t next = stage_overlapping(chip, staging, i);
         if (staging->tensors[i].device == 0)
             return no_room(chip, staging->tensors[i].bytes);
         i = next;
@@ -401,7 +401,7 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
 static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Staging *staging)
 {
     Chip *chip = run->chip;
-    int32_t status = place_tensors(chip, staging);
+    int32_t status = stage_tensors(chip, staging);
     if (status == PTO2_OK)
         status = copy_tensors(chip, staging, SIMPLER_IN);
     if (status != PTO2_OK)
