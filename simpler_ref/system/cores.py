@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 SPIN_NS = 50_000
 """A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
-SPARE_SPIN_NS = 100_000
+LONG_SPIN_NS = 100_000
 """The same where there are more cores than threads: nobody else needs the core meanwhile."""
 YIELD_NS = 3_000
 """After so much of it, or earlier, it offers its core between looks; at once if there is only one."""
@@ -140,7 +140,7 @@ def choose_waits(available: int, threads: int, spin_us: float | None = None) -> 
 
     Rule     SPEED-WAIT-2
     """
-    spin_ns = SPARE_SPIN_NS if threads < available else SPIN_NS
+    spin_ns = LONG_SPIN_NS if threads < available else SPIN_NS
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0

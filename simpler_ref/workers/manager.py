@@ -272,7 +272,7 @@ class WorkerManager:
 
         Rule     WM-CTRL-3, -4
         """
-        if self._strike_and_wait(worker):
+        if self._terminate_and_wait(worker):
             return True
         self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
         self.silent.add(worker)
@@ -290,7 +290,7 @@ class WorkerManager:
     def _heard_again(self, worker: int) -> bool:
         if self._state(worker) != L.CONTROL_DONE:
             return False
-        self._spare(worker)
+        self._rescind(worker)
         self.silent.discard(worker)
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
         self._engine.kernels.set_usable(self._engine.mem, worker, 1)
@@ -335,9 +335,9 @@ class WorkerManager:
             f"{self.name(worker)} did not answer a control request within {timeout_s} s: {after}"
         )
 
-    def _strike_and_wait(self, worker: int) -> bool:
+    def _terminate_and_wait(self, worker: int) -> bool:
         """Kill a worker and wait until that is known; say whether it could be killed."""
-        if not self._strike(worker):
+        if not self._terminate(worker):
             return False
         self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
         return True
@@ -361,15 +361,15 @@ class WorkerManager:
         """
         for worker in range(len(self.kinds)):
             if self._mailbox(worker).given:
-                self._strike(worker)
+                self._terminate(worker)
 
-    def spare_idle(self) -> None:
+    def rescind_idle(self) -> None:
         """Take back what `kill_busy` has asked for and was not done in time: no task runs any more."""
         for worker in range(len(self.kinds)):
             if worker not in self.silent:
-                self._spare(worker)
+                self._rescind(worker)
 
-    def _spare(self, worker: int) -> None:
+    def _rescind(self, worker: int) -> None:
         """Take back a strike that came too late."""
 
     def stop(self) -> None:
@@ -406,7 +406,7 @@ class WorkerManager:
         """Wait until a worker that is ready is known here; say whether it is."""
         raise NotImplementedError
 
-    def _strike(self, worker: int) -> bool:
+    def _terminate(self, worker: int) -> bool:
         """End a worker that is busy; say whether that can be done."""
         raise NotImplementedError
 

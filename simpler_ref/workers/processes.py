@@ -118,7 +118,7 @@ class ProcessManager(WorkerManager):
         self._wait_for_news(lambda: worker in self.pids or self.lost)
         return worker in self.pids
 
-    def _strike(self, worker: int) -> bool:
+    def _terminate(self, worker: int) -> bool:
         self._send(b"K", worker)
         return True
 

@@ -62,14 +62,14 @@ class ThreadManager(WorkerManager):
     def _wait_for_birth(self, worker: int) -> bool:
         return True
 
-    def _strike(self, worker: int) -> bool:
+    def _terminate(self, worker: int) -> bool:
         thread = self._threads.get(worker)
         if thread is not None:
             self._struck.add(worker)
             raise_in(thread, SystemExit)
         return False
 
-    def _spare(self, worker: int) -> None:
+    def _rescind(self, worker: int) -> None:
         if worker in self._struck:
             self._struck.discard(worker)
             take_back(self._threads[worker])
@@ -81,7 +81,7 @@ class ThreadManager(WorkerManager):
                 continue
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._strike(worker)
+                self._terminate(worker)
                 thread.join(1.0)
             if thread.is_alive():
                 log.warning(
