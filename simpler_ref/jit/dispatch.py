@@ -1,14 +1,14 @@
-"""Dispatch: ready tasks go to idle workers, singly, to the worker they have an affinity for, or as a group.
+"""Dispatch: ready tasks go to idle workers, with or without an affinity, singly or as a group.
 
 A ready task goes to an idle worker that is awake, if there is one: waking another process costs about as
-much as many small tasks. If all idle workers sleep and others are busy, the task is deferred for DEFER_NS;
-then one is woken.
+much as many small tasks. If all idle workers sleep and others are busy, the task is deferred for
+DEFER_NS; then one is woken.
 
 A busy worker is given more tasks, up to DEPTH, only when no worker is idle: otherwise a task could wait
 behind a long one beside a worker that sleeps.
 
-A group starts when each member can have a worker of its own. Until then it stays at the head of the queue,
-and no task of its pool that became ready later starts.
+A group starts when each member can have a worker of its own. Until then it stays at the head of the
+queue, and no task of its pool that became ready later starts.
 
 When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
 """
@@ -448,8 +448,8 @@ def is_awaited(mem, edge):
 def pick_for_candidate(mem, slot, kind):
     """Choose the worker that could start a task first, if all tasks took the same time.
 
-    It starts after the tasks that the worker has, and after all that it waits for. Among equals the worker
-    of the last of these is chosen: its end is in that worker's own memory.
+    It starts after the tasks that the worker has, and after all that it waits for. Among equals the
+    worker of the last of these is chosen: its end is in that worker's own memory.
 
     Returns  a worker with a frame left; NOBODY also if one that sleeps could start it first: that one is
              woken when the task is ready

@@ -1,6 +1,6 @@
-"""What becomes of a task in the graph: wired, ready, complete or failed, and let go.
+"""The steps of a task in the graph: wired, ready, complete or failed, retired.
 
-Everything here is done by the Scheduler, that is, by whoever holds the pass lock.
+The Scheduler does everything here, that is, the thread that holds the pass lock.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ EDGE_WORDS = L.EDGE_WORDS
 # ---------------------------------------------------------------- wiring
 @kernel
 def wire(mem, slot):
-    """Connect a task with its producers, and make it READY if none of them is still to come.
+    """Connect a task with its producers, and make it READY if all are done.
 
     Fan-in starts at one, a unit that only the end of wiring releases: a producer that completes
     meanwhile can neither make the task READY early nor be missed (D16).
 
-    Reads    each producer's state (pinned by submit, so none is CONSUMED)
+    Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
     Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
     """
@@ -64,8 +64,8 @@ def wire(mem, slot):
 def poison(mem, slot):
     """A producer failed: this task will never run.
 
-    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal; a worker
-             that was given it ahead shall not start it
+    Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
+             has it pre-dispatched must not start it
     Rule     SCHED-POISON-1; SPEED-AHEAD-5
     """
     if step(mem, slot, POISON) == L.OK:
@@ -78,7 +78,7 @@ def poison(mem, slot):
 
 @kernel
 def release_fanin(mem, slot):
-    """One producer is done, or wiring is: the last release makes the task READY, or retires it.
+    """Release a unit of fan-in, of a producer or the wiring; the last makes the task READY or retires it.
 
     Rule     SCHED-READY-2; SCHED-POISON-3
     """
@@ -92,7 +92,7 @@ def release_fanin(mem, slot):
 
 @kernel
 def make_ready(mem, slot):
-    """Every input is there: READY, and queued with its pool, or with the one worker it wants.
+    """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
     Rule     ORCH-STATE-2; SCHED-READY-2, -3
@@ -114,9 +114,9 @@ def make_ready(mem, slot):
 # ---------------------------------------------------------------- completion
 @inlined
 def complete(mem, slot):
-    """A worker has done the task.
+    """Complete a task that a worker has done.
 
-    Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
+    Effects  RUNNING → COMPLETED; consumers released, references to producers and itself released
     Returns  OK, or ILLEGAL with nothing changed
     Rule     SCHED-COMPLETE-1
     """
@@ -130,7 +130,7 @@ def complete(mem, slot):
 
 @kernel
 def fail(mem, slot):
-    """A task has failed while it ran, or shall not run: FAILED, consumers poisoned.
+    """Fail a task that failed while it ran, or must not run; poison its consumers.
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
     Rule     SCHED-COMPLETE-1
@@ -152,7 +152,7 @@ def push_retiring(mem, slot):
 
 @kernel
 def retire(mem):
-    """See the terminal tasks off: their consumers, then their producers and themselves.
+    """Retire the terminal tasks: release their consumers, then their producers and themselves.
 
     A poisoned consumer whose last fan-in is released here joins the chain, so a failure reaches
     everything downstream without recursion.
@@ -178,7 +178,7 @@ def retire(mem):
 
 @kernel
 def release_producers(mem, slot):
-    """Drop the task's reference on each of its producers, then its own.
+    """Release the task's reference to each of its producers, then its own.
 
     Rule     SCHED-COMPLETE-3
     """
@@ -191,7 +191,7 @@ def release_producers(mem, slot):
 
 @kernel
 def drop_reference(mem, slot):
-    """Release one reference; a slot consumed by it is left for the Orch thread.
+    """Release one reference; leave a slot consumed by that for the Orch thread.
 
     Rule     SCHED-CONSUME-1
     """
@@ -201,10 +201,10 @@ def drop_reference(mem, slot):
 
 @kernel
 def record_error(mem, outcome, slot, worker, detail):
-    """Keep the first failure of the run: what, which task, which worker, its words.
+    """Keep the first failure of the run: outcome, task, worker, message.
 
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
-             because its mailbox is used again before Python comes to read them
+             because its mailbox is reused before Python reads them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
     Rule     SCHED-COMPLETE-6; SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
     """

@@ -1,11 +1,11 @@
 """The queues between the actors: circular arrays of slots and one chain.
 
-wiring    Orch → Scheduler, single producer, single consumer, lock-free
-ready     one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
-          one is small again
-pinned    one chain per worker: ready tasks that want this worker and no other
-ahead     one per worker type: hints at tasks that could be given to a worker before they are ready
-consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
+wiring      Orch → Scheduler, single producer, single consumer, lock-free
+ready       one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
+            one is small again
+affinity    one chain per worker: ready tasks that only this worker may run
+candidates  one per worker type: hints at tasks that could be pre-dispatched
+consumed    a chain through the slots, Scheduler → Orch, passed on under the pass lock
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def wiring_full(mem):
 
 @kernel
 def push_wiring(mem, slot):
-    """Hand a submitted task to the Scheduler.
+    """Append a submitted task, for the Scheduler.
 
-    Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: who sees the entry
+    Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: a reader of the entry
              sees the whole slot
     Rule     ORCH-SUBMIT-6
     """
@@ -44,7 +44,7 @@ def push_wiring(mem, slot):
 def pop_wiring(mem):
     """Take the oldest submitted task, or NONE.
 
-    Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the place is free
+    Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the entry is free
     Rule     SCHED-WIRE-1
     """
     taken = int(mem[L.WIRING_TAKEN])
@@ -63,13 +63,13 @@ def ready_empty(mem, kind):
 
 @kernel
 def has_ready(mem, kind):
-    """Say whether a task of a worker type is ready, for any worker or for a certain one."""
+    """Say whether a task of a worker type is ready, with or without an affinity."""
     return mem[L.AFFINITY + kind] != 0 or not ready_empty(mem, kind)
 
 
 @kernel
 def double(mem, base, first, words, mask):
-    """Move a circular array's entries, from the first on, to where twice its capacity puts them.
+    """Double a circular array's capacity: move each entry to its new position.
 
     Returns  the new mask
     """
@@ -144,7 +144,7 @@ def pop_affinity(mem, w, kind):
 
 @kernel
 def push_candidate(mem, slot):
-    """Note a task of which all live producers stand in frames. A full array drops it: it is a hint."""
+    """Note a task whose live producers are all in frames. A full array drops it: it is a hint."""
     kind = kind_of(mem, slot)
     tail = int(mem[L.CANDIDATES_TAIL + kind])
     if mem[L.DEPTH] > 1 and tail - mem[L.CANDIDATES_HEAD + kind] < L.CANDIDATES_CAPACITY:
@@ -154,13 +154,13 @@ def push_candidate(mem, slot):
 
 @kernel
 def has_candidate(mem, kind):
-    """Say whether there are such hints of a worker type."""
+    """Say whether a worker type has candidates."""
     return mem[L.CANDIDATES_HEAD + kind] != mem[L.CANDIDATES_TAIL + kind]
 
 
 @kernel
 def first_candidate(mem, kind):
-    """Return the oldest hint of a worker type (there is one); its task may have come on meanwhile."""
+    """Return the oldest candidate of a worker type (there is one); its state may have changed since."""
     head = int(mem[L.CANDIDATES_HEAD + kind])
     return int(mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + head % L.CANDIDATES_CAPACITY])
 

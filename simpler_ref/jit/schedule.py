@@ -13,7 +13,7 @@ each change, and no wake-up depends on a time limit.
     TASK_DONE, a thread active     the worker wakes it
     TASK_DONE, Orch at rest        the worker wakes it if few tasks are left, or this one failed
     TASK_DONE, Orch running passes its next pass collects; if none comes, the worker wakes the
-                                   Scheduler thread after UNSEEN_NS without a task
+                                   Scheduler thread before it parks, or after UNSEEN_NS
     TASK_DONE, worker goes on to   the next pass collects. If the Orch thread may stay away, and a
     its next frame                 worker is idle meanwhile, the Scheduler thread sleeps with a timer
                                    (`may_miss_an_end`)
