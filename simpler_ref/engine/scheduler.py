@@ -1,4 +1,4 @@
-"""The Scheduler thread: a Python thread that spends its life inside one kernel without the GIL."""
+"""The Scheduler thread: a Python thread that runs one kernel, without the GIL."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ log = logging.getLogger("simpler_ref")
 
 
 class Describes(Protocol):
-    """Who can say which group waits for its workers."""
+    """Can describe the group that waits for its workers."""
 
     def _describe_stuck(self) -> str: ...
 
 
 class Scheduler:
-    """Runs scheduler passes whenever the Orch thread is not there to run them.
+    """Runs scheduler passes while the Orch thread does not.
 
-    The pass itself, and how the two threads share it, is `jit/schedule.py`. The kernel comes back to
-    Python only to have a group that waits too long put into words.
+    `jit/schedule.py` has the pass, and how the two threads share it. The kernel returns to Python only to
+    warn of a group that waits too long.
 
     Rule     SCHED-PASS-2; WM-PLACE-4
     """
@@ -36,9 +36,9 @@ class Scheduler:
     def _loop(self) -> None:
         loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
         while loop(mem, TIMER_NS) == L.STUCK:
-            words = self._host._describe_stuck()
-            if words:
-                log.warning("%s", words)
+            text = self._host._describe_stuck()
+            if text:
+                log.warning("%s", text)
 
     def start(self) -> None:
         """Start the thread."""
