@@ -300,16 +300,16 @@ ROWS = [
     Row("store S_STATE", "step", (CHAIN, IN_BULK), harmless=(W("step", "store"),)),
     Row(
         "compare-and-exchange S_FANOUT",
-        "pin",
+        "acquire_ref",
         (REFERENCE,),
-        wrongs=each(W("pin", "compare_exchange"), W("release_ref", "fetch_add")),
+        wrongs=each(W("acquire_ref", "compare_exchange"), W("release_ref", "fetch_add")),
     ),
     Row(
         "fetch-and-add S_FANOUT",
         "release_ref",
         (CHAIN,),
         races=each(W("release_ref", "fetch_add")),
-        harmless=(W("pin", "load"),),
+        harmless=(W("acquire_ref", "load"),),
     ),
     Row(
         "store MAIL_STATE = TASK_READY",

@@ -272,7 +272,7 @@ FAULTS = (
             Patch(
                 "jit/graph.py",
                 "    kind_of,\n    release_ref,\n",
-                "    kind_of,\n    pin,\n    release_ref,\n",
+                "    kind_of,\n    acquire_ref,\n    release_ref,\n",
             ),
             Patch(
                 "jit/graph.py",
