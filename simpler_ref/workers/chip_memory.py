@@ -1,4 +1,4 @@
-"""Memory of next-level workers, for `Worker` and `Orchestrator`, which name the worker last and first."""
+"""Memory of next-level workers, for `Worker` and `Orchestrator`; they differ in the order of arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ADDRESS = (1 << 64) - 1
 
 
 class Holder(Protocol):
-    """The Worker whose workers are asked."""
+    """The Worker that owns the workers."""
 
     child_mode: str
 
@@ -26,7 +26,7 @@ class Holder(Protocol):
 
 
 class ChipMemory:
-    """Control requests about memory; `Worker.malloc` and the others say what each does.
+    """Control requests about memory; see `Worker.malloc` and the others.
 
     Rule     WM-CHIP-3; WM-CTRL-6
     """
@@ -39,7 +39,7 @@ class ChipMemory:
         return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
 
     def free(self, worker_id: int, ptr: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
@@ -60,7 +60,7 @@ class ChipMemory:
             raise visibility.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request of a next-level worker.
+        """Make a control request to a next-level worker.
 
         Rule     WM-CTRL-6
         """
