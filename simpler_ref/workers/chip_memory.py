@@ -1,4 +1,4 @@
-"""Memory of next-level workers, for `Worker` and `Orchestrator`; they differ in the order of arguments."""
+"""Memory of next-level workers, for `Worker` and `Orchestrator`, whose arguments differ in order."""
 
 from __future__ import annotations
 
