@@ -33,10 +33,10 @@ from .queues import (
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
 
-ANYBODY = -3
+ANY_WORKER = -3
 """All workers of the pool that could run the task."""
 
-NOBODY = -1
+NO_WORKER = -1
 """No idle worker."""
 
 DEFER = -2
@@ -112,10 +112,10 @@ def pick_worker(mem, kind):
 
     Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
              it has a frame left; else one that sleeps, if no task runs or the head has been deferred
-             for DEFER_NS; else NOBODY or DEFER
+             for DEFER_NS; else NO_WORKER or DEFER
     Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3; SCHED-WAKE-7
     """
-    asleep, busy = NOBODY, NOBODY
+    asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
@@ -124,12 +124,12 @@ def pick_worker(mem, kind):
             if given == 0:
                 if load(mem, w + L.W_PARKED) == 0:
                     return worker
-                if asleep == NOBODY:
+                if asleep == NO_WORKER:
                     asleep = worker
             elif given < fewest:
                 busy = worker
                 fewest = given
-    if asleep == NOBODY:
+    if asleep == NO_WORKER:
         return busy
     if mem[L.BUSY] == 0:
         return asleep
@@ -167,7 +167,7 @@ def dispatch_ready(mem, kind):
             fail(mem, slot)
         elif members != 0:
             lost = lost_member(mem, slot, kind)
-            if lost != NOBODY:
+            if lost != NO_WORKER:
                 drop_first_ready(mem, kind)
                 lose(mem, slot, lost)
                 mem[L.STUCK_SINCE + kind] = 0
@@ -185,11 +185,11 @@ def dispatch_ready(mem, kind):
                 if mem[L.DEFERRED_SINCE + kind] == 0:
                     mem[L.DEFERRED_SINCE + kind] = now_ns()
                 return moved
-            if worker == NOBODY:
+            if worker == NO_WORKER:
                 if any_usable(mem, kind, 1):
                     break
                 drop_first_ready(mem, kind)
-                lose(mem, slot, ANYBODY)
+                lose(mem, slot, ANY_WORKER)
             else:
                 drop_first_ready(mem, kind)
                 mem[L.DEFERRED_SINCE + kind] = 0
@@ -216,7 +216,7 @@ def note_stuck(mem, slot, kind):
 
 @kernel
 def lose(mem, slot, worker):
-    """Fail a ready task because the worker it needs has died, or all it could use (ANYBODY).
+    """Fail a ready task because the worker it needs has died, or all it could use (ANY_WORKER).
 
     Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5
     """
@@ -273,7 +273,7 @@ def dispatch_affinity(mem, kind):
 # ---------------------------------------------------------------- groups
 @kernel
 def lost_member(mem, slot, kind):
-    """Return a dead worker that a group cannot run without; ANYBODY if too few are left; else NOBODY.
+    """Return a dead worker that a group cannot run without; ANY_WORKER if too few are left; else NO_WORKER.
 
     Rule     WM-PLACE-5
     """
@@ -285,8 +285,8 @@ def lost_member(mem, slot, kind):
             return worker
         member += L.MEMBER_WORDS
     if not any_usable(mem, kind, members):
-        return ANYBODY
-    return NOBODY
+        return ANY_WORKER
+    return NO_WORKER
 
 
 @kernel
@@ -332,14 +332,14 @@ def reserve_worker(mem, worker, m):
 
 @kernel
 def pick_unreserved(mem, kind):
-    """Return an idle worker that no member has yet, awake if possible; else NOBODY."""
-    found = NOBODY
+    """Return an idle worker that no member has yet, awake if possible; else NO_WORKER."""
+    found = NO_WORKER
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         if is_idle(mem, w) and mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] == 0:
             if load(mem, w + L.W_PARKED) == 0:
                 return worker
-            if found == NOBODY:
+            if found == NO_WORKER:
                 found = worker
     return found
 
@@ -403,7 +403,7 @@ def dispatch_candidates(mem, kind):
         slot = first_candidate(mem, kind)
         if not paused and may_predispatch(mem, slot):
             worker = pick_for_candidate(mem, slot, kind)
-            if worker != NOBODY:
+            if worker != NO_WORKER:
                 predispatch(mem, slot, worker)
                 moved += 1
             elif affinity_of(mem, slot) < 0:
@@ -451,11 +451,11 @@ def pick_for_candidate(mem, slot, kind):
     It starts after the tasks that the worker has, and after all that it waits for. Among equals the
     worker of the last of these is chosen: its end is in that worker's own memory.
 
-    Returns  a worker with a frame left; NOBODY also if one that sleeps could start it first: that one is
+    Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: that one is
              woken when the task is ready
     Rule     SPEED-AHEAD-3
     """
-    latest, last = 0, NOBODY
+    latest, last = 0, NO_WORKER
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         if is_awaited(mem, edge):
@@ -466,7 +466,7 @@ def pick_for_candidate(mem, slot, kind):
                 last = int(mem[producer + L.S_WORKER])
         edge += L.EDGE_WORDS
     wanted = affinity_of(mem, slot)
-    best, found, is_one_asleep = int(mem[L.DEPTH]), NOBODY, False
+    best, found, is_one_asleep = int(mem[L.DEPTH]), NO_WORKER, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         given = int(mem[w + L.W_GIVEN])
@@ -475,9 +475,9 @@ def pick_for_candidate(mem, slot, kind):
         start = max(given, latest)
         if given == 0 and load(mem, w + L.W_PARKED) != 0:
             is_one_asleep = True
-        elif found == NOBODY or start < best or (start == best and worker == last):
+        elif found == NO_WORKER or start < best or (start == best and worker == last):
             best, found = start, worker
-    return NOBODY if is_one_asleep and latest < best else found
+    return NO_WORKER if is_one_asleep and latest < best else found
 
 
 @kernel

@@ -239,7 +239,7 @@ def pass_in_bulk(mem, slot):
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
-    due = is_due(mem, slot & ~L.AUTO_OUTPUT) or is_anybody_free(mem, slot & ~L.AUTO_OUTPUT)
+    due = is_due(mem, slot & ~L.AUTO_OUTPUT) or is_any_worker_free(mem, slot & ~L.AUTO_OUTPUT)
     if due or (look and runs_low(mem)):
         pass_after_submit(mem)
     else:
@@ -268,7 +268,7 @@ def is_due(mem, slot):
 
 
 @kernel
-def is_anybody_free(mem, slot):
+def is_any_worker_free(mem, slot):
     """Say whether a worker of a task's type has no task.
 
     Workers that sleep do not count if the task has to wait and others are busy.

@@ -112,8 +112,8 @@ UNDECIDED: tuple[Known, ...] = (
         Key(
             "dispatch.py",
             "pick_for_candidate",
-            "if found == NOBODY or start < best or (start == best and worker == last):",
-            "if found == NOBODY or start < best or worker == last:",
+            "if found == NO_WORKER or start < best or (start == best and worker == last):",
+            "if found == NO_WORKER or start < best or worker == last:",
         ),
         "A worse choice among workers that could start the task later: it costs time.",
     ),
