@@ -390,7 +390,7 @@ def _reason(error: Exception) -> str:
 
 # ---------------------------------------------------------------- the code that a worker calls
 def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
-    """Return a compiled function of the address of an args blob that runs a leaf on what stands there.
+    """Return a compiled function that runs a leaf on the args blob at an address.
 
     It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
     a tensor that has no memory: `Leaf.run_task` has the words.

@@ -265,7 +265,7 @@ class Registry:
                 one = Registered(handle, self._free_index(), target, payload)
                 if installer is not None:
                     self._install(one, installer)
-                self._used[one.index] = one  # first: nobody else may get its index
+                self._used[one.index] = one  # first: no other may get its index
                 if engine is not None:
                     engine.view.write_digest(one.index, one.digest)
                 self._installed[digest] = one
@@ -280,7 +280,7 @@ class Registry:
             raise
 
     def _come_back(self, digest: bytes) -> Registered | None:
-        """Return an installation whose removal waits for the end of the run: it stays after all.
+        """Return a callable whose removal was due after the run: it stays.
 
         Rule     FLOW-UNREG-2
         """

@@ -1,4 +1,4 @@
-"""The Scheduler: one pass wires, dispatches and completes; whoever holds the pass lock runs it.
+"""The Scheduler: one pass wires, dispatches and completes; the holder of the pass lock runs it.
 
 The lock is a try-lock: no thread waits for it. The Orch thread runs passes while it submits, drains or
 waits for room; the Scheduler thread runs them while the user's orchestration function is busy elsewhere.

@@ -4,7 +4,7 @@
  * address space where nothing else is. So an address says owner it is, and no chip has to be asked.
  *
  * Allocations of the user grow from the low end; what a run needs for its own time grows from the high
- * end and goes all at once. Nothing of the ledger stands in the chip's memory, so a kernel that writes
+ * end and goes all at once. Nothing of the ledger is in the chip's memory, so a kernel that writes
  * beyond its tensors cannot damage it. */
 #ifndef SIMPLER_ARENA_H
 #define SIMPLER_ARENA_H
@@ -55,7 +55,7 @@ bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
 #define OWNER_SIZE 96 /* room for this text */
 void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room);
 
-/* Allocate for the time of a run; give all of that back. */
+/* Allocate for the time of a run; free all of that. */
 uint64_t arena_borrow(Arena *arena, uint64_t size);
 void arena_return_all(Arena *arena);
 

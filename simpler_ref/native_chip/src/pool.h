@@ -3,7 +3,7 @@
  * A wave is a handful of launches; each of their blocks is one item. Feeders take the items in order, a
  * chunk at a time, and put them into the queue from which the cores take them. The thread that runs a
  * wave is itself a feeder and a core, so a wave of one block wakes no thread, and any wave comes to its
- * end whether or not other threads can be had. Whoever has nothing to do sleeps. */
+ * end whether or not other threads can be had. Idle threads sleep. */
 #ifndef SIMPLER_POOL_H
 #define SIMPLER_POOL_H
 
