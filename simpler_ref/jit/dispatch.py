@@ -273,7 +273,7 @@ def dispatch_affinity(mem, kind):
 # ---------------------------------------------------------------- groups
 @kernel
 def lost_member(mem, slot, kind):
-    """Return a dead worker that a group cannot run without; ANY_WORKER if too few are left; else NO_WORKER.
+    """Return a dead worker that a group needs; ANY_WORKER if too few are left; else NO_WORKER.
 
     Rule     WM-PLACE-5
     """
@@ -451,7 +451,7 @@ def pick_for_candidate(mem, slot, kind):
     It starts after the tasks that the worker has, and after all that it waits for. Among equals the
     worker of the last of these is chosen: its end is in that worker's own memory.
 
-    Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: that one is
+    Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: it is
              woken when the task is ready
     Rule     SPEED-AHEAD-3
     """
