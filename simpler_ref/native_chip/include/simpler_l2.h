@@ -62,7 +62,7 @@ enum SimplerStatus {
 /* ---------------------------------------------------------------- what a runtime.so exports
  *
  * One instance of the library is one chip; the caller makes one call at a time. A function that
- * returns an int32_t returns 0 or an error code, and after an error `pto2_last_error` has the text.
+ * returns an int32_t returns 0 or an error code, and after an error `pto2_last_error` has the message.
  * `local_slot` is a number of the caller's, 0 … 4095.
  */
 

@@ -53,7 +53,7 @@ static void describe_status(int32_t status, char *what, size_t room)
         snprintf(what, room, "returned error %d", status);
 }
 
-/* Keep the first failure; the cores that come later see the status and leave the text alone.
+/* Keep the first failure; the cores that come later see the status and leave its message alone.
  * Rule CHIP-FAULT-1 */
 static void blame(Wave *wave, const Block *block, int32_t status, const char *what)
 {

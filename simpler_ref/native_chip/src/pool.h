@@ -53,7 +53,7 @@ typedef struct Pool {
     pthread_t feeder_threads[MAX_FEEDERS];
 } Pool;
 
-/* Run a wave; its status and text are the outcome. Threads are made when first needed. */
+/* Run a wave; its status and message are the outcome. Threads are made when first needed. */
 void pool_run(Pool *pool, Wave *wave);
 
 /* End and join all threads. */

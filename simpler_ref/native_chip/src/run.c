@@ -11,7 +11,7 @@ static const uint8_t element_sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
 
 /* ---------------------------------------------------------------- arguments */
 
-/* Bytes of a tensor. Returns false, with text, if its description makes no sense.
+/* Bytes of a tensor. Returns false, with a message, if its description makes no sense.
  * Rule CHIP-ARGS-3 */
 static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i, uint64_t *bytes)
 {

@@ -21,7 +21,7 @@ typedef struct Chip {
     char text[1024];
 } Chip;
 
-/* Keep text for pto2_last_error; returns `status`. */
+/* Keep the message for pto2_last_error; returns `status`. */
 int32_t chip_fail(Chip *chip, int32_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

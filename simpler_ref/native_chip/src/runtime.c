@@ -42,7 +42,7 @@ static int32_t refuse(void)
                          : "the chip is not open; call pto2_init first");
 }
 
-/* Begin a call. Returns false, with text, if there is no chip in this process. */
+/* Begin a call. Returns false, with a message, if there is no chip in this process. */
 static bool enter(void)
 {
     if (!atomic_load_explicit(&chip.forked, memory_order_relaxed)) {
@@ -73,7 +73,7 @@ EXPORT int64_t pto2_device_wall_ns(void)
 
 /* ---------------------------------------------------------------- open and close */
 
-/* A number from the environment, `fallback` if it is not set; false, with text, if it is invalid. */
+/* A number from the environment, `fallback` if it is not set; false, with a message, if it is invalid. */
 static bool setting(const char *name, uint64_t fallback, uint64_t most, uint64_t *value)
 {
     const char *text = getenv(name);
