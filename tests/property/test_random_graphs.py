@@ -200,7 +200,7 @@ class Program:
     def whole_pass(self):
         """Run a pass; it moves something just if a look beforehand says so."""
         promised, left_over = self.driver.x.has_work(self.mem), int(self.mem[L.UNCOLLECTED])
-        perhaps, held = bool(self.mem[L.MAY_MOVE]), bool(self.driver.x.held(self.mem))
+        perhaps, held = bool(self.mem[L.MAY_MOVE]), bool(self.driver.x.any_deferred(self.mem))
         moved = self.driver.run_pass()
         moves = moved > 0 or left_over > 0
         if not self.half_done:
@@ -381,7 +381,7 @@ class Program:
     def check_has_work(self):
         """A look may say "perhaps"; a clock sees to what is held back, a pass to what it has begun."""
         promised, moves = bool(self.driver.x.has_work(self.mem)), self.reference.would_move()
-        assert promised or not moves or self.driver.x.held(self.mem) or self.half_done
+        assert promised or not moves or self.driver.x.any_deferred(self.mem) or self.half_done
         assert moves or not promised or self.mem[L.MAY_MOVE]
 
     def check(self):

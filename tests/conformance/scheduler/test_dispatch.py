@@ -134,13 +134,13 @@ def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told(
     slot = driver.submit()
     driver.run_pass()
     assert driver.state(slot) == READY
-    assert driver.x.held(driver.mem)
+    assert driver.x.any_deferred(driver.mem)
     assert not driver.x.has_work(driver.mem), "until the time is up there is nothing to do"
     assert driver.run_pass() == 0
     driver.mem[L.DEFER_NS] = 0
     assert driver.run_pass() > 0
     assert driver.state(slot) == RUNNING
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 
@@ -154,7 +154,7 @@ def test_where_workers_do_not_spin_no_task_is_held_back():
     slot = driver.submit()
     driver.run_pass()
     assert driver.state(slot) == RUNNING
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 
@@ -167,12 +167,12 @@ def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first():
     asleep(driver, 1)
     held = driver.submit()
     driver.run_pass()
-    assert driver.x.held(driver.mem)
+    assert driver.x.any_deferred(driver.mem)
     driver.post_done(0)
     driver.settle()
     assert driver.state(first) == COMPLETED
     assert driver.worker_of(held) == 0
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 

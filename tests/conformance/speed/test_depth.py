@@ -198,7 +198,7 @@ def test_a_task_is_held_back_while_idle_workers_sleep_until_its_time_is_up(make)
     driver.set_parked(1, True)
     slot = driver.submit()
     driver.settle()
-    assert driver.state(slot) == READY and driver.x.held(driver.mem)
+    assert driver.state(slot) == READY and driver.x.any_deferred(driver.mem)
     driver.mem[L.DEFER_NS] = 0
     driver.settle()
     assert driver.worker_of(slot) == 1, "the time is up: the sleeper is woken"
