@@ -93,7 +93,7 @@ int32_t pto2_free(uint64_t address);
 int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size);
 int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size);
 
-/* Words for the last error: valid until the next call, never NULL. */
+/* Message of the last error: valid until the next call, never NULL. */
 const char *pto2_last_error(void);
 
 /* Nanoseconds that the last successful run spent on the device, without the copies of tensors. */
