@@ -34,7 +34,7 @@ _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
 
 def __getattr__(name: str) -> Any:
-    """Give the names whose modules are only imported when somebody asks for them."""
+    """Return the names whose modules are imported only on access."""
     if name == "orchestration":
         from .orch.compiled import orchestration
 

@@ -1,4 +1,4 @@
-"""``python -m simpler_ref [workers]``: what a Worker with so many workers, 1 unless given, would find."""
+"""``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class CallableError(ValueError):
 
 
 class OrchestrationError(TypeError):
-    """An orchestration function cannot be compiled; the cause has the compiler's own words.
+    """An orchestration function cannot be compiled; the cause has the compiler's message.
 
     Attributes
     ----------

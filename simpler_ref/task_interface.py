@@ -32,7 +32,7 @@ _CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallabl
 
 
 def __getattr__(name: str) -> Any:
-    """Give the names that belong to chips, which are only imported when somebody asks for them."""
+    """Return the names that belong to chips, which are imported only on access."""
     if name not in _CHIP_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import native_chip

@@ -276,7 +276,6 @@ class Worker:
         life = self._life
         with life.lock:
             session = life.open()
-            session.host = self._host
             session.configs = Configs(session.engine)
             session.orch = Orchestrator(self._host, session.engine, session.configs)
             life.begin(session, self)

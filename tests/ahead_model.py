@@ -47,7 +47,7 @@ class AheadModel:
         self.driver = Driver(depth=depth, sub=sub, next_level=next_level, window=window)
         self.pools = {L.NEXT_LEVEL: range(next_level), L.SUB: range(next_level, next_level + sub)}
         self.all = range(next_level + sub)
-        self.driver.mem[L.HOLD_NS] = 0
+        self.driver.mem[L.DEFER_NS] = 0
         self.works: list[Work] = []
         self.slots: list[int] = []
         self.last_writer: dict[int, int] = {}
@@ -114,7 +114,7 @@ class AheadModel:
         self.driver.post_done(worker, error, outcome)
 
     def decline(self, worker, answer):
-        """Let a worker answer SKIPPED or GIVEN_BACK to the task it is at."""
+        """Let a worker answer SKIPPED or RETURNED to the task it is at."""
         if answer == L.SKIPPED:
             self._refuse(self.task_at(worker))
         self.driver.post_done(worker, outcome=answer)
@@ -188,11 +188,13 @@ class AheadModel:
         driver.settle()
         driver.reclaim()
         assert driver.live() == 0, f"{driver.live()} tasks are never let go"
-        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.PINNED, L.PINNED + 1)
+        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.AFFINITY, L.AFFINITY + 1)
         assert [int(mem[word]) for word in left] == [0] * len(left)
         assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []
         if not self.cancelled:  # hints at tasks that were cancelled may stay
-            assert all(mem[L.AHEAD_HEAD + kind] == mem[L.AHEAD_TAIL + kind] for kind in range(2))
+            assert all(
+                mem[L.CANDIDATES_HEAD + kind] == mem[L.CANDIDATES_TAIL + kind] for kind in range(2)
+            )
         for worker in self.all:
             assert driver.given(worker) == L.NONE
             if worker not in self.dead:

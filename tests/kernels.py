@@ -189,7 +189,9 @@ def duel(mem, me, action, rounds):
         store(mem, L.LINE * (1 + me), r + 1)
         while load(mem, L.LINE * (2 - me)) < r + 1:
             pause()
-        answer = int(slots.pin(mem, slot) if action == PIN else slots.release_ref(mem, slot))
+        answer = int(
+            slots.acquire_ref(mem, slot) if action == PIN else slots.release_ref(mem, slot)
+        )
         mem[slot + DUEL_RESULT + me] = answer
     return L.OK
 

@@ -63,8 +63,12 @@ def live_words(driver):
     """
     mem = driver.mem
     few = 32
-    ahead = [L.AHEAD + kind * L.AHEAD_CAPACITY for kind in range(2)]
-    parts = [(L.RING_BLOCK, L.SCOPE_STACK + few), (L.SCHED, L.AHEAD), (L.PASS_LOCK, L.HEADER_WORDS)]
+    ahead = [L.CANDIDATES + kind * L.CANDIDATES_CAPACITY for kind in range(2)]
+    parts = [
+        (L.RING_BLOCK, L.SCOPE_STACK + few),
+        (L.SCHED, L.CANDIDATES),
+        (L.PASS_LOCK, L.HEADER_WORDS),
+    ]
     parts += [(first, first + few) for first in ahead]
     for frame in range(int(mem[L.WORKERS] * mem[L.DEPTH])):
         first = int(mem[L.A_WORKERS]) + frame * L.WORKER_WORDS

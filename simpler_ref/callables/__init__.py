@@ -1,1 +1,1 @@
-"""Functions that tasks call: what they are, and who has them."""
+"""Callables: the functions that tasks call."""

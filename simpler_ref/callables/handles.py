@@ -1,4 +1,4 @@
-"""The handles of callables that users hold."""
+"""The handles of callables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDi
 
 
 def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) -> CallableHandle:
-    """Return the handle that was serialised: the very same one where it is known.
+    """Return the deserialised handle: the same object where it is known.
 
     Raises
     ------
     CallableError, ValueError
-        These are the parts of no handle, or those of another one.
+        The parts are not those of a handle, or of another one.
 
     Notes
     -----
@@ -41,7 +41,7 @@ def _find_handle(token: str, hashid: str, kind: int, namespace: int, name: str) 
 
 
 class CallableHandle:
-    """What `Worker.register` returns and submit takes; cannot be changed.
+    """Identifies a registered callable: `Worker.register` returns it, submit takes it; immutable.
 
     Attributes
     ----------

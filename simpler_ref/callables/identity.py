@@ -1,6 +1,6 @@
-"""What a callable is called by: the SHA-256 of a canonical description of it.
+"""The identity of a callable: the SHA-256 of a canonical descriptor.
 
-The digest is what a mailbox carries, and each worker maps it to a slot of its own.
+A mailbox carries the digest, and each worker maps it to a slot of its own.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def build_python_serialized_descriptor(payload: bytes) -> bytes:
 
 
 class ChipTarget(Protocol):
-    """What a chip callable must offer to be described."""
+    """The attributes of a chip callable that describe it."""
 
     @property
     def sig_count(self) -> int: ...  # noqa: D102

@@ -1,9 +1,9 @@
 """Compiled leaves: tasks that a worker runs without the interpreter and without the GIL.
 
-A leaf is a function of arrays and numbers that numba can compile. Its types are settled once, by its
-annotations or by the first arguments it meets; then there is code for them that takes a task's
-arguments from the mailbox, checks them, and calls the function. The worker's loop, itself compiled,
-calls that code by its address (`jit/leaves.py`).
+A leaf is a function of arrays and numbers that numba can compile. Its annotations or its first arguments
+determine its types; the code compiled for them takes a task's arguments from the mailbox, checks them,
+and calls the function. The worker's loop, itself compiled, calls that code by its address
+(`jit/leaves.py`).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Leaf:
     py_func : Callable
         The plain function.
     kinds : tuple | None
-        The numba type of each parameter, None while they are not settled.
+        The numba type of each parameter, None until they are determined.
     address : int
-        Where the code stands that a worker's loop calls, 0 before it is compiled.
+        Address of the code that a worker's loop calls, 0 before it is compiled.
 
     Notes
     -----
@@ -99,19 +99,19 @@ class Leaf:
         return f"<leaf {self.__qualname__}({shown})>"  # type: ignore[attr-defined]
 
     def __call__(self, *args: Any) -> Any:
-        """Run the function here, compiled; the first call settles the types that are still open.
+        """Run the function here, compiled; the first call determines the types not annotated.
 
         Raises
         ------
         TypeError
-            The arguments are not what the leaf takes; or it cannot be compiled.
+            The arguments have other types; or the leaf cannot be compiled.
         """
         self._settle([_kind_of(value) for value in args])
         return self._compiled(*args)
 
     # ------------------------------------------------------------ types
     def _settle(self, found: Sequence[Kind]) -> None:
-        """Check the types of arguments; the first ones also settle what is still open.
+        """Check the types of arguments; the first ones also determine the types not annotated.
 
         Rule     SPEED-LEAF-2 to -4
         """
@@ -124,23 +124,23 @@ class Leaf:
             for name, want, have in zip(self._names, wanted, found, strict=True):
                 if not _fits(want, have):
                     raise TypeError(
-                        f"{self._name}: {name} is {_words(have)}, but the leaf was compiled for "
-                        f"{_words(want)}; convert it, or make another leaf of the function"
+                        f"{self._name}: {name} is {_text(have)}, but the leaf was compiled for "
+                        f"{_text(want)}; convert it, or make another leaf of the function"
                     )
             known, self.kinds = self.kinds, tuple(wanted)
             try:
                 self.compile()
-            except TypeError:  # other arguments may come for which it can be compiled
+            except TypeError:  # it may compile for other arguments
                 self.kinds = known
                 raise
 
     def compile(self) -> None:
-        """Compile, if the types are settled and that is not done yet.
+        """Compile, if the types are determined and it is not compiled yet.
 
         Raises
         ------
         TypeError
-            numba cannot compile the function; its words are the cause.
+            numba cannot compile the function; its error is the cause.
 
         Notes
         -----
@@ -165,12 +165,12 @@ class Leaf:
 
     # ------------------------------------------------------------ in a worker
     def run_task(self, args: ReceivedArgs) -> None:
-        """Run a task from Python: its types are new, wrong, or nothing is compiled here.
+        """Run a task from Python: its types are new or wrong, or nothing is compiled here.
 
         Raises
         ------
         TypeError
-            The task's arguments are not what the leaf takes.
+            The task's arguments have other types.
 
         Notes
         -----
@@ -207,14 +207,14 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     Use it as ``@leaf`` or ``@leaf(fastmath=True)``. The parameters are the task's tensors, then its
     scalars. An array may be annotated with a numba type (``float32[:]``), a number with ``float``,
-    ``int``, ``bool``, or a numpy or numba type. What is not annotated is settled by the first arguments
-    the leaf meets: in a call from Python, or by each worker for itself in its first task, which takes a
-    moment there; a scalar without annotation is then what `TaskArgs.scalar` gives, an integer or a float.
+    ``int``, ``bool``, or a numpy or numba type. The first arguments determine the types not annotated: in
+    a call from Python, or in each worker by its first task, which takes a moment there; a scalar without
+    annotation is then an integer or a float, as `TaskArgs.scalar` returns it.
 
     Parameters
     ----------
     function : Callable
-        What numba can compile; what it returns is not used.
+        A function that numba can compile; its result is not used.
     **options : Any
         For `numba.njit`: `fastmath`, `error_model`, `boundscheck`, `parallel`.
 
@@ -250,7 +250,7 @@ def _rebuild(
     return one
 
 
-# ---------------------------------------------------------------- what the parameters take
+# ---------------------------------------------------------------- types of parameters
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     for one in parameters:
@@ -320,7 +320,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _number_kind(kind: Kind | None, value: int | float) -> Kind:
-    """Return what a scalar of a task is taken for where a parameter has that type.
+    """Return the type that a scalar of a task has for a parameter of type `kind`.
 
     Rule     SPEED-LEAF-3
     """
@@ -337,14 +337,14 @@ def _fits(want: Kind, have: Kind) -> bool:
     return not isinstance(want, whole) or isinstance(have, whole)
 
 
-def _words(kind: Kind) -> str:
+def _text(kind: Kind) -> str:
     if isinstance(kind, types.Array):
         return f"a {kind.dtype} array of {kind.ndim} dimension{'s' * (kind.ndim > 1)}"
     return f"a number ({kind})"
 
 
 def _limits(kind: Kind) -> tuple[int, int]:
-    """Return between which numbers those of an integer type lie; words, of a float type."""
+    """Return the limits of an integer type; of the bits, for a float type."""
     bits = 64 if kind == types.boolean else kind.bitwidth
     if str(kind).startswith("int"):
         return -(1 << bits - 1), 1 << bits - 1
@@ -352,7 +352,7 @@ def _limits(kind: Kind) -> tuple[int, int]:
 
 
 def _converted(kind: Kind, value: int | float) -> Any:
-    """Return a scalar as the code of `_task_of` takes it from the mailbox; None if that takes none.
+    """Return a scalar as the code of `_task_of` reads it from the mailbox; None if that refuses it.
 
     Rule     SPEED-LEAF-4, -10
     """
@@ -370,7 +370,7 @@ def _converted(kind: Kind, value: int | float) -> Any:
 
 
 def _from_bits(kind: Kind, bits: int) -> Any:
-    """Return the number that bits without a kind are; None if they are none of this type."""
+    """Return bits without a kind as a number; None if they are no number of this type."""
     if kind == types.boolean:
         return bits != 0
     size = kind.bitwidth // 8
@@ -381,7 +381,7 @@ def _from_bits(kind: Kind, bits: int) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the telling line of numba's message, and where it points."""
+    """Return the relevant line of numba's message, and its location."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     where = [line for line in lines if line.startswith('File "')]
     said = [line for line in lines if not line.startswith(("Failed in", "File ", "During"))]
@@ -390,7 +390,7 @@ def _reason(error: Exception) -> str:
 
 # ---------------------------------------------------------------- the code that a worker calls
 def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
-    """Return a compiled function of the address of an args blob that runs a leaf on what stands there.
+    """Return a compiled function that runs a leaf on the args blob at an address.
 
     It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
     a tensor that has no memory: `Leaf.run_task` has the words.

@@ -1,4 +1,4 @@
-"""How a callable travels: the bytes of its pickle, and the file they are staged in."""
+"""Serialised callables: the bytes of a pickle, and the file they are staged in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
 
 def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an array over shared memory that this process has, too.
+    """Return an array over shared memory that this process has mapped, too.
 
     Rule     WM-START-4
     """
@@ -41,44 +41,44 @@ def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _view_strided(
-    place: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+    span: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
 ) -> Any:
-    """Return an array over shared memory whose elements do not stand one after the other."""
-    low, span, offset = place
-    memory = _view_shared(low, (span,), np.dtype(np.uint8))
+    """Return an array over shared memory whose elements are not contiguous."""
+    low, nbytes, offset = span
+    memory = _view_shared(low, (nbytes,), np.dtype(np.uint8))
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
 class Serializer(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, but an array in shared memory is named by its address, not copied.
+    """cloudpickle, with arrays in shared memory pickled by address, not copied.
 
-    Two closures over two shared arrays are two callables, whatever the arrays hold.
+    Two closures over two shared arrays are two callables, whatever the arrays contain.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        """Name an array in shared memory by its address."""
+        """Pickle an array in shared memory by its address."""
         if type(obj) is np.ndarray and obj.nbytes:
             address = obj.__array_interface__["data"][0]
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
                 if obj.flags.c_contiguous:
                     return _view_shared, (address, obj.shape, obj.dtype)
-                place = low, high - low, address - low
-                return _view_strided, (place, obj.shape, obj.strides, obj.dtype)
+                span = low, high - low, address - low
+                return _view_strided, (span, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
             return ContinuousTensor._from_wire, (obj._wire,)
         return super().reducer_override(obj)
 
 
 BY_REGISTRATION = b"by registration only: "
-"""How the stand-in begins for the bytes of a callable that cannot be serialised."""
+"""First bytes of the substitute for a callable that cannot be serialised."""
 
 
 def serialize(target: Callable[..., Any]) -> bytes:
     """Return the bytes that identify a callable.
 
-    What cloudpickle cannot take (a lock, a socket in a closure) still reaches workers that are
-    forked after its registration; such a callable is known by that registration alone.
+    Workers forked after its registration still inherit a callable that cloudpickle cannot serialise (with
+    a lock or a socket in a closure); only that registration identifies it.
     """
     buffer = io.BytesIO()
     try:
@@ -89,7 +89,7 @@ def serialize(target: Callable[..., Any]) -> bytes:
 
 
 def why_not_serialisable(target: Callable[..., Any]) -> str:
-    """Return what cloudpickle says of a callable that it cannot take.
+    """Return cloudpickle's error for a callable that it cannot serialise.
 
     Rule     FLOW-UNDO-3
     """
@@ -116,7 +116,7 @@ def pack_payload(payload: bytes) -> bytes:
 
 
 def unpack_payload(raw: bytes) -> bytes:
-    """Return the serialised Python in an envelope, once the envelope is found to be right.
+    """Check an envelope and return the serialised Python in it.
 
     Raises
     ------
@@ -150,10 +150,10 @@ _object_numbers = itertools.count()
 
 @contextmanager
 def staged(payload: bytes) -> Iterator[str]:
-    """Keep a payload in shared memory and give the name under which another process finds it.
+    """Keep a payload in shared memory and yield the name by which another process opens it.
 
-    The memory has no name in the file system that a killed process could leave behind: it is
-    reached through this process.
+    The memory has no name in the file system that a killed process could leave behind: other processes
+    open it through this one.
 
     Rule     FLOW-PAYLOAD-3
     """
@@ -168,7 +168,7 @@ def staged(payload: bytes) -> Iterator[str]:
 
 @contextmanager
 def staged_object(target: Any) -> Iterator[str]:
-    """Let the workers that are threads of this process take an object as it is.
+    """Pass an object itself to workers that are threads of this process.
 
     Rule     WM-THREAD-3
     """
@@ -181,12 +181,12 @@ def staged_object(target: Any) -> Iterator[str]:
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    """Open a file, and do not wait for anybody if it is a pipe."""
+    """Open a file without waiting for the other end if it is a pipe."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _read_staged(name: str, size: int) -> bytes:
-    """Return the bytes staged under a name; no more than there are, and than were announced."""
+    """Return the bytes staged under a name, if there are as many as announced."""
     try:
         with open(name, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno()).st_size
@@ -203,12 +203,12 @@ def _read_staged(name: str, size: int) -> bytes:
 
 
 def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
-    """Return the callable that was staged under a name, after checking it against its digest.
+    """Return the callable staged under a name, after checking it against its digest.
 
     Raises
     ------
     CallableError
-        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+        HASHID_DESCRIPTOR_MISMATCH: it has another digest.
 
     Notes
     -----
@@ -223,12 +223,12 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
 
 
 def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
-    """Return the callable that some bytes stand for, after checking them against its digest.
+    """Return the callable serialised as some bytes, after checking them against its digest.
 
     Raises
     ------
     CallableError
-        HASHID_DESCRIPTOR_MISMATCH: it is not what the digest stands for.
+        HASHID_DESCRIPTOR_MISMATCH: it has another digest.
 
     Notes
     -----

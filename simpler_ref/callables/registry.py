@@ -1,9 +1,9 @@
-"""The callables of one Worker: what is registered, under which digest, for whom.
+"""The registered callables of one Worker, by digest.
 
 A registration is all or nothing: the handle exists only once every live worker that takes such callables
-has installed it. Before the workers are started that costs nothing, they are made from the registry;
-afterwards each of them is asked through its mailbox, one after the other, and if one cannot, those that
-have done it undo it. Where even that cannot be confirmed, the digest is of no more use to this Worker.
+has installed it. Workers started later are made from the registry; running ones are asked one after the
+other through their mailboxes, and if one cannot, those that have installed it undo that. If a worker
+cannot confirm the undoing, this Worker refuses the digest from then on.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .payloads import (
 )
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
-"""What workers know when they are made: digest → target, for each kind of callables."""
+"""The callables that workers are made with: digest → target, for each kind of callables."""
 
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
-"""Handles that were unregistered, for the message when they are used again."""
+"""Unregistered handles, for the message when one is used again."""
 
 
 def is_chip_callable(target: Any) -> bool:
-    """Say whether a target is a ChipCallable, without importing what only chips need."""
+    """Say whether a target is a ChipCallable, without importing the modules for chips."""
     chips = sys.modules.get("simpler_ref.native_chip.callables")
     return chips is not None and isinstance(target, chips.ChipCallable)
 
 
 def require_payload(name: str, target: Any, payload: bytes, running: bool = False) -> None:
-    """Refuse a callable that cannot travel to workers that run already, or to a fresh interpreter.
+    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def require_payload(name: str, target: Any, payload: bytes, running: bool = Fals
 
 
 class Registered:
-    """One installation, and the handles that keep it."""
+    """One installed callable, and the handles that refer to it."""
 
     __slots__ = ("digest", "handles", "index", "name", "namespace", "payload", "target")
 
@@ -95,24 +95,24 @@ class Registered:
 
 
 class Installer(Protocol):
-    """Brings callables to workers that run; see `workers.installer`."""
+    """Installs callables in running workers; see `workers.installer`."""
 
     def install_everywhere(self, one: Registered) -> None:
-        """Have every worker that takes it install a callable, or none."""
+        """Install a callable in every worker that takes it, or in none."""
 
     def remove_everywhere(self, one: Registered) -> ControlError | None:
         """Have all of them forget it; return the first refusal."""
 
 
 class Registry:
-    """Digest → installation, handle → index, for one Worker.
+    """Digest → callable, handle → index, for one Worker.
 
     Attributes
     ----------
     lock : threading.RLock
         Held during a registration, also while workers are asked.
     leaving : list[Registered]
-        What was unregistered during a run and goes after it.
+        Callables unregistered during a run, removed after it.
 
     Notes
     -----
@@ -144,7 +144,7 @@ class Registry:
         return self._used[index].name if index in self._used else "?"
 
     def snapshot(self) -> Snapshot:
-        """Return what workers that are made now shall know.
+        """Return the callables for workers made now.
 
         Rule     FLOW-REG-1, -4
         """
@@ -265,7 +265,7 @@ class Registry:
                 one = Registered(handle, self._free_index(), target, payload)
                 if installer is not None:
                     self._install(one, installer)
-                self._used[one.index] = one  # first: nobody else may get its index
+                self._used[one.index] = one  # first: no other may get its index
                 if engine is not None:
                     engine.view.write_digest(one.index, one.digest)
                 self._installed[digest] = one
@@ -280,7 +280,7 @@ class Registry:
             raise
 
     def _come_back(self, digest: bytes) -> Registered | None:
-        """Return an installation whose removal waits for the end of the run: it stays after all.
+        """Return a callable whose removal was due after the run: it stays.
 
         Rule     FLOW-UNREG-2
         """
@@ -305,12 +305,12 @@ class Registry:
         return index
 
     def write_digests(self, engine: Engine) -> None:
-        """Put every digest where `encode` takes it from."""
+        """Write every digest for `encode`."""
         for one in self._used.values():
             engine.view.write_digest(one.index, one.digest)
 
     def missing(self, namespace: TargetNamespace, known: Mapping[bytes, Any]) -> list[Registered]:
-        """Return what a worker that was made from an old snapshot does not know yet.
+        """Return the callables that are not in an old snapshot, from which a worker was made.
 
         Rule     FLOW-REG-4
         """
@@ -322,7 +322,7 @@ class Registry:
 
     # ------------------------------------------------------------ unregistering
     def discard(self, handle: CallableHandle, installer: Installer | None, running: bool) -> None:
-        """Take a handle back; with its last handle a callable is removed, after the run if one is on.
+        """Unregister a handle; with its last handle a callable is removed, after the current run if any.
 
         Raises
         ------
@@ -357,7 +357,7 @@ class Registry:
                     self.remove_leaving(installer)
 
     def remove_leaving(self, installer: Installer | None) -> None:
-        """Remove what was unregistered while tasks might still have needed it.
+        """Remove the callables unregistered while tasks could still need them.
 
         Rule     FLOW-UNREG-2
         """
@@ -378,5 +378,5 @@ class Registry:
                 raise first
 
     def forget_tombstones(self) -> None:
-        """All workers were made anew: nobody has anything left that was removed."""
+        """Forget the tombstones: new workers have no removed callables."""
         self._tombstones.clear()

@@ -1,7 +1,7 @@
 """Callables whose call does not run them: generator and coroutine functions.
 
-A worker calls a function and drops what it returns. Of these the call makes an object that somebody
-would have to iterate or await, so the body would never run and nobody would notice.
+A worker drops what a function returns. A call of these functions only makes an object to iterate or
+await, so the body would never run, without an error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _REMEDY = {
 
 
 def require_runnable(what: str, target: Any) -> None:
-    """Refuse a callable whose call would not run its body; `what` is who was given it.
+    """Refuse a callable whose call would not run its body; `what` names the receiver in the message.
 
-    Looks through partials, methods and objects with ``__call__``. A wrapper made with
-    `functools.wraps` is taken for what it is itself.
+    Looks through partials, methods and objects with ``__call__``, not through wrappers made with
+    `functools.wraps`.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def require_runnable(what: str, target: Any) -> None:
     Rule     FLOW-REG-8
     """
     if type(target) is types.FunctionType and not target.__code__.co_flags & _UNRUN:
-        return  # the way of nearly all, in each run
+        return  # the usual case, in each run
     kind = _never_run(target)
     if kind:
         name = getattr(target, "__name__", None) or type(target).__name__
@@ -50,7 +50,7 @@ def require_runnable(what: str, target: Any) -> None:
 
 
 def refuse_unrun(result: Any) -> None:
-    """Refuse what a task has returned if it is work that nobody will do.
+    """Refuse the result of a task if it is work that was not done.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def refuse_unrun(result: Any) -> None:
 
 
 def _never_run(target: Any) -> str:
-    """Return what kind of function a callable is if its call would not run it, else nothing."""
+    """Return the kind of a callable whose call would not run it, else an empty string."""
     while True:
         if isinstance(target, functools.partial):
             target = target.func

@@ -1,7 +1,7 @@
-"""Looks at rings and tasks, for people: they read, and change nothing.
+"""Looks at rings and tasks, for people. They change nothing.
 
 `Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. A look takes no
-lock and the engine goes on meanwhile: `engine/view/slots.py` says how it is right all the same.
+lock while the engine runs on: `engine/view/slots.py` explains why it is consistent.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .view import slots
 from .view.slots import Slab, SlotView
 
 _LOOKS = len(TaskState) + 1
-"""A task changes its state less often: one that so many looks found changed is gone."""
+"""A task changes its state less often: one that changed during this many looks is gone."""
 
 
 class Names(Protocol):
-    """What knows how callables and workers are called."""
+    """Knows the names of callables and workers."""
 
     def callable_name(self, word: int) -> str: ...
 
@@ -40,26 +40,26 @@ class TaskView(NamedTuple):
     fanin_live: int
     """Producers it waits for that have not finished."""
     fanout_total: int
-    """References taken by its scope and its consumers."""
+    """References of its scope and its consumers."""
     fanout_released: int
-    """References given back, its own included."""
+    """References released, its own included."""
     producers: tuple[int, ...]
-    """Ids of its producers, in the order of its tensors; none once it has finished and let go of them."""
+    """Ids of its producers, in the order of its tensors; none once it has finished and released them."""
     consumers: tuple[int, ...]
     """Ids of the tasks that depend on it and have not finished, in order."""
     callable: str | None
-    """Name of what it runs; None for a buffer."""
+    """Name of its callable; None for a buffer."""
     worker: str | None
-    """The worker it was given to, of a group one of them; None if it was given to none."""
+    """The worker it was sent to, of a group one of them; None if it was not sent."""
     ring_idx: int
     ring_slot_idx: int
-    """Its place in the ring's FIFO; a later look may find it further ahead."""
+    """Its position in the ring's FIFO; a later look may find a lower one."""
     slab: Slab | None
     """Memory that the runtime has provided for it."""
 
 
 class Rings:
-    """The rings of an engine, to look at.
+    """A read-only view of an engine's rings.
 
     Rule     ORCH-API-5
     """
@@ -89,17 +89,17 @@ class Rings:
         return self._ring(ring_idx).cursor
 
     def heap_tail(self, ring_idx: int) -> int:
-        """Return the offset of the oldest byte still held; heap_top if there is none."""
+        """Return the offset of the oldest byte in use; heap_top if there is none."""
         ring = self._ring(ring_idx)
         return ring.cursor if ring.tail == ring.top else ring.tail % ring.size
 
     def heap_held(self, ring_idx: int) -> int:
-        """Return the bytes held, the skipped end of a lap included."""
+        """Return the bytes in use, a skipped end included."""
         ring = self._ring(ring_idx)
         return ring.top - ring.tail
 
     def next_task_id(self) -> int:
-        """Return the id the next allocation gets."""
+        """Return the id of the next allocation."""
         return self._engine.view.next_task_id
 
 
@@ -114,10 +114,10 @@ class RingView(Rings):
         self._names = names
 
     def slot_state(self, task_id: int) -> TaskView:
-        """Return a look at a task of the run that is alive.
+        """Return a look at a live task of the run.
 
-        It costs as much as there are tasks alive, and the run nothing. Each word of it is right at some
-        moment of the look, and while state and producers are read the state does not change.
+        Its cost grows with the number of live tasks; the run does not wait for it. Each word is right at
+        some moment of the look, and the state does not change while state and producers are read.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class RingView(Rings):
         }
         return TaskView(**look._asdict() | named)
 
-    # ------------------------------------------------------------ what only a Ring on its own does
+    # ------------------------------------------------------------ only for a Ring on its own
     def alloc(self, *_: object, **__: object) -> NoReturn:
         """Refuse: tasks get their memory from `orch.alloc`, or as outputs.
 
@@ -169,7 +169,7 @@ class RingView(Rings):
         raise _read_only("alloc", "call orch.alloc(shape, dtype)")
 
     def release(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: a task is reclaimed when its scope and its consumers have let go.
+        """Refuse: a task is reclaimed when its scope and its consumers have released it.
 
         Rule     ORCH-API-7
         """
@@ -204,12 +204,12 @@ def view_slot(engine: Engine, slot: int) -> SlotView:
 
 # ---------------------------------------------------------------- a ring without room
 def mib(nbytes: int) -> str:
-    """Return a number of bytes in words, in MiB if it is large."""
+    """Return a number of bytes as text, in MiB if it is large."""
     return f"{nbytes / (1 << 20):.1f} MiB" if nbytes >= 1 << 20 else f"{nbytes} bytes"
 
 
 def requested_bytes(wire: bytes) -> int:
-    """Return the ring bytes a submit or an alloc asks for."""
+    """Return the ring bytes that a submit or an alloc needs."""
     total = 0
     for tensor in each_tensor(wire):
         if asks_for_memory(tensor):
@@ -219,21 +219,21 @@ def requested_bytes(wire: bytes) -> int:
 
 
 def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> str:
-    """Say which ring is full of what, and what to do about it; `depth` is that of the scope, from 0.
+    """Say which ring is full, with which tasks, and the remedy; `depth` is the scope's, from 0.
 
     Rule     ORCH-BACK-4; ORCH-WINDOW-4
     """
     view = engine.view
     number = min(max(0, depth), view.ring_count - 1)
-    ring, held = view.ring(number), view.oldest_first(number)
+    ring, tasks = view.ring(number), view.oldest_first(number)
     live, window, ids = view.live, view.window, view.id_window
-    oldest, ahead = "", 0
-    if held:
-        first = view_slot(engine, held[0])
+    oldest, distance = "", 0
+    if tasks:
+        first = view_slot(engine, tasks[0])
         oldest = f", the oldest is task {first.task_id} ({first.state.name})"
-        ahead = view.next_task_id - first.task_id
+        distance = view.next_task_id - first.task_id
     remedy = "Give Worker(task_window=…) a larger value, or end a scope earlier"
-    if ids and ahead >= ids:
+    if ids and distance >= ids:
         return (
             f"task window full: {ids} ids follow each other from the oldest live task on, and it was "
             f"not reclaimed within {timeout_s} s{oldest}. {remedy}"
@@ -243,7 +243,7 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
             f"task window full: {window} tasks are alive and none was reclaimed within "
             f"{timeout_s} s{oldest}. {remedy}"
         )
-    if not held and asked <= ring.size:
+    if not tasks and asked <= ring.size:
         return (
             f"no room for the arguments or outputs of another task within {timeout_s} s: those of "
             f"{live} live tasks fill their tables. {remedy}"
@@ -251,8 +251,8 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
     return (
         f"HeapRing exhausted: ring {number} ({mib(ring.size)}) had no room"
         f"{' for ' + mib(asked) if asked else ''} within {timeout_s} s: "
-        f"{mib(ring.top - ring.tail)} are held by {len(held)} "
-        f"task{'s' if len(held) > 1 else ''}{oldest}. Increase heap_ring_size on Worker, or end "
+        f"{mib(ring.top - ring.tail)} are held by {len(tasks)} "
+        f"task{'s' if len(tasks) > 1 else ''}{oldest}. Increase heap_ring_size on Worker, or end "
         "a scope earlier"
     )
 

@@ -18,15 +18,15 @@ from .shared_arrays import create_region
 from .view import View, private_from
 
 PARK_NS = 100_000_000
-"""Longest sleep of the Orch thread, after which Python looks for signals such as Ctrl-C."""
+"""Longest sleep of the Orch thread, after which Python handles signals such as Ctrl-C."""
 STUCK_NS = 5_000_000_000
-"""A group that waits so long for its workers is worth a warning."""
+"""How long a group waits for its workers before a warning."""
 TIMER_NS = 500_000
-"""Longest sleep of the Scheduler thread while a task is held back."""
+"""Longest sleep of the Scheduler thread while a task is deferred."""
 
 
 def _kernels() -> Entries:
-    """Return the entries: no signal handler cuts a compiled one in two, nor an interpreted one here."""
+    """Return the entries; signal handlers cannot interrupt them, compiled or interpreted."""
     kernels = entries()
     if not INTERPRETED:
         return kernels
@@ -40,22 +40,22 @@ class Engine:
     """One engine's memory and its kernels.
 
     `task_window` is how many tasks may be alive at once; with one ring, how far the ids of a run may be
-    ahead of the oldest live task.
+    above the oldest live task's.
 
     Attributes
     ----------
     mem : numpy.ndarray
-        int64 words, for the kernels; `jit/layout.py` says what stands where.
+        int64 words, for the kernels; `jit/layout.py` has their offsets.
     view : View
-        What Python reads of them.
+        Python's view of them.
     heap : numpy.ndarray
-        The bytes of all heap rings, one after the other.
+        The bytes of all heap rings, contiguous.
     kernels : Entries
-        The compiled functions, to be called with `mem`.
+        The compiled functions, called with `mem`.
     runs : int
-        Runs that were begun; ids are never used twice within one.
+        Runs begun so far; ids are unique within one.
     placement : Placement
-        The cores there are, how long threads spin on them, and which worker stands where.
+        The available cores, how long threads spin, and the core of each worker.
 
     Notes
     -----
@@ -100,7 +100,7 @@ class Engine:
             heap_size=size,
             spin_ns=spin_ns,
             yield_ns=yield_ns,
-            hold_ns=hold_ns,
+            defer_ns=hold_ns,
             cores=self.placement.cores.available,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
@@ -117,7 +117,7 @@ class Engine:
         return engine
 
     def close(self) -> None:
-        """Give the descriptors back; the memory stays as long as anybody refers to it."""
+        """Close the descriptors; the memory stays as long as an array refers to it."""
         regions.release(self.mem)
         regions.release(self.heap)
 

@@ -1,10 +1,10 @@
-"""The Scheduler thread: a Python thread that spends its life inside one kernel without the GIL."""
+"""The Scheduler thread: a Python thread that runs one kernel, without the GIL."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
+from collections.abc import Callable
 
 from ..jit import layout as L
 from .memory import TIMER_NS, Engine
@@ -13,33 +13,26 @@ JOIN_TIMEOUT_S = 10.0
 log = logging.getLogger("simpler_ref")
 
 
-class Describes(Protocol):
-    """Who can say which group waits for its workers."""
-
-    def describe_stuck(self) -> str:
-        """Return it; nothing if there is none by now."""
-
-
 class Scheduler:
-    """Runs scheduler passes whenever the Orch thread is not there to run them.
+    """Runs scheduler passes while the Orch thread does not.
 
-    The pass itself, and how the two threads share it, is `jit/schedule.py`. The kernel comes back to
-    Python only to have a group that waits too long put into words.
+    `jit/schedule.py` has the pass, and how the two threads share it. The kernel returns to Python only to
+    warn of a group that waits too long.
 
     Rule     SCHED-PASS-2; WM-PLACE-4
     """
 
-    def __init__(self, engine: Engine, host: Describes) -> None:
+    def __init__(self, engine: Engine, describe_stuck: Callable[[], str]) -> None:
         self._engine = engine
-        self._host = host
+        self._describe_stuck = describe_stuck
         self._thread = threading.Thread(target=self._loop, name="simpler-scheduler", daemon=True)
 
     def _loop(self) -> None:
         loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
         while loop(mem, TIMER_NS) == L.STUCK:
-            words = self._host.describe_stuck()
-            if words:
-                log.warning("%s", words)
+            text = self._describe_stuck()
+            if text:
+                log.warning("%s", text)
 
     def start(self) -> None:
         """Start the thread."""

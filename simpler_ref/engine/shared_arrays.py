@@ -48,20 +48,20 @@ def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = 
     return regions.create(nbytes, private_from, huge=huge)
 
 
-# ---------------------------------------------------------------- pages made ahead of their use
+# ---------------------------------------------------------------- populated pages
 _populated: dict[int, int] = {}
-"""Arrays whose pages were asked for ahead: address → bytes."""
+"""Arrays allocated with `populate`: address → bytes."""
 
 
 def populate(address: int, nbytes: int) -> None:
-    """Make the pages of some memory, and enter them into this process's page table.
+    """Populate the pages of some memory, in this process's page table too.
 
-    A kernel older than 5.14 cannot: they are made when they are touched, as ever.
+    A Linux older than 5.14 cannot: its pages are made when they are first touched.
 
     Raises
     ------
     MemoryError
-        There is not so much memory.
+        There is too little memory.
 
     Notes
     -----
@@ -80,20 +80,20 @@ def populate(address: int, nbytes: int) -> None:
 
 
 def populate_again() -> None:
-    """In a process just forked, enter the pages of all arrays with `populate` into its page table.
+    """In a process just forked, enter the pages of all populated arrays into its page table.
 
-    A page table does not come along with shared memory. Without this the first write of a worker
-    would cost a fault for each page, three times as much as the write itself.
+    A fork does not copy the page table of shared memory. Without this the first write of a worker would
+    cost a fault for each page, three times as much as the write itself.
 
     Rule     SPEED-WAIT-9, -12
     """
     for address, nbytes in list(_populated.items()):
-        with suppress(MemoryError):  # they are entered one by one, then
+        with suppress(MemoryError):  # faults enter them one by one, then
             populate(address, nbytes)
 
 
 class Arena:
-    """Memory for users' tensors: first fit over free spans, given back with the last reference.
+    """Memory for users' tensors: first fit over free spans, freed with the last reference.
 
     Parameters
     ----------
@@ -114,16 +114,16 @@ class Arena:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Give the descriptor back; the memory stays as long as anybody refers to it."""
+        """Close the descriptor; the memory stays as long as an array refers to it."""
         regions.release(self.memory)
 
     def empty(self, shape: int | Sequence[int], dtype: Any, populate: bool = False) -> Array:
-        """Return an uninitialised array of the arena; its pages are made at once with `populate`.
+        """Return an uninitialised array of the arena; `populate` makes its pages at once.
 
         Raises
         ------
         MemoryError
-            No free span is long enough; or there is not so much memory.
+            No free span is long enough; or there is too little memory.
         TypeError, ValueError
             No dtype, or one of Python objects, which are private to a process; a negative dimension.
         """
@@ -155,7 +155,7 @@ class Arena:
     def _take(self, length: int) -> int:
         with self._lock:
             while self._returned:
-                self._give_back(*self._returned.popleft())
+                self._free_span(*self._returned.popleft())
             for i, (offset, room) in enumerate(self._free):
                 if room >= length:
                     if room == length:
@@ -169,7 +169,7 @@ class Arena:
             f"of {largest}; drop arrays no longer needed or give Worker(arena_size=…) a larger value"
         )
 
-    def _give_back(self, offset: int, length: int) -> None:
+    def _free_span(self, offset: int, length: int) -> None:
         i = bisect.bisect(self._free, (offset, length))
         if i < len(self._free) and self._free[i][0] == offset + length:
             length += self._free.pop(i)[1]

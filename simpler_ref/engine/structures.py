@@ -1,7 +1,7 @@
 """The documents' three structures on their own, without a Worker, for tests and for learning.
 
-`Ring` and `TensorMap` give the kernels of `jit/ring.py` and `jit/tensormap.py` one at a time. `Scope` is
-the stack of scopes in plain Python: the engine keeps its own as chains through the slots.
+`Ring` and `TensorMap` call the kernels of `jit/ring.py` and `jit/tensormap.py`. `Scope` is the stack of
+scopes in plain Python: the engine keeps its own as chains through the slots.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .introspection import Rings, SlotView, describe_full, view_slot
 from .memory import Engine
 
 INVALID = -1
-"""`TensorMap.lookup`: nobody produces that buffer."""
+"""`TensorMap.lookup`: the buffer has no producer."""
 
 
 class AllocResult(NamedTuple):
-    """What `Ring.alloc` hands out."""
+    """The result of `Ring.alloc`."""
 
     slot: int
     """Task id, counted from 0 since the ring was last reset."""
@@ -32,7 +32,7 @@ class AllocResult(NamedTuple):
 
 
 class Ring(Rings):
-    """Task ids and heap rings: `alloc` claims an id and a slab, `release` gives them back.
+    """Task ids and heap rings: `alloc` claims an id and a slab, `release` releases them.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Ring(Rings):
         Number of rings.
     task_window : int | None
         How many ids may be live at once, None: 2 097 152. With ``ring_depth=1``, how far an id may be
-        ahead of the oldest live one, None: any distance.
+        above the oldest live one, None: any distance.
 
     Notes
     -----
@@ -106,7 +106,7 @@ class Ring(Rings):
             return AllocResult(look.task_id, pointer, ring.cursor, look.ring_idx)
 
     def release(self, slot: int) -> None:
-        """Give a task id back; its ring's tail moves over every released allocation that is oldest.
+        """Release a task id; its ring's tail moves past the oldest run of released allocations.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class Ring(Rings):
 
 
 class TensorMap:
-    """Which task currently produces the buffer at an address.
+    """Maps the address of a buffer to its current producer.
 
     Rule     ORCH-API-4; ORCH-MAP-1, -7
     """
@@ -162,7 +162,7 @@ class TensorMap:
         return int(self._engine.kernels.map_lookup(self._engine.mem, base_ptr, owner)) - 1
 
     def insert(self, base_ptr: int, slot: int, owner: int = -1) -> None:
-        """Make `slot` the producer of a buffer, in place of whoever was."""
+        """Make `slot` the producer of a buffer."""
         if slot < 0 or base_ptr == 0:
             raise ValueError(f"slot {slot} must not be negative and address {base_ptr} not 0")
         if self._engine.kernels.map_insert(self._engine.mem, base_ptr, owner, slot + 1) != L.OK:
@@ -177,15 +177,13 @@ class TensorMap:
 
 
 class Scope:
-    """The stack of open scopes, in plain Python: each holds a reference on the tasks registered in it.
-
-    It shows the rules; the engine's own scopes are chains that the kernels keep.
+    """The stack of open scopes, in plain Python: each has a reference to the tasks registered in it.
 
     Rule     ORCH-API-4; ORCH-SCOPE-1
     """
 
     def __init__(self) -> None:
-        self._frames: list[list[int]] = []
+        self._scopes: list[list[int]] = []
 
     def scope_begin(self) -> None:
         """Open a scope.
@@ -195,33 +193,33 @@ class Scope:
         RuntimeError
             The run's own scope and 64 more are open.
         """
-        if len(self._frames) > L.MAX_SCOPE_DEPTH:
+        if len(self._scopes) > L.MAX_SCOPE_DEPTH:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open"
             )
-        self._frames.append([])
+        self._scopes.append([])
 
     def scope_end(self, release_ref: Callable[[int], None]) -> None:
         """End the innermost scope: call `release_ref` once for each of its tasks."""
-        if not self._frames:
+        if not self._scopes:
             raise RuntimeError("scope_end without scope_begin: no scope is open")
-        for slot in self._frames.pop():
+        for slot in self._scopes.pop():
             release_ref(slot)
 
     def register_task(self, slot: int) -> None:
         """Bind a task to the innermost scope."""
-        if not self._frames:
+        if not self._scopes:
             raise RuntimeError("register_task without scope_begin: no scope is open")
-        if slot not in self._frames[-1]:
-            self._frames[-1].append(slot)
+        if slot not in self._scopes[-1]:
+            self._scopes[-1].append(slot)
 
     def depth(self) -> int:
         """Return how many scopes are open; 0 means none."""
-        return len(self._frames)
+        return len(self._scopes)
 
     def current_depth(self) -> int:
         """Return the 0-based depth, from which the ring follows; 0 also without a scope."""
-        return max(0, len(self._frames) - 1)
+        return max(0, len(self._scopes) - 1)
 
 
 __all__ = ["INVALID", "AllocResult", "Ring", "Scope", "TensorMap"]

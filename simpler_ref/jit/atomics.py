@@ -2,10 +2,10 @@
 
 Every function has two bodies with one meaning. Compiled, it becomes the LLVM instruction with the
 ordering its name states, so that weakly ordered machines are right as well. Interpreted
-(``NUMBA_DISABLE_JIT=1``), it works on the numpy view: an aligned 64-bit access is one move, and
-whatever must be more than a plain load or store takes a lock shared by the threads of the process.
-Between processes, what must hold is only ever the order of a store against a later load: of the two
-sides of a mailbox, one at a time writes its state, so the lock of one process is enough there.
+(``NUMBA_DISABLE_JIT=1``), it works on the numpy view: an aligned 64-bit access is one move, and more
+than a plain load or store takes a lock shared by the threads of the process. Between processes only the
+order of a store against a later load matters: one side of a mailbox at a time writes its state, so the
+lock of one process is enough.
 
 Orderings: `load` acquires, `store` releases, `exchange`, `compare_exchange` and `fetch_add` do
 both, and `fence` orders everything before it against everything after it. `load_sc` is for the
@@ -195,7 +195,7 @@ else:
 
     @intrinsic
     def store(typingctx, mem, i, value):
-        """Write a word; everything written before it is visible to whoever loads it."""
+        """Write a word; a thread that loads it sees everything written before."""
 
         def codegen(context, builder, sig, args):
             pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
@@ -274,7 +274,7 @@ else:
 
     @intrinsic
     def yield_core(typingctx):
-        """Let whoever else waits for this core run first."""
+        """Let other threads that wait for this core run first."""
 
         def codegen(context, builder, sig, args):
             builder.call(_external(builder, "sched_yield", _I32, []), [])
@@ -315,7 +315,7 @@ else:
 
     @intrinsic
     def visit_core(typingctx, core):
-        """Have this thread moved to a core now, and leave it free to run where it was free to before.
+        """Move this thread to a core now, and keep the set of cores that it may use.
 
         Returns whether it may run there.
         """
@@ -338,7 +338,7 @@ else:
 
     @intrinsic
     def keep_off_core(typingctx, thread, core):
-        """Let a thread run on all cores that it may use but one, if it may use that and another.
+        """Exclude a core from those that a thread may use, if it may use that and another.
 
         Returns whether this changed anything.
         """
@@ -399,7 +399,7 @@ else:
 
     @intrinsic
     def kill_self(typingctx):
-        """End this process at once, as somebody else's SIGKILL would."""
+        """End this process at once, as a SIGKILL from outside would."""
 
         def codegen(context, builder, sig, args):
             pid = builder.call(_external(builder, "getpid", _I32, []), [])
@@ -459,7 +459,7 @@ else:
 
     @intrinsic
     def futex_wake(typingctx, mem, i):
-        """Wake everybody who sleeps on the word."""
+        """Wake all threads that sleep on the word."""
 
         def codegen(context, builder, sig, args):
             pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
@@ -471,7 +471,7 @@ else:
 
     @intrinsic
     def wire_words(typingctx, wire):
-        """Read wire bytes as words, without a copy: of the type of all words, only to be read."""
+        """Read wire bytes as words, without a copy; they must not be written."""
         words = types.Array(types.int64, 1, "C")
 
         def codegen(context, builder, sig, args):

@@ -1,12 +1,12 @@
 """Compiled kernels on disk: a file each, checked before any of it is unpickled or run.
 
 A file has the SHA-256 of its key and its contents, then the contents. The key is all that the machine
-code depends on: sources, versions, processor, function and signature. So a file that is cut short,
-altered or another's is known for what it is, and counts as none: the kernel is compiled again and
-written anew. What cannot be written is used from memory.
+code depends on: sources, versions, processor, function and signature. A file that is truncated, altered
+or of another key is ignored: the kernel is compiled and written again. A kernel that cannot be written
+is used from memory.
 
-The files stand in a folder of the user's, not in the package. They are machine code that this process
-will run, so a folder or a file that somebody else can write is not used.
+The files are in a folder of the user, not in the package. They are machine code that this process will
+run, so a folder or a file that others can write is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 ROOM = 256 << 20
-"""Bytes that the folder may hold, some thirty versions of all kernels; the least recently used go."""
+"""Most bytes in the folder, some thirty versions of all kernels; the least recently used are removed."""
 _DIGEST = hashlib.sha256().digest_size
 _DAY_S = 86400.0
 
@@ -36,11 +36,11 @@ log = logging.getLogger("simpler_ref")
 _told: set[str] = set()
 
 
-def _tell(what, words):
-    """Say something once in the life of a process, and of those forked from it afterwards."""
+def _tell(what, text):
+    """Log a warning once in a process and those forked from it afterwards."""
     if what not in _told:
         _told.add(what)
-        log.warning(words)
+        log.warning(text)
 
 
 def folder() -> Path:
@@ -51,7 +51,7 @@ def folder() -> Path:
     Raises
     ------
     FileNotFoundError
-        There is no such place, since the user has no home.
+        The user has no home directory.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not root.is_absolute():
@@ -63,7 +63,7 @@ def folder() -> Path:
 
 
 def _require_own(path, found):
-    """Refuse what somebody else has made or can change."""
+    """Refuse a file that another user owns or can write."""
     if found.st_uid != os.geteuid():
         raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -71,14 +71,14 @@ def _require_own(path, found):
 
 
 def _own_folder():
-    """Return the folder, which must be there."""
+    """Return the folder, which must exist."""
     found = folder()
     _require_own(found, found.stat())
     return found
 
 
 def _open_file(path, flags):
-    """Open a file without waiting for the other end, should it be a pipe."""
+    """Open a file without waiting for the other end if it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -97,7 +97,7 @@ def _read(name):
 
 
 def _write(name, contents):
-    """Put a file into the folder, in one step: others see all of it or none."""
+    """Put a file into the folder atomically."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     path = _own_folder() / name
     _make_room(path.parent, len(contents))
@@ -113,7 +113,7 @@ def _write(name, contents):
 
 
 def _make_room(path, nbytes):
-    """Remove what was not used for longest, until there is room for so many bytes."""
+    """Remove the least recently used files until there is room for `nbytes` bytes."""
     files = []
     for entry in os.scandir(path):
         with contextlib.suppress(FileNotFoundError):  # another process does the same
@@ -130,10 +130,10 @@ def _make_room(path, nbytes):
 
 
 def _without_ir(library, fndesc, *others):
-    """Return the parts of a result with the names of its functions in place of their IR.
+    """Return the parts of a result with the names of its functions instead of their IR.
 
     LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and
-    serves only callers that are compiled later, which could inline it. They call the machine code.
+    would serve only to inline it into callers compiled later. They call the machine code.
     """
     name, kind, (code, _) = library
     functions = (
@@ -141,24 +141,24 @@ def _without_ir(library, fndesc, *others):
         fndesc.llvm_cpython_wrapper_name,
         fndesc.llvm_cfunc_wrapper_name,
     )
-    words = [f'@"{function}" = available_externally global i8 0' for function in functions]
-    named = binding.parse_assembly("\n".join(words)).as_bitcode()
+    lines = [f'@"{function}" = available_externally global i8 0' for function in functions]
+    named = binding.parse_assembly("\n".join(lines)).as_bitcode()
     return (name, kind, (code, named)), fndesc, *others
 
 
 class KernelCache(NullCache):  # type: ignore[misc]
-    """What numba asks for the compiled versions of a function, and gives those it has compiled.
+    """The cache through which numba loads and saves the compiled versions of a function.
 
     Rule     SPEED-KEEP-1 to -7
     """
 
     def __init__(self, function, stamp):
-        """Keep versions of `function` for as long as `stamp`, of whatever it was made from, holds."""
+        """Keep versions of `function` as long as `stamp`, the digest of its sources, is the same."""
         self._function = function
         self._stamp = stamp
         self._found = {}
 
-    def _place(self, signature, codegen):
+    def _file_of(self, signature, codegen):
         """Return the name of a version's file and its key."""
         function = self._function
         name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
@@ -175,10 +175,10 @@ class KernelCache(NullCache):  # type: ignore[misc]
         return f"{name[:100]}-{key.hex()[:20]}.nbc", key
 
     def _look(self, signature, codegen):
-        """Find the contents of a version's file, if it is there and whole."""
+        """Read a version's file, if it exists and is intact."""
         if signature in self._found:
             return
-        name, key = self._place(signature, codegen)
+        name, key = self._file_of(signature, codegen)
         try:
             contents = _read(name)
         except OSError:
@@ -193,12 +193,12 @@ class KernelCache(NullCache):  # type: ignore[misc]
         _tell("damaged", f"{folder() / name} is damaged; what is damaged is compiled again")
 
     def holds(self, signature, codegen):
-        """Say whether a version is kept, so that it need not be compiled."""
+        """Say whether a version is in the cache."""
         self._look(signature, codegen)
         return signature in self._found
 
     def load_overload(self, signature, target_context):
-        """Return a version that is kept, None if there is none that can be used."""
+        """Return a cached version, None if there is none that can be used."""
         target_context.refresh()
         codegen = target_context.codegen()
         self._look(signature, codegen)
@@ -208,14 +208,14 @@ class KernelCache(NullCache):  # type: ignore[misc]
         try:
             return CompileResult._rebuild(target_context, *pickle.loads(payload))
         except Exception:
-            self._tell_damage(self._place(signature, codegen)[0])
+            self._tell_damage(self._file_of(signature, codegen)[0])
             return None
 
     def save_overload(self, signature, result):
-        """Keep a version that was compiled, if that is possible."""
+        """Write a compiled version, if possible."""
         if result.library.has_dynamic_globals:  # addresses of this process
             return
-        name, key = self._place(signature, result.codegen)
+        name, key = self._file_of(signature, result.codegen)
         try:
             payload = dumps(_without_ir(*result._reduce()))
             _write(name, hashlib.sha256(key + payload).digest() + payload)

@@ -1,7 +1,7 @@
-"""Words of a worker that a thread other than the Scheduler has to write, as the Scheduler.
+"""Words of a worker that other threads write, as the Scheduler.
 
-Whether a worker may be used, and who has its mailbox: a thread that has a control request for a worker
-claims its mailbox, and gives the claim back when it has its answer.
+They say whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
+releases the claim when it has its answer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .submit import request_cancel
 
 @kernel
 def become_scheduler(mem):
-    """Take the pass lock, for the few words that a thread other than those two has to write."""
+    """Take the pass lock, for the few words that other threads write."""
     while not try_lock(mem):
         yield_core()
 
 
 @kernel
 def hand_over(mem):
-    """Give the pass lock back after a change of what ready tasks may do: a pass has to see to them.
+    """Release the pass lock after a change that may let ready tasks start: a pass has to follow.
 
-    Effects  MAY_MOVE, and who sleeps is woken, if there are such tasks
-    Ordering the fence pairs with those before parking: who is about to park sees MAY_MOVE, or this sees
-             it parked
+    Effects  if there are ready tasks: MAY_MOVE, and sleeping threads are woken
+    Ordering the fence pairs with those before parking: a thread about to park sees MAY_MOVE, or this one
+             sees it parked
     Rule     SCHED-WAKE-1
     """
     waiting = has_ready(mem, 0) or has_ready(mem, 1)
@@ -42,12 +42,12 @@ def hand_over(mem):
         notify(mem, L.PARK_SCHED)
 
 
-# ---------------------------------------------------------------- who may be used
+# ---------------------------------------------------------------- usable workers
 @kernel
 def set_usable(mem, worker, usable):
-    """Admit a worker that said INIT_DONE to its pool, or clear a dead one's words for its successor.
+    """Admit a worker that posted INIT_DONE to its pool, or clear a dead one's words for its successor.
 
-    Between runs, as the Scheduler: the lock is free but for the moment of an empty pass.
+    Between runs the lock is free except during an empty pass.
 
     Rule     WM-LOOP-1; SCHED-DEATH-3
     """
@@ -55,14 +55,14 @@ def set_usable(mem, worker, usable):
     w = worker_at(mem, worker)
     if not usable:
         empty_mailbox(mem, worker)
-    elif load(mem, w + L.W_DEATH) == 0:  # who died since has been buried already
+    elif load(mem, w + L.W_DEATH) == 0:  # else its death has been handled
         mem[w + L.W_USABLE] |= L.ALIVE  # a request may have claimed it before it was admitted
     hand_over(mem)
 
 
 @kernel
 def forget_configs(mem):
-    """Between runs: no mailbox holds a configuration that could be told by its index any more.
+    """Forget which configuration each mailbox has: their indices may change (between runs).
 
     Rule     WM-MAIL-2
     """
@@ -75,10 +75,10 @@ def forget_configs(mem):
     unlock(mem)
 
 
-# ---------------------------------------------------------------- what need not start
+# ---------------------------------------------------------------- cancelling
 @kernel
 def cancel(mem):
-    """What has not started shall not start (D11): neither what is ready, nor what waits in a mailbox.
+    """Cancel the tasks that have not started (D11), ready ones and those in mailboxes.
 
     Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-9
     """
@@ -92,11 +92,11 @@ def cancel(mem):
 # ---------------------------------------------------------------- claims on mailboxes
 @kernel
 def claim_mailbox(mem, worker, timeout_ns):
-    """Get a worker's mailbox for a control request, when its task, if it has one, is done.
+    """Claim a worker's mailbox for a control request, and wait until its tasks, if any, are done.
 
     One thread at a time claims a worker. Nothing is dispatched to it from the call on.
 
-    Returns  OK; ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal: without a claim then
+    Returns  OK; or, without a claim, ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal
     Rule     WM-CLAIM-1, -2, -4
     """
     w = worker_at(mem, worker)
@@ -130,10 +130,10 @@ def claim_mailbox(mem, worker, timeout_ns):
 
 @kernel
 def release_mailbox(mem, worker):
-    """Give a claim back: the worker can have tasks again.
+    """Release a claim: the worker can have tasks again.
 
-    The request may have changed what an index stands for, and its words stand where a task's have been:
-    whatever the worker gets next brings digest and configuration along, in each of its frames.
+    The request may have changed the meaning of an index, and has overwritten words of a task: the next
+    task in each frame is sent with digest and configuration.
 
     Rule     WM-CLAIM-2, -3; WM-MAIL-4
     """
@@ -155,9 +155,9 @@ def release_mailbox(mem, worker):
 
 @kernel
 def abandon_mailbox(mem, worker):
-    """Take a worker that does not answer a request out of its pool, with the request in its mailbox.
+    """Remove a worker that does not answer from its pool, with the request in its mailbox.
 
-    Effects  what needs this worker fails instead of waiting for it
+    Effects  tasks that need this worker fail instead of waiting
     Rule     WM-CTRL-4
     """
     w = worker_at(mem, worker)

@@ -1,4 +1,4 @@
-"""What comes back from the workers: completions, failures, deaths."""
+"""Collecting from the workers: completions, failures, deaths."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from .atomics import futex_wake, load, store
 from .graph import complete, fail, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
-from .slots import DISPATCH, INPUTS_DONE, is_placed, kind_of, step
+from .slots import DISPATCH, INPUTS_DONE, is_in_frame, kind_of, step
 
 
 @kernel
 def collect(mem):
-    """Take the completions that stand in the mailboxes, each worker's in the order of its tasks.
+    """Collect the completions from the mailboxes, each worker's in the order of its tasks.
 
-    The end of a task that was given ahead may stand there before those that it waited for are taken: it
-    is left for another round.
+    The end of a pre-dispatched task may be there before those that it waited for are collected: it is
+    left for another round.
 
-    Returns  how many were taken
+    Returns  how many were collected
     Rule     SPEED-DEPTH-2, -7
     """
     moved, before = 0, -1
@@ -40,12 +40,11 @@ def collect(mem):
 
 @inlined
 def collect_from(mem, worker, w):
-    """Take the completions that stand in a worker's mailboxes.
+    """Collect the completions from a worker's mailboxes.
 
-    It has room again before a completion is acted on, so that whatever the completion makes ready
-    finds it.
+    The worker has room again before a completion is acted on, so that tasks which become ready find it.
 
-    Returns  how many were taken
+    Returns  how many were collected
     Effects  W_RAN, for the message should the worker die in its next task
     Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2; WM-LEFT-3
     """
@@ -54,7 +53,7 @@ def collect_from(mem, worker, w):
         frame = w + int(mem[w + L.W_HEAD])
         slot = int(mem[frame + L.W_SLOT])
         outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32
-        started = outcome != L.SKIPPED and outcome != L.GIVEN_BACK
+        started = outcome != L.SKIPPED and outcome != L.RETURNED
         if mem[frame + L.W_WAITS] != 0 and started and not catch_up(mem, slot):
             break
         if outcome != L.SUCCESS and started:
@@ -73,16 +72,16 @@ def collect_from(mem, worker, w):
 
 @kernel
 def catch_up(mem, slot):
-    """A task that was given ahead has ended: bring it to where it was when it started, RUNNING.
+    """Bring a pre-dispatched task that has ended to RUNNING.
 
-    Returns  whether the ends of all tasks that it waited for have been taken; else nothing has changed
+    Returns  whether the ends of all tasks that it waited for are collected; else nothing has changed
     Rule     SPEED-AHEAD-4
     """
     if mem[slot + L.S_FANIN] != 1:
         return False
     mem[slot + L.S_FANIN] = 0
-    if mem[L.AHEAD_PENALTY] != 0:
-        mem[L.AHEAD_PENALTY] -= 1
+    if mem[L.PREDISPATCH_PENALTY] != 0:
+        mem[L.PREDISPATCH_PENALTY] -= 1
     step(mem, slot, INPUTS_DONE)
     step(mem, slot, DISPATCH)
     return True
@@ -90,28 +89,28 @@ def catch_up(mem, slot):
 
 @kernel
 def take_back(mem, slot, outcome):
-    """A task that was given ahead was not started: it has failed, or comes in the usual way.
+    """Take a pre-dispatched task back that was not started: it has failed, or is dispatched when ready.
 
-    Those that were given ahead because of it are told at once, before its frame is filled again: it may
-    be that it is not retired yet, since the failure that it was skipped for has still to be taken.
+    Consumers that were pre-dispatched after it must not start: they are told before its frame is filled
+    again, since it may be retired later: the failure that it was skipped for may be still uncollected.
 
-    Effects  W_SKIP of their frames; DEALT, AHEAD_AFTER, BACK_COUNT
+    Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
     Rule     SPEED-AHEAD-5, -6
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
     answer = L.SKIPPED
-    if outcome == L.GIVEN_BACK:
-        answer = L.GIVEN_BACK
-        mem[L.BACK_COUNT] += 1
-        pause_ahead(mem)
+    if outcome == L.RETURNED:
+        answer = L.RETURNED
+        mem[L.RETURNED_COUNT] += 1
+        pause_predispatch(mem)
     else:
         poison(mem, slot)
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
         consumer = int(mem[edge + L.EDGE_CONSUMER])
-        mem[consumer + L.S_UNPLACED] += 1
-        if is_placed(mem, consumer):
+        mem[consumer + L.S_UNSENT] += 1
+        if is_in_frame(mem, consumer):
             store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
         edge = int(mem[edge + L.EDGE_NEXT])
     release_fanin(mem, slot)
@@ -119,22 +118,23 @@ def take_back(mem, slot, outcome):
 
 
 @kernel
-def pause_ahead(mem):
-    """Let the next tasks come when they are ready, more of them each time; what comes back meanwhile is
-    no other time.
+def pause_predispatch(mem):
+    """Pause pre-dispatch for some ready tasks, longer each time; tasks returned meanwhile do not count.
 
-    Effects  AHEAD_AFTER, AHEAD_PENALTY
+    Effects  PREDISPATCH_AFTER, PREDISPATCH_PENALTY
     """
-    if mem[L.READY_ORDER] >= mem[L.AHEAD_AFTER]:
-        mem[L.AHEAD_PENALTY] = min(2 * mem[L.AHEAD_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY)
-        mem[L.AHEAD_AFTER] = mem[L.READY_ORDER] + mem[L.AHEAD_PENALTY]
+    if mem[L.READY_ORDER] >= mem[L.PREDISPATCH_AFTER]:
+        mem[L.PREDISPATCH_PENALTY] = min(
+            2 * mem[L.PREDISPATCH_PENALTY] + L.FIRST_PENALTY, L.MOST_PENALTY
+        )
+        mem[L.PREDISPATCH_AFTER] = mem[L.READY_ORDER] + mem[L.PREDISPATCH_PENALTY]
 
 
 @kernel
 def set_idle(mem):
-    """Bring to IDLE what idle workers wait for, where it still says TASK_DONE.
+    """Set the mailboxes of idle workers from TASK_DONE to IDLE.
 
-    It stands after dispatch so that a worker that gets its next task at once sees one write.
+    This comes after dispatch, so that a worker that gets its next task at once sees one write.
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -149,8 +149,8 @@ def set_idle(mem):
 def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
-    Effects  the worker has room; with its last task it is idle, and a thread that waits for its mailbox
-             gets it
+    Effects  the worker has room; without a task left it is idle, and its mailbox goes to a thread that
+             waits for it
     Rule     WM-CLAIM-1; SPEED-DEPTH-5
     """
     frame = int(mem[w + L.W_HEAD])
@@ -182,7 +182,7 @@ def finish(mem, slot, failed):
 
 @kernel
 def finish_member(mem, slot, kind, failed):
-    """One member of a group is done: the last one ends the group, the first failure skips the rest.
+    """Act on the end of a member: the last one ends the group, the first failure skips the rest.
 
     Effects  S_LEFT; W_SKIP of the workers whose members may not have started; at the end COMPLETED
              or FAILED
@@ -202,7 +202,7 @@ def finish_member(mem, slot, kind, failed):
 
 @kernel
 def skip_rest(mem, slot, kind):
-    """Tell the workers of a group that what has not started need not start.
+    """Tell the workers of a group to skip members that have not started.
 
     Rule     WM-DONE-3, -5
     """
@@ -215,7 +215,7 @@ def skip_rest(mem, slot, kind):
 
 @kernel
 def skip_waiting(mem):
-    """Tell every worker that what stands behind the task it is at need not start (D11).
+    """Tell every worker to skip the tasks behind its current one (D11).
 
     Rule     SPEED-DEPTH-9; SPEED-AHEAD-7
     """
@@ -223,7 +223,7 @@ def skip_waiting(mem):
         w = worker_at(mem, worker)
         frame = int(mem[w + L.W_HEAD])
         for i in range(mem[w + L.W_GIVEN]):
-            if i > 0 or mem[w + frame + L.W_WAITS] != 0:  # given ahead: perhaps it is not at it yet
+            if i > 0 or mem[w + frame + L.W_WAITS] != 0:  # pre-dispatched: perhaps not started
                 store(mem, w + frame + L.W_SKIP, L.SKIPPED)
             frame = frame_after(mem, frame)
 
@@ -231,11 +231,11 @@ def skip_waiting(mem):
 # ---------------------------------------------------------------- deaths
 @kernel
 def handle_deaths(mem):
-    """Take note of workers that died: unusable, and their unfinished tasks failed.
+    """Act on deaths of workers: they are unusable, and their unfinished tasks fail.
 
-    A worker that had posted TASK_DONE before it died has done its task.
+    A worker that posted TASK_DONE before it died has done its task.
 
-    Returns  1 if anybody died since the last look
+    Returns  1 if a worker died since the last look
     Rule     SCHED-DEATH-1, -2
     """
     deaths = load(mem, L.DEATHS)
@@ -250,10 +250,10 @@ def handle_deaths(mem):
 
 @kernel
 def note_deaths(mem):
-    """Give nothing more to workers that have died.
+    """Mark dead workers as unusable.
 
-    This comes before the last look at what they have ended: who dies after it is left for another round,
-    or what he ended between the two would count as lost, though others may have seen that end.
+    This comes before the last collection: a worker that dies later is left for another round, or a task
+    that it ended in between would count as lost, though other workers may have seen that end.
 
     Rule     SCHED-DEATH-2
     """
@@ -265,7 +265,7 @@ def note_deaths(mem):
 
 @kernel
 def lose_tasks(mem):
-    """Fail what the dead have not ended; who waits for the mailbox of one of them shall see that.
+    """Fail the tasks that dead workers have not ended; wake the thread that waits for such a mailbox.
 
     Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8
     """
@@ -273,7 +273,7 @@ def lose_tasks(mem):
         w = worker_at(mem, worker)
         if mem[w + L.W_USABLE] != 0:
             continue
-        while mem[w + L.W_GIVEN] != 0:  # the one it was at comes first
+        while mem[w + L.W_GIVEN] != 0:  # its current one comes first
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])
             record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))

@@ -1,4 +1,4 @@
-"""Numbers that cross a boundary and are no places: limits, states, answers, times.
+"""Numbers that cross a boundary and are not offsets: limits, states, answers, times.
 
 Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FAIL-OUTCOME-1
 """
@@ -27,7 +27,7 @@ CORE_MAX_SCALAR_ARGS = 32
 MAX_REGISTERED_CALLABLE_IDS = 4096
 CALLABLE_HASH_DIGEST_BYTES = 32
 DEFAULT_TASK_WINDOW = 1 << 21
-"""Tasks that may be alive at once; memory for them is only touched as they come to life."""
+"""Tasks that may be alive at once; their memory is touched only when they are submitted."""
 
 DTYPE_SIZES = (4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1)
 """Bytes per element of each DataType, in the order of its values."""
@@ -42,8 +42,8 @@ FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
-GIVEN_BACK = 4
-"""No outcome: a worker did not start a task that it had been given ahead of time."""
+RETURNED = 4
+"""No outcome: a worker did not start a pre-dispatched task."""
 # sub-commands of a control request
 (
     CTRL_MALLOC,
@@ -63,9 +63,9 @@ GIVEN_BACK = 4
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0
 WOULD_BLOCK = -1
-"""No room now: nothing was changed; wait and call again."""
+"""No room now: nothing changed; wait and call again."""
 TOO_LARGE = -2
-"""The request exceeds its ring: it can never be served."""
+"""The request exceeds its ring: it can never succeed."""
 RUN_FAILED = -3
 """A task of this run has failed: nothing more is accepted."""
 TOO_DEEP = -4
@@ -73,15 +73,15 @@ TOO_DEEP = -4
 NO_SCOPE = -5
 """No user scope is open."""
 ILLEGAL = -6
-"""The state machine has no such step: nothing was changed."""
+"""The state machine has no such step: nothing changed."""
 TIMED_OUT = -7
 INTERRUPTED = -8
 TOO_MANY_ARGS = -9
-"""The arguments do not fit a mailbox: nothing was changed."""
+"""The arguments do not fit a mailbox: nothing changed."""
 WRONG_THREAD = -10
-"""Not the thread whose run it is: nothing was changed."""
+"""The calling thread does not own the run: nothing changed."""
 STUCK = -11
-"""A group has waited for its workers for STUCK_NS: somebody should say so."""
+"""A group has waited for its workers for STUCK_NS: a warning is due."""
 
 AUTO_OUTPUT = 1 << 62
 """Set in what submit returns when it provided the memory of an output."""
@@ -98,22 +98,22 @@ MISMATCH = -6
 
 # waiting
 CROWDED_NS = 1_000
-"""An offer of the core that takes longer was taken by somebody: two switches and some work."""
-PATIENCE_STEPS = 32
-"""So many offers that nobody takes bring a thread from no patience back to YIELD_NS."""
+"""An offer of the core that takes longer was accepted: two switches and some work."""
+BACK_OFF_STEPS = 32
+"""Refused offers that raise a back-off time from 0 to YIELD_NS."""
 KEEP_NS = 2_000
-"""The Orch thread keeps its core for so long while an answer from another core may be near."""
+"""How long the Orch thread keeps its core while an answer from another core may be near."""
 KEEPS, KEEPS_OFF = 8, 64
-"""After so many such waits in vain it leaves out so many."""
+"""Such waits in vain after which it stops, and waits for which it stops."""
 RESERVES = 4
-"""A worker that has no more tasks left than its frames divided by this needs a pass."""
+"""A worker's reserve is its frames divided by this; with no more tasks left it needs a pass."""
 REST_NS = 20_000
-"""The Orch thread sleeps only while reserves last for so long: it has to wake up in time."""
-AHEAD_PATIENCE = 4
-"""A worker waits for so many times SPIN_NS before it gives a task back that it was given ahead."""
+"""The Orch thread sleeps at rest only if reserves last for this long: it has to wake up in time."""
+RETURN_BUDGETS = 4
+"""Spin budgets (SPIN_NS) after which a worker returns a pre-dispatched task that still waits."""
 MOVE_NS = 1_000_000
-"""A worker that shares its core with another goes elsewhere once in so long."""
+"""A worker that shares its core with another moves at most this often."""
 UNSEEN_NS = 200_000
-"""A worker that has had no task for so long tells somebody that its last answer is uncollected."""
+"""A worker that has had no task for this long reports that its last answer is uncollected."""
 LOOKS = 16
-"""A worker that spins reads the clock once in so many looks."""
+"""A worker that spins reads the clock once in this many looks."""

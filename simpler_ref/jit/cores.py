@@ -1,4 +1,4 @@
-"""On which core a thread waits: offering it to others, and keeping out of each other's way."""
+"""On which core a thread waits: offering it to others, and staying apart from them."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from .mailbox import served, worker_at
 
 
 @kernel
-def offer_core(mem, patience):
-    """Let whoever waits for this core run first, and learn from that how long to spin next time.
+def offer_core(mem, back_off):
+    """Let another thread that waits for this core run first, and learn how long to spin next time.
 
-    If somebody took the core, the next wait offers it at once: until then it kept others from their
-    work. Each offer that nobody takes gives some of the patience back, up to YIELD_NS.
+    After an accepted offer the next wait offers the core at once, since spinning delayed that thread.
+    Each refused offer raises the back-off time again, up to YIELD_NS.
 
-    Effects  the word `patience`, which the calling thread owns
+    Effects  the word `back_off`, which the calling thread owns
     Rule     SPEED-WAIT-3
     """
     before = now_ns()
     yield_core()
     if now_ns() - before > L.CROWDED_NS:
-        mem[patience] = 0
-    elif mem[patience] < mem[L.YIELD_NS]:
-        mem[patience] += mem[L.YIELD_NS] // L.PATIENCE_STEPS + 1
+        mem[back_off] = 0
+    elif mem[back_off] < mem[L.YIELD_NS]:
+        mem[back_off] += mem[L.YIELD_NS] // L.BACK_OFF_STEPS + 1
 
 
 @kernel
 def wake_elsewhere(mem, w):
     """Wake a worker that sleeps, away from this core (Scheduler).
 
-    The system may put it in line behind this thread, which has more to do, though another core is idle.
-    The worker itself ends that, see `stay_apart`.
+    The system may queue it behind this thread, which has more to do, though another core is idle. The
+    worker may use this core again after `stay_apart`.
 
     Effects  W_KEPT_OFF
     Rule     SPEED-WAIT-14
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
     if load(mem, w + L.W_DEATH) != 0:
-        thread = 0  # its number may be somebody else's by now
+        thread = 0  # its number may be another thread's by now
     if thread != 0 and load(mem, w + L.W_KEPT_OFF) == 0 and has_free_core(mem, w):
         if keep_off_core(thread, core):
             store(mem, w + L.W_KEPT_OFF, core + 1)
@@ -67,13 +67,13 @@ def has_free_core(mem, w):
 
 @kernel
 def stay_apart(mem, worker):
-    """Run on another core than those who want this one, if the system has not seen to that (worker side).
+    """Move to another core than other threads that want this one (worker side).
 
-    Threads that are woken while a third one is at work may come to share a core, and the system leaves
-    them there even beside a core that is idle. Who submits offers his core to nobody, so a worker
-    leaves it if there is another one free. When he waits, each worker has a core of its own to go to.
+    Threads woken while a third one is busy may come to share a core, and the system leaves them there
+    even beside an idle core. The Orch thread does not offer its core while it submits, so a worker leaves
+    that core if another one is free. While the Orch thread waits, each worker has a home core.
 
-    Effects  W_CORE, W_MOVED; ends what `wake_elsewhere` has begun
+    Effects  W_CORE, W_MOVED; undoes the restriction of `wake_elsewhere`
     Rule     SPEED-WAIT-13, -14
     """
     w = worker_at(mem, worker)
@@ -111,7 +111,7 @@ def shares_core(mem, worker, core):
 
 @kernel
 def may_move(mem, w):
-    """Say whether a worker has not moved for MOVE_NS, and note that it does now."""
+    """Say whether a worker has not moved for MOVE_NS; if so, note that it moves now."""
     now = now_ns()
     if now - mem[w + L.W_MOVED] < L.MOVE_NS:
         return False

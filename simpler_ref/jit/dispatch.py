@@ -1,16 +1,16 @@
-"""Ready tasks go to idle workers: one by one, to a worker of their own choice, or as a group.
+"""Dispatch: ready tasks go to idle workers, with or without an affinity, singly or as a group.
 
-A ready task goes to an idle worker that is awake, if there is one: waking another process costs
-about as much as many small tasks. If all idle workers sleep and others are at work, the task is held for
-HOLD_NS, then one is woken.
+A ready task goes to an idle worker that is awake, if there is one: waking another process costs about as
+much as many small tasks. If all idle workers sleep and others are busy, the task is deferred for
+DEFER_NS; then one is woken.
 
-A worker at work may be given more tasks, up to DEPTH, when no worker is idle: behind a long task one
-might wait for ever beside a worker that sleeps.
+A busy worker is given more tasks, up to DEPTH, only when no worker is idle: otherwise a task could wait
+behind a long one beside a worker that sleeps.
 
-A group runs on several workers at once. It is placed when each member can have a worker of its own, all
-or nothing; until then it keeps its place, and nothing of its pool that became ready later starts.
+A group starts when each member can have a worker of its own. Until then it stays at the head of the
+queue, and no task of its pool that became ready later starts.
 
-When nothing is ready and frames are left, tasks are given ahead of time, see `dispatch_ahead`.
+When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     drop_first_ready,
-    first_ahead,
+    first_candidate,
     first_ready,
-    has_ahead,
-    pop_pinned,
-    push_ahead,
+    has_candidate,
+    pop_affinity,
+    push_candidate,
     ready_empty,
 )
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
 
-ANYBODY = -3
-"""Every worker of the pool that could run it."""
+ANY_WORKER = -3
+"""All workers of the pool that could run the task."""
 
-NOBODY = -1
+NO_WORKER = -1
 """No idle worker."""
 
-HOLD = -2
-"""Idle workers sleep; the task waits a moment for one that is awake."""
+DEFER = -2
+"""Idle workers sleep; the task is deferred for one that is awake."""
 
 
 @kernel
@@ -53,12 +53,12 @@ def dispatch(mem, kind):
     Returns  how many tasks left the queues
     Rule     SCHED-CANCEL-1; SCHED-DISPATCH-3
     """
-    moved = dispatch_pinned(mem, kind)
+    moved = dispatch_affinity(mem, kind)
     moved += dispatch_ready(mem, kind)
-    if mem[L.PINNED + kind] != 0:  # what was older than they are may be gone now
-        moved += dispatch_pinned(mem, kind)
-    if has_ahead(mem, kind):
-        moved += dispatch_ahead(mem, kind)
+    if mem[L.AFFINITY + kind] != 0:  # older tasks that held them back may be gone
+        moved += dispatch_affinity(mem, kind)
+    if has_candidate(mem, kind):
+        moved += dispatch_candidates(mem, kind)
     if moved > 0:
         wake_sleepers(mem, kind)
     return moved
@@ -68,8 +68,8 @@ def dispatch(mem, kind):
 def wake_sleepers(mem, kind):
     """Wake those workers of a pool that sleep and were sent a task.
 
-    Ordering the fence stands between the states that `send` has written and the loads of W_PARKED, see
-             the text of the mailbox module
+    Ordering the fence separates the states that `send` wrote from the loads of W_PARKED, see the
+             docstring of the mailbox module
     """
     fence()
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
@@ -82,13 +82,13 @@ def wake_sleepers(mem, kind):
 
 @kernel
 def is_idle(mem, w):
-    """Say whether a worker can be given any task: alive, without one, and not claimed."""
+    """Say whether a worker is alive, has no task, and is not claimed."""
     return mem[w + L.W_GIVEN] == 0 and mem[w + L.W_USABLE] == L.ALIVE
 
 
 @kernel
 def has_room(mem, w):
-    """Say whether a worker can be given one more task: alive, not claimed, a frame left.
+    """Say whether a worker can take one more task: it is alive, not claimed, and has a frame left.
 
     Rule     SPEED-DEPTH-1
     """
@@ -97,7 +97,7 @@ def has_room(mem, w):
 
 @kernel
 def any_usable(mem, kind, members):
-    """Say whether a pool has so many live workers.
+    """Say whether a pool has at least `members` live workers.
 
     Rule     SCHED-DEATH-2
     """
@@ -110,12 +110,12 @@ def any_usable(mem, kind, members):
 def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
-    Returns  an idle worker that is awake; else the one at work with the fewest tasks, if it may have
-             another, as long as none is idle; else one that sleeps if no task runs or the head has been
-             held long enough; else NOBODY or HOLD
+    Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
+             it has a frame left; else one that sleeps, if no task runs or the head has been deferred
+             for DEFER_NS; else NO_WORKER or DEFER
     Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3; SCHED-WAKE-7
     """
-    asleep, busy = NOBODY, NOBODY
+    asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
@@ -124,36 +124,36 @@ def pick_worker(mem, kind):
             if given == 0:
                 if load(mem, w + L.W_PARKED) == 0:
                     return worker
-                if asleep == NOBODY:
+                if asleep == NO_WORKER:
                     asleep = worker
             elif given < fewest:
                 busy = worker
                 fewest = given
-    if asleep == NOBODY:
+    if asleep == NO_WORKER:
         return busy
     if mem[L.BUSY] == 0:
         return asleep
-    return asleep if is_held_for_long(mem, kind) else HOLD
+    return asleep if is_deferral_over(mem, kind) else DEFER
 
 
 @kernel
-def is_held_for_long(mem, kind):
-    """Say whether the head of a ready queue has been held for HOLD_NS.
+def is_deferral_over(mem, kind):
+    """Say whether the head of a ready queue has been deferred for DEFER_NS.
 
-    Where workers do not spin, HOLD_NS is 0: there is no point in waiting for one that is awake.
+    Where workers do not spin, DEFER_NS is 0: none is awake for long.
     """
-    if mem[L.HOLD_NS] == 0:
+    if mem[L.DEFER_NS] == 0:
         return True
-    since = mem[L.HELD_SINCE + kind]
-    return since != 0 and now_ns() - since >= mem[L.HOLD_NS]
+    since = mem[L.DEFERRED_SINCE + kind]
+    return since != 0 and now_ns() - since >= mem[L.DEFER_NS]
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
 @inlined
 def dispatch_ready(mem, kind):
-    """Give away the tasks that any worker of the pool may run, in the order they became ready.
+    """Dispatch the tasks that any worker of the pool may run, in the order they became ready.
 
-    The first that cannot be placed stops it: a group that waits for its workers keeps its place.
+    It stops at the first that cannot start: a group that waits for its workers stays at the head.
 
     Returns  how many tasks left the queue
     Rule     SCHED-DISPATCH-4; SCHED-READY-3; WM-PLACE-1, -3
@@ -167,7 +167,7 @@ def dispatch_ready(mem, kind):
             fail(mem, slot)
         elif members != 0:
             lost = lost_member(mem, slot, kind)
-            if lost != NOBODY:
+            if lost != NO_WORKER:
                 drop_first_ready(mem, kind)
                 lose(mem, slot, lost)
                 mem[L.STUCK_SINCE + kind] = 0
@@ -181,21 +181,21 @@ def dispatch_ready(mem, kind):
                 break
         else:
             worker = pick_worker(mem, kind)
-            if worker == HOLD:
-                if mem[L.HELD_SINCE + kind] == 0:
-                    mem[L.HELD_SINCE + kind] = now_ns()
+            if worker == DEFER:
+                if mem[L.DEFERRED_SINCE + kind] == 0:
+                    mem[L.DEFERRED_SINCE + kind] = now_ns()
                 return moved
-            if worker == NOBODY:
+            if worker == NO_WORKER:
                 if any_usable(mem, kind, 1):
                     break
                 drop_first_ready(mem, kind)
-                lose(mem, slot, ANYBODY)
+                lose(mem, slot, ANY_WORKER)
             else:
                 drop_first_ready(mem, kind)
-                mem[L.HELD_SINCE + kind] = 0
+                mem[L.DEFERRED_SINCE + kind] = 0
                 assign(mem, slot, worker)
         moved += 1
-    mem[L.HELD_SINCE + kind] = 0
+    mem[L.DEFERRED_SINCE + kind] = 0
     if ready_empty(mem, kind):
         mem[L.STUCK_SINCE + kind] = 0
     return moved
@@ -203,7 +203,7 @@ def dispatch_ready(mem, kind):
 
 @kernel
 def note_stuck(mem, slot, kind):
-    """Note since when a group waits for its workers, and what somebody would say of it.
+    """Note since when a group waits for its workers, and what a warning about it would say.
 
     Rule     WM-PLACE-4
     """
@@ -216,7 +216,7 @@ def note_stuck(mem, slot, kind):
 
 @kernel
 def lose(mem, slot, worker):
-    """Fail a ready task because the worker it needs, or ANYBODY it could use, has died.
+    """Fail a ready task because the worker it needs has died, or all it could use (ANY_WORKER).
 
     Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5
     """
@@ -227,16 +227,16 @@ def lose(mem, slot, worker):
     fail(mem, slot)
 
 
-# ---------------------------------------------------------------- tasks for one worker and no other
+# ---------------------------------------------------------------- tasks with an affinity
 @kernel
-def may_start_pinned(mem, w, kind):
-    """Say whether the first task of a worker's own chain can leave it.
+def may_start_affinity(mem, w, kind):
+    """Say whether the first task of a worker's affinity chain can leave it.
 
-    What any worker may run and became ready earlier goes first, a waiting group above all (D19).
+    Tasks for any worker that became ready earlier go first, a waiting group included (D19).
 
     Rule     WM-AFF-4
     """
-    slot = int(mem[w + L.W_PINNED_HEAD])
+    slot = int(mem[w + L.W_AFFINITY_HEAD])
     if slot == L.NONE:
         return False
     if load(mem, L.CANCEL) != 0 or mem[w + L.W_USABLE] == 0:
@@ -247,19 +247,19 @@ def may_start_pinned(mem, w, kind):
 
 
 @kernel
-def dispatch_pinned(mem, kind):
-    """Give idle workers the tasks that want them and no other.
+def dispatch_affinity(mem, kind):
+    """Dispatch the tasks with an affinity to workers that have room.
 
     Returns  how many tasks left the chains
     Rule     WM-AFF-1, -3
     """
     moved = 0
-    if mem[L.PINNED + kind] == 0:
+    if mem[L.AFFINITY + kind] == 0:
         return moved
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
-        while may_start_pinned(mem, w, kind):
-            slot = pop_pinned(mem, w, kind)
+        while may_start_affinity(mem, w, kind):
+            slot = pop_affinity(mem, w, kind)
             if load(mem, L.CANCEL) != 0:
                 fail(mem, slot)
             elif mem[w + L.W_USABLE] == 0:
@@ -273,8 +273,7 @@ def dispatch_pinned(mem, kind):
 # ---------------------------------------------------------------- groups
 @kernel
 def lost_member(mem, slot, kind):
-    """Return a worker without which a group cannot run and that has died; ANYBODY if the pool has
-    too few left; else NOBODY.
+    """Return a dead worker that a group needs; ANY_WORKER if too few are left; else NO_WORKER.
 
     Rule     WM-PLACE-5
     """
@@ -286,19 +285,19 @@ def lost_member(mem, slot, kind):
             return worker
         member += L.MEMBER_WORDS
     if not any_usable(mem, kind, members):
-        return ANYBODY
-    return NOBODY
+        return ANY_WORKER
+    return NO_WORKER
 
 
 @kernel
 def group_fits(mem, slot, kind):
-    """Say whether each member of a group can have a worker of its own now. Changes nothing.
+    """Say whether each member of a group can have a worker of its own now.
 
     Rule     WM-PLACE-1
     """
     members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
-    for _ in range(members):  # those that want one worker and no other
+    for _ in range(members):  # those with an affinity
         worker = int(mem[member + L.MEMBER_WORKER]) - 1
         if worker >= 0 and not is_idle(mem, worker_at(mem, worker)):
             return False
@@ -310,7 +309,7 @@ def group_fits(mem, slot, kind):
 
 @kernel
 def reserve(mem, slot, kind):
-    """Choose a worker of its own for each member of a group that fits: W_MEMBER names the member.
+    """Choose a worker for each member of a group that fits: W_MEMBER names the member.
 
     Rule     WM-PLACE-2; SPEED-DEPTH-4
     """
@@ -326,28 +325,28 @@ def reserve(mem, slot, kind):
 
 @kernel
 def reserve_worker(mem, worker, m):
-    """Keep an idle worker for a member of a group: the frame it waits for names the member."""
+    """Reserve an idle worker for a member of a group: the frame it waits for names the member."""
     w = worker_at(mem, worker)
     mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] = m + 1
 
 
 @kernel
 def pick_unreserved(mem, kind):
-    """Return an idle worker that no member has yet, one that is awake if there is one, or NOBODY."""
-    found = NOBODY
+    """Return an idle worker that no member has yet, awake if possible; else NO_WORKER."""
+    found = NO_WORKER
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         if is_idle(mem, w) and mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] == 0:
             if load(mem, w + L.W_PARKED) == 0:
                 return worker
-            if found == NOBODY:
+            if found == NO_WORKER:
                 found = worker
     return found
 
 
 @kernel
 def assign_group(mem, slot, kind):
-    """Hand every member to the worker reserved for it: READY → RUNNING once, encode, signal.
+    """Send each member to the worker reserved for it: READY → RUNNING once, encode, signal.
 
     Rule     WM-PLACE-1
     """
@@ -380,43 +379,42 @@ def encode_member(mem, frame, slot, m):
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
 
 
-# ---------------------------------------------------------------- ahead of time
+# ---------------------------------------------------------------- pre-dispatch
 @kernel
-def dispatch_ahead(mem, kind):
-    """Give workers tasks that are not ready yet, but wait for nothing that is not in a frame already.
+def dispatch_candidates(mem, kind):
+    """Pre-dispatch tasks that are not ready yet, but wait only for tasks in frames.
 
-    Each goes with the ends that it waits for; its worker starts it when it has seen them. So it need
-    not come back here between the two, and a worker finds its next task waiting.
+    The frame lists the ends that the task waits for; its worker starts it when it has seen them. No pass
+    is needed in between, and the worker finds its next task waiting.
 
-    What it waits for was given before it, and each worker goes through its frames in turn, so two
-    workers never wait for each other. A worker that has waited for long gives the task back, and for
-    some time tasks come in the usual way. What is ready goes first.
+    Producers are sent before their consumers, and each worker serves its frames in order, so two workers
+    never wait for each other. A worker that has waited for too long returns the task, which pauses
+    pre-dispatch. Ready tasks go first.
 
-    Effects  mailboxes; the task stays PENDING until its end is seen (`collect`), with one more fan-in
-             meanwhile
-    Returns  how many tasks were given
+    Effects  mailboxes; the task stays PENDING until its end is collected, with one more fan-in until then
+    Returns  how many tasks were pre-dispatched
     Rule     SPEED-AHEAD-1, -2, -6
     """
     moved = 0
-    paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0
-    while has_ahead(mem, kind):
-        if not ready_empty(mem, kind) or mem[L.PINNED + kind] != 0 or load(mem, L.CANCEL) != 0:
+    paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
+    while has_candidate(mem, kind):
+        if not ready_empty(mem, kind) or mem[L.AFFINITY + kind] != 0 or load(mem, L.CANCEL) != 0:
             return moved
-        slot = first_ahead(mem, kind)
-        if not paused and may_go_ahead(mem, slot):
-            worker = pick_ahead(mem, slot, kind)
-            if worker != NOBODY:
-                give_ahead(mem, slot, worker)
+        slot = first_candidate(mem, kind)
+        if not paused and may_predispatch(mem, slot):
+            worker = pick_for_candidate(mem, slot, kind)
+            if worker != NO_WORKER:
+                predispatch(mem, slot, worker)
                 moved += 1
             elif affinity_of(mem, slot) < 0:
                 return moved
-        mem[L.AHEAD_HEAD + kind] += 1
+        mem[L.CANDIDATES_HEAD + kind] += 1
     return moved
 
 
 @kernel
-def may_go_ahead(mem, slot):
-    """Say whether a task that a hint names can be given ahead: nothing of it may have changed since.
+def may_predispatch(mem, slot):
+    """Say whether a candidate can still be pre-dispatched: it may have changed since it was noted.
 
     Rule     SPEED-AHEAD-1, -8
     """
@@ -426,7 +424,7 @@ def may_go_ahead(mem, slot):
         or mem[slot + L.S_MEMBERS] != 0
     ):
         return False
-    if mem[slot + L.S_FRAME] != 0 or mem[slot + L.S_UNPLACED] != 0:
+    if mem[slot + L.S_FRAME] != 0 or mem[slot + L.S_UNSENT] != 0:
         return False
     waits = 0
     edge = edges_at(mem, slot)
@@ -447,28 +445,28 @@ def is_awaited(mem, edge):
 
 
 @kernel
-def pick_ahead(mem, slot, kind):
-    """Choose the worker on which a task could start first, if all tasks took the same time.
+def pick_for_candidate(mem, slot, kind):
+    """Choose the worker that could start a task first, if all tasks took the same time.
 
-    That is after those it has, and after those that the task waits for, wherever they are. Of equals,
-    the worker of the last of these is the one: it need not look into another's memory for that.
+    It starts after the tasks that the worker has, and after all that it waits for. Among equals the
+    worker of the last of these is chosen: its end is in that worker's own memory.
 
-    Returns  a worker with a frame left; NOBODY also if one that sleeps could start it first: that is
+    Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: it is
              woken when the task is ready
     Rule     SPEED-AHEAD-3
     """
-    latest, last = 0, NOBODY
+    latest, last = 0, NO_WORKER
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         if is_awaited(mem, edge):
             producer = int(mem[edge + L.EDGE_PRODUCER])
-            place = turn_of(mem, producer)
-            if place >= latest:
-                latest = place
+            turn = turn_of(mem, producer)
+            if turn >= latest:
+                latest = turn
                 last = int(mem[producer + L.S_WORKER])
         edge += L.EDGE_WORDS
     wanted = affinity_of(mem, slot)
-    best, found, is_one_asleep = int(mem[L.DEPTH]), NOBODY, False
+    best, found, is_one_asleep = int(mem[L.DEPTH]), NO_WORKER, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         given = int(mem[w + L.W_GIVEN])
@@ -477,24 +475,24 @@ def pick_ahead(mem, slot, kind):
         start = max(given, latest)
         if given == 0 and load(mem, w + L.W_PARKED) != 0:
             is_one_asleep = True
-        elif found == NOBODY or start < best or (start == best and worker == last):
+        elif found == NO_WORKER or start < best or (start == best and worker == last):
             best, found = start, worker
-    return NOBODY if is_one_asleep and latest < best else found
+    return NO_WORKER if is_one_asleep and latest < best else found
 
 
 @kernel
 def turn_of(mem, slot):
-    """Return how many tasks its worker will have done when it has done this one, which is in a frame."""
+    """Return how many tasks the worker will have done when it has done this one, which is in a frame."""
     w = worker_at(mem, int(mem[slot + L.S_WORKER]))
-    ahead = int(mem[slot + L.S_FRAME]) - w - int(mem[w + L.W_HEAD])
-    if ahead < 0:
-        ahead += int(mem[L.WORKER_STRIDE])
-    return ahead // L.WORKER_WORDS + 1
+    distance = int(mem[slot + L.S_FRAME]) - w - int(mem[w + L.W_HEAD])
+    if distance < 0:
+        distance += int(mem[L.WORKER_STRIDE])
+    return distance // L.WORKER_WORDS + 1
 
 
 @kernel
-def give_ahead(mem, slot, worker):
-    """Hand a task to a worker, with the ends that it waits for."""
+def predispatch(mem, slot, worker):
+    """Send a task to a worker, with the ends that it waits for."""
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
     at = frame + L.W_WAIT_FOR
@@ -508,25 +506,25 @@ def give_ahead(mem, slot, worker):
         edge += L.EDGE_WORDS
     mem[slot + L.S_FANIN] += 1
     mem[L.DEALT] += 1
-    place(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
+    encode_and_send(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
 
 
 # ---------------------------------------------------------------- to the worker
 @inlined
 def assign(mem, slot, worker):
-    """Hand a task to a worker that has room: READY → RUNNING, encode, signal.
+    """Send a task to a worker that has room: READY → RUNNING, encode, signal.
 
     Rule     SCHED-DISPATCH-1, -2
     """
     step(mem, slot, DISPATCH)
-    place(mem, slot, worker, 0)
+    encode_and_send(mem, slot, worker, 0)
 
 
 @inlined
-def place(mem, slot, worker, waits):
-    """Write a task into the frame that its worker fills next, and send it; `waits` stand there already.
+def encode_and_send(mem, slot, worker, waits):
+    """Write a task into its worker's next free frame, and send it; the frame lists its `waits` already.
 
-    Effects  those of its consumers that wait for tasks in frames alone can be given ahead now
+    Effects  consumers that wait only for tasks in frames become candidates
     """
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
@@ -539,18 +537,18 @@ def place(mem, slot, worker, waits):
         edge = int(mem[slot + L.S_CONSUMERS])
         while edge != L.NONE:
             consumer = int(mem[edge + L.EDGE_CONSUMER])
-            mem[consumer + L.S_UNPLACED] -= 1
-            if mem[consumer + L.S_UNPLACED] == 0:
-                push_ahead(mem, consumer)
+            mem[consumer + L.S_UNSENT] -= 1
+            if mem[consumer + L.S_UNSENT] == 0:
+                push_candidate(mem, consumer)
             edge = int(mem[edge + L.EDGE_NEXT])
 
 
 @inlined
 def send(mem, w, slot, waits):
-    """Note that a worker has a task, which stands in the frame it fills next, and hand it that frame.
+    """Note that a worker has a task, which is in its next free frame, and signal the worker.
 
     Ordering the release of the state pairs with the load in `receive`
-    Effects  W_UNTOLD: `wake_sleepers` has to see to it that the worker does not sleep
+    Effects  W_UNTOLD: `wake_sleepers` must wake the worker if it sleeps
     """
     frame = int(mem[w + L.W_TAIL])
     mem[w + frame + L.W_SLOT] = slot

@@ -1,7 +1,7 @@
-"""What Python calls: the few functions that cross into compiled code, and nothing behind them.
+"""What Python calls: the few functions that cross into compiled code.
 
-Each is compiled for one signature, before the fork, and cached on disk. Those that may wait give the
-GIL away; those that are over in well under a microsecond keep it.
+Each is compiled for one signature, before the fork, and cached on disk. Those that may wait release the
+GIL; those that take well under a microsecond keep it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def submit_group_and_pass(mem, callable_word, counts, members, wire):
 
 
 @entry(WORDS, WORDS, WORDS, nogil=True)
-def run_program(mem, words, places):
-    """Carry out a program from where it stands; see `program.run_program`."""
+def run_program(mem, words, variables):
+    """Carry out a program; see `program.run_program`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
-    return program.run_program(mem, words, places)
+    return program.run_program(mem, words, variables)
 
 
 @entry(WORDS, INT, INT, INT, WORDS, nogil=False)
 def submit_words(mem, callable_word, counts, members, words):
-    """Submit a task, or a group, as compiled code does: one of many; see `submit_task`."""
+    """Submit a task or a group in bulk, for compiled code; see `submit_task`."""
     slot = submit.submit_task(mem, callable_word, counts, members, words)
     if slot >= 0:
         schedule.pass_in_bulk(mem, slot)
@@ -78,7 +78,7 @@ def open_scope(mem):
 
 @entry(WORDS, nogil=False)
 def close_scope(mem):
-    """End the innermost scope; what it consumed is reclaimed at once."""
+    """End the innermost scope; tasks consumed by that are reclaimed at once."""
     return submit.close_scope(mem)
 
 
@@ -98,7 +98,7 @@ def begin_run(mem):
 
 @entry(WORDS, INT, nogil=True)
 def finish_run(mem, cancel):
-    """End every open scope, and cancel what has not started if told to. Does not wait."""
+    """End every open scope, and with `cancel` fail what has not started. Does not wait."""
     mem[L.ORCH_THREAD] = 0
     if cancel:
         claims.cancel(mem)
@@ -132,7 +132,7 @@ def stop_scheduler(mem):
 
 @entry(WORDS, INT, INT, nogil=False)
 def report_death(mem, worker, code):
-    """Note that a worker died (monitor thread), and wake whoever must know."""
+    """Note that a worker died (monitor thread), and wake the Orch and Scheduler threads."""
     mailbox.mark_dead(mem, worker, code)
     return L.OK
 
@@ -158,40 +158,40 @@ def claim_mailbox(mem, worker, timeout_ns):
 
 @entry(WORDS, INT, INT, nogil=True)
 def request_control(mem, worker, timeout_ns):
-    """Send the control request that stands in a claimed mailbox, and wait for the answer."""
+    """Send the control request in a claimed mailbox, and wait for the answer."""
     return mailbox.request_control(mem, worker, timeout_ns)
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def await_control(mem, worker, timeout_ns):
-    """Wait on for the answer to a control request."""
+    """Go on waiting for the answer to a control request."""
     return mailbox.await_control(mem, worker, timeout_ns)
 
 
 @entry(WORDS, INT, nogil=True)
 def release_mailbox(mem, worker):
-    """Give a claimed mailbox back."""
+    """Release a claimed mailbox."""
     claims.release_mailbox(mem, worker)
     return L.OK
 
 
 @entry(WORDS, INT, nogil=True)
 def abandon_mailbox(mem, worker):
-    """Take a worker that does not answer out of its pool."""
+    """Remove a worker that does not answer from its pool."""
     claims.abandon_mailbox(mem, worker)
     return L.OK
 
 
 @entry(WORDS, nogil=True)
 def forget_configs(mem):
-    """Between runs: configurations may be numbered anew."""
+    """Allow new numbers for configurations (between runs)."""
     claims.forget_configs(mem)
     return L.OK
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def set_usable(mem, worker, usable):
-    """Let the Scheduler use a worker, or (0) make its words fit for a fresh process."""
+    """Let the Scheduler use a worker, or (0) clear its words for a fresh process."""
     claims.set_usable(mem, worker, usable)
     return L.OK
 
@@ -199,7 +199,7 @@ def set_usable(mem, worker, usable):
 # ---------------------------------------------------------------- workers
 @entry(WORDS, INT, INT, nogil=False)
 def finish_and_receive(mem, worker, error):
-    """Answer a task and wait for the next one, for a short time."""
+    """Answer a task and wait a short time for the next one."""
     return serve.finish_and_receive(mem, worker, error)
 
 
@@ -211,13 +211,13 @@ def finish_and_receive_in_thread(mem, worker, error):
 
 @entry(WORDS, INT, nogil=True)
 def run_leaves(mem, worker):
-    """Run compiled leaves for as long as tasks are for such."""
+    """Run compiled leaves until a task is for something else."""
     return serve.run_leaves(mem, worker)
 
 
 @entry(WORDS, INT, INT, nogil=True)
 def finish_control_and_receive(mem, worker, error):
-    """Answer a control request and wait for the next task, for a short time."""
+    """Answer a control request and wait a short time for the next task."""
     return serve.finish_control_and_receive(mem, worker, error)
 
 
@@ -290,10 +290,10 @@ def map_erase(mem, data, owner, slot):
 
 
 def _with_progress(found: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
-    """Go through entries, and say on stderr how many must be compiled: it takes about a minute.
+    """Iterate over entries, and print to stderr how many must be compiled: it takes about a minute.
 
-    A terminal sees how far it is. Elsewhere, as in a log or a notebook, there is a line at the start and
-    one at the end; a look at one entry then says whether there is a cache at all.
+    On a terminal it shows the progress. Elsewhere, as in a log or a notebook, it prints a line at the
+    start and one at the end, if the first entry is not cached.
 
     Rule     ORCH-TELL-3
     """
@@ -305,13 +305,13 @@ def _with_progress(found: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
     if terminal or not all(map(is_cached, list(found.values())[:1])):
         missing = [name for name, function in found.items() if not is_cached(function)]
     if missing and not terminal:
-        words = f"compiling {len(missing)} kernels, once on this machine (about a minute)"
-        print(f"simpler_ref: {words}", file=sys.stderr, flush=True)
+        text = f"compiling {len(missing)} kernels, once on this machine (about a minute)"
+        print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
     for name, function in found.items():
         if terminal and name in missing:
             count = f"{missing.index(name) + 1}/{len(missing)}"
-            words = f"\rsimpler_ref: compiling kernels, once on this machine: {count} … "
-            print(words, end="", file=sys.stderr, flush=True)
+            text = f"\rsimpler_ref: compiling kernels, once on this machine: {count} … "
+            print(text, end="", file=sys.stderr, flush=True)
         yield name, function
     if missing:
         print("done" if terminal else "simpler_ref: kernels are compiled", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Numbered places where a test can let a worker process die; nothing at all in normal use.
+"""Fail points: numbered points where a test can let a worker process die.
 
-With ``SIMPLER_REF_FAIL_POINTS=1`` in the environment before the import, each kernel that passes
-such a place looks whether the worker's W_FAIL word names it, and if so the process is killed on the
-spot. Without it the call compiles to nothing. The variable is part of the stamp of compiled kernels.
+With ``SIMPLER_REF_FAIL_POINTS=1`` in the environment before the import, a kernel that passes a fail point
+kills the process if the worker's W_FAIL word names it. Otherwise the call compiles to nothing. The
+variable is part of the stamp of compiled kernels.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .kernel import FAIL_POINTS, kernel
 
 (
     FAIL_BEFORE_READY,  # start-up: the process runs, INIT_DONE is not written
-    FAIL_READY,  # INIT_DONE stands in the mailbox, nobody was woken
+    FAIL_READY,  # INIT_DONE is written, no thread woken
     FAIL_PARKED,  # it has announced that it sleeps
     FAIL_RECEIVED,  # it has seen TASK_READY
     FAIL_CALLING,  # the callable is found and not called yet
     FAIL_CALLED,  # the callable has returned
     FAIL_BEFORE_DONE,  # error and results are written, TASK_DONE is not
-    FAIL_DONE,  # TASK_DONE stands in the mailbox, nobody was told
+    FAIL_DONE,  # TASK_DONE is written, no thread woken
     FAIL_CONTROL,  # it has seen CONTROL_REQUEST
     FAIL_BEFORE_CONTROL_DONE,  # the request is carried out, CONTROL_DONE is not written
-    FAIL_CONTROL_DONE,  # CONTROL_DONE stands in the mailbox, nobody was woken
-    FAIL_STOPPING,  # it has seen that it shall stop
-    FAIL_WAITING,  # what its task was given ahead for has not ended yet
-    FAIL_WAKING,  # it has cleared a park word, and not woken who sleeps there
+    FAIL_CONTROL_DONE,  # CONTROL_DONE is written, no thread woken
+    FAIL_STOPPING,  # it has seen the request to stop
+    FAIL_WAITING,  # its pre-dispatched task still waits for others
+    FAIL_WAKING,  # it has cleared a park word, and not woken the thread that sleeps there
 ) = range(1, 15)
 
 FAIL_NAMES = {
@@ -37,7 +37,7 @@ FAIL_NAMES = {
     for name, value in list(globals().items())
     if name.startswith("FAIL_") and isinstance(value, int) and not isinstance(value, bool)
 }
-"""What the fail points are called, by number."""
+"""The names of the fail points, by number."""
 
 
 if FAIL_POINTS:
@@ -56,7 +56,7 @@ else:
 
 
 def arm(mem: Any, w: int, worker: int) -> None:
-    """Let a worker that is starting die where START_FAIL says, once."""
+    """Let a worker die during its start at the fail point in START_FAIL, once."""
     if FAIL_POINTS and int(mem[L.START_FAIL]) >> 8 == worker + 1:
         mem[w + L.W_FAIL] = int(mem[L.START_FAIL]) & 0xFF
         mem[L.START_FAIL] = 0

@@ -1,6 +1,6 @@
-"""What becomes of a task in the graph: wired, ready, complete or failed, and let go.
+"""The steps of a task in the graph: wired, ready, complete or failed, retired.
 
-Everything here is done by the Scheduler, that is, by whoever holds the pass lock.
+The Scheduler does everything here, that is, the thread that holds the pass lock.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from . import layout as L
 from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
-from .queues import push_ahead, push_consumed, push_pinned, push_ready
+from .queues import push_affinity, push_candidate, push_consumed, push_ready
 from .slots import (
     COMPLETE,
     FAIL,
     INPUTS_DONE,
     POISON,
     affinity_of,
-    is_placed,
+    is_in_frame,
     kind_of,
     release_ref,
     step,
@@ -29,17 +29,17 @@ EDGE_WORDS = L.EDGE_WORDS
 # ---------------------------------------------------------------- wiring
 @kernel
 def wire(mem, slot):
-    """Connect a task with its producers, and make it READY if none of them is still to come.
+    """Connect a task with its producers, and make it READY if all are done.
 
     Fan-in starts at one, a unit that only the end of wiring releases: a producer that completes
     meanwhile can neither make the task READY early nor be missed (D16).
 
-    Reads    each producer's state (pinned by submit, so none is CONSUMED)
+    Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
     Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
-    unplaced = 0
+    unsent = 0
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
@@ -51,11 +51,11 @@ def wire(mem, slot):
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
-            unplaced += not is_placed(mem, producer)
+            unsent += not is_in_frame(mem, producer)
         edge += EDGE_WORDS
-    mem[slot + L.S_UNPLACED] = unplaced
-    if unplaced == 0 and mem[slot + L.S_FANIN] > 1:
-        push_ahead(mem, slot)
+    mem[slot + L.S_UNSENT] = unsent
+    if unsent == 0 and mem[slot + L.S_FANIN] > 1:
+        push_candidate(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
 
@@ -64,13 +64,13 @@ def wire(mem, slot):
 def poison(mem, slot):
     """A producer failed: this task will never run.
 
-    Effects  PENDING → FAILED; it lets go of its producers when the last live one is terminal; a worker
-             that was given it ahead shall not start it
+    Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
+             has it pre-dispatched must not start it
     Rule     SCHED-POISON-1; SPEED-AHEAD-5
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
-        if is_placed(mem, slot):
+        if is_in_frame(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
             mem[L.DEALT] += 1
@@ -78,7 +78,7 @@ def poison(mem, slot):
 
 @kernel
 def release_fanin(mem, slot):
-    """One producer is done, or wiring is: the last release makes the task READY, or retires it.
+    """Release a unit of fan-in, of a producer or the wiring; the last makes the task READY or retires it.
 
     Rule     SCHED-READY-2; SCHED-POISON-3
     """
@@ -92,7 +92,7 @@ def release_fanin(mem, slot):
 
 @kernel
 def make_ready(mem, slot):
-    """Every input is there: READY, and queued with its pool, or with the one worker it wants.
+    """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
     Rule     ORCH-STATE-2; SCHED-READY-2, -3
@@ -107,16 +107,16 @@ def make_ready(mem, slot):
     if worker < 0:
         push_ready(mem, kind, slot)
     else:
-        push_pinned(mem, worker_at(mem, worker), kind, slot)
+        push_affinity(mem, worker_at(mem, worker), kind, slot)
     return L.OK
 
 
 # ---------------------------------------------------------------- completion
 @inlined
 def complete(mem, slot):
-    """A worker has done the task.
+    """Complete a task that a worker has done.
 
-    Effects  RUNNING → COMPLETED; consumers released, producers and itself dereferenced
+    Effects  RUNNING → COMPLETED; consumers released, references to producers and itself released
     Returns  OK, or ILLEGAL with nothing changed
     Rule     SCHED-COMPLETE-1
     """
@@ -130,7 +130,7 @@ def complete(mem, slot):
 
 @kernel
 def fail(mem, slot):
-    """A task has failed while it ran, or shall not run: FAILED, consumers poisoned.
+    """Fail a task that failed while it ran, or must not run; poison its consumers.
 
     Returns  OK, or ILLEGAL with nothing changed if it is neither READY nor RUNNING
     Rule     SCHED-COMPLETE-1
@@ -152,7 +152,7 @@ def push_retiring(mem, slot):
 
 @kernel
 def retire(mem):
-    """See the terminal tasks off: their consumers, then their producers and themselves.
+    """Retire the terminal tasks: release their consumers, then their producers and themselves.
 
     A poisoned consumer whose last fan-in is released here joins the chain, so a failure reaches
     everything downstream without recursion.
@@ -178,7 +178,7 @@ def retire(mem):
 
 @kernel
 def release_producers(mem, slot):
-    """Drop the task's reference on each of its producers, then its own.
+    """Release the task's reference to each of its producers, then its own.
 
     Rule     SCHED-COMPLETE-3
     """
@@ -191,7 +191,7 @@ def release_producers(mem, slot):
 
 @kernel
 def drop_reference(mem, slot):
-    """Release one reference; a slot consumed by it is left for the Orch thread.
+    """Release one reference; leave a slot consumed by that for the Orch thread.
 
     Rule     SCHED-CONSUME-1
     """
@@ -201,10 +201,10 @@ def drop_reference(mem, slot):
 
 @kernel
 def record_error(mem, outcome, slot, worker, detail):
-    """Keep the first failure of the run: what, which task, which worker, its words.
+    """Keep the first failure of the run: outcome, task, worker, message.
 
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
-             because its mailbox is used again before Python comes to read them
+             because its mailbox is reused before Python reads them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
     Rule     SCHED-COMPLETE-6; SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
     """

@@ -1,6 +1,6 @@
-"""What stands at the beginning of an engine: geometry, rings, and the words of its threads.
+"""The beginning of an engine: geometry, rings, and the words of its threads.
 
-A word written by another party than its neighbours goes on a line of its own.
+Words that different parties write are on different cache lines.
 
 Rule     SCHED-MAIL-1; FAIL-OUTCOME-1
 """
@@ -20,15 +20,15 @@ R_BASE = RING.word(
 R_SIZE = RING.word(
     "R_SIZE", "its bytes", written_by="start", read_by="Orch, anyone", ordering="fork"
 )
-R_TOP = RING.word("R_TOP", "bytes handed out since the ring was last empty, skipped ones included")
-R_TAIL = RING.word("R_TAIL", "bytes taken back, on the same scale")
+R_TOP = RING.word("R_TOP", "bytes allocated since the ring was last empty, skipped ones included")
+R_TAIL = RING.word("R_TAIL", "bytes freed, on the same scale")
 R_CURSOR = RING.word("R_CURSOR", "offset of the next slab: `R_TOP` within the ring")
 R_NEXT = RING.word(
     "R_NEXT",
-    "FIFO position of the next allocation; it goes back when released ones are left out",
+    "FIFO position of the next allocation; lower again when released ones are left out",
 )
-R_ALIVE = RING.word("R_ALIVE", "FIFO position of the oldest one still held")  # last_alive
-R_PEAK = RING.word("R_PEAK", "most bytes held in this run", read_by="Orch")
+R_ALIVE = RING.word("R_ALIVE", "FIFO position of the oldest live one")  # last_alive
+R_PEAK = RING.word("R_PEAK", "most bytes in use in this run", read_by="Orch")
 
 # ---------------------------------------------------------------- geometry
 HEADER = Record("header")
@@ -50,39 +50,35 @@ POOL_FIRST = HEADER.word("POOL_FIRST", "first worker of each type's pool", words
 POOL_END = HEADER.word("POOL_END", "one past its last", words=2)
 RINGS = HEADER.word("RINGS", "heap rings in use, 1 to 4", read_by="Orch, anyone")
 WINDOW = HEADER.word("WINDOW", "tasks that may be alive at once", read_by="Orch")
-DEPTH = HEADER.word(
-    "DEPTH", "tasks that a worker may be given at once", read_by="Scheduler, worker"
-)
-A_SLOTS = HEADER.word("A_SLOTS", "where the slots begin", read_by="Orch")
-A_SPILL = HEADER.word("A_SPILL", "where blocks for long bodies begin", read_by="Orch")
-A_SPILL_END = HEADER.word("A_SPILL_END", "where they end", read_by="Orch")
+DEPTH = HEADER.word("DEPTH", "tasks that a worker may have at once", read_by="Scheduler, worker")
+A_SLOTS = HEADER.word("A_SLOTS", "offset of the slots", read_by="Orch")
+A_SPILL = HEADER.word("A_SPILL", "offset of the blocks for long bodies", read_by="Orch")
+A_SPILL_END = HEADER.word("A_SPILL_END", "their end", read_by="Orch")
 A_MAP = HEADER.word(
     "A_MAP",
     "the two areas of the TensorMap: the live table, and the one it grows into",
     words=2,
     read_by="Orch",
 )
-MAP_AREA = HEADER.word("MAP_AREA", "entries that fit one area", read_by="Orch")
+MAP_AREA = HEADER.word("MAP_AREA", "entries of one area", read_by="Orch")
 A_FIFO = HEADER.word("A_FIFO", "FIFO of each ring", words=MAX_RING_DEPTH, read_by="Orch, anyone")
 A_READY = HEADER.word("A_READY", "ready queue of each worker type", words=2)
 A_WIRING = HEADER.word("A_WIRING", "wiring queue", read_by="Orch, Scheduler")
 A_WORKERS = HEADER.word("A_WORKERS", "area of worker 0", read_by="all")
 A_CALLABLES = HEADER.word("A_CALLABLES", "digest of each callable", read_by="Orch, Scheduler")
 SPIN_NS = HEADER.word("SPIN_NS", "how long a wait spins before it parks", read_by="Orch, workers")
-HOLD_NS = HEADER.word("HOLD_NS", "how long a ready task waits for a worker that is awake")
+DEFER_NS = HEADER.word("DEFER_NS", "how long a ready task is deferred for a worker that is awake")
 PARK_NS = HEADER.word(
     "PARK_NS",
-    "longest sleep of the Orch thread, so that Python sees its signals",
+    "longest sleep of the Orch thread, so that Python handles signals",
     read_by="Orch",
 )
-YIELD_NS = HEADER.word(
-    "YIELD_NS", "longest a wait spins before it offers its core", read_by="Orch, workers"
-)
-PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process has", read_by="start")
+YIELD_NS = HEADER.word("YIELD_NS", "longest back-off time", read_by="Orch, workers")
+PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process uses", read_by="start")
 A_CONFIGS = HEADER.word("A_CONFIGS", "configurations", read_by="Orch, Scheduler")
 STUCK_NS = HEADER.word(
     "STUCK_NS",
-    "how long a group waits for its workers before somebody is told",
+    "how long a group waits for its workers before a warning",
     read_by="Scheduler thread",
 )
 
@@ -114,7 +110,7 @@ WIRING_PUSHED = HEADER.word(
 )
 CANCEL = HEADER.word(
     "CANCEL",
-    "1: what has not started will not start",
+    "1: tasks that have not started fail",
     read_by="Scheduler; `has_work`",
     ordering="release / acquire",
 )
@@ -135,7 +131,7 @@ FIFO_MASK = HEADER.word(
 HEADER.line("presence of the Orch thread", written_by="Orch", read_by="Orch", ordering="own")
 ORCH_PASSES = HEADER.word(
     "ORCH_PASSES",
-    "passes the Orch thread ran, tried or found needless; a change shows that it is there",
+    "passes the Orch thread ran, tried or found needless; a change shows that it is not away",
     read_by="Scheduler thread as hint",
     ordering="hint",
 )
@@ -145,23 +141,23 @@ ORCH_THREAD = HEADER.word(
     read_by="any thread that submits",
     ordering="hint: only the thread it names finds itself there",
 )
-ORCH_PATIENCE = HEADER.word("ORCH_PATIENCE", "how long it spins before it offers its core, ns")
+ORCH_BACK_OFF = HEADER.word("ORCH_BACK_OFF", "ns it spins before it offers its core")
 CORES = HEADER.word(
     "CORES",
-    "how many threads can run at a time",
-    written_by="nobody after the start",
+    "threads that can run at a time",
+    written_by="none after the start",
     read_by="Scheduler, worker",
     ordering="fork",
 )
 ID_WINDOW = HEADER.word(
     "ID_WINDOW",
-    "how far ids may be ahead of the oldest live task, with one ring and a window; 0: any distance",
-    written_by="nobody after the start",
+    "how far ids may be above the oldest live task's, with one ring and a window; 0: any distance",
+    written_by="none after the start",
     ordering="fork",
 )
 ORCH_KEEPS = HEADER.word(
     "ORCH_KEEPS",
-    "how often more it keeps its core though its patience is over; below 0: how often it does not",
+    "times that it still keeps its core when due to back off; below 0: times that it does not",
 )
 
 HEADER.line("scopes", written_by="Orch", read_by="Orch", ordering="own")
@@ -170,11 +166,11 @@ SCOPE_STACK = HEADER.word(
     "SCOPE_STACK", "head of each open scope's chain of tasks", words=SCOPE_STACK_WORDS
 )
 
-# ---------------------------------------------------------------- Scheduler (whoever holds PASS_LOCK)
+# ---------------------------------------------------------------- Scheduler (holder of PASS_LOCK)
 # Where a field has two words, there is one for each worker type.
-AHEAD_CAPACITY = 256
+CANDIDATES_CAPACITY = 256
 FIRST_PENALTY, MOST_PENALTY = 16, 1024
-"""Bounds of AHEAD_PENALTY."""
+"""Bounds of PREDISPATCH_PENALTY."""
 
 SCHED = HEADER.line(
     "the Scheduler's queues", written_by="Scheduler", read_by="Scheduler", ordering="lock"
@@ -191,7 +187,7 @@ READY_HEAD = HEADER.word(
 READY_TAIL = HEADER.word(
     "READY_TAIL", "one past its newest", words=2, read_by="Scheduler; Orch as hint"
 )
-BUSY = HEADER.word("BUSY", "workers that hold a task", read_by="Scheduler; `has_work` as hint")
+BUSY = HEADER.word("BUSY", "workers that have a task", read_by="Scheduler; `has_work` as hint")
 CONSUMED_HEAD = HEADER.word(
     "CONSUMED_HEAD",
     "chain of CONSUMED slots, on its way to the Orch thread",
@@ -213,13 +209,13 @@ HEADER.line(
 )
 DEALT = HEADER.word(
     "DEALT",
-    "tasks that are PENDING no longer, or in a frame ahead of time",
+    "tasks that are no longer PENDING, or are pre-dispatched",
     read_by="Scheduler; Orch and Scheduler thread as hint",
     ordering="lock",
 )
 UNCOLLECTED = HEADER.word(
     "UNCOLLECTED",
-    "workers whose mailbox has still to be set IDLE",
+    "idle workers whose mailbox still says TASK_DONE",
     read_by="Scheduler; `has_work` as hint",
     ordering="lock",
 )
@@ -245,7 +241,7 @@ RUN_ERROR = HEADER.word(
 )
 ERROR_TASK = HEADER.word("ERROR_TASK", "id of that task")
 ERROR_WORKER = HEADER.word("ERROR_WORKER", "its worker, −1 if it never ran")
-ERROR_CALLABLE = HEADER.word("ERROR_CALLABLE", "what it ran")
+ERROR_CALLABLE = HEADER.word("ERROR_CALLABLE", "its callable word")
 
 HEADER.line(
     "the rest of the Scheduler's words",
@@ -259,81 +255,85 @@ ERROR_DETAIL = HEADER.word(
     read_by="Orch",
     ordering="by `RUN_ERROR`",
 )
-HELD_SINCE = HEADER.word(
-    "HELD_SINCE",
-    "since when (ns) the head of each ready queue is held back for a worker that is awake; 0: it is not",
+DEFERRED_SINCE = HEADER.word(
+    "DEFERRED_SINCE",
+    "since when (ns) the head of each ready queue is deferred; 0: it is not",
     words=2,
     read_by="Scheduler; Orch and Scheduler thread as hint",
 )
-RETIRING = HEADER.word("RETIRING", "chain of terminal tasks that `retire` has still to see off")
+RETIRING = HEADER.word("RETIRING", "chain of terminal tasks, for `retire`")
 READY_MASK = HEADER.word(
     "READY_MASK", "capacity of each ready queue, minus 1; it doubles as needed", words=2
 )
 ERROR_MEMBER = HEADER.word(
     "ERROR_MEMBER",
-    "which member of a group failed, −1 for a task of its own",
+    "which member of a group failed, −1 for a single task",
     read_by="Orch",
     ordering="by `RUN_ERROR`",
 )
 READY_ORDER = HEADER.word("READY_ORDER", "tasks that ever became ready")
 
 HEADER.line(
-    "tasks for one worker, groups that wait, what could be given ahead",
+    "tasks with an affinity, groups that wait, pre-dispatch",
     written_by="Scheduler",
     read_by="Scheduler",
     ordering="lock",
 )
-PINNED = HEADER.word(
-    "PINNED",
+AFFINITY = HEADER.word(
+    "AFFINITY",
     "ready tasks in the chains of each pool's workers",
     words=2,
     read_by="Scheduler; Orch as hint",
 )
 STUCK_SINCE = HEADER.word(
     "STUCK_SINCE",
-    "since when (ns) the group at the head of each ready queue waits for its workers; 0: there is none",
+    "since when (ns) the group at the head of each ready queue waits for its workers; 0: none",
     words=2,
     read_by="Scheduler; Orch and Scheduler thread as hint",
 )
 STUCK_TOLD = HEADER.word(
     "STUCK_TOLD",
-    "`STUCK_SINCE` of the group that somebody was told of",
+    "`STUCK_SINCE` of the last group warned of",
     written_by="Scheduler thread",
     read_by="Scheduler thread; Orch as hint",
     ordering="own",
     rare=True,
 )
-AHEAD_HEAD = HEADER.word("AHEAD_HEAD", "the oldest of `AHEAD`", words=2)
-AHEAD_TAIL = HEADER.word("AHEAD_TAIL", "the place after its newest", words=2)
-AHEAD_AFTER = HEADER.word("AHEAD_AFTER", "`READY_ORDER` from which on tasks are given ahead again")
-BACK_COUNT = HEADER.word("BACK_COUNT", "tasks that workers gave back, ever")
-AHEAD_PENALTY = HEADER.word("AHEAD_PENALTY", "how far on `AHEAD_AFTER` is the next time")
+CANDIDATES_HEAD = HEADER.word("CANDIDATES_HEAD", "the oldest of `CANDIDATES`", words=2)
+CANDIDATES_TAIL = HEADER.word("CANDIDATES_TAIL", "one past its newest", words=2)
+PREDISPATCH_AFTER = HEADER.word(
+    "PREDISPATCH_AFTER", "`READY_ORDER` at which a pause of pre-dispatch ends"
+)
+RETURNED_COUNT = HEADER.word("RETURNED_COUNT", "tasks that workers ever returned")
+PREDISPATCH_PENALTY = HEADER.word(
+    "PREDISPATCH_PENALTY", "length of its last pause, in tasks that become ready"
+)
 
 HEADER.line(
-    "answers for those who look without the lock",
+    "answers for readers without the lock",
     written_by="Scheduler",
     read_by="Scheduler; anyone as hint",
     ordering="lock",
 )
 MAY_MOVE = HEADER.word(
     "MAY_MOVE",
-    "1: after the last dispatch a task became ready, or what ready tasks may do has changed",
+    "1: after the last dispatch a task became ready, or ready tasks may start that could not",
     read_by="Scheduler; `has_work` as hint",
 )
-STUCK_TASK = HEADER.word("STUCK_TASK", "id of the group that `STUCK_SINCE` speaks of", words=2)
+STUCK_TASK = HEADER.word("STUCK_TASK", "id of the group of `STUCK_SINCE`", words=2)
 STUCK_CALLABLE = HEADER.word("STUCK_CALLABLE", "its callable word", words=2)
 STUCK_MEMBERS = HEADER.word("STUCK_MEMBERS", "its members", words=2)
 
 HEADER.line(
-    "hints at tasks to give ahead",
+    "candidates for pre-dispatch",
     written_by="Scheduler",
     read_by="Scheduler",
     ordering="lock",
 )
-AHEAD = HEADER.word(
-    "AHEAD",
-    "per worker type: tasks that could be given ahead, a circular array of hints",
-    words=2 * AHEAD_CAPACITY,
+CANDIDATES = HEADER.word(
+    "CANDIDATES",
+    "per worker type: tasks that could be pre-dispatched, a circular array of hints",
+    words=2 * CANDIDATES_CAPACITY,
 )
 
 HEADER.line(
@@ -348,43 +348,43 @@ ERROR_TRACE = HEADER.word(
 )
 
 # ---------------------------------------------------------------- locks and park words
-ON_DUTY = 1
-"""Parked, and to be woken at once: nobody else runs passes."""
-OFF_DUTY = 2
+ACTIVE = 1
+"""Parked, woken by any event: no other thread runs passes."""
+STANDBY = 2
 """Parked while the Orch thread runs passes; woken when a completion stays uncollected."""
 TIMED = 3
-"""Like OFF_DUTY, and awake again soon by itself: a ready task is held back, or an end may stay unseen."""
+"""Like STANDBY, with a timer: a ready task is deferred, or an end may stay unseen."""
 KEEP_TIME = 4
-"""Awake, and to sleep on as TIMED: the Orch thread asks for no pass."""
+"""Woken to sleep on as TIMED: the Orch thread asks for no pass."""
 AT_REST = 5
-"""Parked while each worker has tasks left; woken by one that runs low, or did not end one well."""
+"""Parked while each worker has tasks left; woken by one that runs low, or whose task failed."""
 
 HEADER.line(
     "the lock",
-    written_by="who takes it: Orch, Scheduler thread, requester",
+    written_by="the threads that take it: Orch, Scheduler thread, requester",
     read_by="the same",
     ordering="compare-and-exchange / release",
 )
-PASS_LOCK = HEADER.word("PASS_LOCK", "1 while somebody is the Scheduler")
+PASS_LOCK = HEADER.word("PASS_LOCK", "1 while a thread is the Scheduler")
 
 HEADER.line(
     "park words",
     written_by="Orch",
-    read_by="those who may wake it",
+    read_by="the threads that may wake it",
     ordering="store, fence, look again",
     note="They are 0 nearly all the time and are written only around a sleep, so they may share a line.",
     rare=True,
 )
 PARK_ORCH = HEADER.word(
     "PARK_ORCH",
-    "0 awake, else parked: `ON_DUTY`, wake it for any event, or `AT_REST`",
-    written_by="Orch; 0 also by who wakes it: worker, Scheduler thread, requester, monitor",
+    "0 awake, else parked: `ACTIVE`, wake it for any event, or `AT_REST`",
+    written_by="Orch; 0 also by worker, Scheduler thread, requester, monitor, to wake it",
 )
 PARK_SCHED = HEADER.word(
     "PARK_SCHED",
-    "0 or `KEEP_TIME` awake, else parked `ON_DUTY`, `OFF_DUTY` or `TIMED`",
-    written_by="Scheduler thread; 0 also by who wakes it: worker, Orch, requester, monitor, closer; "
-    "`OFF_DUTY` and `KEEP_TIME` also by Orch",
+    "0 or `KEEP_TIME` awake, else parked `ACTIVE`, `STANDBY` or `TIMED`",
+    written_by="Scheduler thread; 0 also by worker, Orch, requester, monitor, closer, to wake it; "
+    "`STANDBY` and `KEEP_TIME` also by Orch",
 )
 ORCH_CORE = HEADER.word(
     "ORCH_CORE",
@@ -404,15 +404,13 @@ HEADER.line(
 DEATHS = HEADER.word("DEATHS", "workers that ever died")
 STOPPING = HEADER.word(
     "STOPPING",
-    "1: the Scheduler thread shall end",
+    "1: the Scheduler thread must end",
     written_by="closer",
     read_by="Scheduler thread",
 )
 
-HEADER.line(
-    "who keeps time", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire"
-)
-WATCHING = HEADER.word("WATCHING", "1 while it sleeps with an eye on a group that waits")
+HEADER.line("timers", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire")
+WATCHING = HEADER.word("WATCHING", "1 while it sleeps with a timer for a group that waits")
 
 HEADER.line(
     "tests only",
@@ -423,6 +421,6 @@ HEADER.line(
 )
 START_FAIL = HEADER.word(
     "START_FAIL",
-    "which worker shall die at which fail point of its start: worker + 1 << 8 | fail point",
+    "the worker that dies during its start, and the fail point: worker + 1 << 8 | fail point",
 )
 HEADER_WORDS = HEADER.align()

@@ -1,10 +1,9 @@
 """The `kernel` decorator: one function, compiled or interpreted, with a cache that cannot go stale.
 
-Numba keeps compiled code on disk and decides by the *calling* file's time stamp whether it is still
-good. A kernel here inlines constants and callees from other files of this package (every offset in
-`layout`), so that rule would let an old layout survive in a cached caller. What is kept here (see
-`cache`) is stamped with a digest of all sources in `simpler_ref/jit` instead: change one byte of any
-of them and every compiled kernel is compiled anew.
+Numba's own cache goes by the time stamp of the *calling* file. A kernel here inlines constants and
+callees from other files of this package (every offset in `layout`), so an old layout could survive in a
+cached caller. This package's cache (see `cache`) is stamped with a digest of all sources in
+`simpler_ref/jit` instead: a change in any of them has all kernels compiled again.
 
 With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 """
@@ -33,7 +32,7 @@ from numba.core.types.misc import unliteral
 from .cache import KernelCache
 
 FAIL_POINTS: bool = os.environ.get("SIMPLER_REF_FAIL_POINTS", "") == "1"
-"""True in tests that let processes die at numbered places; see `fail_points`."""
+"""True in tests that let processes die at fail points; see `fail_points`."""
 INTERPRETED: bool = bool(config.DISABLE_JIT)
 """True when ``NUMBA_DISABLE_JIT=1``: the kernels then run as plain Python."""
 
@@ -63,10 +62,10 @@ STAMP = "" if INTERPRETED else source_digest()
 
 
 class _InsideOnly(Compiler):  # type: ignore[misc]
-    """Compiles a kernel for its callers alone: they make machine code of it, as a part of theirs.
+    """Compiles a kernel only as a part of its callers, without machine code of its own.
 
-    numba would optimise and translate every function, together with all that it calls, for itself.
-    Entries call some hundred kernels, many levels deep, so that takes several times as long.
+    numba would optimise and translate every function by itself, together with all that it calls. Entries
+    call some hundred kernels, many levels deep, so that would take several times as long.
     """
 
     def define_pipelines(self) -> Any:
@@ -82,18 +81,18 @@ class _InsideOnly(Compiler):  # type: ignore[misc]
 
 
 def _dispatcher(func: Callable[..., Any], inlined: bool) -> Any:
-    """Return what numba calls a dispatcher, for callers that are compiled and for no others."""
+    """Return a numba dispatcher for compiled callers only."""
     options = {**_OPTIONS, "forceinline": inlined, "pipeline_class": _InsideOnly}
     dispatcher = numba.njit(nogil=True, **options)(func)
     template = dispatcher.get_call_template
 
     def for_any_value(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
-        """Keep numba from compiling a kernel anew for each constant that a caller writes down."""
+        """Keep numba from compiling a kernel again for each constant that a caller passes."""
         plain = {name: unliteral(kind) for name, kind in kws.items()}
         return template(tuple(map(unliteral, args)), plain)
 
     def add_overload(result: Any) -> None:
-        """Note a version under a name of its own, for want of an address."""
+        """Note a version under a name of its own, since it has no address."""
         result = result._replace(entry_point=(func, result.signature))
         dispatcher.targetctx.insert_user_function(
             result.entry_point, result.fndesc, [result.library]
@@ -106,9 +105,9 @@ def _dispatcher(func: Callable[..., Any], inlined: bool) -> Any:
 
 
 class _Kernel:
-    """A kernel that numba is told of when it is first needed, by a caller that is compiled or at all.
+    """A kernel that makes its numba dispatcher when first needed.
 
-    Most processes take the entries from the cache and never come to see what these call.
+    Most processes load the entries from the cache and never need the kernels that these call.
     """
 
     def __init__(self, func: Callable[..., Any], inlined: bool) -> None:
@@ -138,7 +137,7 @@ def kernel(func: F) -> F:
 
 
 def inlined(func: F) -> F:
-    """Make `func` a kernel whose code stands in each of its callers: it is on the way of every task."""
+    """Make `func` a kernel that is inlined into each caller: it is on the path of every task."""
     return func if INTERPRETED else cast(F, _Kernel(func, inlined=True))
 
 
@@ -147,9 +146,9 @@ def entry(
 ) -> Callable[[F], F]:
     """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
 
-    `nogil=False` is for short, non-blocking entries, where giving the GIL away would cost more than
-    the work; whatever may wait is `nogil=True`. Compilation happens in `bind`, not at import. `stamp`
-    says what the code was made from, `allocates` that it makes arrays.
+    `nogil=False` is for short, non-blocking entries, where releasing the GIL would cost more than the
+    work; entries that may wait have `nogil=True`. `bind` compiles, not the import. `stamp` is the digest
+    of the sources; `allocates` says that the entry makes arrays.
     """
 
     def wrap(func: F) -> F:
@@ -194,10 +193,10 @@ def is_cached(func: Callable[..., Any]) -> bool:
 
 @contextlib.contextmanager
 def without_scipy() -> Iterator[None]:
-    """Let numba load what it knows of numpy without importing ``scipy.linalg`` for it.
+    """Let numba load its support for numpy without importing ``scipy.linalg``.
 
-    That takes as long as everything else, and all it is for is to find out whether it can be
-    imported. Code that uses linear algebra imports it when it is compiled.
+    The import takes as long as everything else, and numba only wants to know whether it works. Code that
+    uses linear algebra imports it when it is compiled.
     """
     if INTERPRETED or "numba.np.arraymath" in sys.modules:
         yield

@@ -1,7 +1,7 @@
 """Every offset, record and constant that crosses a boundary, under one name: ``L``.
 
 The engine is one array of 64-bit little-endian words, `mem`, in shared memory. All offsets are in
-words. What is declared where:
+words. The declarations:
 
     constants      limits, states, answers, times
     structures     tensors, configurations and arguments, in bytes
@@ -9,7 +9,7 @@ words. What is declared where:
     worker_words   a worker: control words, frames, mailboxes
     task_words     slots, bodies, TensorMap, FIFOs, programs
 
-Each record says of its words who writes and who reads them (`schema`). Here they become the plan of an
+Each record names the parties that write and read its words (`schema`). Here they become the plan of an
 engine.
 
 Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FLOW-DATA-3; FAIL-OUTCOME-1
@@ -30,7 +30,7 @@ RECORDS: dict[str, Record] = {
     one.name: one
     for one in (HEADER, RING, WORKER, MAILBOX, CACHE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO)
 }
-"""Of what the engine consists."""
+"""The records of the engine."""
 
 
 def round_up(value: int, unit: int) -> int:
@@ -52,11 +52,11 @@ def plan(
     depth: int = 1,
     id_window: int = 0,
 ) -> tuple[int, dict[int, int]]:
-    """Return the words an engine of this size needs and what its geometry words hold.
+    """Return the words an engine of this size needs and the values of its geometry words.
 
-    A FIFO has twice the room of the tasks that may be alive: when it is full, half of it is released.
+    A FIFO has room for twice the tasks that may be alive: when it is full, half of it is released.
 
-    From the word in PRIVATE on, nobody but the parent ever looks: ready queues, TensorMap, slots.
+    Only the parent uses the words from PRIVATE on: ready queues, TensorMap, slots.
     """
     workers = next_level + sub
     circular = max(CIRCULAR_SMALLEST, round_up_pow2(window))
@@ -111,7 +111,7 @@ def initialise(
     heap_size: int,
     spin_ns: int,
     yield_ns: int,
-    hold_ns: int,
+    defer_ns: int,
     cores: int,
     park_ns: int,
     stuck_ns: int,
@@ -124,7 +124,7 @@ def initialise(
         mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
     mem[SPIN_NS] = spin_ns
     mem[YIELD_NS] = yield_ns
-    mem[HOLD_NS] = hold_ns
+    mem[DEFER_NS] = defer_ns
     mem[CORES] = cores
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

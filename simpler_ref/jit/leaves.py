@@ -1,8 +1,8 @@
-"""Calling compiled leaves: functions of which a kernel knows nothing but where their code stands.
+"""Calling compiled leaves: functions of which a kernel knows only the address of their code.
 
-A leaf, as it is called here, takes the address of an args blob and answers OK, or another number if
-the blob is not what it was compiled for. It has the calling convention of compiled functions, so an
-exception that it raises goes up through the kernel that called it, and reaches Python as itself.
+A leaf takes the address of an args blob and returns OK, or another number if it was compiled for other
+arguments. It has the calling convention of compiled functions, so an exception that it raises propagates
+through the calling kernel to Python.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ else:
         def codegen(context, builder, sig, args):
             array_type, array, index = sig.args[0], args[0], args[1]
             view = context.make_array(array_type)(context, builder, array)
-            place = cgutils.get_item_pointer(
+            item = cgutils.get_item_pointer(
                 context, builder, array_type, view, [index], wraparound=False
             )
-            return builder.ptrtoint(place, ir.IntType(64))
+            return builder.ptrtoint(item, ir.IntType(64))
 
         return signature(types.int64, mem, types.int64), codegen
 
     @intrinsic
     def pointer(typingctx, address):
-        """Return an address as a pointer, of which `numba.carray` makes an array."""
+        """Return an address as a pointer for `numba.carray`."""
 
         def codegen(context, builder, sig, args):
             return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -66,7 +66,7 @@ else:
 
     @intrinsic
     def double_of(typingctx, bits):
-        """Return the 64-bit float whose bits these are."""
+        """Return bits as a 64-bit float."""
 
         def codegen(context, builder, sig, args):
             return builder.bitcast(args[0], ir.DoubleType())
@@ -75,7 +75,7 @@ else:
 
     @intrinsic
     def single_of(typingctx, bits):
-        """Return the 32-bit float whose bits these are, the upper half left out."""
+        """Return the lower half of bits as a 32-bit float."""
 
         def codegen(context, builder, sig, args):
             low = builder.trunc(args[0], ir.IntType(32))
@@ -85,7 +85,7 @@ else:
 
     @numba.njit(nogil=True, error_model="numpy")
     def as_float(bits, kind):
-        """Return a scalar as a float; bits without a kind are one.
+        """Return a scalar as a float; bits without a kind count as one.
 
         Rule     FLOW-SCALAR-2, -3
         """
@@ -99,14 +99,14 @@ else:
 
     @numba.njit(nogil=True, error_model="numpy")
     def as_single(bits, kind):
-        """Return a scalar as a 32-bit float; bits without a kind are one, in the low half."""
+        """Return a scalar as a 32-bit float; bits without a kind count as one, in the low half."""
         if kind == L.RAW or kind == L.FLOAT32:
             return single_of(bits)
         return np.float32(as_float(bits, kind))
 
     @intrinsic
     def call_leaf(typingctx, leaf, args):
-        """Call the leaf at an address with the args blob at another; what it raises goes up."""
+        """Call the leaf at an address with the args blob at another; propagate its exceptions."""
 
         def codegen(context, builder, sig, values):
             takes = (types.int64,)

@@ -1,4 +1,4 @@
-"""The pass lock: whoever holds it is the Scheduler. Nobody ever waits for it."""
+"""The pass lock: the thread that holds it is the Scheduler. It is a try-lock."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from .atomics import compare_exchange, load, store
 from .kernel import kernel
 
 
-# ---------------------------------------------------------------- who runs it
 @kernel
 def try_lock(mem):
-    """Become the Scheduler if nobody else is; never waits.
+    """Become the Scheduler if no other thread is; never wait.
 
-    Ordering the exchange pairs with the release in `unlock`: the holder sees all the last one wrote
+    Ordering the exchange pairs with the release in `unlock`: the holder sees all that the last one wrote
     Rule     SCHED-PASS-2
     """
     return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)

@@ -4,24 +4,21 @@
     IDLE ──► CONTROL_REQUEST ─► CONTROL_DONE ──► IDLE
            parent             worker         parent
 
-The parent writes the frame (configuration, digest, counts, tensors, scalars), then the state; the
-worker writes the error, if any, then the state. Before its first task a worker says INIT_DONE, which
-counts as idle. A request to stop is a word of its own, so that no state written late can erase it
-(D20).
+The parent writes the frame (configuration, digest, counts, tensors, scalars), then the state; the worker
+writes the error, if any, then the state. Before its first task a worker posts INIT_DONE, which counts as
+idle. A request to stop has a word of its own, so that no state written late can erase it (D20).
 
-A worker may be given several tasks at once (DEPTH). Each then has a mailbox of its own, a frame; both
-sides go through the frames in turn, so tasks are run, and seen to end, in the order in which they were
-sent, and a worker that ends one finds the next waiting. A worker without a task waits for the frame that
-the parent fills next.
+A worker can have several tasks at once (DEPTH). Each has a mailbox of its own, a frame; both sides go
+through the frames in order, so tasks run, and are collected, in the order in which they were sent, and a
+worker that ends one finds the next waiting. A worker without a task waits for its next free frame.
 
-A control request (register a callable, allocate device memory, …) comes from whatever thread makes it.
-Only the Scheduler gives mailboxes away: the thread claims the worker under the pass lock, and has the
-mailbox from the moment the worker's task, if it has one, is collected until it gives the claim back.
+Any thread can make a control request (register a callable, allocate device memory, …). Only the Scheduler
+assigns mailboxes: the thread claims the worker under the pass lock, and has the mailbox from the moment
+the worker's tasks, if any, are collected until it releases the claim.
 
-Nobody waits by polling for ever. A worker spins for SPIN_NS, then announces that it sleeps
-(W_PARKED), looks once more, and sleeps on the state word; the parent writes the state, then looks
-whether the worker announced itself. Each side stores, then loads what the other stores, with a full
-barrier between, so at least one of them sees the other: no wake-up is lost.
+A worker spins for SPIN_NS, then announces that it sleeps (W_PARKED), looks once more, and sleeps on the
+state word; the parent writes the state, then looks for the announcement. Each side stores, then loads
+what the other stores, with a full barrier between, so one of them sees the other: no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ def copy_words(mem, to, start, count):
 
 @kernel
 def worker_at(mem, worker):
-    """Return where a worker's words begin."""
+    """Return the offset of a worker's words."""
     return int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE])
 
 
@@ -86,13 +83,13 @@ def awaited(mem, w):
 
 @kernel
 def reserve_of(mem):
-    """Return how many tasks a worker has left when it is time for a pass."""
+    """Return a worker's reserve: with no more tasks left it needs a pass."""
     return int(mem[L.DEPTH]) // L.RESERVES
 
 
 @kernel
 def is_done(mem, w):
-    """Say whether the oldest of the tasks that a worker has been given is done (parent side)."""
+    """Say whether the oldest of a worker's tasks is done (parent side)."""
     word = load(mem, w + int(mem[w + L.W_HEAD]) + L.W_MAILBOX + L.MAIL_STATE)
     return word & STATE_MASK == L.TASK_DONE
 
@@ -102,8 +99,8 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
     Reads    the slot's callable word; its body at `tensors` and `scalars`
-    Effects  the mailbox but for its state; configuration and digest only if others stand there; beside
-             it the kinds of the scalars
+    Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
+             kinds of the scalars
     Rule     SCHED-MAIL-1; SCHED-PASS-4; FLOW-ARGS-1, -2; FLOW-ID-5; WM-MAIL-1, -2; ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
@@ -132,7 +129,7 @@ def encode(mem, frame, slot, counts, tensors, scalars):
 def encode_scalars(mem, frame, to, scalars, count):
     """Write the scalars of a frame, and their kinds beside the mailbox.
 
-    The line of the kinds stays in the worker's cache if they are those of the task before.
+    The line of the kinds stays in the worker's cache if they have not changed.
 
     Rule     FLOW-SCALAR-5, -6
     """
@@ -150,10 +147,10 @@ def encode_scalars(mem, frame, to, scalars, count):
 
 @inlined
 def publish(mem, w, state_word, state):
-    """Hand a mailbox to its worker, and wake the worker if it sleeps.
+    """Publish a mailbox to its worker, and wake the worker if it sleeps.
 
-    Ordering the exchange pairs with the load of the state in `receive`; it also stands between this
-             store and the load of W_PARKED, see the module text
+    Ordering the exchange pairs with the load of the state in `receive`; it also separates this store from
+             the load of W_PARKED, see the module's docstring
     Rule     SCHED-DISPATCH-1; SCHED-MAIL-2, -3
     """
     exchange(mem, state_word, state)
@@ -176,7 +173,7 @@ def notify(mem, park_word):
 def wake(mem, park_word):
     """Wake the thread that sleeps on a park word, whatever the word says.
 
-    Who has cleared the word may have died before he woke the sleeper.
+    The worker that cleared the word may have died before it woke the sleeper.
 
     Rule     SCHED-WAKE-4, -8
     """
@@ -186,7 +183,7 @@ def wake(mem, park_word):
 
 @kernel
 def wait_ready(mem, worker, timeout_ns):
-    """Wait until a worker has said INIT_DONE or is dead (parent side).
+    """Wait until a worker has posted INIT_DONE or is dead (parent side).
 
     Returns  OK, ILLEGAL when it died, or TIMED_OUT
     """
@@ -208,12 +205,11 @@ def wait_ready(mem, worker, timeout_ns):
 def mark_dead(mem, worker, code):
     """Note how a worker ended (monitor thread).
 
-    A mailbox that says IDLE or CONTROL_REQUEST is changed to SHUTDOWN, so that whoever is about to
-    sleep in `wait_ready` or `request_control` does not; any other state still tells what the worker
-    had done.
+    IDLE or CONTROL_REQUEST in its mailbox becomes SHUTDOWN, so that no thread goes to sleep in
+    `wait_ready` or `request_control`; any other state still shows what the worker had done.
 
     Ordering the exchange and the two of the state pair with those in `publish` and `await_control`: the
-             request finds SHUTDOWN, or who has made it sees W_DEATH
+             request finds SHUTDOWN, or the requester sees W_DEATH
     Rule     SCHED-DEATH-1
     """
     w = worker_at(mem, worker)
@@ -231,9 +227,8 @@ def mark_dead(mem, worker, code):
 def request_stop(mem, worker):
     """Tell a worker to stop: a word that is set once, and a wake-up (parent side).
 
-    A worker that has looked at that word and is about to sleep on its mailbox state must not: the
-    state is changed to SHUTDOWN under it. One that has a task or a control request looks again when
-    that is done.
+    A worker that has read that word before, and is about to sleep on its mailbox state, must not: the
+    state becomes SHUTDOWN. One that has a task or a control request looks again when that is done.
 
     Rule     SCHED-MAIL-9; WM-STOP-2, -3
     """
@@ -253,7 +248,7 @@ def request_stop(mem, worker):
 
 @kernel
 def empty_mailbox(mem, worker):
-    """Bring a worker's words to what a fresh process expects (no process serves them now)."""
+    """Clear a worker's words for a fresh process (no process serves them now)."""
     block = worker_at(mem, worker)
     for _ in range(mem[L.DEPTH]):
         for k in range(L.W_TRACE + 1):
@@ -264,9 +259,9 @@ def empty_mailbox(mem, worker):
 # ---------------------------------------------------------------- control requests (parent side)
 @kernel
 def make_idle(mem, w):
-    """Bring a mailbox that neither a task nor a request uses to IDLE, unless its worker shall stop.
+    """Set a mailbox that neither a task nor a request uses to IDLE, unless its worker must stop.
 
-    One that is about to sleep must not find the IDLE that it saw before SHUTDOWN came.
+    A worker about to sleep must not find the IDLE that it saw before SHUTDOWN.
 
     Rule     WM-STOP-3
     """
@@ -277,9 +272,9 @@ def make_idle(mem, w):
 
 @kernel
 def grant_claim(mem, w):
-    """Give a claimed worker's mailbox, which no task uses, to the thread that asked for it.
+    """Grant a claimed worker's mailbox, which no task uses, to the requester.
 
-    Effects  the mailbox is IDLE; that thread is woken (the caller holds the pass lock)
+    Effects  the mailbox is IDLE; the requester is woken (the caller holds the pass lock)
     Rule     WM-CLAIM-1
     """
     make_idle(mem, w)
@@ -289,7 +284,7 @@ def grant_claim(mem, w):
 
 @kernel
 def request_control(mem, worker, timeout_ns):
-    """Send the control request that stands in a claimed mailbox, and wait for the answer.
+    """Send the control request in a claimed mailbox, and wait for the answer.
 
     Returns  the worker's error code; ILLEGAL when it died, TIMED_OUT, or INTERRUPTED by a signal
              (call `await_control` then)

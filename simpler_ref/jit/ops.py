@@ -1,6 +1,6 @@
 """Writes programs, the tables of words that `program.py` carries out. Only these two know an op's words.
 
-No kernels are here: numpy and plain Python, for recordings and for many submits in one call.
+Plain Python and numpy, for recordings and for many submits in one call.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SUBMIT = struct.Struct("<6q")
 _ALLOC = struct.Struct("<2q")
 _PATCH = struct.Struct("<2q")
 _SIZE_BIT = 8  # of OP_KIND
-_PLACE_BIT = 32  # of PATCH_AT
+_VARIABLE_BIT = 32  # of PATCH_AT
 
 
 class Patch(NamedTuple):
-    """A word of a submit that is the sum of a place and an offset."""
+    """A word of a submit that is the sum of a variable and an offset."""
 
     at: int
     """The word, by `tensor_at` or `scalar_at`."""
-    place: int
+    variable: int
     offset: int
 
 
@@ -38,7 +38,7 @@ def tensor_at(i: int) -> int:
 
 
 def scalar_at(tensors: int, j: int) -> int:
-    """Return which word of a submit with so many tensors has the bits of its scalar `j`; kind follows."""
+    """Return which word of a submit has the bits of scalar `j`, after `tensors` tensors; kind follows."""
     return L.OP_ARGS + tensors * L.TENSOR_WORDS + j * L.SCALAR_WORDS + L.SCALAR_BITS
 
 
@@ -52,7 +52,7 @@ class ProgramWriter:
     Attributes
     ----------
     callables : list[int]
-        Where the callable words of its submits stand, so far.
+        Offsets of the callable words of its submits so far.
     """
 
     def __init__(self) -> None:
@@ -73,16 +73,16 @@ class ProgramWriter:
         patches: Iterable[Patch],
         outputs: int,
     ) -> None:
-        """Write a submit; `outputs` is the place of its first tensor, −1 if nobody asks for outputs."""
-        table = [_PATCH.pack(one.at | one.place << _PLACE_BIT, one.offset) for one in patches]
+        """Write a submit; `outputs` is the variable of its first tensor, −1 if outputs are not used."""
+        table = [_PATCH.pack(one.at | one.variable << _VARIABLE_BIT, one.offset) for one in patches]
         body = [arguments, *members, *table]
         kind = _kind(L.OP_SUBMIT, L.OP_ARGS + sum(map(len, body)) // L.WORD)
         self.callables.append(self._size + L.OP_CALLABLE)
         self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)
 
-    def alloc(self, place: int, tensor: bytes) -> None:
-        """Write an alloc, which leaves the buffer's address in a place."""
-        self._write(_ALLOC.pack(_kind(L.OP_ALLOC, L.OP_ALLOC_WORDS), place), tensor)
+    def alloc(self, variable: int, tensor: bytes) -> None:
+        """Write an alloc, which stores the buffer's address in a variable."""
+        self._write(_ALLOC.pack(_kind(L.OP_ALLOC, L.OP_ALLOC_WORDS), variable), tensor)
 
     def open_scope(self) -> None:
         """Write the beginning of a scope."""
@@ -98,7 +98,7 @@ class ProgramWriter:
 
 
 def rewind(program: Words) -> None:
-    """Let a program begin anew."""
+    """Make a program start over."""
     program[L.PROGRAM_AT] = L.PROGRAM_OPS
 
 
@@ -108,9 +108,9 @@ def repeated(
     tensors: Sequence[tuple[Any, Words]],
     scalars: Sequence[tuple[Any, Any]],
 ) -> tuple[Words, Words]:
-    """Return a program that makes one submit many times, and its places, (times, words that differ).
+    """Return a program that makes one submit many times, and its variables, (times, words that differ).
 
-    Whatever is an array instead of a number has an entry for each time. The first places of a row are
+    Whatever is an array instead of a number has an entry for each time. The first variables of a row are
     the addresses of its tensors.
 
     Parameters
@@ -146,18 +146,18 @@ def repeated(
     op[L.OP_COUNTS] = len(tensors) | len(scalars) << 32
     op[L.OP_PATCHES] = len(differ)
     op[L.OP_OUTPUTS] = 0
-    places: Words = np.empty((times, len(differ)), np.int64)
+    variables: Words = np.empty((times, len(differ)), np.int64)
     for where, value in others:
         if not np.ndim(value):
             op[where] = value
-    for place, (where, value) in enumerate(differ):
-        op[at + place * L.PATCH_WORDS + L.PATCH_AT] = where | place << _PLACE_BIT
-        places[:, place] = value
-    return program, places
+    for i, (where, value) in enumerate(differ):
+        op[at + i * L.PATCH_WORDS + L.PATCH_AT] = where | i << _VARIABLE_BIT
+        variables[:, i] = value
+    return program, variables
 
 
 def asked_by(program: Words) -> tuple[bytes, int]:
-    """Return the tensors of what a program stands at, and its counts; none at the end."""
+    """Return the tensors of a program's current op, and its counts; none at the end."""
     at = int(program[L.PROGRAM_AT])
     if at >= len(program):
         return b"", 0

@@ -1,11 +1,11 @@
 """The queues between the actors: circular arrays of slots and one chain.
 
-wiring    Orch → Scheduler, single producer, single consumer, lock-free
-ready     one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
-          one is small again
-pinned    one chain per worker: ready tasks that want this worker and no other
-ahead     one per worker type: hints at tasks that could be given to a worker before they are ready
-consumed  a chain through the slots, Scheduler → Orch, handed over under the pass lock
+wiring      Orch → Scheduler, single producer, single consumer, lock-free
+ready       one per worker type, inside the Scheduler; it grows to hold every live task, and an emptied
+            one is small again
+affinity    one chain per worker: ready tasks that only this worker may run
+candidates  one per worker type: hints at tasks that could be pre-dispatched
+consumed    a chain through the slots, Scheduler → Orch, passed on under the pass lock
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def wiring_full(mem):
 
 @kernel
 def push_wiring(mem, slot):
-    """Hand a submitted task to the Scheduler.
+    """Append a submitted task, for the Scheduler.
 
-    Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: who sees the entry
+    Ordering the release of WIRING_PUSHED pairs with the load in `pop_wiring`: a reader of the entry
              sees the whole slot
     Rule     ORCH-SUBMIT-6
     """
@@ -44,7 +44,7 @@ def push_wiring(mem, slot):
 def pop_wiring(mem):
     """Take the oldest submitted task, or NONE.
 
-    Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the place is free
+    Ordering the release of WIRING_TAKEN pairs with the load in `wiring_full`: the entry is free
     Rule     SCHED-WIRE-1
     """
     taken = int(mem[L.WIRING_TAKEN])
@@ -63,13 +63,13 @@ def ready_empty(mem, kind):
 
 @kernel
 def has_ready(mem, kind):
-    """Say whether a task of a worker type is ready, for any worker or for a certain one."""
-    return mem[L.PINNED + kind] != 0 or not ready_empty(mem, kind)
+    """Say whether a task of a worker type is ready, with or without an affinity."""
+    return mem[L.AFFINITY + kind] != 0 or not ready_empty(mem, kind)
 
 
 @kernel
 def double(mem, base, first, words, mask):
-    """Move a circular array's entries, from the first on, to where twice its capacity puts them.
+    """Double a circular array's capacity: move each entry to its new position.
 
     Returns  the new mask
     """
@@ -116,53 +116,53 @@ def drop_first_ready(mem, kind):
 
 
 @kernel
-def push_pinned(mem, w, kind, slot):
+def push_affinity(mem, w, kind, slot):
     """Append a ready task to the chain of the only worker that may run it.
 
     Rule     WM-AFF-4
     """
     mem[slot + L.S_NEXT] = L.NONE
-    tail = int(mem[w + L.W_PINNED_TAIL])
+    tail = int(mem[w + L.W_AFFINITY_TAIL])
     if tail == L.NONE:
-        mem[w + L.W_PINNED_HEAD] = slot
+        mem[w + L.W_AFFINITY_HEAD] = slot
     else:
         mem[tail + L.S_NEXT] = slot
-    mem[w + L.W_PINNED_TAIL] = slot
-    mem[L.PINNED + kind] += 1
+    mem[w + L.W_AFFINITY_TAIL] = slot
+    mem[L.AFFINITY + kind] += 1
 
 
 @kernel
-def pop_pinned(mem, w, kind):
+def pop_affinity(mem, w, kind):
     """Take the oldest task of a worker's chain (it is not empty)."""
-    slot = int(mem[w + L.W_PINNED_HEAD])
-    mem[w + L.W_PINNED_HEAD] = mem[slot + L.S_NEXT]
-    if mem[w + L.W_PINNED_HEAD] == L.NONE:
-        mem[w + L.W_PINNED_TAIL] = L.NONE
-    mem[L.PINNED + kind] -= 1
+    slot = int(mem[w + L.W_AFFINITY_HEAD])
+    mem[w + L.W_AFFINITY_HEAD] = mem[slot + L.S_NEXT]
+    if mem[w + L.W_AFFINITY_HEAD] == L.NONE:
+        mem[w + L.W_AFFINITY_TAIL] = L.NONE
+    mem[L.AFFINITY + kind] -= 1
     return slot
 
 
 @kernel
-def push_ahead(mem, slot):
-    """Note a task of which all live producers stand in frames. A full array drops it: it is a hint."""
+def push_candidate(mem, slot):
+    """Note a task whose live producers are all in frames. A full array drops it: it is a hint."""
     kind = kind_of(mem, slot)
-    tail = int(mem[L.AHEAD_TAIL + kind])
-    if mem[L.DEPTH] > 1 and tail - mem[L.AHEAD_HEAD + kind] < L.AHEAD_CAPACITY:
-        mem[L.AHEAD + kind * L.AHEAD_CAPACITY + tail % L.AHEAD_CAPACITY] = slot
-        mem[L.AHEAD_TAIL + kind] = tail + 1
+    tail = int(mem[L.CANDIDATES_TAIL + kind])
+    if mem[L.DEPTH] > 1 and tail - mem[L.CANDIDATES_HEAD + kind] < L.CANDIDATES_CAPACITY:
+        mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + tail % L.CANDIDATES_CAPACITY] = slot
+        mem[L.CANDIDATES_TAIL + kind] = tail + 1
 
 
 @kernel
-def has_ahead(mem, kind):
-    """Say whether there are such hints of a worker type."""
-    return mem[L.AHEAD_HEAD + kind] != mem[L.AHEAD_TAIL + kind]
+def has_candidate(mem, kind):
+    """Say whether a worker type has candidates."""
+    return mem[L.CANDIDATES_HEAD + kind] != mem[L.CANDIDATES_TAIL + kind]
 
 
 @kernel
-def first_ahead(mem, kind):
-    """Return the oldest hint of a worker type (there is one); its task may have come on meanwhile."""
-    head = int(mem[L.AHEAD_HEAD + kind])
-    return int(mem[L.AHEAD + kind * L.AHEAD_CAPACITY + head % L.AHEAD_CAPACITY])
+def first_candidate(mem, kind):
+    """Return the oldest candidate of a worker type (there is one); its state may have changed since."""
+    head = int(mem[L.CANDIDATES_HEAD + kind])
+    return int(mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + head % L.CANDIDATES_CAPACITY])
 
 
 @kernel

@@ -4,14 +4,14 @@ One ring per scope depth, up to RINGS; deeper scopes share the last. Each ring i
 cursor and a FIFO of its allocations in order: an allocation's bytes come back when it and every
 older one of the same ring have been released. Rings never wait for each other.
 
-The FIFO's array grows with the tasks alive. What was released behind a live allocation is left out of it
-when the array is full, so one task that lives long costs one entry, however many come and go after it.
+The FIFO's array grows with the tasks alive. When it is full, released allocations behind a live one are
+left out, so a task that lives long costs one entry, however many come and go after it.
 
 A ring's cursors count bytes handed out and bytes reclaimed since it was last empty, so "full" and
 "empty" cannot be confused; an empty ring starts over at offset 0, where its pages are warm.
 
-Everything here belongs to the Orch thread. No kernel waits: what has no room answers WOULD_BLOCK
-and has changed nothing.
+Everything here belongs to the Orch thread. No kernel waits: without room it returns WOULD_BLOCK and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def alloc(mem, nbytes, depth):
     """Claim a task id, a slot and, for nbytes > 0, a slab: all of them or nothing.
 
     Reads    the ring of `depth`, the free list
-    Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and place in the ring
+    Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and position in the FIFO
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
     Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-1, -3, -5, -6; ORCH-SUBMIT-1
@@ -66,11 +66,11 @@ def alloc(mem, nbytes, depth):
     top = int(mem[r + L.R_TOP])
     tail = int(mem[r + L.R_TAIL])
     cursor = int(mem[r + L.R_CURSOR])
-    # A slab is contiguous: a short end is skipped, and comes back with the slab. A ring that holds
-    # no bytes starts over at 0; live tasks without bytes may keep it from being empty.
+    # A slab is contiguous: a short end is skipped, and freed with the slab. A ring that holds no
+    # bytes starts over at 0; live tasks without bytes may keep it from being empty.
     if need > 0 and (cursor + need > size or (top == tail and cursor > 0)):
         rest = size - cursor
-        if top == tail:  # nothing is held: what is skipped is free at once
+        if top == tail:  # the ring holds no bytes: the skipped end is free at once
             tail += rest
         top += rest
         cursor = 0
@@ -106,13 +106,13 @@ def alloc(mem, nbytes, depth):
 
 @kernel
 def next_task_id(mem):
-    """Return the id that the next allocation gets: how many there were."""
+    """Return the id of the next allocation: how many there were."""
     return int(mem[L.NEXT_TASK_ID])
 
 
 @kernel
 def live_tasks(mem):
-    """Return how many tasks are not reclaimed, buffers included."""
+    """Return how many tasks, buffers included, are not reclaimed."""
     return int(mem[L.LIVE])
 
 
@@ -130,12 +130,12 @@ def outside_window(mem):
 
 @kernel
 def make_fifo_room(mem, ring):
-    """Leave out of a full FIFO what was released; if most of it is alive, double its capacity.
+    """Drop released allocations from a full FIFO; double its capacity if most are live.
 
-    A released allocation comes back with the live one before it (the oldest is always live), which
-    takes over its end. Half of the capacity is free afterwards: as many claims pay for the next time.
+    A released allocation is freed with the live one before it (the oldest is always live), which takes
+    over its end. Half of the capacity is free afterwards, so the cost per allocation is constant.
 
-    Effects  the ring's FIFO, and its live slots' places in it
+    Effects  the ring's FIFO, and its live slots' positions in it
     Rule     ORCH-WINDOW-6; ORCH-RING-9
     """
     r = RING_BLOCK + ring * LINE
@@ -157,20 +157,20 @@ def make_fifo_room(mem, ring):
 
 @kernel
 def slab_before_cursor(mem, ring, nbytes):
-    """Return the address of the `nbytes` (aligned) that the last allocation of a ring took."""
+    """Return the address of the last `nbytes` (aligned) allocated from a ring."""
     r = RING_BLOCK + ring * LINE
     return int(mem[r + L.R_BASE] + mem[r + L.R_CURSOR]) - nbytes
 
 
 @kernel
 def fifo_entry(mem, ring, position):
-    """Return where a ring's FIFO keeps the allocation at `position`."""
+    """Return the entry of a ring's FIFO for the allocation at `position`."""
     return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
 
 
 @kernel
 def release(mem, slot):
-    """Give a slot back, and the bytes of its ring's oldest run of released allocations.
+    """Release a slot, and free the bytes of its ring's oldest run of released allocations.
 
     Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
     Failure  none: the caller owns the slot (CONSUMED)

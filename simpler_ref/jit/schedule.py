@@ -1,27 +1,26 @@
-"""The Scheduler: one pass wires, dispatches and completes; whoever holds the pass lock runs it.
+"""The Scheduler: one pass wires, dispatches and completes; the holder of the pass lock runs it.
 
-The lock is a try-lock: nobody ever waits for it. The Orch thread runs passes while it submits,
-drains or waits for room; the Scheduler thread runs them while the user's orchestration function is
-busy elsewhere. Whoever holds the lock *is* the Scheduler as far as ownership goes.
+The lock is a try-lock: no thread waits for it. The Orch thread runs passes while it submits, drains or
+waits for room; the Scheduler thread runs them while the user's orchestration function is busy elsewhere.
+The thread that holds the lock *is* the Scheduler as far as ownership goes.
 
-Who sleeps is woken as follows. Before a thread parks it announces that, then looks for work once
-more (`has_work`); whoever makes work looks for the announcement afterwards, with a full barrier
-between. So a change is seen by one side or the other, and no time limit is ever what saves it.
+Before a thread parks it announces that, then looks for work once more (`has_work`); a thread that makes
+work looks for the announcement afterwards, with a full barrier between. So one side or the other sees
+each change, and no wake-up depends on a time limit.
 
-    event                          seen by
-    submit                         the Orch thread itself, which runs a pass if a worker needs a task
-    TASK_DONE, somebody on duty    woken by the worker
-    TASK_DONE, Orch at rest        the worker wakes it if it has few tasks left, or this one went wrong
-    TASK_DONE, Orch running passes collected by its next pass; if that does not come, the worker
-                                   wakes the Scheduler thread when it has spun for SPIN_NS
-    TASK_DONE, worker goes on to   collected by the next pass. If the Orch thread may stay away, and a
-    its next frame                 worker is idle meanwhile, the Scheduler thread has a clock
+    event                          what follows
+    submit                         the Orch thread runs a pass if a worker needs a task
+    TASK_DONE, a thread active     the worker wakes it
+    TASK_DONE, Orch at rest        the worker wakes it if few tasks are left, or this one failed
+    TASK_DONE, Orch running passes its next pass collects; if none comes, the worker wakes the
+                                   Scheduler thread before it parks, or after UNSEEN_NS
+    TASK_DONE, worker goes on to   the next pass collects. If the Orch thread may stay away, and a
+    its next frame                 worker is idle meanwhile, the Scheduler thread sleeps with a timer
                                    (`may_miss_an_end`)
-    death of a worker              both threads woken by the monitor thread, parked or not
+    death of a worker              the monitor thread wakes both threads, parked or not
 
-What a thread looks at without the lock is a hint. It compares such words, and never takes one for a
-place: what stands there may be something else by then. Whoever holds the lock leaves the answer in a
-word (MAY_MOVE).
+Words read without the lock are hints. A thread compares them and never uses one as an offset, since the
+memory there may have changed. The holder of the lock leaves the answer in a word (MAY_MOVE).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from .graph import wire
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
-from .queues import has_ahead, has_ready, pop_wiring, take_consumed
+from .queues import has_candidate, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
@@ -74,7 +73,7 @@ def scheduler_pass(mem):
         moved += 1
         slot = pop_wiring(mem)
     for kind in range(2):
-        if has_ready(mem, kind) or has_ahead(mem, kind):
+        if has_ready(mem, kind) or has_candidate(mem, kind):
             moved += dispatch(mem, kind)
     if mem[L.UNCOLLECTED] != 0:
         set_idle(mem)
@@ -89,7 +88,7 @@ def scheduler_pass(mem):
 
 @kernel
 def two_passes(mem):
-    """Run a pass, and a second one for what the first has taken from the workers."""
+    """Run a pass, and a second one for what the first collected."""
     before = answers(mem)
     moved = scheduler_pass(mem)
     if mem[L.UNCOLLECTED] != 0 or answers(mem) != before:
@@ -99,17 +98,17 @@ def two_passes(mem):
 
 @kernel
 def answers(mem):
-    """Return a number that changes with each task that a worker has answered."""
-    return ended_tasks(mem) + mem[L.BACK_COUNT]
+    """Return a number that changes with each answer collected."""
+    return ended_tasks(mem) + mem[L.RETURNED_COUNT]
 
 
 @kernel
 def has_work(mem):
-    """Say whether a pass would find something: the look a thread takes before it parks.
+    """Say whether a pass would find work: what a thread checks before it parks.
 
-    A task that is held back does not count, see `held`.
+    A deferred task does not count, see `any_deferred`.
 
-    Reads    hints only, and none of them is followed; the frame of W_HEAD is one whatever it says
+    Reads    hints only, none used as an offset except W_HEAD, which always names a frame
     Rule     SCHED-WAKE-2; SCHED-PASS-5
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
@@ -127,19 +126,18 @@ def has_work(mem):
 
 
 @kernel
-def held(mem):
-    """Say whether a ready task is being held back for a worker that is awake."""
-    return mem[L.HELD_SINCE] != 0 or mem[L.HELD_SINCE + 1] != 0
+def any_deferred(mem):
+    """Say whether a ready task is deferred for a worker that is awake."""
+    return mem[L.DEFERRED_SINCE] != 0 or mem[L.DEFERRED_SINCE + 1] != 0
 
 
 @kernel
 def may_miss_an_end(mem):
-    """Say whether a task may stay off an idle worker because nobody sees the end that it waits for.
+    """Say whether a worker may stay idle because no thread sees the end that a task waits for.
 
-    A worker that has another frame goes on to it without a word: the next pass collects. Who is to run
-    that pass, if the Orch thread stays away? A worker without a task says when its last end is
-    uncollected, so as long as all have tasks nothing is missed. Nor is it where none waits: what stands
-    in a frame starts without a pass.
+    A worker that has another frame goes on to it without waking anyone: the next pass collects, but the
+    Orch thread may stay away. A worker without a task reports an uncollected end, so nothing is missed
+    while all workers have tasks; nor while no task waits, since a task in a frame starts without a pass.
 
     Rule     SCHED-WAKE-7
     """
@@ -155,9 +153,9 @@ def may_miss_an_end(mem):
 def orch_pass(mem):
     """Run a pass as the Orch thread and reclaim what was consumed.
 
-    The Scheduler thread goes off duty: it sees that the Orch thread is here.
+    The Scheduler thread goes on standby: it sees that the Orch thread is here.
 
-    Returns  how much moved, or -1 if the Scheduler thread is at it
+    Returns  how much moved, or -1 if another thread holds the lock
     Rule     SCHED-PASS-2, -3; SCHED-CONSUME-2; ORCH-INV-1
     """
     mem[L.ORCH_PASSES] += 1
@@ -166,7 +164,7 @@ def orch_pass(mem):
     moved = two_passes(mem)
     slot = take_consumed(mem)
     unlock(mem)
-    while slot != L.NONE:  # room for whoever waits for it: that counts as a move, too
+    while slot != L.NONE:  # room for a submit that waits: that counts as a move, too
         after = int(mem[slot + L.S_LINK])
         reclaim(mem, slot)
         slot = after
@@ -176,9 +174,7 @@ def orch_pass(mem):
 
 @kernel
 def pass_after_submit(mem):
-    """What the Orch thread does for the Scheduler when that cannot wait: it runs a pass.
-
-    While it submits it runs the passes; a Scheduler thread on duty is told to stand down.
+    """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby.
 
     Rule     SCHED-WAKE-1
     """
@@ -191,11 +187,11 @@ def pass_after_submit(mem):
 
 @kernel
 def have_time_kept(mem):
-    """See to it that somebody with a clock looks after what waits, should the Orch thread go away.
+    """Have the Scheduler thread sleep with a timer if a task waits and the Orch thread may go away.
 
     Rule     SCHED-WAKE-7
     """
-    if held(mem) or may_miss_an_end(mem):
+    if any_deferred(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         ask_for_clock(mem)
     watch_groups(mem)
@@ -203,20 +199,20 @@ def have_time_kept(mem):
 
 @kernel
 def ask_for_clock(mem):
-    """Have the Scheduler thread, if it sleeps and needs a clock, sleep on with one.
+    """Have the Scheduler thread, if it sleeps and needs a timer, sleep on with one.
 
-    A pass of its own would do no good: the Orch thread has run one, or needs none. On duty every end
-    wakes it, so only a task that is held makes it need a clock.
+    A pass of its own would be useless: the Orch thread has run one, or needs none. An active thread is
+    woken by every end, so it needs a timer only for a deferred task.
     """
     parked = load(mem, L.PARK_SCHED)
-    if parked == L.OFF_DUTY or (parked == L.ON_DUTY and held(mem)):
+    if parked == L.STANDBY or (parked == L.ACTIVE and any_deferred(mem)):
         if compare_exchange(mem, L.PARK_SCHED, parked, L.KEEP_TIME):
             futex_wake(mem, L.PARK_SCHED)
 
 
 @kernel
 def show_up(mem):
-    """Say that the Orch thread is here, and on which core; a Scheduler thread on duty is relieved.
+    """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby.
 
     Effects  ORCH_CORE
     Rule     SPEED-WAIT-14
@@ -224,27 +220,26 @@ def show_up(mem):
     core = core_here() + 1
     if mem[L.ORCH_CORE] != core:
         store(mem, L.ORCH_CORE, core)
-    if load(mem, L.PARK_SCHED) == L.ON_DUTY:
-        compare_exchange(mem, L.PARK_SCHED, L.ON_DUTY, L.OFF_DUTY)
+    if load(mem, L.PARK_SCHED) == L.ACTIVE:
+        compare_exchange(mem, L.PARK_SCHED, L.ACTIVE, L.STANDBY)
 
 
 @kernel
 def pass_in_bulk(mem, slot):
-    """What the Orch thread does for the Scheduler after a submit that is one of many.
+    """Run a pass as the Orch thread after a submit in bulk, if one is due.
 
     A pass costs more than such a submit, and as much for one task as for eight. One task for each worker
-    is enough until the next submit. A look at a worker's mailbox takes a cache line from it, so there is
-    one in LOOK_EVERY submits.
-    Whoever submits in bulk ends with `pass_after_submit`, or with the drain.
+    is enough until the next submit. A look at a worker's mailbox takes a cache line from it, so only one
+    in LOOK_EVERY submits takes it. A bulk ends with `pass_after_submit`, or with the drain.
 
-    Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: it sees the
-             entry in the wiring queue, or this sees the worker that it has taken the task off; the same
-             for a producer whose end `has_to_wait` does not see
+    Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: that thread sees
+             the entry in the wiring queue, or this one sees the worker whose task was collected; the
+             same for a producer whose end `has_to_wait` does not see
     Rule     SCHED-WAKE-6; SPEED-MANY-8
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
-    due = is_due(mem, slot & ~L.AUTO_OUTPUT) or is_anybody_free(mem, slot & ~L.AUTO_OUTPUT)
+    due = is_due(mem, slot & ~L.AUTO_OUTPUT) or is_any_worker_free(mem, slot & ~L.AUTO_OUTPUT)
     if due or (look and runs_low(mem)):
         pass_after_submit(mem)
     else:
@@ -253,19 +248,19 @@ def pass_in_bulk(mem, slot):
 
 @kernel
 def leave_pass_out(mem):
-    """Be here as the Orch thread without a pass; it may go away for long afterwards."""
+    """Show up as the Orch thread without a pass; it may go away for long afterwards."""
     mem[L.ORCH_PASSES] += 1
     show_up(mem)
-    if load(mem, L.PARK_SCHED) == L.OFF_DUTY and may_miss_an_end(mem):
+    if load(mem, L.PARK_SCHED) == L.STANDBY and may_miss_an_end(mem):
         ask_for_clock(mem)
 
 
 @kernel
 def is_due(mem, slot):
-    """Say whether a submit runs a pass whatever the workers have: for a group, which may have to wait
-    for them, for a task that is held, after a death, and when many tasks wait to be wired.
+    """Say whether a submit needs a pass whatever the workers have: for a group, which may have to wait,
+    for a deferred task, after a death, and when many tasks wait to be wired.
     """
-    if mem[slot + L.S_MEMBERS] != 0 or held(mem) or mem[L.MAY_MOVE] != 0:
+    if mem[slot + L.S_MEMBERS] != 0 or any_deferred(mem) or mem[L.MAY_MOVE] != 0:
         return True
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         return True
@@ -273,10 +268,10 @@ def is_due(mem, slot):
 
 
 @kernel
-def is_anybody_free(mem, slot):
-    """Say whether a worker of a task's type has none.
+def is_any_worker_free(mem, slot):
+    """Say whether a worker of a task's type has no task.
 
-    Those that sleep may go on to if the task has to wait, as long as others are at work.
+    Workers that sleep do not count if the task has to wait and others are busy.
     """
     kind, asleep, at_work = kind_of(mem, slot), False, False
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
@@ -292,7 +287,7 @@ def is_anybody_free(mem, slot):
 
 @kernel
 def runs_low(mem):
-    """Say whether a worker at work has no more tasks to do than its reserve."""
+    """Say whether a busy worker has no more tasks left than its reserve."""
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         if load(mem, w + L.W_GIVEN) != 0 and not has_reserve(mem, w):
@@ -302,7 +297,7 @@ def runs_low(mem):
 
 @kernel
 def has_to_wait(mem, slot):
-    """Say whether a task that was just submitted waits for another that is not done."""
+    """Say whether a task just submitted waits for another that is not done."""
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
         if mem[edge + L.EDGE_CONSUMER] != L.NONE:
@@ -315,9 +310,9 @@ def has_to_wait(mem, slot):
 
 @kernel
 def has_reserve(mem, w):
-    """Say whether a worker has more tasks that it has not done than its reserve; look at one frame.
+    """Say whether a worker has more tasks left than its reserve; look at one frame.
 
-    Reads    as a hint, without the lock: who acts on it does so holding it
+    Reads    hints: the caller acts on the answer under the lock
     """
     reserve = reserve_of(mem)
     if load(mem, w + L.W_GIVEN) <= reserve:
@@ -330,9 +325,9 @@ def has_reserve(mem, w):
 
 @kernel
 def stuck_since(mem):
-    """Return since when a group that nobody was told of has waited for its workers, or 0.
+    """Return since when a group not yet warned of has waited for its workers, or 0.
 
-    Of two pools the one whose group waits longer comes first, so that neither is passed over.
+    Of two pools the one whose group waits longer comes first, so that neither is skipped.
     """
     first = 0
     for kind in range(2):
@@ -344,7 +339,7 @@ def stuck_since(mem):
 
 @kernel
 def watch_groups(mem):
-    """Have the Scheduler thread keep an eye on a group that waits, once in STUCK_NS at most.
+    """Have the Scheduler thread watch a group that waits, at most once in STUCK_NS.
 
     Rule     WM-PLACE-4
     """
@@ -356,7 +351,7 @@ def watch_groups(mem):
 
 @kernel
 def help_scheduler(mem, live, ended, taken, slice_ns):
-    """Help until a goal is reached, see `help_until`; then the Orch thread may go away for long."""
+    """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
     answer = help_until(mem, live, ended, taken, slice_ns)
     have_time_kept(mem)
     return answer
@@ -364,9 +359,9 @@ def help_scheduler(mem, live, ended, taken, slice_ns):
 
 @kernel
 def have_ended(mem, ended):
-    """Say whether so many tasks of the run are terminal; never if it is negative.
+    """Say whether `ended` tasks of the run are terminal; never if it is negative.
 
-    Reads    a hint that only grows during a run; who takes the lock after it sees what they have done
+    Reads    a hint that only grows during a run; a thread that takes the lock afterwards sees the results
     Rule     ORCH-DRAIN-1
     """
     return 0 <= ended <= ended_tasks(mem)
@@ -383,9 +378,9 @@ def help_until(mem, live, ended, taken, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
     Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal; or,
-    unless `taken` is negative, anything at all has moved, or a task has failed, whoever has seen to
-    that. `taken` is WIRING_TAKEN before the call that found no room: should the Scheduler thread have
-    emptied the wiring queue since, there is room.
+    unless `taken` is negative, a pass of any thread moved something, or a task failed. `taken` is
+    WIRING_TAKEN before the call that found no room: if the Scheduler thread has emptied the wiring queue
+    since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
@@ -415,54 +410,54 @@ def help_until(mem, live, ended, taken, slice_ns):
             offered = False
             continue
         ended_now = ended_tasks(mem)
-        duty = L.ON_DUTY
+        mode = L.ACTIVE
         if moved == 0 and taken < 0 and reserve_lasts(mem, now - since, ended_now - before):
             if have_reserves(mem):
-                duty = L.AT_REST
+                mode = L.AT_REST
                 since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
-        if duty == L.ON_DUTY and (held(mem) or now - quiet_since < mem[L.SPIN_NS]):
+        if mode == L.ACTIVE and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
             waited = now - quiet_since
-            if waited < mem[L.ORCH_PATIENCE] or (not offered and keeps_core(mem, waited)):
+            if waited < mem[L.ORCH_BACK_OFF] or (not offered and keeps_core(mem, waited)):
                 pause()
             else:
                 offered = True
-                offer_core(mem, L.ORCH_PATIENCE)
+                offer_core(mem, L.ORCH_BACK_OFF)
             continue
         watch_groups(mem)
-        store(mem, L.PARK_ORCH, duty)
+        store(mem, L.PARK_ORCH, mode)
         fence()
         answer = L.OK
-        if may_park(mem, duty) and not have_ended(mem, ended) and not has_come_on(mem, taken):
+        if may_park(mem, mode) and not have_ended(mem, ended) and not has_come_on(mem, taken):
             answer = futex_wait(
-                mem, L.PARK_ORCH, duty, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
+                mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
-        if duty == L.AT_REST:
+        if mode == L.AT_REST:
             quiet_since = 0
 
 
 @kernel
 def has_come_on(mem, taken):
-    """Say whether the Scheduler has gone on since a call found no room: `taken` is WIRING_TAKEN then.
+    """Say whether the Scheduler has progressed since a call found no room: `taken` is WIRING_TAKEN then.
 
-    A failure ends the wait, too. Never if `taken` is negative: nobody waits for room.
+    A failure ends the wait, too. Never if `taken` is negative: the call does not wait for room.
     """
     return taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken)
 
 
 @kernel
-def may_park(mem, duty):
-    """Say whether the Orch thread may sleep: the look that it takes after it has announced that.
+def may_park(mem, mode):
+    """Say whether the Orch thread may sleep: what it checks after it has announced that.
 
-    At rest it leaves the good ends that come later where they are.
+    At rest it leaves later successes uncollected.
     """
     if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:
         return False
-    return duty == L.ON_DUTY or have_reserves(mem)
+    return mode == L.ACTIVE or have_reserves(mem)
 
 
 @kernel
@@ -476,7 +471,7 @@ def reserve_lasts(mem, passed, ended):
 
 @kernel
 def have_reserves(mem):
-    """Say whether each worker has more tasks left than its reserve: no pass is needed before that ends.
+    """Say whether each worker has more tasks left than its reserve: until then no pass is needed.
 
     Rule     SPEED-REST-1
     """
@@ -490,11 +485,11 @@ def have_reserves(mem):
 
 @kernel
 def keeps_core(mem, waited):
-    """Say whether the Orch thread, out of patience, still keeps its core: an answer may be near.
+    """Say whether the Orch thread, due to back off, still keeps its core: an answer may be near.
 
-    It could give the worker that answers a ready task at once, and offering the core to a worker beside
-    it costs more than a small task takes. An answer in time sets ORCH_KEEPS back to KEEPS, each wait in
-    vain counts it down.
+    It could send the worker that answers a ready task at once, and offering the core to a worker on it
+    costs more than a small task takes. An answer in time resets ORCH_KEEPS to KEEPS, each wait in vain
+    counts it down.
 
     Effects  ORCH_KEEPS
     Rule     SPEED-WAIT-15
@@ -518,7 +513,7 @@ def keeps_core(mem, waited):
 
 @kernel
 def is_one_at_work_elsewhere(mem):
-    """Say whether a worker process has a task, and was last seen on another core."""
+    """Say whether a worker process with a task was last seen on another core."""
     here = core_here() + 1
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -546,7 +541,7 @@ def begin_run(mem):
 
 @kernel
 def end_run(mem):
-    """Everything is reclaimed: ids start at 0 again, every structure is as small as at first.
+    """Start over after everything is reclaimed: ids at 0, every structure as small as at first.
 
     Rule     ORCH-RUN-5; SCHED-CANCEL-4
     """
@@ -559,14 +554,14 @@ def end_run(mem):
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 
-    Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: somebody
-             should say so, and call again
+    Active, it is woken by every completion. It is on standby while the Orch thread runs passes, that is,
+    unless the Orch thread ran none while this one slept for `timer_ns` in all: time awake does not count,
+    since it may keep the Orch thread from running. While a task is deferred it sleeps `timer_ns` at most;
+    likewise on standby while an end may stay unseen, and leaves the passes to the Orch thread while that
+    keeps running them.
 
-    On duty it is woken by every completion. It is off duty while the Orch thread runs passes, that
-    is, unless the Orch thread ran none while this one slept for `timer_ns` in all: time spent awake
-    does not count, since it may be what keeps the Orch thread from running. While a task is held
-    back it sleeps `timer_ns` at most; so it does off duty while an end may stay unseen, and leaves the
-    passes to the Orch thread as long as that comes.
+    Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: the caller should
+             warn, and call again
     Rule     SCHED-WAKE-2 to -4, -7; SPEED-ORCH-6
     """
     seen = -1
@@ -579,7 +574,7 @@ def scheduler_loop(mem, timer_ns):
             moved = two_passes(mem)
             unlock(mem)
         if moved > 0:
-            if mem[L.ORCH_PASSES] == seen:  # who submitted is away
+            if mem[L.ORCH_PASSES] == seen:  # the Orch thread is away
                 store(mem, L.ORCH_CORE, 0)
             fence()  # pairs with the one in `help_scheduler`: it sees the moves, or this sees it parked
             notify(mem, L.PARK_ORCH)
@@ -587,7 +582,7 @@ def scheduler_loop(mem, timer_ns):
         if mem[L.ORCH_PASSES] != seen:
             seen = int(mem[L.ORCH_PASSES])
             slept = 0
-        duty = L.ON_DUTY if slept > timer_ns else L.OFF_DUTY
+        mode = L.ACTIVE if slept > timer_ns else L.STANDBY
         timeout = -1
         since = stuck_since(mem)
         if since != 0:
@@ -595,34 +590,34 @@ def scheduler_loop(mem, timer_ns):
             if timeout == 0:
                 mem[L.STUCK_TOLD] = since
                 return L.STUCK
-        if only_clock or held(mem) or (duty == L.OFF_DUTY and may_miss_an_end(mem)):
-            duty = L.TIMED
+        if only_clock or any_deferred(mem) or (mode == L.STANDBY and may_miss_an_end(mem)):
+            mode = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
-        store(mem, L.PARK_SCHED, duty)
+        store(mem, L.PARK_SCHED, mode)
         fence()
-        quiet = only_clock or is_quiet(mem, duty)
+        quiet = only_clock or is_quiet(mem, mode)
         quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
             slept -= now_ns()
-            answer = futex_wait(mem, L.PARK_SCHED, duty, timeout)
+            answer = futex_wait(mem, L.PARK_SCHED, mode, timeout)
             slept += now_ns()
-            still = mem[L.ORCH_PASSES] != seen and not held(mem) and may_miss_an_end(mem)
+            still = mem[L.ORCH_PASSES] != seen and not any_deferred(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
             only_clock = asked or (answer == TIMED_OUT and still)
         if not quiet and not looks:
-            yield_core()  # to who holds the lock
+            yield_core()  # to the holder of the lock
         store(mem, L.PARK_SCHED, 0)
         store(mem, L.WATCHING, 0)
     return L.OK
 
 
 @kernel
-def is_quiet(mem, duty):
-    """Say whether the Scheduler thread may sleep: nothing to do, and a clock if it needs one."""
+def is_quiet(mem, mode):
+    """Say whether the Scheduler thread may sleep: nothing to do, and a timer if it needs one."""
     if has_work(mem):
         return False
-    if duty == L.TIMED:
+    if mode == L.TIMED:
         return True
-    return not held(mem) and (duty == L.ON_DUTY or not may_miss_an_end(mem))
+    return not any_deferred(mem) and (mode == L.ACTIVE or not may_miss_an_end(mem))

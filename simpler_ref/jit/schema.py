@@ -1,8 +1,8 @@
-"""How a record is described: which words it has, who writes and reads them, and what makes that right.
+"""The description of a record: its words, the parties that write and read them, and the orderings.
 
-A record hands out offsets in the order in which its words are declared, so no two of them overlap. The
-offsets are plain numbers, which kernels freeze; the description is what the ownership tables, the
-drawings and the tests of the documentation are made from.
+A record assigns offsets in the order of declaration, so no two words overlap. The offsets are plain
+numbers, which kernels freeze; the ownership tables, the drawings and the tests of the documentation are
+made from the description.
 
     SLOT = Record("slot")
     SLOT.line("the Scheduler's", written_by="Scheduler", read_by="Scheduler", ordering="lock")
@@ -18,7 +18,7 @@ from .constants import LINE
 
 
 class Field(NamedTuple):
-    """Some words of a record that have a name."""
+    """A named field of a record, of one or more words."""
 
     name: str
     at: int
@@ -28,20 +28,20 @@ class Field(NamedTuple):
     written_by: str
     read_by: str
     ordering: str
-    """What makes these accesses right; the page on ownership lists the possibilities."""
+    """What orders these accesses; the page on ownership lists the possibilities."""
     rare: bool
     """It changes so rarely that another party may write words of the same line."""
     also: str = ""
-    """Its second name: what it is called where it means something else."""
+    """Its second name, for its second meaning."""
 
     @property
     def lines(self) -> range:
-        """The cache lines it stands on, if the record begins with one."""
+        """The cache lines it is on, if the record begins with one."""
         return range(self.at // LINE, (self.at + self.words - 1) // LINE + 1)
 
 
 class Section(NamedTuple):
-    """Words of a record under one heading, and what is so for those that say nothing else."""
+    """Words of a record under one heading, and the defaults for their declarations."""
 
     title: str
     note: str
@@ -54,10 +54,10 @@ class Section(NamedTuple):
 
 
 class Record:
-    """Words that stand together: the header, a slot, an entry of a table."""
+    """Contiguous words: the header, a slot, an entry of a table."""
 
     def __init__(self, name: str, after: int = 0) -> None:
-        """Begin a record; `after` so many words of another, with which it begins."""
+        """Begin a record, which starts with `after` words of another."""
         self.name = name
         self.size = after
         """Words so far; at the end, those of the whole record."""
@@ -74,10 +74,10 @@ class Record:
         rare: bool = False,
         begins_a_line: bool = False,
     ) -> int:
-        """Put the words that follow under a heading of their own; return where it begins.
+        """Begin a heading for the words that follow; return its offset.
 
-        Parties, ordering and `rare` are those of every word in it that does not say otherwise. What
-        stands after a semicolon in `written_by` happens rarely.
+        Parties, ordering and `rare` are the defaults for its words. Parties after a semicolon in
+        `written_by` write rarely.
         """
         self.sections.append(
             Section(title, note, written_by, read_by, ordering, rare, begins_a_line, [])
@@ -100,7 +100,7 @@ class Record:
         ordering: str = "",
         rare: bool = False,
     ) -> int:
-        """Add a field to the section that is open; return its offset, in words."""
+        """Add a field to the open section; return its offset, in words."""
         here, at = self.sections[-1], self.size
         here.fields.append(
             Field(
@@ -118,7 +118,7 @@ class Record:
         return at
 
     def also(self, name: str, meaning: str) -> int:
-        """Give the field before it a second name, for its other meaning; return its offset."""
+        """Give the last field a second name, for its other meaning; return its offset."""
         fields = self.sections[-1].fields
         last = fields[-1]
         fields[-1] = last._replace(
@@ -127,11 +127,11 @@ class Record:
         return last.at
 
     def skip(self, words: int) -> None:
-        """Leave so many words without a name."""
+        """Leave `words` words without a name."""
         self.size += words
 
     def align(self) -> int:
-        """Leave out what is left of a cache line; return the size that the record has then."""
+        """Skip to the next cache line; return the size of the record."""
         self.size = -(-self.size // LINE) * LINE
         return self.size
 

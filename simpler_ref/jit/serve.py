@@ -1,7 +1,7 @@
 """The worker's side of its mailbox: wait for a task or a request, run it, answer.
 
-A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as the text of the mailbox
-module says. What it answers is announced to whoever may sleep for it.
+A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as described in the mailbox
+module. After an answer it wakes the thread that sleeps until then.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from .mailbox import (
 def notify_as_worker(mem, w, park_word):
     """Do the same as `notify` (worker side).
 
-    Should the worker die between the two steps, whoever sleeps is not parked any more for all others to
-    see: the death wakes it, see `wake`.
+    If the worker dies between the two steps, the sleeper's word says that it is awake: the death wakes
+    it, see `wake`.
     """
     if load(mem, park_word) != 0:
         store(mem, park_word, 0)
@@ -52,10 +52,10 @@ def notify_as_worker(mem, w, park_word):
 
 @kernel
 def announce_done(mem, w):
-    """Tell whoever runs the passes that a completion stands in a mailbox of this worker.
+    """Wake the thread that has to collect a completion of this worker.
 
-    A Scheduler thread that is off duty is left asleep: the Orch thread is running passes. An Orch thread
-    at rest is left asleep while this worker needs none.
+    A Scheduler thread on standby sleeps on: the Orch thread is running passes. An Orch thread at rest
+    sleeps on while this worker needs no pass.
 
     Rule     SCHED-WAKE-1; SPEED-REST-2
     """
@@ -64,13 +64,13 @@ def announce_done(mem, w):
         return
     if parked != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
-    elif load_sc(mem, L.PARK_SCHED) == L.ON_DUTY:
+    elif load_sc(mem, L.PARK_SCHED) == L.ACTIVE:
         notify_as_worker(mem, w, L.PARK_SCHED)
 
 
 @kernel
 def needs_pass(mem, w):
-    """Say whether a worker has no more tasks left than its reserve, or did not end the last one well.
+    """Say whether a worker has no more tasks left than its reserve, or its last one did not succeed.
 
     Rule     SPEED-REST-2
     """
@@ -85,7 +85,7 @@ def needs_pass(mem, w):
 
 @kernel
 def announce_uncollected(mem, w):
-    """Tell whoever sleeps, on duty or not, if the last answer of a worker without a task is uncollected.
+    """Wake a sleeping thread, also on standby, if the last answer of an idle worker is uncollected.
 
     Rule     SCHED-WAKE-7
     """
@@ -110,10 +110,10 @@ def post(mem, w, state, error):
 
 @kernel
 def post_done(mem, w, outcome):
-    """Answer the task in the frame that is served, and go on to the next frame (worker side).
+    """Answer the task in the current frame, and go on to the next one (worker side).
 
-    Ordering the release of W_ENDED pairs with the load in `may_start`: who has seen the end sees the
-             results; and whoever sees his answer sees this one
+    Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
+             the results; and a thread that sees that worker's answer sees this one
     Rule     SCHED-MAIL-2; SPEED-DEPTH-2
     """
     post(mem, w, L.TASK_DONE, outcome)
@@ -123,7 +123,7 @@ def post_done(mem, w, outcome):
     how = L.ENDED_BADLY
     if outcome == L.SUCCESS:
         how = L.ENDED_WELL
-    elif outcome == L.GIVEN_BACK:
+    elif outcome == L.RETURNED:
         how = L.ENDED_NOT
     answers = (mem[w + at + L.W_ENDED] >> 2) + 1
     store(mem, w + at + L.W_ENDED, answers << 2 | how)
@@ -132,16 +132,16 @@ def post_done(mem, w, outcome):
 
 @kernel
 def cache_line(mem, w):
-    """Return where the worker's small cache would keep the digest in the mailbox it serves."""
+    """Return the entry of the worker's cache for the digest in its current mailbox."""
     digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
     return w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
 
 
 @kernel
 def resolve(mem, w):
-    """Say who runs the task in the mailbox: a local slot, COMPILED with W_LEAF set, or RESOLVE.
+    """Look up the callable of a task: its local slot, COMPILED with W_LEAF set, or RESOLVE.
 
-    What Python has to call comes with the number of its frame in the upper half.
+    A local slot, which Python calls, has the number of the frame in the upper half.
 
     Rule     SCHED-MAIL-4
     """
@@ -180,13 +180,12 @@ def forget_digests(mem, worker):
 
 @kernel
 def may_start(mem, frame):
-    """Say whether what a task in a frame waits for has ended (worker side).
+    """Say whether the tasks that a task in a frame waits for have ended (worker side).
 
-    Where another task has ended since in the same place, the Scheduler has taken the end of the one that
-    is waited for, and if that was no good end it has left a word in W_SKIP before.
+    If a later task has ended in the same frame, the Scheduler has collected the awaited end; unless that
+    was a success, it has set W_SKIP before.
 
-    Returns  OK; WOULD_BLOCK if not all have ended; or what to answer instead of starting, SKIPPED or
-             GIVEN_BACK
+    Returns  OK; WOULD_BLOCK if not all have ended; or the answer instead of starting, SKIPPED or RETURNED
     Rule     SPEED-AHEAD-1, -5, -6, -7
     """
     answer = L.OK
@@ -197,7 +196,7 @@ def may_start(mem, frame):
             answer = L.WOULD_BLOCK
             break
         if ended >> 2 == mem[at + 1] and ended & 3 != L.ENDED_WELL:
-            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.GIVEN_BACK
+            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
             break
         at += 2
     skip = load(mem, frame + L.W_SKIP)
@@ -208,13 +207,13 @@ def may_start(mem, frame):
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 
-    When its patience is over, YIELD_NS at most, it offers its core to others after each look: the
-    one it waits for may be waiting for just this core.
+    After its back-off time, at most YIELD_NS, it offers its core after each look: the thread that it
+    waits for may be waiting for this core.
 
-    What need not start any more is answered here. A task that was given ahead, and still waits when the
-    time is up, is given back.
+    Tasks to be skipped are answered here. A pre-dispatched task that still waits after RETURN_BUDGETS
+    spin budgets is returned.
 
-    Returns  who runs the task (see `resolve`), CONTROL, STOP, or PARK when the time is up
+    Returns  the callable (see `resolve`), CONTROL, STOP, or PARK when the time is up
     Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-10
     """
     w = worker_at(mem, worker)
@@ -250,8 +249,8 @@ def receive(mem, worker):
         now = now_ns()
         if start == 0:
             start = now
-        elif waits and now - start > L.AHEAD_PATIENCE * mem[L.SPIN_NS]:
-            post_done(mem, w, L.GIVEN_BACK)
+        elif waits and now - start > L.RETURN_BUDGETS * mem[L.SPIN_NS]:
+            post_done(mem, w, L.RETURNED)
             announce_done(mem, w)
             told = False
             start = now
@@ -260,12 +259,12 @@ def receive(mem, worker):
         if not told and now - start > L.UNSEEN_NS:
             told = True
             announce_uncollected(mem, w)
-        if now - start < mem[w + L.W_PATIENCE]:
+        if now - start < mem[w + L.W_BACK_OFF]:
             looks = L.LOOKS
         else:
             looks = 1
             stay_apart(mem, worker)
-            offer_core(mem, w + L.W_PATIENCE)
+            offer_core(mem, w + L.W_BACK_OFF)
 
 
 @kernel
@@ -281,12 +280,11 @@ def finish_and_receive(mem, worker, error):
 
 @kernel
 def run_leaves(mem, worker):
-    """Run the compiled leaf whose task was received, and those of the tasks that follow (worker side).
+    """Run the compiled leaf of the task received, and those of the tasks that follow (worker side).
 
     An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
 
-    Returns  what `receive` says, once that is something else than COMPILED; or MISMATCH, with the task
-             not answered
+    Returns  the first result of `receive` other than COMPILED; or MISMATCH, with the task not answered
     Rule     SPEED-LEAF-6; WM-DONE-3
     """
     w = worker_at(mem, worker)

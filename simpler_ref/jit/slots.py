@@ -1,15 +1,15 @@
 """The state machine of a task, and the references that keep its slot alive.
 
-`EVENTS` is the state machine: all that can happen to a slot, and to a slot in which states. `step` is
-the only function that writes a state, and refuses what the table does not have. The tests drive every
-event at a slot in every state, and the documentation draws the table.
+`EVENTS` is the state machine: each event and the states it can happen in. `step` is the only function
+that writes a state, and refuses what the table does not have. The tests drive every event at a slot in
+every state, and the documentation draws the table.
 
-References. `fanout_total` counts who needs the slot to stay: its scope (1) and each consumer that
-pinned it. `fanout_released` counts who has let go, plus one for the task itself when it is terminal.
-The slot is CONSUMED by whoever makes released reach total + 1; both counts live in one atomic word,
-so exactly one releaser sees that, and a pin that comes later is refused. Submit pins a producer
-before the edge exists: without that, the producer could complete, lose its scope and have its slab
-handed out again while the consumer's entry still waits in the wiring queue.
+References. `fanout_total` counts those that need the slot: its scope (1) and each consumer.
+`fanout_released` counts those that have released it, plus one for the task itself when it is terminal.
+The release that makes released reach total + 1 moves the slot to CONSUMED; both counts are in one atomic
+word, so exactly one releaser sees that, and a later `acquire_ref` is refused. Submit acquires a reference
+before the edge exists: otherwise the producer could complete, lose its scope and have its slab reused
+while the consumer's entry still waits in the wiring queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Event(NamedTuple):
     """The states it can happen in."""
     after: int
     owner: str
-    """Who does it."""
+    """The party that does it."""
     kernels: tuple[str, ...]
     """The kernels that do it."""
     when: str
@@ -83,7 +83,7 @@ EVENTS = (
         after=L.FAILED,
         owner="Scheduler",
         kernels=("graph.poison",),
-        when="a producer has failed; or it was given ahead and shall not start any more",
+        when="a producer has failed; or it was pre-dispatched and must not start any more",
         otherwise="refused",
     ),
     Event(
@@ -129,11 +129,11 @@ EVENTS = (
         after=L.FREE,
         owner="Orch",
         kernels=("submit.reclaim",),
-        when="keys, body, slab and slot are taken back",
+        when="keys, body, slab and slot are reclaimed",
         otherwise="refused",
     ),
 )
-"""Every legal step of a task; an event's number is its place here."""
+"""Every legal step of a task; an event's number is its index."""
 
 STARTS = tuple(sum(1 << state for state in event.before) for event in EVENTS)
 """The states an event can happen in, as a bit set."""
@@ -144,9 +144,9 @@ ENDS = tuple(event.after for event in EVENTS)
 def step(mem, slot, event):
     """Let an event happen to a slot.
 
-    Ordering release, for those who look from outside; between Orch and Scheduler the wiring queue
-             and the pass lock order it
-    Returns  OK, or ILLEGAL with nothing changed if the table does not have it in the slot's state
+    Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
+             order it
+    Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
     Rule     ORCH-STATE-1
     """
     if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
@@ -156,12 +156,12 @@ def step(mem, slot, event):
 
 
 @kernel
-def pin(mem, producer):
-    """Take a reference on a producer for a consumer, unless the producer is already consumed.
+def acquire_ref(mem, producer):
+    """Acquire a reference to a producer for a consumer, unless the producer is already consumed.
 
-    Ordering the exchange pairs with the add in `release_ref`: of a pin and the last release,
-             exactly one comes first, and both sides agree which
-    Returns  whether the reference was taken
+    Ordering the exchange pairs with the add in `release_ref`: of an acquired reference and the last
+             release, one comes first, and both sides agree which
+    Returns  whether the reference was acquired
     Rule     ORCH-PIN-1, -3
     """
     while True:
@@ -174,9 +174,9 @@ def pin(mem, producer):
 
 @kernel
 def release_ref(mem, slot):
-    """Drop one reference; the last one moves the slot to CONSUMED.
+    """Release one reference; the last one moves the slot to CONSUMED.
 
-    Returns  whether this call consumed the slot: the caller must then see to its reclamation
+    Returns  whether this call consumed the slot: the caller must then have it reclaimed
     Rule     ORCH-STATE-3 to -5; SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
@@ -201,8 +201,8 @@ def prepare(mem, slot, callable_word, total, released):
 
 
 @kernel
-def is_placed(mem, slot):
-    """Say whether a task of its own that has not ended stands in a frame of a worker."""
+def is_in_frame(mem, slot):
+    """Say whether a single task that has not ended is in a frame of a worker."""
     return mem[slot + L.S_FRAME] != 0 and mem[slot + L.S_MEMBERS] == 0
 
 

@@ -1,4 +1,4 @@
-"""Structures that are more than words: what tensors, configurations and arguments are in bytes.
+"""Structures in bytes: tensors, configurations and arguments.
 
 Everything is little-endian. The C header `native_chip/include/simpler_layout.h`, the structures for
 ctypes and the formats for `struct` come from these tables.
@@ -24,7 +24,7 @@ class CType(NamedTuple):
 
     in_c: str
     code: str
-    """What it is called by `struct`."""
+    """Its code for `struct`."""
     size: int
 
 
@@ -34,9 +34,9 @@ class Member(NamedTuple):
     name: str
     kind: CType | Structure
     elements: int | None = None
-    """How many, if it is an array."""
+    """Its length, if it is an array."""
     macro: str = ""
-    """The constant of the header that says how many, if there is one."""
+    """The constant of the header for the length, if there is one."""
     meaning: str = ""
 
     @property
@@ -58,7 +58,7 @@ class Structure(NamedTuple):
     meaning: str
     members: tuple[Member, ...]
     packed: bool = False
-    """It may begin at any address."""
+    """Whether it may begin at any address."""
 
     @property
     def size(self) -> int:
@@ -67,7 +67,7 @@ class Structure(NamedTuple):
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where each member begins, in bytes."""
+        """The offset of each member, in bytes."""
         found, at = {}, 0
         for member in self.members:
             found[member.name] = at
@@ -76,7 +76,7 @@ class Structure(NamedTuple):
 
     @property
     def format(self) -> str:
-        """The same for `struct`, which leaves out what is called padding; no member is a structure."""
+        """The format for `struct`, which skips padding; no member is a structure."""
         codes = []
         for name, kind, elements, *_ in self.members:
             assert isinstance(kind, CType)
@@ -130,7 +130,7 @@ CALL_CONFIG = Structure(
 
 CHIP_STORAGE_TASK_ARGS = Structure(
     "SimplerChipStorageTaskArgs",
-    "The arguments of one run, of which only what the counts say is initialised",
+    "The arguments of one run, initialised only as far as the counts say",
     (
         Member("tensors_", TENSOR, CHIP_MAX_TENSOR_ARGS, "SIMPLER_CHIP_MAX_TENSOR_ARGS"),
         Member("scalars_", U64, CHIP_MAX_SCALAR_ARGS, "SIMPLER_CHIP_MAX_SCALAR_ARGS"),

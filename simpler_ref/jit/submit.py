@@ -5,8 +5,8 @@
     3 walk the tags: producers in, outputs out       7 return the slot
     4 record the producers as fan-in
 
-Nothing waits here. What cannot be served now answers WOULD_BLOCK with nothing changed; the Orch
-thread then helps the Scheduler and calls again.
+No kernel waits. Without room it returns WOULD_BLOCK and changes nothing; the Orch thread then helps the
+Scheduler and calls again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .atomics import load, store
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import ALLOC, RECLAIM, SUBMIT, affinity_of, pin, prepare, release_ref, step
+from .slots import ALLOC, RECLAIM, SUBMIT, acquire_ref, affinity_of, prepare, release_ref, step
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -25,13 +25,13 @@ DTYPE_SIZES = L.DTYPE_SIZES
 WRITTEN = (1 << L.MASK_TENSORS) - 1
 """The bits of the output mask that say which tensors a task writes."""
 TOO_MANY_BYTES = 1 << 62
-"""More than any ring has, and far enough from the end of 64 bits for one more tensor."""
+"""More than any ring has; adding one more tensor does not overflow 64 bits."""
 
 
-# ---------------------------------------------------------------- what a wire tensor says
+# ---------------------------------------------------------------- wire tensors
 @kernel
 def tag_of(words, t):
-    """Return the tag that rides in the padding of a tensor on its way into submit.
+    """Return the tag that a tensor has in its padding on its way into submit.
 
     Rule     ORCH-SUBMIT-3; ORCH-INV-2
     """
@@ -57,7 +57,7 @@ def is_child_memory(words, t):
 
 @kernel
 def owner_of(mem, slot, t, i):
-    """Return whose memory the address of a task's tensor `i` is in: -1 the host's, else a worker's.
+    """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker.
 
     Rule     ORCH-MAP-6, -7; WM-GROUP-6; WM-CHIP-4
     """
@@ -93,14 +93,14 @@ def writes(tag):
 
 @kernel
 def in_a_ring(mem, data):
-    """Say whether an address is in the heap rings, which stand one after the other."""
+    """Say whether an address is in the heap rings, which are contiguous."""
     offset = data - int(mem[L.RING_BLOCK + L.R_BASE])
     return 0 <= offset < mem[L.RINGS] * mem[L.RING_BLOCK + L.R_SIZE]
 
 
 @kernel
 def is_auto_output(words, t):
-    """Say whether the runtime shall provide the buffer: an OUTPUT without an address.
+    """Say whether the runtime must provide the buffer: an OUTPUT without an address.
 
     Rule     ORCH-AUTO-1, -5 to -7
     """
@@ -110,7 +110,7 @@ def is_auto_output(words, t):
 # ---------------------------------------------------------------- bodies that do not fit the slot
 @kernel
 def size_class(words):
-    """Return the smallest class of spill blocks that holds so many words."""
+    """Return the smallest class of spill blocks that holds `words` words."""
     kind = 0
     while L.SPILL_SMALLEST << kind < words:
         kind += 1
@@ -119,7 +119,7 @@ def size_class(words):
 
 @kernel
 def could_have_room(mem, words):
-    """Say whether a body of so many words would have a place if no other had one."""
+    """Say whether a body of `words` words would fit if there were no others."""
     if words <= L.INLINE_WORDS:
         return True
     return L.SPILL_SMALLEST << size_class(words) <= mem[L.A_SPILL_END] - mem[L.A_SPILL]
@@ -127,7 +127,7 @@ def could_have_room(mem, words):
 
 @kernel
 def spill_has_room(mem, words):
-    """Say whether a body of so many words has a place, in its slot or in a spill block."""
+    """Say whether a body of `words` words fits, in its slot or in a spill block."""
     if words <= L.INLINE_WORDS:
         return True
     kind = size_class(words)
@@ -154,19 +154,19 @@ def take_body(mem, slot, words):
 
 @kernel
 def tensors_in(counts):
-    """Return how many tensors there are, of what says tensors and scalars in one number."""
+    """Return the tensors from a number that encodes the counts of tensors and scalars."""
     return counts & 0xFFFFFFFF
 
 
 @kernel
 def scalars_in(counts):
-    """Return how many scalars there are; see `tensors_in`."""
+    """Return the scalars; see `tensors_in`."""
     return counts >> 32
 
 
 @kernel
 def body_words(tensors, scalars, members, edges):
-    """Return the words of a body: output mask, tensors, scalars, members, so many edges at most."""
+    """Return the words of a body: output mask, tensors, scalars, members, at most `edges` edges."""
     arguments = argument_words(tensors, scalars) + members * L.MEMBER_WORDS
     return mask_words(tensors) + arguments + edges * EDGE_WORDS
 
@@ -185,30 +185,30 @@ def mask_words(tensors):
 
 @kernel
 def tensors_at(mem, slot):
-    """Return where the tensors of a slot's body begin."""
+    """Return the offset of the tensors in a slot's body."""
     return int(mem[slot + L.S_BODY]) + mask_words(tensors_in(int(mem[slot + L.S_COUNTS])))
 
 
 @kernel
 def scalars_at(mem, slot):
-    """Return where the scalars of a slot's body begin."""
+    """Return the offset of the scalars in a slot's body."""
     return tensors_at(mem, slot) + tensors_in(int(mem[slot + L.S_COUNTS])) * TENSOR_WORDS
 
 
 @kernel
 def members_at(mem, slot):
-    """Return where the members of a group stand in its slot's body."""
+    """Return the offset of a group's members in its slot's body."""
     return scalars_at(mem, slot) + scalars_in(int(mem[slot + L.S_COUNTS])) * L.SCALAR_WORDS
 
 
 @kernel
 def edges_at(mem, slot):
-    """Return where the edges of a slot's body begin."""
+    """Return the offset of the edges in a slot's body."""
     return members_at(mem, slot) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
 
 
 @kernel
-def give_body_back(mem, slot):
+def release_body(mem, slot):
     """Return a spill block to its free list."""
     body = int(mem[slot + L.S_BODY])
     if body == slot + L.S_INLINE:
@@ -222,7 +222,7 @@ def give_body_back(mem, slot):
 
 @kernel
 def forget_bodies(mem):
-    """Take all spill blocks back (no task is live): their room may be cut up in other sizes."""
+    """Free all spill blocks (no task is live), so that their memory can be split into other sizes."""
     if mem[L.SPILL_USED] != mem[L.A_SPILL]:
         mem[L.SPILL_USED] = mem[L.A_SPILL]
         for kind in range(L.SPILL_CLASSES):
@@ -234,15 +234,14 @@ def forget_bodies(mem):
 def submit_task(mem, callable_word, counts, members, words):
     """Add one task to the graph: the seven steps.
 
-    `words` are the tensors, five words each with the tag in the padding, then the scalars, each with
-    its kind in a second word, then, for a group, its members, two words each. A group is one task
-    with the tensors of all of them.
+    `words` are the tensors, five words each with the tag in the padding, then the scalars, each with its
+    kind in a second word, then a group's members, two words each. A group is one task with the tensors of
+    all its members.
 
     Reads    the TensorMap, the open scope, the run's error
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
-    Returns  the slot, with AUTO_OUTPUT set if it provided memory; or RUN_FAILED, WOULD_BLOCK,
-             TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are no such arguments, with nothing
-             changed
+    Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
+             WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
     Rule     ORCH-SUBMIT-1 to -8; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1
     """
     if load(mem, L.RUN_ERROR) != 0:
@@ -291,11 +290,10 @@ def submit_task(mem, callable_word, counts, members, words):
 
 @kernel
 def are_there(mem, words, counts, members):
-    """Say whether the words have all that the counts promise, and a group's members share it out.
+    """Say whether the words match the counts, and a group's members share out all arguments.
 
-    Its members may name workers that there are.
-
-    Nothing past the end of the words is read: they may be bytes of any length.
+    Members must name workers that exist. The words may be bytes of any length: nothing past their end is
+    read.
 
     Rule     ORCH-SUBMIT-8
     """
@@ -318,7 +316,7 @@ def are_there(mem, words, counts, members):
 
 @kernel
 def has_bytes(words, t):
-    """Say whether a tensor has an element type, at most five dimensions, and bytes that can be counted.
+    """Say whether a tensor has an element type, at most five dimensions, and fewer than TOO_MANY_BYTES.
 
     Rule     ORCH-SUBMIT-8
     """
@@ -334,7 +332,7 @@ def has_bytes(words, t):
 
 @kernel
 def fits_mailbox(words, counts, members):
-    """Say whether what goes to one worker fits its mailbox: a task's arguments, or each member's.
+    """Say whether the arguments of a task, or of each member of a group, fit a mailbox.
 
     Rule     ORCH-MISUSE-5; WM-GROUP-7
     """
@@ -385,10 +383,10 @@ def store_arguments(mem, slot, words, slab_bytes):
 
 @kernel
 def find_producers(mem, slot, words):
-    """Look every read buffer up and pin each producer once, and with it the owner of the slab.
+    """Look up every buffer read; reference each producer once, and the owner of its slab.
 
-    The owner is needed for its memory: the producer keeps it only until it is done itself, and
-    somebody who reads the result may still be at it when the owner's scope has long ended.
+    The owner keeps the memory: the producer holds a reference to it only until it is done itself, and a
+    reader may still run after the owner's scope has ended.
 
     All look-ups come before the first insertion, so a task is never its own producer (D6).
 
@@ -419,10 +417,10 @@ def find_producers(mem, slot, words):
 
 @kernel
 def add_edge(mem, slot, first, edges, producer, stamp, waits):
-    """Pin a producer and note the edge, unless this task has it already or it is CONSUMED.
+    """Reference a producer and note the edge, unless this task has it already or it is CONSUMED.
 
-    An edge to a task that is kept for its memory alone names no consumer: `wire` passes over it,
-    because nothing is to be waited for.
+    An edge to a task kept only for its memory names no consumer: `wire` skips it, since the task does not
+    wait for it.
 
     Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
@@ -433,7 +431,7 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
             wait_for_kept(mem, slot, first, edges, producer)
         return 0
     mem[producer + L.S_SEEN] = stamp
-    if not pin(mem, producer):
+    if not acquire_ref(mem, producer):
         return 0
     edge = first + edges * EDGE_WORDS
     mem[edge + L.EDGE_PRODUCER] = producer
@@ -445,7 +443,7 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
 
 @kernel
 def wait_for_kept(mem, slot, first, edges, producer):
-    """A task kept for its memory turns out to be a producer of another buffer as well."""
+    """Wait also for a task kept for its memory, which is the producer of another buffer too."""
     for k in range(edges):
         edge = first + k * EDGE_WORDS
         if mem[edge + L.EDGE_PRODUCER] == producer and mem[edge + L.EDGE_CONSUMER] == L.NONE:
@@ -455,9 +453,9 @@ def wait_for_kept(mem, slot, first, edges, producer):
 
 @kernel
 def register_outputs(mem, slot, words):
-    """Make the task the producer of every buffer it writes, and note which they are.
+    """Make the task the producer of every buffer it writes, and note these buffers.
 
-    Effects  TensorMap entries; the output mask, from which `reclaim` erases them again
+    Effects  TensorMap entries; the output mask, by which `reclaim` erases them
     Rule     ORCH-MAP-3, -4; ORCH-TAG-2 to -5
     """
     body = int(mem[slot + L.S_BODY])
@@ -486,9 +484,9 @@ def alloc_buffer(mem, words):
     `words` is the tensor to be: shape and dtype, no address.
 
     Effects  a slot (COMPLETED, its self-reference already released), its slab, a TensorMap entry
-    Returns  the slot; or RUN_FAILED, WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor,
-             with nothing changed. The slab's address stands in the slot's first tensor; zero bytes
-             claim a slot without slab and key (D12)
+    Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
+             WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
+             without slab and key (D12)
     Rule     ORCH-ALLOC-1 to -6; ORCH-SUBMIT-8
     """
     if load(mem, L.RUN_ERROR) != 0:
@@ -523,7 +521,7 @@ def alloc_buffer(mem, words):
 # ---------------------------------------------------------------- scopes
 @kernel
 def register_task(mem, slot):
-    """Give a fresh slot the reference of the innermost open scope, if there is one.
+    """Add the reference of the innermost open scope, if there is one, to a fresh slot.
 
     Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8; ORCH-INV-5
     """
@@ -543,7 +541,7 @@ def scope_depth(mem):
 
 @kernel
 def open_scope(mem):
-    """Open a scope: what is submitted from now on binds to it.
+    """Open a scope: tasks submitted from now on belong to it.
 
     Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
     Rule     ORCH-SCOPE-3
@@ -558,7 +556,7 @@ def open_scope(mem):
 
 @kernel
 def close_scope(mem):
-    """End the innermost scope: drop its reference on each of its tasks. Does not wait.
+    """End the innermost scope: release its reference to each of its tasks. Does not wait.
 
     Returns  OK, or NO_SCOPE with nothing changed
     Rule     ORCH-SCOPE-5 to -7
@@ -579,7 +577,7 @@ def close_scope(mem):
 # ---------------------------------------------------------------- reclamation
 @kernel
 def reclaim(mem, slot):
-    """Take a CONSUMED slot apart: its TensorMap entries, its body, its slab, itself.
+    """Reclaim a CONSUMED slot: its TensorMap entries, its body, its slab, itself.
 
     Effects  CONSUMED → FREE
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
@@ -598,7 +596,7 @@ def reclaim(mem, slot):
                 erase(mem, int(mem[t + L.TENSOR_DATA]), owner_of(mem, slot, t, i), slot)
             mask >>= 1
             i += 1
-    give_body_back(mem, slot)
+    release_body(mem, slot)
     release(mem, slot)
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
@@ -607,7 +605,7 @@ def reclaim(mem, slot):
 
 @kernel
 def request_cancel(mem):
-    """What has not started shall not start (D11).
+    """Cancel the tasks that have not started (D11).
 
     Rule     SCHED-CANCEL-1, -4
     """

@@ -1,4 +1,4 @@
-"""What stands in the memory of tasks: slots and bodies, the tables that lead to them, programs.
+"""The memory of tasks: slots and bodies, the tables that lead to them, programs.
 
 Rule     FLOW-DATA-3
 """
@@ -49,7 +49,7 @@ S_FANIN = SLOT.word("S_FANIN", "live fan-ins not yet released, plus one until wi
 S_CONSUMERS = SLOT.word("S_CONSUMERS", "chain of edges to the consumers")
 S_WORKER = SLOT.word(
     "S_WORKER",
-    "worker it runs or ran on, −1 if none; of a group one of them",
+    "worker that runs or ran it, −1 if none; of a group one of them",
     read_by="anyone as hint",
 )
 S_NEXT = SLOT.word(
@@ -61,16 +61,14 @@ S_LEFT = SLOT.word(
     "S_LEFT",
     "of a group: members not yet done in the low half, 1 in the high half once one has failed",
 )
-S_FRAME = SLOT.also("S_FRAME", "of a task of its own: the frame it was put into, 0 for none, and")
+S_FRAME = SLOT.also("S_FRAME", "of a single task: its frame, 0 for none, and")
 S_ORDER = SLOT.word(
     "S_ORDER",
     "`READY_ORDER` when it became ready",
     written_by="Scheduler",
     read_by="Scheduler; `has_work` as hint",
 )
-S_UNPLACED = SLOT.also(
-    "S_UNPLACED", "before that: how many of its live producers stand in no frame, and"
-)
+S_UNSENT = SLOT.also("S_UNSENT", "before that: how many of its live producers are in no frame, and")
 
 SLOT.line("the Orch thread's", written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")
 S_ID = SLOT.word("S_ID", "task id in its run", read_by="Orch, Scheduler; anyone as hint")
@@ -92,7 +90,7 @@ S_COUNTS = SLOT.word(
 )
 S_BODY = SLOT.word(
     "S_BODY",
-    "where the body stands: in the slot, or in a block of its own",
+    "offset of the body, in the slot or in a block of its own",
     read_by="Orch, Scheduler; `has_work` as hint",
 )
 S_EDGES = SLOT.word("S_EDGES", "edges in the low half, room for edges in the high half")
@@ -110,14 +108,14 @@ S_LINK = SLOT.word(
 )
 
 SLOT.line(
-    "what did not fit, and the body",
+    "members and body",
     written_by="Orch",
     read_by="Orch, Scheduler",
     ordering="wiring",
 )
 S_MEMBERS = SLOT.word(
     "S_MEMBERS",
-    "members of a group; 0 for a task of its own",
+    "members of a group; 0 for a single task",
     read_by="Orch, Scheduler; `has_work` as hint",
 )
 INLINE_WORDS = SLOT_WORDS - SLOT.size
@@ -129,7 +127,7 @@ S_INLINE = SLOT.word(
     ordering="wiring, then lock",
 )
 
-# the callable word: what to run, in which pool, on which worker, with which configuration
+# the callable word: callable, pool, worker and configuration of a task
 CALLABLE_MASK = (1 << 24) - 1  # index of the callable
 RAN_TASK = 24  # of W_RAN: the bits above the index are the task's id, plus 1
 WORD_KIND = 32  # worker type, 4 bits
@@ -146,15 +144,14 @@ SLAB_BIT = MASK_TENSORS  # as many for those that have a slab of the task's own
 
 SCALAR = Record("scalar")
 SCALAR.section(written_by="Orch", read_by="Scheduler", ordering="wiring")
-SCALAR_BITS = SCALAR.word("SCALAR_BITS", "the 64 bits that go into the mailbox")
+SCALAR_BITS = SCALAR.word("SCALAR_BITS", "the 64 bits for the mailbox")
 SCALAR_KIND = SCALAR.word(
     "SCALAR_KIND",
-    "`RAW`, `SIGNED`, `UNSIGNED`, `FLOAT64` or `FLOAT32`: what was added; in a mailbox's frame a byte "
-    "of `W_KINDS`",
+    "`RAW`, `SIGNED`, `UNSIGNED`, `FLOAT64` or `FLOAT32`; in a frame a byte of `W_KINDS`",
 )
 SCALAR_WORDS = SCALAR.size
 RAW, SIGNED, UNSIGNED, FLOAT64, FLOAT32 = range(5)
-"""Bits of which nobody says what they are; integers; floats, those of 32 bits in the low half."""
+"""Bits of unknown kind; integers; floats, those of 32 bits in the low half."""
 
 MEMBER = Record("member")
 MEMBER.section(written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")
@@ -163,13 +160,13 @@ MEMBER_COUNTS = MEMBER.word(
 )
 MEMBER_WORKER = MEMBER.word(
     "MEMBER_WORKER",
-    "the one worker that may have it, plus 1; 0 for any. It owns the member's `child_memory` tensors",
+    "the one worker that may run it, plus 1; 0 for any. It owns the member's `child_memory` tensors",
 )
 MEMBER_WORDS = MEMBER.size
 
 EDGE = Record("edge")
 EDGE.section(written_by="Orch", read_by="Scheduler", ordering="wiring")
-EDGE_PRODUCER = EDGE.word("EDGE_PRODUCER", "the producer, pinned")
+EDGE_PRODUCER = EDGE.word("EDGE_PRODUCER", "the producer, which it references")
 EDGE_NEXT = EDGE.word(
     "EDGE_NEXT",
     "next edge of the same producer",
@@ -177,7 +174,7 @@ EDGE_NEXT = EDGE.word(
     ordering="wiring, then lock",
 )
 EDGE_CONSUMER = EDGE.word(
-    "EDGE_CONSUMER", "this task; NONE if the producer is only kept for its memory"
+    "EDGE_CONSUMER", "this task; NONE if the producer is kept only for its memory"
 )
 EDGE_WORDS = EDGE.size
 
@@ -185,7 +182,7 @@ EDGE_WORDS = EDGE.size
 ENTRY = Record("TensorMap entry")
 ENTRY.section(written_by="Orch", read_by="Orch", ordering="own")
 E_DATA = ENTRY.word("E_DATA", "an address")
-E_OWNER = ENTRY.word("E_OWNER", "whose memory it is in: worker + 1, 0 for the host's")
+E_OWNER = ENTRY.word("E_OWNER", "owner of that memory: worker + 1, 0 for the host")
 E_SLOT = ENTRY.word("E_SLOT", "the task that wrote it last; NONE: the entry is empty")
 E_SLAB = ENTRY.word(
     "E_SLAB", "the live task whose slab begins at this address, NONE if it is no slab"
@@ -197,7 +194,7 @@ FIFO = Record("FIFO entry")
 FIFO.section(written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
 FIFO_END = FIFO.word(
     "FIFO_END",
-    "`R_TOP` that comes back with the allocation, times two, plus one once it is released",
+    "`R_TOP` up to which it frees the ring, times two, plus one once it is released",
 )
 FIFO_SLOT = FIFO.word("FIFO_SLOT", "its slot")
 FIFO_WORDS = FIFO.size
@@ -206,10 +203,10 @@ WIRING_CAPACITY = 8192
 CIRCULAR_SMALLEST = 1024
 
 # ---------------------------------------------------------------- a program: many submits, as words
-# Private to the thread that runs it. Its ops follow each other from PROGRAM_OPS on.
+# Private to the thread that runs it. Its ops are contiguous from PROGRAM_OPS on.
 PROGRAM = Record("program")
 PROGRAM.section(written_by="Orch", read_by="Orch", ordering="own")
-PROGRAM_AT = PROGRAM.word("PROGRAM_AT", "where the next op stands")
+PROGRAM_AT = PROGRAM.word("PROGRAM_AT", "offset of the next op")
 PROGRAM_OPS = PROGRAM.size
 
 OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
@@ -222,37 +219,37 @@ SUBMIT_OP = Record("submit", after=OP.size)
 SUBMIT_OP.section(written_by="Orch", read_by="Orch", ordering="own")
 OP_CALLABLE = SUBMIT_OP.word("OP_CALLABLE", "the callable word")
 OP_COUNTS = SUBMIT_OP.word("OP_COUNTS", "tensors | scalars << 32")
-OP_MEMBERS = SUBMIT_OP.word("OP_MEMBERS", "members of a group; 0 for a task of its own")
-OP_PATCHES = SUBMIT_OP.word("OP_PATCHES", "how many of its words come from the places")
+OP_MEMBERS = SUBMIT_OP.word("OP_MEMBERS", "members of a group; 0 for a single task")
+OP_PATCHES = SUBMIT_OP.word("OP_PATCHES", "how many of its words come from variables")
 OP_OUTPUTS = SUBMIT_OP.word(
     "OP_OUTPUTS",
-    "place of its first tensor, from which those of its outputs follow; −1: nobody asks",
+    "variable of its first tensor; the others follow; −1: its outputs are not used",
 )
 OP_ARGS = SUBMIT_OP.size  # tensors with tags, scalars with kinds, members; then the patches
 
 PATCH = Record("patch")
 PATCH.section(written_by="Orch", read_by="Orch", ordering="own")
-PATCH_AT = PATCH.word("PATCH_AT", "word of the op | place << 32")
-PATCH_OFFSET = PATCH.word("PATCH_OFFSET", "what is added to what stands in the place")
+PATCH_AT = PATCH.word("PATCH_AT", "word of the op | variable << 32")
+PATCH_OFFSET = PATCH.word("PATCH_OFFSET", "added to the variable")
 PATCH_WORDS = PATCH.size
 
 REPEAT_OP = Record("repeat", after=OP.size)
 REPEAT_OP.section(written_by="Orch", read_by="Orch", ordering="own")
-OP_TIMES = REPEAT_OP.word("OP_TIMES", "how often the submit after it is made")
-OP_DONE = REPEAT_OP.word("OP_DONE", "how often it was")
-OP_STEP = REPEAT_OP.word("OP_STEP", "from one time to the next, its places move by so many")
+OP_TIMES = REPEAT_OP.word("OP_TIMES", "how often to make the submit after it")
+OP_DONE = REPEAT_OP.word("OP_DONE", "how often it was made")
+OP_STEP = REPEAT_OP.word("OP_STEP", "variables from one time to the next")
 OP_REPEAT_WORDS = REPEAT_OP.size
 
 ALLOC_OP = Record("alloc", after=OP.size)
 ALLOC_OP.section(written_by="Orch", read_by="Orch", ordering="own")
-OP_BUFFER = ALLOC_OP.word("OP_BUFFER", "the place that gets the address")
+OP_BUFFER = ALLOC_OP.word("OP_BUFFER", "the variable that gets the address")
 OP_TENSOR = ALLOC_OP.word("OP_TENSOR", "the tensor", words=TENSOR_WORDS)
 OP_ALLOC_WORDS = ALLOC_OP.size
 PROGRAM_SLICE = 2048
-"""Tasks in a row, after which Python looks for signals."""
+"""Tasks after which Python handles signals."""
 MORE = 1
-"""The slice is over and the program is not."""
+"""The slice is done, the program is not."""
 LOOK_EVERY = 8
-"""Tasks submitted in bulk from one look at the workers to the next."""
+"""Tasks submitted in bulk between two looks at the workers."""
 PASS_AT_LATEST = 64
 """Tasks that wait to be wired, after which a pass is due."""

@@ -1,12 +1,12 @@
-"""TensorMap: (address, owner) → the task that currently produces what stands there.
+"""TensorMap: (address, owner) → the current producer of the buffer at that address.
 
-An address where a slab of a ring begins has a second task in its entry: the one that owns the slab.
-Whoever reads or updates the buffer must keep both, the current producer for its result, the owner for
-the memory. When the producer goes first, the owner takes its place.
+Where a slab of a ring begins, the entry names a second task: the one that owns the slab. A task that
+reads or updates the buffer must keep both, the producer for its result, the owner for the memory. If the
+producer is reclaimed first, the owner replaces it.
 
-Open addressing with linear probing; an entry is removed by shifting its followers back, so an empty
-place is truly empty and the table never needs cleaning. It doubles into its other area when half
-full and starts small again when a run has ended. The Orch thread owns it.
+Open addressing with linear probing; removing an entry shifts its followers back, so the table needs no
+tombstones. It doubles into its other area when half full and is small again after a run. The Orch thread
+owns it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENTRY_WORDS = L.ENTRY_WORDS
 
 @kernel
 def home(data, owner, mask):
-    """Return the preferred place of a key: multiplicative hashing, all bits of the address count."""
+    """Return the preferred index of a key: multiplicative hashing, all bits of the address count."""
     x = (data ^ data >> 29) + owner * 40503
     x = (x * 0x9E3779B1) & 0xFFFFFFFFFFFF
     return (x ^ x >> 23) & mask
@@ -27,20 +27,20 @@ def home(data, owner, mask):
 
 @kernel
 def find(mem, data, owner):
-    """Return the entry that holds the key, or the empty one where it belongs.
+    """Return the entry of the key, or the empty one where it belongs.
 
     Rule     ORCH-MAP-6
     """
     base = int(mem[L.MAP_BASE])
     mask = int(mem[L.MAP_MASK])
-    place = home(data, owner, mask)
+    index = home(data, owner, mask)
     while True:
-        entry = base + place * ENTRY_WORDS
+        entry = base + index * ENTRY_WORDS
         if mem[entry + L.E_SLOT] == L.NONE:
             return entry
         if mem[entry + L.E_DATA] == data and mem[entry + L.E_OWNER] == owner:
             return entry
-        place = (place + 1) & mask
+        index = (index + 1) & mask
 
 
 @kernel
@@ -54,7 +54,7 @@ def lookup(mem, data, owner):
 
 @kernel
 def has_room(mem, keys):
-    """Say whether `keys` more entries keep the table at most half full, growing it if they do not."""
+    """Say whether `keys` more entries leave the table at most half full; grow it if necessary."""
     while 2 * (mem[L.MAP_COUNT] + keys) > mem[L.MAP_MASK] + 1:
         if not grow(mem):
             return False
@@ -63,7 +63,7 @@ def has_room(mem, keys):
 
 @kernel
 def grow(mem):
-    """Move every entry into a table of twice the size; False if the area ends here."""
+    """Move every entry into a table of twice the size; False if the area is too small."""
     old_base = int(mem[L.MAP_BASE])
     old_mask = int(mem[L.MAP_MASK])
     if 2 * (old_mask + 1) > mem[L.MAP_AREA]:
@@ -72,8 +72,8 @@ def grow(mem):
     mem[L.MAP_BASE] = mem[other]
     mem[L.MAP_MASK] = 2 * old_mask + 1
     mem[L.MAP_COUNT] = 0
-    for place in range(old_mask + 1):
-        entry = old_base + place * ENTRY_WORDS
+    for index in range(old_mask + 1):
+        entry = old_base + index * ENTRY_WORDS
         slot = int(mem[entry + L.E_SLOT])
         if slot != L.NONE:
             data, owner = int(mem[entry + L.E_DATA]), int(mem[entry + L.E_OWNER])
@@ -85,7 +85,7 @@ def grow(mem):
 
 @kernel
 def insert(mem, data, owner, slot):
-    """Make `slot` the producer of a buffer; whoever was, keeps only the consumers it has.
+    """Make `slot` the producer of a buffer; the previous one keeps the consumers it has.
 
     Rule     ORCH-MAP-3
     """
@@ -110,10 +110,10 @@ def insert_slab(mem, data, owner, slot):
 
 @kernel
 def erase(mem, data, owner, slot):
-    """Take a task out of a key's entry: a newer producer's entry stays (D5).
+    """Remove a task from a key's entry: a newer producer stays (D5).
 
-    If the task was the producer, the live owner of the slab takes its place; without one the entry
-    is removed.
+    If the task was the producer, the live owner of the slab replaces it; without one the entry is
+    removed.
 
     Returns  whether an entry was removed
     Rule     ORCH-MAP-5, -9
@@ -131,20 +131,20 @@ def erase(mem, data, owner, slot):
     base = int(mem[L.MAP_BASE])
     mask = int(mem[L.MAP_MASK])
     hole = (entry - base) // ENTRY_WORDS
-    place = hole
+    index = hole
     while True:
-        place = (place + 1) & mask
-        mover = base + place * ENTRY_WORDS
+        index = (index + 1) & mask
+        mover = base + index * ENTRY_WORDS
         if mem[mover + L.E_SLOT] == L.NONE:
             break
         wanted = home(int(mem[mover + L.E_DATA]), int(mem[mover + L.E_OWNER]), mask)
-        if (place - wanted) & mask >= (place - hole) & mask:  # it may stand in the hole
+        if (index - wanted) & mask >= (index - hole) & mask:  # it may move to the hole
             target = base + hole * ENTRY_WORDS
             mem[target + L.E_DATA] = mem[mover + L.E_DATA]
             mem[target + L.E_OWNER] = mem[mover + L.E_OWNER]
             mem[target + L.E_SLOT] = mem[mover + L.E_SLOT]
             mem[target + L.E_SLAB] = mem[mover + L.E_SLAB]
-            hole = place
+            hole = index
     mem[base + hole * ENTRY_WORDS + L.E_SLOT] = L.NONE
     mem[L.MAP_COUNT] -= 1
     return True

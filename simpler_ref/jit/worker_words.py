@@ -1,4 +1,4 @@
-"""What stands in the memory of one worker: its control words, the frames of its tasks, their mailboxes.
+"""The memory of one worker: its control words, the frames of its tasks, their mailboxes.
 
 Rule     SCHED-MAIL-1; WM-MAIL-3, -5
 """
@@ -64,7 +64,7 @@ MAILBOX_OFF_DIGEST = MAIL_DIGEST * WORD
 MAILBOX_OFF_ARGS = MAIL_COUNTS * WORD
 MAILBOX_OFF_ERROR_MSG = MAIL_ERROR_MSG * WORD
 MAILBOX_ARGS_CAPACITY = MAILBOX_OFF_ERROR_MSG - MAILBOX_OFF_ARGS
-# a control request: its arguments stand where a task has its configuration
+# a control request: its arguments are where a task has its configuration
 MAILBOX_OFF_CONTROL_ARGS = MAILBOX_OFF_CONFIG  # u64 arg0, arg1, arg2
 MAILBOX_OFF_CONTROL_RESULT = MAILBOX_OFF_CONFIG + 3 * WORD
 MAILBOX_OFF_CONTROL_NAME = MAILBOX_OFF_DIGEST  # of the staged payload, ends with NUL
@@ -76,13 +76,13 @@ CACHE = Record("digest cache entry")
 CACHE.section(written_by="worker", read_by="worker", ordering="own")
 CACHE_DIGEST = CACHE.word("CACHE_DIGEST", "SHA-256 of a callable", words=DIGEST_WORDS)
 CACHE_LOCAL = CACHE.word("CACHE_LOCAL", "its local slot + 1")
-CACHE_LEAF = CACHE.word("CACHE_LEAF", "address of its compiled code, 0 for what Python has to call")
+CACHE_LEAF = CACHE.word("CACHE_LEAF", "address of its compiled code, 0 for a Python callable")
 DIGEST_CACHE_WORDS = CACHE.size
 DIGEST_CACHE = 16
 
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
-# A worker has as many of these blocks as it may be given tasks at once (DEPTH). Each is a frame: what
-# says "each frame" exists in all of them. All else is used in the first block only.
+# A worker has one of these blocks for each task that it may have at once (DEPTH). Each is a frame: words
+# with "each frame" exist in all of them. The others are used in the first block only.
 MAX_DEPTH = 64
 DEATH_BIAS = 1024
 """Added to an exit code in W_DEATH, where 0 is a worker that is alive."""
@@ -114,7 +114,7 @@ W_DEATH = WORKER.word(
 )
 W_CLAIM = WORKER.word(
     "W_CLAIM",
-    "0, or that a requester waits for the mailbox or has it",
+    "0, or that a requester waits for the mailbox or owns it",
     written_by="Scheduler",
     read_by="requester",
 )
@@ -125,7 +125,7 @@ W_FAIL = WORKER.word(
     ordering="own",
 )
 
-WORKER.line("what the worker tells", written_by="worker", read_by="worker", ordering="hint")
+WORKER.line("what the worker reports", written_by="worker", read_by="worker", ordering="hint")
 W_PARKED = WORKER.word(
     "W_PARKED",
     "1 while the worker sleeps, or is about to, on the state of its mailbox",
@@ -137,14 +137,12 @@ W_CORE = WORKER.word(
 )
 W_KEPT_OFF = WORKER.word(
     "W_KEPT_OFF",
-    "number + 1 of the core it was kept off when it was woken; 0: none",
+    "number + 1 of the core it may not use since it was woken; 0: none",
     written_by="Scheduler, worker",
     read_by="Scheduler, worker",
 )
 
-WORKER.line(
-    "what the worker knows of itself", written_by="worker", read_by="worker", ordering="own"
-)
+WORKER.line("the worker's own state", written_by="worker", read_by="worker", ordering="own")
 W_AT = WORKER.word(
     "W_AT",
     "the frame it serves or waits for, as an offset from its first block",
@@ -158,25 +156,25 @@ W_DEVICE_NS = WORKER.word(
     read_by="Orch before and after a run",
     ordering="mailbox",
 )
-W_PATIENCE = WORKER.word("W_PATIENCE", "how long it spins before it offers its core, ns")
+W_BACK_OFF = WORKER.word("W_BACK_OFF", "ns it spins before it offers its core")
 W_HOME = WORKER.word("W_HOME", "number + 1 of the core it goes to if it shares another; 0: none")
-W_MOVED = WORKER.word("W_MOVED", "ns, when it went there last")
+W_MOVED = WORKER.word("W_MOVED", "when it last moved, ns")
 W_THREAD = WORKER.word(
     "W_THREAD",
-    "its thread, as the system numbers it; 0: the system alone says where it runs",
+    "the system's id of its thread; 0: the worker never chooses its core",
     read_by="Scheduler",
     ordering="mailbox",
 )
 
 WORKER.line(
-    "what other workers look at",
+    "what other workers read",
     written_by="worker",
     read_by="worker, other workers",
     ordering="release / acquire",
 )
 W_ENDED = WORKER.word(
     "W_ENDED",
-    "each frame; answers given in it, ever, times four, and how the last one ended",
+    "each frame; answers ever given in it, times four, and how the last task ended",
 )
 
 WORKER.line("callables it has seen", written_by="worker", read_by="worker", ordering="own")
@@ -186,29 +184,29 @@ W_CACHE = WORKER.word(
     words=DIGEST_CACHE * DIGEST_CACHE_WORDS,
 )
 
-WORKER.line("what stands in a frame", written_by="Scheduler", read_by="Scheduler", ordering="lock")
-W_SLOT = WORKER.word("W_SLOT", "each frame; the task that was put into it, else NONE")
+WORKER.line("contents of a frame", written_by="Scheduler", read_by="Scheduler", ordering="lock")
+W_SLOT = WORKER.word("W_SLOT", "each frame; its task, else NONE")
 W_LAST_CALLABLE = WORKER.word(
-    "W_LAST_CALLABLE", "each frame; index + 1 of the digest that stands in the mailbox"
+    "W_LAST_CALLABLE", "each frame; index + 1 of the digest in the mailbox"
 )
 W_LAST_CONFIG = WORKER.word(
-    "W_LAST_CONFIG", "each frame; index + 1 of the configuration that stands in the mailbox"
+    "W_LAST_CONFIG", "each frame; index + 1 of the configuration in the mailbox"
 )
 W_MEMBER = WORKER.word(
-    "W_MEMBER", "each frame; which member of a group it is, plus 1; 0 for a task of its own"
+    "W_MEMBER", "each frame; which member of a group it is, plus 1; 0 for a single task"
 )
 W_FILLED = WORKER.word(
-    "W_FILLED", "each frame; how often it was filled: what `W_ENDED` counts up to"
+    "W_FILLED", "each frame; how often it was filled: `W_ENDED` counts up to this"
 )
 W_RAN = WORKER.word(
     "W_RAN",
     "the task that the worker ended last, id + 1 above the index of its callable: for the message "
-    "when it is lost; 0: none",
+    "about a death; 0: none",
     read_by="Orch after a death",
 )
 
 WORKER.line(
-    "what the Scheduler knows of the worker",
+    "the Scheduler's state of the worker",
     written_by="Scheduler",
     read_by="Scheduler",
     ordering="lock",
@@ -226,34 +224,34 @@ W_TAIL = WORKER.word(
 )
 W_GIVEN = WORKER.word(
     "W_GIVEN",
-    "tasks it was given and has not been seen to end",
+    "tasks it was sent that are not collected",
     read_by="Scheduler; `has_work`, `kill_busy`, `pass_in_bulk` as hint",
 )
-W_COLLECTED = WORKER.word("W_COLLECTED", "1: it is idle, its last mailbox still says TASK_DONE")
+W_COLLECTED = WORKER.word("W_COLLECTED", "1: it is idle, its mailbox still says TASK_DONE")
 W_USABLE = WORKER.word(
     "W_USABLE",
     "`ALIVE` between INIT_DONE and death, and `CLAIMED` while a requester has claimed it",
 )
-W_PINNED_HEAD = WORKER.word(
-    "W_PINNED_HEAD", "oldest ready task that wants this worker and no other"
+W_AFFINITY_HEAD = WORKER.word(
+    "W_AFFINITY_HEAD", "oldest ready task with an affinity for this worker"
 )
-W_PINNED_TAIL = WORKER.word("W_PINNED_TAIL", "its newest")
+W_AFFINITY_TAIL = WORKER.word("W_AFFINITY_TAIL", "its newest")
 W_UNTOLD = WORKER.word("W_UNTOLD", "1: it was sent a task in this pass, and may sleep")
 
 WORKER.line("what its task waits for", written_by="Scheduler", read_by="worker", ordering="mailbox")
 W_WAITS = WORKER.word(
     "W_WAITS",
-    "each frame; how many ends its task waits for that was given ahead; 0: it was ready",
+    "each frame; how many ends its pre-dispatched task waits for; 0: it was ready",
     read_by="worker, Scheduler",
 )
 W_SKIP = WORKER.word(
     "W_SKIP",
-    "each frame; `SKIPPED` or `GIVEN_BACK`: what to answer instead of starting",
+    "each frame; `SKIPPED` or `RETURNED`: the answer instead of starting",
     ordering="release / acquire",
 )
 W_WAIT_FOR = WORKER.word(
     "W_WAIT_FOR",
-    "each frame; for each of `W_WAITS` ends: where the `W_ENDED` is, and the number it has then",
+    "each frame; for each of `W_WAITS` ends: offset of its `W_ENDED`, and the count to wait for",
     words=2 * MOST_WAITS,
 )
 
@@ -262,7 +260,7 @@ W_MAILBOX = WORKER.word(
     "W_MAILBOX",
     "each frame; the mailbox",
     words=MAILBOX_WORDS,
-    written_by="Scheduler or requester, and worker, by turns",
+    written_by="Scheduler or requester, and worker, in turn",
     read_by="Scheduler, requester, worker, Orch",
     ordering="see below",
 )
@@ -270,15 +268,15 @@ W_MAILBOX = WORKER.word(
 WORKER.line("beside the mailbox", written_by="Scheduler", read_by="worker", ordering="mailbox")
 W_KINDS = WORKER.word(
     "W_KINDS",
-    "each frame; a byte for each scalar of its task: what it was added as",
+    "each frame; a byte for each scalar of its task: its kind",
     words=KINDS_WORDS,
 )
 
 WORKER.line("traceback", written_by="worker", read_by="Scheduler, requester", ordering="mailbox")
 W_TRACE = WORKER.word(
     "W_TRACE",
-    "each frame; traceback of what failed: byte count, then UTF-8",
+    "each frame; traceback of a failed task: byte count, then UTF-8",
     words=TRACE_WORDS,
 )
 WORKER_WORDS = WORKER.align()
-"""One block: what a worker needs that is given one task at a time."""
+"""One block: a worker's words at `DEPTH` 1."""

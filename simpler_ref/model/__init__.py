@@ -1,1 +1,1 @@
-"""What a task is made of."""
+"""The parts of a task."""

@@ -26,7 +26,7 @@ TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
 class TaskArgs:
     """The arguments of one task: tensors with tags, then scalars.
 
-    In the orchestration function it is built; in a worker it is read, for the time of the call.
+    An orchestration function builds it; a worker reads it, during the call.
 
     Rule     FLOW-BUILD-1
     """
@@ -37,7 +37,7 @@ class TaskArgs:
     _scalars: Sequence[bytes]
     """A list from the first scalar on; each with its kind, 16 bytes."""
     _doubts: Doubts | None
-    """Arrays that were added outside of a run: submit asks its own Worker about them."""
+    """Arrays added outside of a run: submit checks them with its own Worker."""
 
     def __init__(self) -> None:
         self._tensors = []
@@ -72,8 +72,8 @@ class TaskArgs:
     def add_scalar(self, value: SupportsIndex | float) -> None:
         """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.
 
-        64 bits travel (see `scalar_to_uint64`), and beside them what they were added as: `scalar` and
-        `scalar_float` give the value back.
+        The worker gets 64 bits (see `scalar_to_uint64`) and their kind: `scalar` and `scalar_float`
+        return the value.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class TaskArgs:
     def scalar(self, i: int) -> int | float:
         """Return scalar `i` as it was added: an int, or a float of the same value.
 
-        Bits of which nobody says what they are (see `scalar_to_uint64`) come as an unsigned integer.
+        Bits without a kind (see `scalar_to_uint64`) are returned as an unsigned integer.
 
         Raises
         ------
@@ -125,9 +125,9 @@ class TaskArgs:
         return as_it_went_in(raw, raw[KIND_AT])
 
     def scalar_float(self, i: int) -> float:
-        """Return scalar `i` as a float: what was added as an integer is converted.
+        """Return scalar `i` as a float; integers are converted.
 
-        Bits of which nobody says what they are come as the 64-bit float that has these bits.
+        Bits without a kind are returned as the 64-bit float that has these bits.
 
         Raises
         ------

@@ -85,7 +85,7 @@ class TaskState(enum.IntEnum):
 
 
 class MailboxState(enum.IntEnum):
-    """Who has to act on a mailbox.
+    """The state of a mailbox: which side acts next.
 
     Rule     FLOW-DATA-2
     """

@@ -1,7 +1,7 @@
-"""Scalars: 64 bits, and beside them what they were added as.
+"""Scalars: 64 bits, and beside them their kind.
 
-On the wire a scalar is 64 bits and nothing else. Up to a mailbox a second word goes with it, its kind
-(`jit/layout.py`), and in a worker a byte beside the mailbox, so that a value comes back as it went in.
+On the wire a scalar is only 64 bits. Its kind (`jit/layout.py`) is a second word on the way to a mailbox,
+and in a worker a byte beside the mailbox, so that a value is read as it was added.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SINGLE = struct.Struct("<f4xq")
 
 
 class ScalarBits(int):
-    """64 bits of a scalar of which nobody says what they are; as a number they are unsigned.
+    """64 bits of a scalar without a kind; as a number they are unsigned.
 
-    Added to another task, they are bits again.
+    Added to another task, they remain bits without a kind.
     """
 
     __slots__ = ()
 
 
 class Float32(float):
-    """A scalar that was added as a 32-bit float; added to another task, it is one again."""
+    """A scalar added as a 32-bit float; added to another task, it remains one."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class BoundWord(bytes):
     """A scalar with its kind that a replay may give another value."""
 
     position: int
-    """Which of the scalars that a replay provides it is."""
+    """Its index among the scalars that a replay provides."""
 
     def __new__(cls, raw: bytes, position: int) -> BoundWord:
         """Make one from 16 bytes."""
@@ -116,7 +116,7 @@ def scalar_wire(value: Any) -> bytes:
 
 
 def _wire_of_content(value: Any) -> bytes:
-    """Return the wire of what stands in an array or tensor without dimensions, or a C number."""
+    """Return the wire form of the value of an array or tensor without dimensions, or of a C number."""
     if isinstance(value, ctypes._SimpleCData):
         content = value.value
         return scalar_wire(np.float32(content) if isinstance(value, ctypes.c_float) else content)
@@ -134,8 +134,8 @@ def scalar_to_uint64(value: Any) -> int:
     numpy float as the bits of its IEEE 754 form, a `ctypes` or 32-bit numpy float as the 32 bits of
     its own in the low half, a 16-bit one as the 64-bit float of the same value.
 
-    What this returns, added as a scalar, stays bits: a worker's `scalar` gives them as an unsigned
-    integer, `scalar_float` as the 64-bit float that has them.
+    The result, added as a scalar, remains bits without a kind: a worker's `scalar` returns them as an
+    unsigned integer, `scalar_float` as the 64-bit float that has them.
 
     Raises
     ------

@@ -24,10 +24,10 @@ Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
 _U64_MASK = (1 << 64) - 1
 _TAGS = {int(tag): with_tag(b"", tag) for tag in TensorArgType}
-"""What stands in a tensor's padding on its way into submit."""
+"""A tensor's padding on its way into submit."""
 _NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
 RECORDED_FIRST, RECORDED_LAST = 0x7FF9 << 48, 0x7FFF << 48
-"""Addresses of memory that a recorded graph will be given: no machine has memory there, and as
+"""Substitute addresses for memory that a recorded graph will have: no machine has memory there, and as
 numbers they are unlikely as scalars (they are not-a-numbers)."""
 
 
@@ -37,7 +37,7 @@ class ContinuousTensor:
     Attributes
     ----------
     data : int
-        Address of the first element; 0 for an OUTPUT that the runtime shall provide.
+        Address of the first element; 0 for an OUTPUT that the runtime provides.
     shapes : tuple[int, ...]
         The dimensions.
     ndims : int
@@ -103,8 +103,8 @@ class ContinuousTensor:
         write(self, "_wire", wire)
         write(self, "_wires", {tag: head + _TAGS[tag] for tag in _TAGS})
 
-    def _placed(self, data: int, keep: Any) -> ContinuousTensor:
-        """Return the same tensor at an address; `keep` holds its memory."""
+    def _at_address(self, data: int, keep: Any) -> ContinuousTensor:
+        """Return the same tensor at an address; `keep` keeps its memory alive."""
         tensor = object.__new__(ContinuousTensor)
         wire = data.to_bytes(SHAPE_AT, "little") + self._wire[SHAPE_AT:]
         tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
@@ -117,7 +117,7 @@ class ContinuousTensor:
     def make(
         cls, data: int, shapes: Sequence[int], dtype: DataType, child_memory: bool = False
     ) -> ContinuousTensor:
-        """Describe memory by hand. The address is taken at its word.
+        """Describe memory by hand. The address is not checked.
 
         Rule     FLOW-DATA-4
         """
@@ -185,13 +185,13 @@ class ContinuousTensor:
 
 
 FIRST_ADDRESS, END_OF_ADDRESSES = 4096, 1 << 47
-"""Where memory of a program can be."""
+"""The range of addresses that memory of a program can have."""
 _memory: Any = (ctypes.c_char * (END_OF_ADDRESSES - FIRST_ADDRESS)).from_address(FIRST_ADDRESS)
 """The whole address space as one buffer: numpy makes views of it faster than of anything else."""
 
 
 def view_memory(data: int, shape: Sequence[int], dtype: np.dtype[Any], keep: Any = None) -> Array:
-    """Return an array over memory at an address; `keep` lives as long as the array does."""
+    """Return an array over memory at an address; it keeps `keep` alive."""
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
     base = FIRST_ADDRESS if keep is None else keep.ctypes.data

@@ -1,4 +1,4 @@
-"""Which memory workers can see, and who says so on this thread."""
+"""Which memory workers can see, and which Workers' checks apply on this thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .enums import to_dtype
 from .tensor import ContinuousTensor
 
 Visible = Callable[[int, int], str | None]
-"""Says whether the children see bytes [address, address + n): None, or why not."""
+"""Says why the workers cannot see bytes [address, address + n); None if they can."""
 
 _visibility: list[Visible] = []
 
@@ -26,7 +26,7 @@ class _Current(threading.local):
 
     check: Visible | None = None
     number = 0
-    """Another one each time that the check is set; 0 without one."""
+    """Different each time that the check is set; 0 without one."""
     kept: list[Any] | None = None
     """While a graph is recorded: the arrays it refers to."""
 
@@ -39,18 +39,18 @@ _known: dict[
 
 
 def keep_alive(array: Any) -> None:
-    """Have the graph that is being recorded on this thread, if there is one, hold on to an array."""
+    """Have the graph that this thread records, if any, keep an array alive."""
     if current.kept is not None:
         current.kept.append(array)
 
 
 def add_visibility(check: Visible) -> None:
-    """Let `check` vouch for shared memory (each open Worker does)."""
+    """Add a check for shared memory (each open Worker does)."""
     _visibility.append(check)
 
 
 def remove_visibility(check: Visible) -> None:
-    """Take a check back, and forget what it vouched for."""
+    """Remove a check, and forget the arrays that it accepted."""
     if check in _visibility:
         _visibility.remove(check)
     _known.clear()
@@ -59,9 +59,9 @@ def remove_visibility(check: Visible) -> None:
 def set_current(
     check: Visible | None, kept: list[Any] | None = None
 ) -> tuple[Visible | None, list[Any] | None]:
-    """Let only one Worker vouch on this thread, until told otherwise; return what was set before.
+    """Use only one Worker's check on this thread; return the values set before.
 
-    Arrays that `check` has not vouched for yet are appended to `kept`.
+    Arrays that `check` newly accepts are appended to `kept`.
     """
     before = current.check, current.kept
     current.check, current.kept = check, kept
@@ -158,7 +158,7 @@ def require_visible(
     nbytes: int,
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> Visible | None:
-    """Return who vouches for some memory; with no Worker open, nobody is asked yet."""
+    """Return the check that accepts some memory; None if no Worker is open yet."""
     checks = list(_visibility) if current.check is None else [current.check]
     why = ""
     for check in checks:
@@ -187,7 +187,7 @@ def invisible(
 
 
 class Doubts:
-    """Arrays that a TaskArgs was given outside of a run: the Worker of each run is asked about them."""
+    """Arrays added to a TaskArgs outside of a run: the Worker of each run checks them."""
 
     __slots__ = ("_settled", "spans")
 
@@ -200,7 +200,7 @@ class Doubts:
         return Doubts(*self.spans, (address, nbytes))
 
     def settle(self) -> None:
-        """Ask the Worker whose run is in progress, once in each run.
+        """Check them with the Worker of the current run, once in each run.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Tensors and scalars as the bytes that travel: where a tensor's parts stand, how large arguments are."""
+"""Tensors and scalars as wire bytes: the offsets of a tensor's fields, the sizes of arguments."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CHILD_MEMORY_AT = _AT["child_memory"]
 TAG_AT = _AT["padding"]
 SCALAR_BYTES = L.WORD
 KIND_AT = L.SCALAR_KIND * L.WORD
-"""Where the kind of a scalar stands, on its way into submit: behind its bits."""
+"""Offset of a scalar's kind on its way into submit: after its bits."""
 COUNTS_BYTES = L.WORD
-"""Before the tensors in a mailbox: how many there are, and how many scalars."""
+"""The counts of tensors and scalars, before the tensors in a mailbox."""
 _HALF = 32
 _LOW_HALF = (1 << _HALF) - 1
 _PADDING = bytes(TENSOR_BYTES - TAG_AT)
 
 
 def counts_of(tensors: int, scalars: int) -> int:
-    """Return how many there are of each, in one number as the kernels take it."""
+    """Return both counts in one number, as the kernels take them."""
     return tensors | scalars << _HALF
 
 
@@ -41,7 +41,7 @@ def tensors_of(wire: bytes, counts: int) -> bytes:
 
 
 def each_tensor(wires: bytes) -> Iterator[bytes]:
-    """Yield tensor after tensor; what is left over at the end is none."""
+    """Yield each tensor; ignore an incomplete one at the end."""
     for at in range(0, len(wires) - TENSOR_BYTES + 1, TENSOR_BYTES):
         yield wires[at : at + TENSOR_BYTES]
 
@@ -62,5 +62,5 @@ def with_tag(wire: bytes, tag: int) -> bytes:
 
 
 def without_tag(wire: bytes) -> bytes:
-    """Return the tensor as everybody but submit sees it."""
+    """Return the tensor without its tag."""
     return wire[:TAG_AT] + _PADDING

@@ -1,4 +1,4 @@
-"""Chips behind a `runtime.so`: the L2 ABI, a simulated chip, and what runs on it."""
+"""Chips behind a `runtime.so`: the L2 ABI, a simulated chip, and its callables."""
 
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, CoreCallable

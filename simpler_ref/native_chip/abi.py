@@ -14,7 +14,7 @@ from ..jit import structures
 MAX_CHILDREN = 1024
 MAX_NAME = 255
 KERNEL_SYMBOL = "simpler_kernel"
-"""What the shared object of a core kernel exports."""
+"""The symbol that the shared object of a core kernel exports."""
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 """Where the headers are."""
@@ -23,7 +23,7 @@ INCLUDE_DIR = Path(__file__).parent / "include"
 def _fields(
     structure: structures.Structure, nested: type[ctypes.Structure] | None = None
 ) -> list[tuple[str, Any]]:
-    """Return the members of a structure as ctypes wants them; `nested` is that of its tensors."""
+    """Return the members of a structure for ctypes; `nested` is the type of its tensors."""
     found = []
     for member in structure.members:
         kind: Any = nested
@@ -34,13 +34,13 @@ def _fields(
 
 
 class ContinuousTensorStorage(ctypes.Structure):
-    """A tensor as it travels, 40 bytes."""
+    """A tensor in wire form, 40 bytes."""
 
     _fields_ = _fields(structures.TENSOR)
 
 
 class CallConfigStorage(ctypes.Structure):
-    """A CallConfig as it travels, 1052 bytes."""
+    """A CallConfig in wire form, 1052 bytes."""
 
     _pack_ = 1
     _layout_ = "ms"
@@ -54,6 +54,6 @@ class ChipStorageTaskArgs(ctypes.Structure):
 
 
 class CoreArgsStorage(ctypes.Structure):
-    """What one block of a kernel gets, 912 bytes."""
+    """The arguments of one block of a kernel, 912 bytes."""
 
     _fields_ = _fields(structures.CORE_ARGS, ContinuousTensorStorage)

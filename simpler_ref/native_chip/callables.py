@@ -1,4 +1,4 @@
-"""What a chip runs: kernels for its cores, and the function that launches them, in one blob.
+"""Chip callables: kernels for the cores, and the function that launches them, in one blob.
 
 The blob is little-endian, nothing aligned::
 
@@ -8,7 +8,7 @@ The blob is little-endian, nothing aligned::
     binary: u64 length, bytes
     u32 children, each: u32 func_id, signature, binary
 
-`src/callable.c` reads the same, with the same limits and the same words.
+`src/callable.c` reads the same, with the same limits and the same messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAUNCH_ALL_NAME = "simpler_launch_all"
 
 
 class _Frozen:
-    """An object that is written once, by its own class."""
+    """An immutable object, written once by its own class."""
 
     __slots__ = ("__weakref__",)
 
@@ -179,7 +179,7 @@ def _names(signature: Sequence[ArgDirection]) -> str:
 
 # ---------------------------------------------------------------- the whole callable
 class ChipCallable(_Frozen):
-    """What a chip runs: an orchestration function and the kernels it launches; cannot be changed.
+    """An orchestration function of a chip and the kernels it launches; cannot be changed.
 
     Attributes
     ----------
@@ -356,7 +356,7 @@ def _launch_all() -> bytes:
 
 
 def not_built(path: Path) -> str:
-    """Return words for a compiled file that is missing."""
+    """Return the message for a compiled file that is missing."""
     return (
         f"native part not built: {path} is missing; run `pip install .` where a C compiler is "
         "installed"

@@ -63,14 +63,14 @@ def _shim() -> Any:
 
 
 def _close(shim: Any, handle: int, pid: int) -> None:
-    """Close a chip that nobody refers to any more; a forked process leaves it to its parent."""
+    """Close a chip without references; a forked process leaves it to its parent."""
     if os.getpid() == pid:
         shim.shim_finalize(handle)
         shim.shim_close(handle)
 
 
 def _address(buffer: Any, what: str, writable: bool = False) -> tuple[Any, int, int]:
-    """Return something that holds a buffer, its address and its bytes."""
+    """Return an object that keeps a buffer alive, its address and its bytes."""
     try:
         view = memoryview(buffer)
     except TypeError:
@@ -150,14 +150,14 @@ class ChipWorker:
             raise ChipError(f"cannot load the runtime {self.runtime}: {_text(why.value)}")
         code = shim.shim_init(handle, self.device_id)
         if code:
-            words = _text(shim.shim_last_error(handle))
+            text = _text(shim.shim_last_error(handle))
             shim.shim_close(handle)
-            raise ChipError(f"chip {self.device_id} cannot be opened: {words}", code)
+            raise ChipError(f"chip {self.device_id} cannot be opened: {text}", code)
         self._shim, self._handle, self._call = shim, handle, shim.shim_run
         self._finalizer = weakref.finalize(self, _close, shim, handle, os.getpid())
 
     def finalize(self) -> None:
-        """Close the device and give everything back; again and again is fine."""
+        """Close the device and release everything; further calls do nothing."""
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._handle = self._shim = None
@@ -185,8 +185,8 @@ class ChipWorker:
             raise self._error(code, what)
 
     def _error(self, code: int, what: str) -> ChipError:
-        words = _text(self._open_shim().shim_last_error(self._handle))
-        return ChipError(f"chip {self.device_id}: {what}: {words or f'error {code}'}", code)
+        text = _text(self._open_shim().shim_last_error(self._handle))
+        return ChipError(f"chip {self.device_id}: {what}: {text or f'error {code}'}", code)
 
     # ------------------------------------------------------------ callables
     def prepare(self, local_slot: int, chip_callable: ChipCallable | Any) -> None:
@@ -413,5 +413,5 @@ def _never_opened(*_: object) -> int:
     raise _closed()
 
 
-def _text(words: bytes | None) -> str:
-    return (words or b"").decode("utf-8", "replace")
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What can go wrong with a chip."""
+"""Errors of chips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ChipStatus(enum.IntEnum):
-    """Error codes of the L2 ABI; `include/simpler_l2.h` says more about each."""
+    """Error codes of the L2 ABI; `include/simpler_l2.h` describes each."""
 
     OK = 0
     STATE = 1

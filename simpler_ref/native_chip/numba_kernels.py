@@ -71,7 +71,7 @@ def In(dtype: Any, ndim: int = 1) -> KernelArgument:
 
 
 def Out(dtype: Any, ndim: int = 1) -> KernelArgument:
-    """Describe a tensor that a kernel writes, all of it: what stood there is not copied in."""
+    """Describe a tensor that a kernel writes, all of it: its old contents are not copied in."""
     return _tensor(ArgDirection.OUT, dtype, ndim)
 
 
@@ -139,13 +139,13 @@ def _parameters(function: Callable[..., Any], arguments: dict[str, KernelArgumen
     undescribed = [name for name in order if name not in arguments and name not in _BLOCK]
     unknown = [name for name in arguments if name not in order or name in _BLOCK]
     wrong = [name for name, what in arguments.items() if not isinstance(what, KernelArgument)]
-    for names, words in (
+    for names, problem in (
         (undescribed, "have no description: add In, Out, InOut or Scalar for each"),
         (unknown, "are described and are no parameters of it"),
         (wrong, "must be described by In, Out, InOut or Scalar"),
     ):
         if names:
-            raise TypeError(f"kernel {function.__name__}: {', '.join(names)} {words}")
+            raise TypeError(f"kernel {function.__name__}: {', '.join(names)} {problem}")
     return order
 
 
@@ -284,10 +284,10 @@ def _tensor_lines(i: int, argument: KernelArgument) -> list[str]:
 
 
 def _tools() -> dict[str, Any]:
-    """Return what the text of an entry refers to."""
+    """Return the names that the source of an entry uses."""
 
     def bits(dtype: np.dtype[Any]) -> Any:
-        """Make a function that takes the bits of a 64-bit word for a value."""
+        """Make a function that converts the bits of a 64-bit word to a value."""
         wanted = _numba_type(KernelArgument(ArgDirection.SCALAR, dtype))
 
         @intrinsic  # type: ignore[untyped-decorator]
@@ -312,7 +312,7 @@ def _tools() -> dict[str, Any]:
         return read
 
     def array(wanted: Any) -> Any:
-        """Make a function that gives an array over memory at an address."""
+        """Make a function that returns an array over memory at an address."""
         shape_type = types.UniTuple(types.int64, wanted.ndim)
 
         @intrinsic  # type: ignore[untyped-decorator]

@@ -479,7 +479,7 @@ class Orchestrator:
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
             slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
-        return tensor._placed(self._view.buffer(slot), self._engine.heap)
+        return tensor._at_address(self._view.buffer(slot), self._engine.heap)
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:

@@ -320,7 +320,7 @@ class Recorder(Orchestrator):
         self.program.alloc(self.places, tensor._wires[L.OUTPUT])
         self.places += 1
         self.tasks += 1
-        return tensor._placed(self._provide(tensor.nbytes(), self.places - 1), None)
+        return tensor._at_address(self._provide(tensor.nbytes(), self.places - 1), None)
 
     def _depth(self) -> int:
         return self._scopes

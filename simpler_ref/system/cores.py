@@ -1,4 +1,4 @@
-"""Cores: which this process may use, how its threads wait on them, and which worker stands on which.
+"""Cores: which this process may use, how its threads wait on them, and the core of each worker.
 
 ``python -m simpler_ref`` prints what a Worker made now would find, `Worker.placement` what one found.
 """
@@ -12,36 +12,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 SPIN_NS = 50_000
-"""A thread with nothing to do looks for so long before it sleeps: about what a wake-up costs."""
-SPARE_SPIN_NS = 100_000
-"""The same where there are more cores than threads: nobody else needs the core meanwhile."""
+"""Spin budget: how long a thread with nothing to do spins before it sleeps, about a wake-up's cost."""
+LONG_SPIN_NS = 100_000
+"""Spin budget where there are more cores than threads: no other thread needs the core meanwhile."""
 YIELD_NS = 3_000
-"""After so much of it, or earlier, it offers its core between looks; at once if there is only one."""
-HOLD_NS = 30_000
-"""A ready task waits so long for a worker that is awake before one that sleeps is woken."""
+"""Longest back-off time: how long a thread spins before it offers its core; 0 if there is only one."""
+DEFER_NS = 30_000
+"""How long a ready task is deferred for a worker that is awake before one that sleeps is woken."""
 
 _THP = "sys/kernel/mm/transparent_hugepage"
 
 
-# ---------------------------------------------------------------- what there is
+# ---------------------------------------------------------------- available cores
 class Cores(NamedTuple):
-    """What this process may use."""
+    """The cores that this process may use."""
 
     mask: tuple[int, ...]
     """Numbers of the cores it may run on; one of each pair of hyperthreads comes first."""
     quota: float | None
-    """How many cores' worth of time its control groups allow; None without a limit."""
+    """The CPU quota of its control groups, in cores; None without a limit."""
 
     @property
     def available(self) -> int:
-        """How many threads can run at a time without waiting for each other."""
+        """How many threads can run at the same time."""
         if self.quota is None:
             return len(self.mask)
         return max(1, min(len(self.mask), int(self.quota)))
 
 
 def find_cores(root: Path = Path("/")) -> Cores:
-    """Return what the calling thread's affinity mask and its control groups leave it.
+    """Return the cores that the calling thread's affinity mask and its control groups allow.
 
     Rule     SPEED-WAIT-1
     """
@@ -50,7 +50,7 @@ def find_cores(root: Path = Path("/")) -> Cores:
 
 
 def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
-    """Sort cores so that those which share a physical one stand far from each other.
+    """Sort cores so that those which share a physical one are far apart.
 
     Rule     SPEED-WAIT-10
     """
@@ -80,7 +80,7 @@ def _read(path: Path) -> str:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest quota on the way from this process's control group up, in cores.
+    """Return the smallest quota of this process's control group and its ancestors, in cores.
 
     Rule     SPEED-WAIT-1
     """
@@ -102,7 +102,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _mounted(root: Path, kind: str, group: str) -> Iterator[tuple[Path, Path]]:
-    """Return where a hierarchy is mounted, and the folder of a group in it."""
+    """Yield the mount point of a hierarchy, and the folder of a group in it."""
     for line in _read(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         shown, top = left.split()[3:5]
@@ -116,17 +116,17 @@ def _mounted(root: Path, kind: str, group: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _quota_of(folder: Path) -> Iterator[float]:
-    """Return the limit that one group sets itself, if it sets one."""
-    words = _read(folder / "cpu.max").split()
-    if not words:
-        words = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
-    if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-        yield int(words[0]) / int(words[1])
+    """Yield the limit of one group, if it has one."""
+    found = _read(folder / "cpu.max").split()
+    if not found:
+        found = [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
+    if len(found) == 2 and found[0].isdigit() and found[1].isdigit() and int(found[1]):
+        yield int(found[0]) / int(found[1])
 
 
 # ---------------------------------------------------------------- how to wait
 class Waits(NamedTuple):
-    """How long threads spin, ns; what they mean stands above."""
+    """Waiting times, ns; see the constants above."""
 
     spin_ns: int
     yield_ns: int
@@ -134,46 +134,46 @@ class Waits(NamedTuple):
 
 
 def choose_waits(available: int, threads: int, spin_us: float | None = None) -> Waits:
-    """Choose how long `threads` threads, which want `available` cores, spin.
+    """Choose the waiting times of `threads` threads on `available` cores.
 
     `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
 
     Rule     SPEED-WAIT-2
     """
-    spin_ns = SPARE_SPIN_NS if threads < available else SPIN_NS
+    spin_ns = LONG_SPIN_NS if threads < available else SPIN_NS
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0
-    return Waits(spin_ns, min(yield_ns, spin_ns), min(HOLD_NS, spin_ns))
+    return Waits(spin_ns, min(yield_ns, spin_ns), min(DEFER_NS, spin_ns))
 
 
-# ---------------------------------------------------------------- who stands where
+# ---------------------------------------------------------------- cores of workers
 class Seat(NamedTuple):
     """One worker of a live Worker."""
 
     name: str
-    """Its kind, its place in its pool, its process."""
+    """Its kind, its index in its pool, its process."""
     core: int | None
     """The core it is pinned to; None if it may run on any."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which cores a tree of Workers has, how its threads wait, and where they stand.
+    """The cores of a tree of Workers, how its threads wait, and where they run.
 
     Attributes
     ----------
     cores : Cores
-        What the process of the outermost Worker may use.
+        The cores that the process of the outermost Worker may use.
     threads : int
         Threads of the tree that may want a core at a time: the outermost Orch thread and all
         workers, nested ones included.
     waits : Waits
-        How long they spin.
+        Their waiting times.
     pin : bool
         Whether workers are pinned.
     first : int
-        How many workers of the tree are given a core before this Worker's first.
+        How many workers of the tree get a core before this Worker's first.
     turns : tuple[int, ...]
         The same for each worker of this Worker.
     seats : tuple[Seat, ...]
@@ -194,7 +194,7 @@ class Placement:
 
     @classmethod
     def find(cls, threads: int, *, pin: bool = False, spin_us: float | None = None) -> Placement:
-        """Look at what this process may use, and choose."""
+        """Find the cores that this process may use, and choose."""
         cores = find_cores()
         return cls(cores, threads, choose_waits(cores.available, threads, spin_us), pin)
 
@@ -206,9 +206,9 @@ class Placement:
         return self.home_of(worker) if self.pin else None
 
     def home_of(self, worker: int) -> int | None:
-        """Return the core that is a worker's own, None if there are too few, or nobody gave turns.
+        """Return a worker's own core, None if there are too few, or no turns.
 
-        The first core is the last to be given away: the outermost Orch thread has it meanwhile.
+        The first core is the last to be assigned: it is the outermost Orch thread's.
 
         Rule     SPEED-WAIT-4, -13
         """
@@ -217,7 +217,7 @@ class Placement:
         return order[turn] if turn < len(order) else None
 
     def take_seat(self, worker: int) -> None:
-        """Pin the calling thread, which is a worker, or let it run on every core.
+        """Pin the calling worker thread, or let it run on all cores.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class Placement:
 
 
 def huge_pages(root: Path = Path("/")) -> str:
-    """Say what the system has switched on for private and for shared memory."""
+    """Return the system's setting of huge pages for private and for shared memory."""
 
     def switched(name: str) -> str:
         for word in _read(root / _THP / name).split():

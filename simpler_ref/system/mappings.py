@@ -16,7 +16,7 @@ def shared_mappings() -> list[tuple[int, int, str]]:
 
 
 def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> set[str] | None:
-    """Return the identities of the mappings that hold bytes [address, address + n), or None.
+    """Return the identities of the mappings that contain bytes [address, address + n), or None.
 
     Rule     ORCH-MISUSE-2
     """

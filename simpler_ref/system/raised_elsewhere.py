@@ -1,4 +1,4 @@
-"""Exceptions that are raised in another thread, at its next line of Python."""
+"""Exceptions raised in another thread, at its next line of Python."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from .signals import signals_blocked
 
 
 class _Nothing(BaseException):
-    """What this thread raises in itself, and catches."""
+    """Raised by this thread in itself, and caught."""
 
 
 def raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:
-    """Have an exception raised in a thread, if it runs."""
+    """Raise an exception in a thread, if it runs."""
     _set(thread.ident, ctypes.py_object(exception))
 
 
 def take_back(thread: threading.Thread) -> None:
-    """Undo `raise_in`, if the thread has not come to it.
+    """Undo `raise_in`, if the thread has not raised the exception.
 
-    The interpreter notes that an exception waits for some thread, and takes the note away when one is
-    raised, not when it is taken back. In a process with that note, and in those it forks, Python 3.11
-    hangs in the first function that is traced, under a debugger for instance. So one is raised here.
+    The interpreter has a flag for pending exceptions, which it clears when one is raised, not when it is
+    taken back. In a process with that flag, and in those it forks, Python 3.11 hangs in the first
+    function that is traced, under a debugger for instance. So one is raised here.
     """
     _set(thread.ident, None)
     with signals_blocked():
         try:
             _set(threading.get_ident(), ctypes.py_object(_Nothing))
-            for _ in range(1000):  # it comes before a jump backwards at the latest
+            for _ in range(1000):  # it is raised at a jump backwards at the latest
                 pass
         except _Nothing:
             pass

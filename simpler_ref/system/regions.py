@@ -1,13 +1,13 @@
-"""Regions of shared memory that a process which was not forked from this one can map as well.
+"""Regions of shared memory that processes not forked from this one can map, too.
 
 A region is a file in ``/dev/shm`` that never has a name, so that a killed process can leave none behind;
-where the free space there cannot hold it, it is a `memfd_create` file, which has no limit of its own.
-Whatever is forked inherits the mapping. A fresh interpreter is given the descriptor, and maps the same
-bytes at the same address. Addresses are therefore taken from a range where a new process has nothing
-of its own; where they are taken all the same, it is started again, and finds itself elsewhere.
+if the free space there is too small, it is a `memfd_create` file, which has no limit of its own. Forked
+processes inherit the mapping. A fresh interpreter gets the descriptor, and maps the same bytes at the
+same address. Addresses are therefore in a range that a new process does not use; if they are in use all
+the same, another interpreter is started, whose addresses differ.
 
 The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
-a region keeps one.
+a region keeps its descriptor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGE = mmap.PAGESIZE
 SHM = "/dev/shm"
 _ALIGN = 1 << 21
 _LOW, _HIGH = 1 << 45, 1 << 46
-"""Where regions stand: programs, heaps and libraries of a 47-bit address space are far from there."""
+"""The addresses of regions: programs, heaps and libraries of a 47-bit address space are far away."""
 _ATTEMPTS = 16
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -45,11 +45,11 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class AddressTaken(Exception):
-    """Something else stands where a region should be mapped."""
+    """The addresses of a region to map are in use."""
 
 
 class Region(NamedTuple):
-    """One region, as another process must know it to map it."""
+    """One region, with all that another process needs to map it."""
 
     address: int
     nbytes: int
@@ -65,13 +65,13 @@ class Region(NamedTuple):
 
 
 _regions: dict[int, Region] = {}
-"""The regions that this process has mapped, until their owner gives them back: address → region."""
-_held: set[Region] = set()
+"""The regions that this process has mapped, until their owner releases them: address → region."""
+_owned: set[Region] = set()
 """Those whose descriptors this process has."""
 
 
 def spans() -> list[tuple[int, int, str]]:
-    """Return which memory a fresh interpreter can have, sorted, in the form that `covers` takes."""
+    """Return the memory that a fresh interpreter can map, sorted, in the form that `covers` takes."""
     return sorted(
         (one.address, one.address + one.shared, f"region {one.inode}") for one in _regions.values()
     )
@@ -79,18 +79,18 @@ def spans() -> list[tuple[int, int, str]]:
 
 @contextmanager
 def descriptors() -> Iterator[dict[Region, int]]:
-    """Give a descriptor of each region that a fresh interpreter can be given.
+    """Yield a descriptor of each region, for a fresh interpreter.
 
-    One that belongs to a process further up, from which this one was forked, is opened through that.
+    A region of an ancestor, from which this process was forked, is opened through the ancestor.
     """
     found: dict[Region, int] = {}
     opened: list[int] = []
     try:
         for one in _regions.values():
-            if one in _held:
+            if one in _owned:
                 found[one] = one.fd
                 continue
-            with suppress(OSError):  # its owner has given it back
+            with suppress(OSError):  # its owner has released it
                 fd = os.open(f"/proc/{one.owner}/fd/{one.fd}", os.O_RDWR)
                 opened.append(fd)
                 if os.fstat(fd).st_ino == one.inode:
@@ -102,14 +102,14 @@ def descriptors() -> Iterator[dict[Region, int]]:
 
 
 def close_inherited() -> None:
-    """In a process just forked: close the descriptors, which stay with their owner."""
-    while _held:
-        _close(_held.pop())
+    """In a process just forked: close the descriptors, which belong to the parent."""
+    while _owned:
+        _close(_owned.pop())
 
 
 # ---------------------------------------------------------------- making one
 def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
-    """Return fresh, zeroed bytes at an address that a fresh interpreter can have, too.
+    """Return fresh, zeroed bytes at an address that a fresh interpreter can use, too.
 
     From `private_from` (page-aligned) on they are private: see `make_private`.
 
@@ -120,7 +120,7 @@ def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) 
     """
     nbytes = round_up(max(nbytes, 1), PAGE)
     shared = nbytes if private_from is None else private_from
-    with signals_blocked():  # a descriptor that nobody knows would stay open
+    with signals_blocked():  # or a descriptor could leak
         return _create(nbytes, shared, huge)
 
 
@@ -140,12 +140,12 @@ def _create(nbytes: int, shared: int, huge: bool) -> Array:
             "arena_size and task_window set the sizes"
         ) from error
     _regions[region.address] = region
-    _held.add(region)
+    _owned.add(region)
     return array
 
 
 def release(array: Array) -> None:
-    """Close the descriptor of a region; whoever has mapped it keeps it as long as arrays need it."""
+    """Close the descriptor of a region; mappings stay as long as arrays need them."""
     region = _regions.get(array.ctypes.data)
     if region is not None:
         _forget(region)
@@ -155,13 +155,13 @@ def _forget(region: Region) -> None:
     with signals_blocked():
         if _regions.get(region.address) is region:
             del _regions[region.address]
-        if region in _held:
-            _held.discard(region)
+        if region in _owned:
+            _owned.discard(region)
             _close(region)
 
 
 def _close(region: Region) -> None:
-    with suppress(OSError):  # somebody else has closed what he does not know
+    with suppress(OSError):  # foreign code has closed it
         os.close(region.fd)
 
 
@@ -169,15 +169,15 @@ _told = False
 
 
 def _open_memory(nbytes: int) -> tuple[int, bool]:
-    """Return the descriptor of fresh memory without a name, and whether it counts as /dev/shm's.
+    """Return the descriptor of fresh memory without a name, and whether it is in /dev/shm.
 
     Pages are made when they are touched, and a page for which ``/dev/shm`` has no room would end the
-    process with SIGBUS. So what could ever be touched is compared with what is free there.
+    process with SIGBUS. So the free space there must be enough for all regions.
 
     Rule     ORCH-FORK-6
     """
     global _told
-    with suppress(OSError):  # no /dev/shm, or one that knows no files without names
+    with suppress(OSError):  # no /dev/shm, or one without support for nameless files
         space = os.statvfs(SHM)
         free = space.f_bavail * space.f_frsize
         promised = sum(one.shared for one in _regions.values() if one.in_shm)
@@ -226,11 +226,11 @@ def _mmap(address: int, nbytes: int, protection: int, flags: int, fd: int = -1) 
 
 
 def _reserve(nbytes: int, address: int | None = None) -> int:
-    """Reserve addresses: those given, or some that a fresh interpreter is likely to have free."""
+    """Reserve addresses: those given, or some that are probably free in a fresh interpreter."""
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     if address is not None:
         got = _mmap(address, nbytes, 0, kind | _MAP_FIXED_NOREPLACE)
-        if got != address:  # a kernel before 4.17 takes the address for a hint
+        if got != address:  # a kernel before 4.17 treats the address as a hint
             _libc.munmap(got, nbytes)
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         return got
@@ -243,7 +243,7 @@ def _reserve(nbytes: int, address: int | None = None) -> int:
 
 
 def _map(region: Region, fd: int) -> Array:
-    """Map a region where its addresses are reserved; they are given back with the last array."""
+    """Map a region at its reserved addresses; they are unmapped with the last array."""
     try:
         flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
         write = mmap.PROT_READ | mmap.PROT_WRITE
@@ -270,7 +270,7 @@ def _unmap(region: Region) -> None:
 def make_private(address: int, nbytes: int) -> None:
     """Turn reserved addresses into memory of this process alone.
 
-    A forked child finds zeros there: it can neither read nor change what the parent keeps in them.
+    A forked child finds zeros there: it can neither read nor change the parent's contents.
 
     Rule     ORCH-INV-3
     """
@@ -280,12 +280,12 @@ def make_private(address: int, nbytes: int) -> None:
 
 
 def attach(region: Region, fd: int) -> Array:
-    """Map a region of another process here, at the address it has there; `fd` is a descriptor of it.
+    """Map a region of another process at the address it has there; `fd` is a descriptor of it.
 
     Raises
     ------
     AddressTaken
-        Something else stands there.
+        The addresses are in use.
     OSError
         The system does not allow a region of this size.
 

@@ -1,4 +1,4 @@
-"""What must not be cut in two by a signal handler that raises, as that of Ctrl-C does."""
+"""Protects code from signal handlers that raise, as that of Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NUMBERS = tuple(sorted((int(number) for number in FROM_OUTSIDE), reverse=True))
 
 @contextmanager
 def signals_blocked() -> Iterator[set[int]]:
-    """Let no signal handler run on this thread; threads started here never run one at all.
+    """Let no signal handler run on this thread; threads started here never run one.
 
-    Gives the mask that is restored afterwards.
+    Yields the mask that is restored afterwards.
 
-    The mask alone does not do that: another thread of the process, say one that a numeric library
-    made, may take the signal, and Python still runs the handler on the main thread. So handlers are
-    also set aside, and what came meanwhile is raised again at the end.
+    The mask is not enough: another thread of the process, for instance of a numeric library, may receive
+    the signal, and Python then runs the handler on the main thread. So handlers are also set aside, and
+    signals that came meanwhile are raised again at the end.
 
     Rule     ORCH-RUN-8
     """
@@ -55,7 +55,7 @@ def signals_blocked() -> Iterator[set[int]]:
 
 
 def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that does the same, and during which no signal handler runs."""
+    """Return a function that does the same with signals blocked."""
 
     @functools.wraps(function)
     def call(*args: Any) -> T:
@@ -69,12 +69,12 @@ Failures = tuple[BaseException, ...]
 
 
 def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) -> Failures:
-    """Call `act` with what has been raised so far, until it raises nothing; return all of that.
+    """Call `act` with the exceptions raised so far, until it raises none; return all of them.
 
-    A signal handler may raise while something is done about the signal before: it runs in calls, and
-    where a loop goes back, which no `try` inside the loop covers. Hence the second loop. Only a third
-    signal at that very place gets out. In a process that was forked meanwhile, which is not `pid`, the
-    last failure is raised and nothing is called.
+    A signal handler may raise while an earlier signal is handled: handlers run in calls, and at a loop's
+    jump backwards, which no `try` inside the loop covers. Hence the second loop. Only a third signal at
+    that point escapes. In a process forked meanwhile, which is not `pid`, the last failure is raised and
+    nothing is called.
 
     Rule     ORCH-RUN-8
     """
@@ -98,7 +98,7 @@ def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) ->
 
 
 _aside: list[dict[int, Any]] = []
-"""Signal handlers that are set aside, by number; the innermost `signals_blocked` is the last."""
+"""Signal handlers set aside, by number; the innermost `signals_blocked` is the last."""
 
 
 def _set_aside(note: Callable[[int, Any], None]) -> None:
@@ -119,7 +119,7 @@ def put_handlers_back(all_of_them: bool = False) -> None:
             while _signal.getsignal(number) is not handler:
                 try:
                     _signal.signal(number, handler)
-                except BaseException as error:  # by one that was put back a moment ago
+                except BaseException as error:  # by a handler just restored
                     raised = error
         if not all_of_them:
             break

@@ -19,7 +19,7 @@ _VARIABLES = {
     "MKL_NUM_THREADS": ("mkl",),
     "BLIS_NUM_THREADS": ("blis",),
 }
-"""Who reads each variable, by threadpoolctl's `internal_api`."""
+"""The libraries that read each variable, by threadpoolctl's `internal_api`."""
 
 _TOLERANCE = "KMP_DUPLICATE_LIB_OK"
 
@@ -28,7 +28,7 @@ _users: set[str] = set()
 
 
 def set_variables() -> None:
-    """Have libraries that are loaded from now on start with one thread; what the user has set stays.
+    """Have libraries loaded from now on start with one thread; the user's values stay.
 
     Rule     ORCH-FORK-1
     """
@@ -38,21 +38,21 @@ def set_variables() -> None:
 
 
 def users_variables() -> set[str]:
-    """Return which variables the user has set himself."""
+    """Return which variables the user has set."""
     return set(_users)
 
 
 def take_over(users: set[str]) -> None:
-    """In a fresh interpreter: tell the user's variables from those that its parent has set."""
+    """In a fresh interpreter: note which variables the user, not the parent, has set."""
     _users.clear()
     _users.update(users)
 
 
 def limiter() -> Callable[[], None]:
-    """Return what gives libraries that are loaded one thread each, unless the user has set a variable.
+    """Return a function that limits loaded libraries to one thread, unless the user has set a variable.
 
-    It is made before a process forks another, and called in that one: the libraries are looked up while
-    no lock of the loader can be held by a thread that is not there.
+    It is made before a fork, and called in the child: the look-up of libraries must not meet a lock of
+    the loader held by a thread that the child does not have.
 
     Rule     ORCH-FORK-7
     """
@@ -68,21 +68,21 @@ def limiter() -> Callable[[], None]:
 
 @functools.lru_cache(maxsize=1)
 def _controller(_at: tuple[int, int]) -> Any:
-    """Find the libraries that are loaded at a time; that takes a millisecond."""
+    """Find the libraries loaded at a time; that takes a millisecond."""
     tolerance = os.environ.get(_TOLERANCE)
     from threadpoolctl import ThreadpoolController
 
-    if tolerance is None:  # which that module has set for everybody
+    if tolerance is None:  # which that module has set
         os.environ.pop(_TOLERANCE, None)
     # An exception of a signal handler would be lost in a function that C calls.
     with warnings.catch_warnings(), signals_blocked():
-        warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: not our business
+        warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: no concern here
         return ThreadpoolController()
 
 
 # ---------------------------------------------------------------- which libraries are loaded
 class _Image(ctypes.Structure):
-    """What the loader tells of a library: `dl_phdr_info`."""
+    """A library, as the loader describes it: `dl_phdr_info`."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("base", "name", "headers")),
@@ -96,7 +96,7 @@ _Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, 
 
 
 def _loaded() -> tuple[int, int]:
-    """Return how many libraries this process has loaded and unloaded: it changes whenever they do."""
+    """Return how many libraries this process has ever loaded and unloaded."""
     counts = []
 
     def look(image: Any, _size: int, _data: object) -> int:
@@ -111,16 +111,16 @@ def _loaded() -> tuple[int, int]:
 # ---------------------------------------------------------------- threads that a fork leaves behind
 _OPENMP = ("libgomp", "libomp", "libiomp")
 _SETTLE_S, _LOOKS = 0.005, 100
-"""A thread that looks for work has gone to sleep after some looks at such intervals, or works."""
+"""After this many looks at such intervals an idle thread sleeps; one that does not is working."""
 
 
 def why_not_fork() -> str | None:
-    """Say why processes forked from this one could hang; None if nothing speaks against it.
+    """Say why processes forked from this one could hang; None if they cannot.
 
-    A forked process would wait for a pool of OpenMP threads of which it has none. OpenBLAS ends its own
-    threads before a fork, and makes them anew. Nothing tells whose a thread is. But OpenBLAS's sleep on
-    a word of that library's own; so where OpenMP is loaded, all others count as its threads that are
-    neither those nor Python's.
+    A forked process would wait for a pool of OpenMP threads that it does not have. OpenBLAS ends its own
+    threads before a fork, and restarts them. The system does not tell which library a thread belongs to,
+    but OpenBLAS's threads sleep on a word of that library; so where OpenMP is loaded, all threads count
+    as its own that are neither OpenBLAS's nor Python's.
 
     Rule     WM-START-2
     """
@@ -157,8 +157,8 @@ def _sleeps_on(thread: int) -> int:
     """Return the address of the word that a thread waits for; 0 if it runs, or that cannot be told."""
     try:
         with open(f"/proc/self/task/{thread}/syscall") as file:
-            words = file.read().split()
-        return int(words[1], 16)
+            fields = file.read().split()
+        return int(fields[1], 16)
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -168,14 +168,14 @@ _Images = dict[str, tuple[int, int]]
 
 @functools.lru_cache(maxsize=1)
 def _openmp_and_openblas(_at: tuple[int, int]) -> tuple[_Images, _Images]:
-    """Return where the libraries of either kind stand that are loaded at a time."""
+    """Return the addresses of the libraries of either kind loaded at a time."""
     with open("/proc/self/maps") as file:
         maps = file.read()
     return _images(maps, *_OPENMP), _images(maps, "blas")
 
 
 def _images(maps: str, *parts: str) -> _Images:
-    """Return where libraries stand whose file names contain one of `parts`: path → (start, end)."""
+    """Return the addresses of libraries whose file names contain one of `parts`: path → (start, end)."""
     found: _Images = {}
     last = ""
     for line in maps.splitlines():

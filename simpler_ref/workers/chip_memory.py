@@ -1,4 +1,4 @@
-"""Memory of next-level workers, for `Worker` and `Orchestrator`, which name the worker last and first."""
+"""Memory of next-level workers, for `Worker` and `Orchestrator`, whose arguments differ in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_ADDRESS = (1 << 64) - 1
 
 
 class ChipMemory:
-    """Control requests about memory; `Worker.malloc` and the others say what each does.
+    """Control requests about memory; see `Worker.malloc` and the others.
 
     Rule     WM-CHIP-3; WM-CTRL-6
     """
@@ -27,7 +27,7 @@ class ChipMemory:
         return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
 
     def free(self, worker_id: int, ptr: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
@@ -48,7 +48,7 @@ class ChipMemory:
             raise visibility.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request of a next-level worker.
+        """Make a control request to a next-level worker.
 
         Rule     WM-CTRL-6
         """

@@ -1,9 +1,8 @@
-"""What a task may leave behind in its worker, kept away from the tasks that follow.
+"""Containment: keeps what a task leaves behind in its worker away from the tasks that follow.
 
-A task is foreign code. It may fork, and its child then comes back where only the worker belongs. It may
-install a signal handler, a timer, a trace function or a low recursion limit, and what these raise may
-come when the task has ended. The loop of a worker knows at every moment what it owes to whom; here is
-how it tells the processes apart, and how it becomes again what it was at its start.
+A task is foreign code. It may fork, and its child then returns into the worker's loop. It may install a
+signal handler, a timer, a trace function or a low recursion limit, which may raise after the task has
+ended. Here the loop distinguishes the processes, and restores the worker's state of its start.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from ..system.signals import signals_blocked
 log = logging.getLogger("simpler_ref")
 
 MOST_TRIALS = 100
-"""Exceptions in a row between two tasks after which a worker gives up: something lasting is wrong."""
+"""Exceptions in a row between two tasks after which a worker gives up: the cause is permanent."""
 
 _NUMBERS = tuple(
     int(number) for number in signal.Signals if number not in (signal.SIGKILL, signal.SIGSTOP)
 )
-"""The signals for which there can be a handler; real-time ones do not matter here."""
+"""The signals that can have a handler, except real-time ones."""
 _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, which the module mmap does not name
 
 
 def flush_output() -> None:
-    """Write out what Python has buffered for the terminal, if there is one."""
+    """Flush stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, absent, or somebody's own object
+        with suppress(Exception):  # closed, absent, or a user's own object
             stream.flush()
 
 
 def keep_result(kernel: Callable[..., int]) -> Callable[..., int]:
-    """Return a kernel whose result a signal handler that raises at its end cannot take away.
+    """Return a kernel whose result is not lost if a signal handler raises at its end.
 
-    A compiled one is that already, for whoever takes its result from an iterator. Of an interpreted one
-    the next call returns the result that was not taken, and does nothing else.
+    The result of a compiled one is safe if it is taken from an iterator. For an interpreted one, the next
+    call only returns the result that was not taken.
     """
     if not INTERPRETED:
         return kernel
@@ -65,13 +64,13 @@ def keep_result(kernel: Callable[..., int]) -> Callable[..., int]:
 
 # ---------------------------------------------------------------- children of a task
 class Origin:
-    """Tells a worker's process from one that a task has forked, however it has.
+    """Distinguishes a worker's process from one that a task has forked, by any means.
 
     Attributes
     ----------
     here : ctypes.c_bool
-        True in the worker's process and False in any other: it stands in a page that a fork wipes. ``if
-        not here`` costs 5 ns, a thirtieth of asking the system for the process's number.
+        True in the worker's process and False in any other: it is in a page that a fork wipes. ``if not
+        here`` costs 5 ns, a thirtieth of a call to `os.getpid`.
 
     Notes
     -----
@@ -91,7 +90,7 @@ class Origin:
 
 
 def end_child(exception: BaseException | None) -> NoReturn:
-    """End a process that a task has forked, as Python ends one, and touch nothing that is the worker's.
+    """End a process that a task has forked, as Python does, without touching anything of the worker.
 
     Rule     WM-LEFT-1
     """
@@ -112,14 +111,14 @@ def end_child(exception: BaseException | None) -> NoReturn:
 
 # ---------------------------------------------------------------- what a task has changed
 class Beginning:
-    """What a worker had at its start and a task can change so that it reaches other tasks.
+    """The state at a worker's start that a task can change with effect on other tasks.
 
-    In a thread it is what belongs to the thread alone: signals are the whole process's.
+    In a thread only the thread's own state: signals belong to the process.
 
     Attributes
     ----------
     hold : Callable[[], object]
-        Let no signal in before `restore`. It is not Python code, so nothing comes before it has taken
+        Block all signals until `restore`. It is not Python code, so no handler runs before it has taken
         effect.
 
     Notes
@@ -139,11 +138,11 @@ class Beginning:
             self.hold = functools.partial(_signal.pthread_sigmask, signal.SIG_BLOCK, _NUMBERS)
 
     def restore(self) -> None:
-        """Go back to what was at the start; what has come and waits is forgotten."""
+        """Restore the state of the start; drop pending signals."""
         self.hold()
         if sys.gettrace() is not self._trace:
             sys.settrace(self._trace if callable(self._trace) else None)
-        if sys.getprofile() is not self._profile:  # that of cProfile can only be left where it is
+        if sys.getprofile() is not self._profile:  # that of cProfile cannot be replaced
             sys.setprofile(self._profile if callable(self._profile) else None)
         if self._in_thread:
             return
@@ -162,9 +161,9 @@ class Beginning:
                 yield number
 
     def blame(self, exception: BaseException) -> None:
-        """Add to an exception whose handler has raised it, if that is one which a task has installed.
+        """Add a note to an exception if a signal handler that a task has installed raised it.
 
-        It may have been another task: nobody knows whom a signal was meant for.
+        That may have been another task: the target of a signal is unknown.
 
         Rule     WM-LEFT-4
         """
@@ -190,7 +189,7 @@ class Beginning:
             trace = trace.tb_next
 
     def contain(self, exception: BaseException, worker: str, before: str) -> None:
-        """Deal with what was raised between two tasks: no task fails, and it shall not come again.
+        """Log an exception raised between two tasks, fail no task, and remove its cause.
 
         `before` is the callable of the last task, for the message.
 

@@ -36,7 +36,7 @@ def end_early(session: Session, failures: Failures) -> Failures:
 
     failures = until_done(end, failures, session.pid)
     if manager is not None:
-        manager.spare_idle()
+        manager.rescind_idle()
     return failures
 
 

@@ -1,4 +1,4 @@
-"""The error that a failed run raises, from what the Scheduler has noted of its first failure."""
+"""The error that a failed run raises, from the first failure that the Scheduler noted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .session import Session
 
 
 def read_failure(session: Session, level: int) -> TaskError:
-    """Return what to raise for the first failure of a run.
+    """Return the exception for the first failure of a run.
 
     Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
     """
@@ -36,7 +36,7 @@ def read_failure(session: Session, level: int) -> TaskError:
 
 
 def _lost(where: str, code: int | None, before: str, details: dict[str, Any]) -> WorkerLostError:
-    """Return the error for a worker that has died, or if there is no code, that does not answer."""
+    """Return the error for a worker that has died or, without a code, does not answer."""
     if code is None:
         return WorkerLostError(f"{where}: the worker has not answered a control request", **details)
     ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)

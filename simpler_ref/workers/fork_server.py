@@ -1,13 +1,12 @@
-"""The process that forks the workers and sees them die.
+"""The process that forks the workers and notices their deaths.
 
 It is forked from the user's process when the Worker starts, before its threads are busy, or is a fresh
-interpreter (`fresh_interpreter.py`). It stays single-threaded: a worker that died can be replaced at any
-time by forking from it, where forking from a process with threads would inherit locks nobody will ever
-release. It holds the snapshot of the registered callables that all workers are made from, and the kinds
-of the workers.
+interpreter (`fresh_interpreter.py`). It is single-threaded, so it can fork a successor for a dead worker
+at any time: forking from a process with threads would inherit locks that no thread releases. It has the
+snapshot of the registered callables and the kinds from which all workers are made.
 
-It reports each worker's end over a socket, and outlives nobody: when the user's process is gone it
-kills the workers and ends; when it is killed itself, the kernel kills the workers with it.
+It reports each worker's end over a socket. When the user's process has ended it kills the workers and
+ends; when it is killed itself, the kernel kills the workers with it.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from .kinds import WorkerKind
 from .loop import become_worker, serve_mailbox
 from .random_streams import Entropy
 
-"""What is registered when workers are made: per namespace, digest → target."""
-
 REQUEST = struct.Struct("<ci")
-"""What the parent sends: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
+"""Sent by the parent: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
 REPORT = struct.Struct("<ciii")
-"""What the parent gets: ``B`` worker i was born as pid, ``D`` it died with a status."""
+"""Sent to the parent: ``B`` worker i was born as pid, ``D`` it died with a status."""
 
 GRACE_S = 5.0
 """How long workers may take to stop before they are killed."""
@@ -67,12 +64,12 @@ def serve(
     entropy: Entropy,
     limit_threads: Callable[[], None],
 ) -> NoReturn:
-    """Be the fork server until the parent says so or is gone. Never returns.
+    """Be the fork server until the parent ends it or is gone. Never returns.
 
-    `signals` is the mask to restore: all are blocked while forking, so that none can meet the
-    handlers of the user's process here. If the parent's main thread has forked this process, the
-    kernel kills it when the parent ends, which reaches it even while it is stopped; of any other
-    thread the kernel would take the end for the parent's.
+    `signals` is the mask to restore: all are blocked while forking, so that none runs a handler of the
+    user's process here. If the parent's main thread forked this process, the kernel kills it when the
+    parent ends, even while it is stopped; otherwise the kernel would kill it when the forking thread
+    ends.
 
     Rule     ORCH-FORK-5; WM-FORK-3; WM-START-6; SCHED-DEATH-4
     """
@@ -85,7 +82,7 @@ def serve(
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         limit_threads()
-        gc.freeze()  # what is inherited stays shared: no collection writes to it
+        gc.freeze()  # inherited pages stay shared: no collection writes to them
         _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot, entropy).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -145,7 +142,7 @@ class _Server:
             self.end_all()
 
     def wait_for_all(self) -> None:
-        """Give the workers, which have been told to stop, time to do so."""
+        """Wait for the workers, which have been told to stop."""
         self.poll.unregister(self.sock)
         deadline = time.monotonic() + GRACE_S
         while self.workers and (rest := deadline - time.monotonic()) > 0:
@@ -205,7 +202,7 @@ class _Server:
         self.report(b"D", worker, pid, code)
 
     def end_all(self) -> NoReturn:
-        """Kill every worker that is left, and end.
+        """Kill the remaining workers, and end.
 
         Rule     SCHED-DEATH-4
         """
@@ -218,7 +215,7 @@ class _Server:
 
 def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
     """Fork the server process and return its pid."""
-    flush_output()  # what waits to be written would be written once by every process
+    flush_output()  # or each process would write buffered output
     pid = os.fork()
     if pid == 0:
         serve_in_child()

@@ -1,12 +1,11 @@
 """Workers that do not inherit the user's process: a fresh interpreter is their fork server.
 
-It is told in a pickle what a forked server would inherit: the regions of shared memory, which it maps
-at the same addresses, the kinds of the workers, and the callables as the bytes they travel in. Then it
-serves like any fork server (`fork_server.py`), and what it forks inherits an interpreter in which no
-library has started threads.
+A pickle has what a forked server would inherit: the regions of shared memory, which it maps at the same
+addresses, the kinds of the workers, and the callables as bytes. Then it serves like any fork server
+(`fork_server.py`), and forks workers from an interpreter in which no library has started threads.
 
-Should something stand where it must map a region, it ends; another one is started, and has its own
-things elsewhere.
+If addresses that it must map are in use, it ends; another interpreter is started, whose own memory is
+elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from .processes import ProcessManager
 from .random_streams import Entropy
 
 ATTEMPTS = 8
-"""So many interpreters are started until one has the addresses free."""
+"""Interpreters started until one has the addresses free."""
 
 _READY, _TAKEN, _FAILED = b"R", b"T", b"F"
 _LONGEST = 1 << 15
@@ -57,7 +56,7 @@ _PROGRAM = (
 
 
 class _Setup(NamedTuple):
-    """What a fresh interpreter is told first."""
+    """The first part of a fresh interpreter's pickle."""
 
     regions: dict[Region, int]
     """With descriptors."""
@@ -75,9 +74,9 @@ class _Setup(NamedTuple):
     entropy: Entropy
 
 
-# ---------------------------------------------------------------- what travels
+# ---------------------------------------------------------------- serialising
 class _Traveller(Serializer):
-    """Also takes a child Worker that has not been started, with what is registered with it."""
+    """Also serialises a child Worker that has not been started, with its callables."""
 
     def reducer_override(self, obj: Any) -> Any:
         from ..worker import Worker
@@ -201,7 +200,7 @@ class SpawnManager(ProcessManager):
         )
 
     def _hear(self, deadline: float) -> bytes:
-        """Return what the fresh interpreter says first, in slices, between which signals are handled."""
+        """Return the first message of the fresh interpreter; wait in slices, to handle signals."""
         assert self._socket is not None
         try:
             while (rest := deadline - time.monotonic()) > 0:
@@ -220,7 +219,7 @@ def _absolute(path: Sequence[str]) -> list[str]:
 
 
 def _execute(program: str, fds: Sequence[int]) -> int:
-    """Start this interpreter anew, with some descriptors, and return its pid."""
+    """Start another process of this interpreter, with some descriptors, and return its pid."""
     python = os.fsdecode(get_executable() or "")
     if not python:
         raise WorkerStartError(
@@ -228,7 +227,7 @@ def _execute(program: str, fds: Sequence[int]) -> int:
             "call multiprocessing.set_executable, or give Worker(start_method='fork')"
         )
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    keep = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # takes their close-on-exec away
+    keep = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # clears their close-on-exec flag
     return os.posix_spawn(python, [python, *flags, "-c", program], os.environ, file_actions=keep)
 
 
@@ -251,7 +250,7 @@ def main(file: Any) -> NoReturn:
             _say_last(sock, _TAKEN, str(error))
         except BaseException as error:
             _say_last(sock, _FAILED, "".join(traceback.format_exception(error)))
-    with suppress(OSError):  # the parent is gone: its pidfd says so
+    with suppress(OSError):  # the parent is gone: its pidfd reports that
         sock.send(_READY)
     limit = thread_pools.limiter()
     serve(
@@ -268,14 +267,14 @@ def main(file: Any) -> NoReturn:
     )
 
 
-def _say_last(sock: socket.socket, what: bytes, words: str) -> NoReturn:
+def _say_last(sock: socket.socket, what: bytes, text: str) -> NoReturn:
     with suppress(OSError):
-        sock.send((what + words.encode(errors="replace"))[:_LONGEST])
+        sock.send((what + text.encode(errors="replace"))[:_LONGEST])
     os._exit(1)
 
 
 _mapped: list[Array] = []
-"""The memory of the user's process, which nothing here gives back."""
+"""The memory of the user's process, which is never released here."""
 
 
 def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snapshot]:

@@ -1,4 +1,4 @@
-"""What engine and Orchestrator ask of the Worker that they serve: its memory, and how to say things."""
+"""What an Orchestrator asks of the Worker that it serves: its memory, and how to say things."""
 
 from __future__ import annotations
 
@@ -45,10 +45,6 @@ class Host:
     def read_error(self) -> TaskError:
         """Make an exception of the first failure that the Scheduler has noted."""
         return read_failure(self._life.live(), self._life.options.level)
-
-    def describe_stuck(self) -> str:
-        """Say which group waits for which workers."""
-        return self._life.live().watch().stuck_group()
 
     def look(self) -> None:
         """Tell of tasks that keep a thread waiting; see `Watch.look`."""

@@ -1,4 +1,4 @@
-"""What is done once so that this process can be forked at any moment.
+"""Preparations, made once, so that this process can be forked at any moment.
 
 Rule     ORCH-FORK-1 to -3
 """
@@ -25,11 +25,10 @@ _workers: weakref.WeakSet[_Disowned] = weakref.WeakSet()
 def fork_hygiene_once() -> None:
     """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
 
-    Libraries loaded from now on start with one thread each; a value the user has set stays. The
-    hook tells every forked child that the parent's Workers are not its own. No lock of ours is held
-    across a fork where a child could wait for it. A thread that takes more than one goes from coarse
-    to fine: the registry of callables (`Worker`), the manager, a worker, the scheduler's pass, an
-    allocator (the arena), the tensor map.
+    Libraries loaded from now on start with one thread each; the user's values stay. The hook tells every
+    forked child that the parent's Workers are not its own. No lock of this package is held across a fork
+    where a child could wait for it. A thread takes several locks in this order: the registry of callables
+    (`Worker`), the manager, a worker, the scheduler's pass, an allocator (the arena), the tensor map.
 
     Rule     ORCH-FORK-1 to -3
     """
@@ -44,7 +43,7 @@ def fork_hygiene_once() -> None:
 
 
 def disown_after_fork(worker: _Disowned) -> None:
-    """Have every process that is forked from this one leave a Worker to this one."""
+    """Have every process forked from this one disown a Worker."""
     _workers.add(worker)
 
 

@@ -1,4 +1,4 @@
-"""Callables come to workers that run already: through their mailboxes, to all of them or to none."""
+"""Installs callables in running workers, through their mailboxes: in all of them or in none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .threads import ThreadManager
 
 
 class Installer:
-    """Asks the workers of one pool of processes or threads, one after the other.
+    """Makes control requests to the workers of a manager, one after the other.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Installer:
         first = None
         for worker in workers:
             try:
-                with suppress(WorkerLostError):  # what it knew is gone with it
+                with suppress(WorkerLostError):  # its callables are gone with it
                     self._manager.control(
                         worker, command, digest=one.digest, timeout_s=self.timeout_s
                     )

@@ -1,4 +1,4 @@
-"""The kinds of workers: what each does with a task.
+"""The kinds of workers: how each runs a task.
 
 A sub worker calls a Python function, a chip runs kernels, a nested Worker runs an orchestration
 function over workers of its own. The loop (`loop.py`) is the same for all.
@@ -20,36 +20,36 @@ from ..model.config import CallConfig
 
 
 class WorkerKind:
-    """What a worker does with its tasks: the extension point.
+    """How a worker runs its tasks: the extension point.
 
-    Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`.
-    In a process or in a thread, `start`, `install`, `run` and the rest are all called there, one at a
-    time. Several workers may share one object only if it is ready for that.
+    Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`. The
+    worker's process or thread calls `start`, `install`, `run` and the rest, one at a time. Several
+    workers may share one object only if it supports that.
 
     Rule     WM-KIND-4; WM-FORK-2
     """
 
     label = "worker"
-    """What messages call it."""
+    """Its name in messages."""
     suffix = ""
-    """What messages add to its place in its pool."""
+    """What messages add to its index in its pool."""
     target_namespace = TargetNamespace.LOCAL_PYTHON
-    """Which callables it is given."""
+    """The namespace of its callables."""
 
     def prepare(self) -> None:
-        """Do what must be done before threads exist; called in thread mode only, by the starter."""
+        """Prepare before threads exist; called only in thread mode, by the starting thread."""
 
     def abandon(self) -> None:
-        """Undo `prepare`, when `start` was not called after it."""
+        """Undo `prepare` if `start` was not called after it."""
 
     def start(self, mailbox: MailboxView) -> None:
         """Get ready, in the process or thread that will serve the mailbox."""
 
     def stop(self) -> None:
-        """Give everything back."""
+        """Release everything."""
 
     def install(self, target: Any) -> Any:
-        """Return what `run` shall get for a registered callable."""
+        """Return what `run` gets for a registered callable."""
         return target
 
     def remove(self, installed: Any) -> None:
@@ -60,12 +60,12 @@ class WorkerKind:
         raise NotImplementedError(f"{type(self).__name__} has no run")
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
-        """Return a callable's tasks in the form the loop calls."""
+        """Return a function with which the loop runs a callable's tasks."""
         run = self.run
         return lambda args: run(installed, args, args.config())
 
     def address(self, installed: Any) -> int:
-        """Return where compiled code stands that runs a callable's tasks, 0 for what Python must call."""
+        """Return the address of compiled code for a callable's tasks, 0 for a Python callable."""
         return 0
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
@@ -104,12 +104,12 @@ class SubWorker(WorkerKind):
         return leaf
 
     def address(self, installed: Any) -> int:
-        """Return where a compiled leaf stands."""
+        """Return the address of a compiled leaf, else 0."""
         return installed.address if isinstance(installed, Leaf) else 0
 
 
 class CustomWorker(WorkerKind):
-    """Somebody's own object with ``run(callable, view, config)``.
+    """A user's object with ``run(callable, view, config)``.
 
     Rule     WM-KIND-1, -2
     """
@@ -150,16 +150,16 @@ class NestedWorker(WorkerKind):
         self.inner._start_as_child()
 
     def abandon(self) -> None:
-        """Take the tree below down."""
+        """Stop the tree below."""
         self.stop()
 
     def start(self, mailbox: MailboxView) -> None:
-        """Start the tree below, unless that has been done."""
+        """Start the tree below, unless it runs."""
         self._mailbox = mailbox
         self.inner._start_as_child()
 
     def stop(self) -> None:
-        """Take the tree below down."""
+        """Stop the tree below."""
         self.inner._stop_as_child()
 
     def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
@@ -209,18 +209,18 @@ class ChipChild(WorkerKind):
         return slot
 
     def remove(self, installed: int) -> None:
-        """Give a slot on the chip back."""
+        """Free a slot on the chip."""
         self._chip.unregister(installed)
         self._slots.discard(installed)
 
     def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
-        """Run a slot on what stands in the mailbox, without decoding it here."""
+        """Run a slot on the arguments in the mailbox, without decoding them here."""
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
-        places = [mailbox.places(frame) for frame in range(mailbox.depth)]
+        frames = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
 
         def leaf(_: ReceivedArgs) -> None:
-            args, config = places[mailbox.served] if len(places) > 1 else places[0]
+            args, config = frames[mailbox.served] if len(frames) > 1 else frames[0]
             run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
             mailbox.add_device_time(chip.device_wall_ns)
 
@@ -245,7 +245,7 @@ class ChipChild(WorkerKind):
 
 
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
-    """Return `target` in the form the loop calls: one with no parameters is called without any.
+    """Return `target` as a function of the arguments: one without parameters is called without any.
 
     Rule     ORCH-API-2
     """

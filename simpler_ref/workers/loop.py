@@ -1,4 +1,4 @@
-"""The one loop that serves mailboxes, in a process as in a thread, whatever the kind of the worker."""
+"""The loop that serves mailboxes, in a process or a thread, for all kinds of workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LocalCallables:
             self.install(digest, target)
 
     def install(self, digest: bytes, target: Any) -> None:
-        """Make a callable known; one that is known already stays as it is."""
+        """Install a callable, unless it is installed."""
         if digest in self.slots:
             return
         installed = self.kind.install(target)
@@ -60,11 +60,11 @@ class LocalCallables:
         self.slots[digest] = slot
 
     def address(self, slot: int) -> int:
-        """Return where compiled code stands that runs a callable's tasks, or 0."""
+        """Return the address of compiled code for a callable's tasks, or 0."""
         return self.kind.address(self._installed[slot])
 
     def name(self, slot: int) -> str:
-        """Return what messages call the callable of a slot, −1 for none."""
+        """Return the name of a slot's callable for messages; −1 for none."""
         if slot < 0:
             return ""
         installed = self._installed[slot]
@@ -72,7 +72,7 @@ class LocalCallables:
         return name
 
     def remove(self, digest: bytes) -> None:
-        """Forget a callable; one that is not known is no error."""
+        """Forget a callable, if it is installed."""
         slot = self.slots.pop(digest, None)
         if slot is None:
             return
@@ -88,7 +88,7 @@ def _removed(_args: ReceivedArgs) -> None:
 
 # ---------------------------------------------------------------- the loop
 def become_worker(inherited: Sequence[int]) -> None:
-    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no descriptors of others.
+    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no inherited descriptors.
 
     Rule     ORCH-RUN-8; WM-FORK-1
     """
@@ -105,16 +105,16 @@ def become_worker(inherited: Sequence[int]) -> None:
 def serve_mailbox(
     engine: Engine, worker: int, kind: WorkerKind, snapshot: Mapping[bytes, Any], in_thread: bool
 ) -> None:
-    """Be a worker until told to stop: get ready, say so, then task after task.
+    """Be a worker until told to stop: start, report that, then run task after task.
 
-    What fails before the worker is ready is written into the mailbox, for whoever waits for it.
+    A failure during the start is written into the mailbox, for the thread that waits for the worker.
 
     Rule     WM-LOOP-1, -4; WM-LEFT-1
     """
     mailbox = MailboxView(engine, worker)
     origin = Origin()
     if not in_thread:
-        os.register_at_fork(before=flush_output)  # or what waits would be written twice
+        os.register_at_fork(before=flush_output)  # or buffered output would be written twice
     arm(engine.mem, mailbox.start, worker)
     try:
         try:
@@ -136,11 +136,11 @@ def serve_mailbox(
         kind.stop()
 
 
-# where the loop stands, beside what the kernels answer
-_NEW = -100  # it has not said INIT_DONE
-_RUNNING = -101  # the task has begun, and what is raised is its failure
+# states of the loop, beside the answers of the kernels
+_NEW = -100  # it has not posted INIT_DONE
+_RUNNING = -101  # the task has begun, and an exception is its failure
 _ENDED = -102  # it has returned, and is not answered
-_FAILED = -103  # it has failed, its words stand in the mailbox, and it is not answered
+_FAILED = -103  # it has failed, the mailbox has its message, and it is not answered
 _COMPUTING = -104  # compiled leaves run
 _OBEYED = -105  # a control request is carried out, and not answered
 
@@ -148,12 +148,11 @@ _OBEYED = -105  # a control request is carried out, and not answered
 def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_thread: bool) -> None:
     """Serve the mailboxes until told to stop: decode, resolve the digest, call, answer.
 
-    An exception may come at any moment, from what a task has left behind: a signal handler, a timer, a
-    trace function. Python runs signal handlers after calls and before jumps backwards, and an answer of
-    a kernel would be lost if one raises then. So where a kernel ends something, its answer is taken from
-    an iterator, which leaves no such moment between the kernel and the variable `local`. Thus `local`
-    always says where the worker stands, and whoever catches the exception can go on from there. The
-    kernels that end nothing are just called again.
+    Signal handlers, timers and trace functions left behind by a task may raise at any moment. Python runs
+    signal handlers after calls and before jumps backwards, and the answer of a kernel would be lost if
+    one raised then. So the answer of a kernel that ends something comes from an iterator, which leaves no
+    such moment between the kernel and the variable `local`. Thus `local` always has the worker's state,
+    from which the code that catches the exception goes on. Kernels that end nothing are called again.
 
     Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
     """
@@ -200,13 +199,13 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             beginning.blame(failure)
                             write_error(boxes[frame], traces[frame], failure)
                             local = _FAILED
-                        elif in_thread and _is_struck(mailbox, local, failure):
+                        elif in_thread and _is_terminated(mailbox, local, failure):
                             trials = MOST_TRIALS
                             raise failure
                         else:
                             beginning.contain(failure, callables.kind.label, callables.name(slot))
                         failure = None
-                    while local >= 0:  # a task for Python: the way of most
+                    while local >= 0:  # a task for Python: the usual case
                         slot = local
                         if several:
                             frame = local >> 32
@@ -242,7 +241,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             raise KeyError(
                                 f"digest {digest_in(boxes[frame]).hex()} is not installed in this worker"
                             )
-                        if local == L.MISMATCH:  # Python says what is wrong with the arguments
+                        if local == L.MISMATCH:  # Python raises the error about the arguments
                             local = found | frame << 32
                         else:
                             address = callables.address(found)
@@ -278,7 +277,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             break
                     else:  # compiled leaves have run, or not begun to
                         local = L.PARK
-                except BaseException as exception:  # no call stands here, so nothing can come
+                except BaseException as exception:  # no calls here, so no handler can run
                     trials += 1
                     if trials > MOST_TRIALS:
                         raise
@@ -293,8 +292,8 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
             if failure is None:
                 failure = exception
             again = True
-            # they come faster than they are dealt with: no more until `restore`. The first call ends
-            # that, though it raises what has come by then; the others take what may still be there
+            # they come faster than they are handled: no more until `restore`. The first call blocks
+            # them, though it raises a pending one; the others take those that may still be pending
             try:  # noqa: SIM105
                 hold()
             except BaseException:
@@ -309,10 +308,10 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                 pass
 
 
-def _is_struck(mailbox: MailboxView, local: int, failure: BaseException) -> bool:
-    """Say whether a thread was asked to end the task that it is about to begin.
+def _is_terminated(mailbox: MailboxView, local: int, failure: BaseException) -> bool:
+    """Say whether the task that a thread is about to begin was terminated, by a second Ctrl-C.
 
-    A second Ctrl-C has asked, and there will be no third: so it ends with its thread.
+    There will be no third, so the thread ends, too.
     """
     begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.COMPILED)
     return begins and isinstance(failure, SystemExit) and mailbox.engine.view.is_cancelled

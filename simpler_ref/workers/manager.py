@@ -1,7 +1,7 @@
-"""The pools of workers: starting, watching, replacing and stopping them, and asking them things.
+"""The pools of workers: starting, watching, replacing and stopping them; control requests.
 
-`WorkerManager` is what both modes share: who is there, who is dead, control requests. In PROCESS mode
-(`processes.ProcessManager`) a worker is a process that the fork server makes; in THREAD mode
+`WorkerManager` is what both modes share: live and dead workers, control requests. In PROCESS mode
+(`processes.ProcessManager`) a worker is a process that the fork server forks; in THREAD mode
 (`threads.ThreadManager`) it is a thread of this process that serves a mailbox in the same memory.
 """
 
@@ -39,15 +39,15 @@ class WorkerManager:
     Attributes
     ----------
     kinds : Sequence[WorkerKind]
-        What each worker is: the next-level ones first, then the sub workers.
+        The kind of each worker: the next-level ones first, then the sub workers.
     pids : dict[int, int]
-        Process of each worker that is one, also of those that have ended.
+        Processes of the workers, ended ones included.
     dead : dict[int, int]
         How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
     silent : set[int]
         Threads that have not answered a control request in time; they get no task before they do.
     lost : bool
-        No worker can be replaced one by one any more: all must be started anew.
+        The fork server has ended: workers cannot be replaced singly, all must be restarted.
 
     Notes
     -----
@@ -60,8 +60,8 @@ class WorkerManager:
         self._start_timeout_s = start_timeout_s
         self._refusing = False
         self._closing = False
-        self._known = threading.RLock()  # whoever changes what is known of the workers
-        self._heard = threading.Condition(self._known)  # whoever waits for such a change
+        self._known = threading.RLock()  # guards pids, dead, silent, lost
+        self._heard = threading.Condition(self._known)  # notified of their changes
         self._control = [threading.RLock() for _ in kinds]  # one control request at a time
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
@@ -69,7 +69,7 @@ class WorkerManager:
         self.lost = False
 
     def name(self, worker: int) -> str:
-        """Return what messages call a worker: its kind, its place in its pool, its process.
+        """Return a worker's name for messages: its kind, its index in its pool, its process.
 
         Rule     ORCH-FAIL-4
         """
@@ -82,7 +82,7 @@ class WorkerManager:
     def start(self, snapshot: Snapshot) -> None:
         """Make all workers from the present state of this process.
 
-        After an exception, `stop` cleans up whatever was done.
+        After an exception, `stop` cleans up.
 
         Raises
         ------
@@ -97,9 +97,9 @@ class WorkerManager:
         self._bring_up(range(len(self.kinds)))
 
     def replace_dead(self) -> list[int]:
-        """Make a successor for every worker that has died; return which.
+        """Make a successor for every dead worker; return their indices.
 
-        They know what was registered when this manager started, and are given no task before
+        They have the callables that were registered when this manager started, and get no task before
         `admit`.
 
         Rule     SCHED-DEATH-3
@@ -110,7 +110,7 @@ class WorkerManager:
         return dead
 
     def admit(self, workers: Iterable[int]) -> None:
-        """Let the Scheduler use workers that are ready, but for those that owe an answer to a request."""
+        """Let the Scheduler use workers that are ready, except those that owe an answer to a request."""
         for worker in workers:
             if worker not in self.silent:
                 self._engine.kernels.set_usable(self._engine.mem, worker, 1)
@@ -120,7 +120,7 @@ class WorkerManager:
 
         Rule     WM-LOOP-4; SPEED-WAIT-7
         """
-        with ExitStack() as requests:  # nobody claims a mailbox before its worker is ready
+        with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
             self._make(workers)
@@ -152,7 +152,7 @@ class WorkerManager:
         return MailboxView(self._engine, worker)
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
-        """Wait in slices, between which Python looks for signals."""
+        """Wait in slices, between which Python handles signals."""
         while True:
             rest = deadline_ns - time.monotonic_ns()
             slice_ns = max(0, min(rest, PARK_NS))
@@ -195,7 +195,7 @@ class WorkerManager:
         ControlError
             The worker refused, its traceback is the cause; or it is being stopped.
         ControlTimeoutError
-            Its task was not done in time; or it did not answer in time, and was killed for that.
+            Its task was not done in time; or it did not answer in time, and was killed.
         WorkerLostError
             It is dead, or died meanwhile.
 
@@ -234,7 +234,7 @@ class WorkerManager:
                 raise
 
     def _require_listening(self, worker: int) -> None:
-        """Refuse requests of a worker that is dead, silent or about to be stopped."""
+        """Refuse requests to a worker that is dead, silent or about to be stopped."""
         if worker in self.dead:
             raise self._lost(worker)
         if worker in self.silent and not self._heard_again(worker):
@@ -245,7 +245,7 @@ class WorkerManager:
             raise ControlError(f"{self.name(worker)} is being stopped")
 
     def _wait_for_answer(self, worker: int, deadline_ns: int) -> None:
-        """Give a request that was cut short time to be answered; a second Ctrl-C ends that, too."""
+        """Wait for the answer to an interrupted request; a second Ctrl-C ends that, too."""
         mem, kernels = self._engine.mem, self._engine.kernels
         try:
             while self._unanswered(worker) and (rest := deadline_ns - time.monotonic_ns()) > 0:
@@ -259,27 +259,25 @@ class WorkerManager:
         return requested and worker not in self.dead and worker not in self.silent
 
     def _settle(self, worker: int) -> None:
-        """Leave the mailbox to the Scheduler again; who has not answered by now is given up."""
+        """Return the mailbox to the Scheduler; give up a worker that has not answered by now."""
         if self._unanswered(worker):
             self._give_up(worker)
         if worker not in self.silent:
             self._engine.kernels.release_mailbox(self._engine.mem, worker)
 
     def _give_up(self, worker: int) -> bool:
-        """End a worker that does not answer; one that cannot be ended keeps its mailbox.
-
-        Says whether it could be ended.
+        """End a worker that does not answer, and say whether that was possible; else abandon its mailbox.
 
         Rule     WM-CTRL-3, -4
         """
-        if self._strike_and_wait(worker):
+        if self._terminate_and_wait(worker):
             return True
         self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
         self.silent.add(worker)
         return False
 
     def welcome_back(self) -> None:
-        """Admit workers again that have answered after all.
+        """Admit silent workers again that have answered after all.
 
         Rule     WM-CTRL-4
         """
@@ -290,7 +288,7 @@ class WorkerManager:
     def _heard_again(self, worker: int) -> bool:
         if self._state(worker) != L.CONTROL_DONE:
             return False
-        self._spare(worker)
+        self._rescind(worker)
         self.silent.discard(worker)
         self._engine.kernels.release_mailbox(self._engine.mem, worker)
         self._engine.kernels.set_usable(self._engine.mem, worker, 1)
@@ -318,7 +316,7 @@ class WorkerManager:
         )
 
     def _late(self, worker: int, timeout_s: float, asked: bool) -> ControlTimeoutError:
-        """Say what became of a request whose time is up.
+        """Return the error for a request whose time is up.
 
         Rule     WM-CTRL-2, -3
         """
@@ -335,18 +333,17 @@ class WorkerManager:
             f"{self.name(worker)} did not answer a control request within {timeout_s} s: {after}"
         )
 
-    def _strike_and_wait(self, worker: int) -> bool:
-        """Kill a worker and wait until that is known; say whether it could be killed."""
-        if not self._strike(worker):
+    def _terminate_and_wait(self, worker: int) -> bool:
+        """Kill a worker and wait until its death is reported; say whether it could be killed."""
+        if not self._terminate(worker):
             return False
         self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
         return True
 
     def _wait_for_news(self, come: Callable[[], bool], timeout_s: float = float("inf")) -> None:
-        """Wait until something is known, in slices, between which Python looks for signals.
+        """Wait until `come` is true, in slices, between which Python handles signals.
 
-        A handler that raises while the condition is being taken or given back would leave it
-        locked for ever.
+        A handler that raises while the condition is acquired or released would leave it locked for ever.
         """
         deadline = time.monotonic() + timeout_s
         while not come() and (rest := deadline - time.monotonic()) > 0:
@@ -355,27 +352,27 @@ class WorkerManager:
 
     # ------------------------------------------------------------ the end
     def kill_busy(self) -> None:
-        """Kill every worker that holds a task; the Scheduler will fail those tasks.
+        """Kill every worker that has a task; the Scheduler will fail those tasks.
 
         Rule     ORCH-RUN-8
         """
         for worker in range(len(self.kinds)):
             if self._mailbox(worker).given:
-                self._strike(worker)
+                self._terminate(worker)
 
-    def spare_idle(self) -> None:
-        """Take back what `kill_busy` has asked for and was not done in time: no task runs any more."""
+    def rescind_idle(self) -> None:
+        """Rescind terminations by `kill_busy` that came too late: no task runs any more."""
         for worker in range(len(self.kinds)):
             if worker not in self.silent:
-                self._spare(worker)
+                self._rescind(worker)
 
-    def _spare(self, worker: int) -> None:
-        """Take back a strike that came too late."""
+    def _rescind(self, worker: int) -> None:
+        """Rescind a termination that came too late."""
 
     def stop(self) -> None:
         """Stop the workers; those that do not stop in time are killed, if they can be.
 
-        Control requests that are under way come to their end first, and no more are made.
+        Control requests under way are finished first; new ones are refused.
 
         Rule     WM-STOP-1
         """
@@ -393,9 +390,9 @@ class WorkerManager:
             with signals_blocked():
                 self._shut_down()
 
-    # ------------------------------------------------------------ what a mode provides
+    # ------------------------------------------------------------ provided by each mode
     def _get_ready(self, snapshot: Snapshot) -> None:
-        """Prepare for making workers that know `snapshot`."""
+        """Prepare for making workers with the callables of `snapshot`."""
         raise NotImplementedError
 
     def _launch(self, worker: int) -> None:
@@ -403,17 +400,17 @@ class WorkerManager:
         raise NotImplementedError
 
     def _wait_for_birth(self, worker: int) -> bool:
-        """Wait until a worker that is ready is known here; say whether it is."""
+        """Wait for the pid of a worker that is ready; say whether it came."""
         raise NotImplementedError
 
-    def _strike(self, worker: int) -> bool:
-        """End a worker that is busy; say whether that can be done."""
+    def _terminate(self, worker: int) -> bool:
+        """Terminate a busy worker; say whether that is possible."""
         raise NotImplementedError
 
     def _wait_for_end(self) -> None:
-        """Give the workers, which have been told to stop, time to do so."""
+        """Wait for the workers, which have been told to stop."""
         raise NotImplementedError
 
     def _shut_down(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What a Worker is made with: each value is checked once, and the error names it and the remedy."""
+"""The options of a Worker: each value is checked once, and the error names it and the remedy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 CHILD_MODES = ("process", "thread")
 MOST_WORKERS = 1023
-"""How many a pool can have."""
+"""Of one pool."""
 
 
 # ---------------------------------------------------------------- one value
 def whole(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number of a range; an error calls it `name`."""
+    """Return a whole number in a range; an error names it `name`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -69,19 +69,19 @@ def _child_mode(name: str, value: Any) -> str:
 
 
 def _checked(check: Callable[..., Any], *limits: Any) -> Any:
-    """Return a field whose value ``check(name, value, *limits)`` accepts and brings to its type."""
+    """Return a field whose value ``check(name, value, *limits)`` checks and converts."""
     return field(metadata={"check": lambda name, value: check(name, value, *limits)})
 
 
 # ---------------------------------------------------------------- all of them
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The values that a Worker was made with; `Worker` says what each means.
+    """The options of a Worker; `Worker` describes each.
 
     Raises
     ------
     ValueError, TypeError
-        A value out of range or of the wrong type, or one that does not go with another.
+        A value is out of range or of the wrong type, or does not fit another.
     RuntimeError
         `device_ids` on a level that has none.
     """
@@ -113,7 +113,7 @@ class Options:
         object.__setattr__(self, "device_ids", self._devices())
 
     def _devices(self) -> tuple[int, ...]:
-        """Return the devices that are asked for, a worker each.
+        """Return the requested devices, a worker each.
 
         Rule     WM-CHIP-1, -6
         """

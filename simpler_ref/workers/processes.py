@@ -1,4 +1,4 @@
-"""Workers as processes: the fork server makes them, a monitor thread hears of their end."""
+"""Workers as processes: the fork server forks them, a monitor thread is notified of their deaths."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def close_inherited() -> None:
 
 
 class ProcessManager(WorkerManager):
-    """Workers as processes: a fork server makes them, a monitor thread hears of their end.
+    """Workers as processes: a fork server forks them, a monitor thread is notified of their deaths.
 
-    The monitor thread sleeps until the fork server reports that a worker ended, or is gone itself;
-    it then marks the worker dead and wakes the Scheduler, which fails the worker's task.
+    The monitor thread sleeps until the fork server reports the end of a worker, or has ended itself; it
+    then marks the worker dead and wakes the Scheduler, which fails the worker's tasks.
 
     Rule     WM-MODE-1; WM-FORK-1 to -3
     """
@@ -62,7 +62,7 @@ class ProcessManager(WorkerManager):
         self._monitor = monitor
 
     def _connect(self) -> socket.socket:
-        """Make the connection to a server, and return its end."""
+        """Make the connection to a server, and return the server's end."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         return theirs
@@ -95,7 +95,7 @@ class ProcessManager(WorkerManager):
             parent_fd = os.pidfd_open(parent_pid)
             try:
                 with warnings.catch_warnings():
-                    # Python 3.12 warns of any fork beside threads. Threads of ours hold no lock here.
+                    # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     server = fork_server(in_the_child)
             finally:
@@ -118,13 +118,13 @@ class ProcessManager(WorkerManager):
         self._wait_for_news(lambda: worker in self.pids or self.lost)
         return worker in self.pids
 
-    def _strike(self, worker: int) -> bool:
+    def _terminate(self, worker: int) -> bool:
         self._send(b"K", worker)
         return True
 
     def _send(self, order: bytes, worker: int) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # the server is gone: the monitor thread says so
+            with suppress(OSError):  # the server is gone: the monitor thread reports that
                 self._socket.send(REQUEST.pack(order, worker))
 
     # ------------------------------------------------------------ monitor thread
@@ -133,7 +133,7 @@ class ProcessManager(WorkerManager):
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._server_fd, select.POLLIN)
-        while self._socket.fileno() in [fd for fd, _ in poll.poll()]:  # what it said comes first
+        while self._socket.fileno() in [fd for fd, _ in poll.poll()]:  # its reports come first
             try:
                 raw = self._socket.recv(REPORT.size)
             except OSError:
@@ -172,7 +172,7 @@ class ProcessManager(WorkerManager):
         if self._server_fd >= 0:
             with suppress(ProcessLookupError):  # it has ended, as it should
                 signal.pidfd_send_signal(self._server_fd, signal.SIGKILL)  # its workers go with it
-            with suppress(ChildProcessError):  # somebody else's os.wait() was faster
+            with suppress(ChildProcessError):  # another thread's os.wait() was faster
                 os.waitid(os.P_PIDFD, self._server_fd, os.WEXITED)
 
     def _close_descriptors(self) -> None:

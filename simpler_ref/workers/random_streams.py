@@ -1,8 +1,8 @@
 """Random numbers in the workers: each worker's global generators have a stream of their own.
 
 A worker inherits the state of the generators, so without this all workers would draw the same numbers.
-They are seeded anew, from what the generators of the parent stand at when it starts its workers. The
-parent's own streams are only looked at.
+They are seeded from the state of the parent's generators when it starts its workers. The parent's own
+streams are only read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _starts = itertools.count()
 
 
 class Entropy(NamedTuple):
-    """What the streams of one start's workers are made from, per generator; empty where there is none.
+    """The seeds for the workers of one start, per generator; empty where there is none.
 
     Rule     WM-RANDOM-1 to -3
     """
@@ -29,7 +29,7 @@ class Entropy(NamedTuple):
     torch: bytes
 
     def seed_worker(self, worker: int, birth: int) -> None:
-        """Seed the generators of this process, which is a worker's; `birth` counts its successors.
+        """Seed the generators of this worker process; `birth` counts its successors.
 
         Rule     WM-RANDOM-1, -3
         """
@@ -46,11 +46,11 @@ class Entropy(NamedTuple):
 
 
 def draw_entropy(beside: int) -> Entropy:
-    """Look at the generators of this process, before workers are made; `beside` other Workers run.
+    """Read the generators of this process before workers are made; `beside` other Workers run.
 
     From the same state of numpy's generator, once it has been seeded, the workers get the same streams.
-    Of the others nobody can tell whether they have been seeded: the number of the start, in this
-    process, is mixed in, so that two starts do not repeat each other, but two runs of a program do.
+    Whether the others have been seeded is unknown: the number of the start in this process is mixed in,
+    so that two starts do not repeat each other, but two runs of a program do.
 
     Rule     WM-RANDOM-2
     """
@@ -77,7 +77,7 @@ def _seed_numpy(word: int) -> None:
     generator = np_random.get_bit_generator()
     if isinstance(generator, np_random.MT19937):
         np_random.seed([word >> 32 * i & 0xFFFFFFFF for i in range(8)])
-    else:  # the user has put another one in its place
+    else:  # the user has replaced it
         np_random.set_bit_generator(type(generator)(word))
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of an exception, and how the parent reads it."""
+"""How a worker reports an exception, and how the parent reads it."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ def cut_utf8(text: str, limit: int) -> bytes:
 
 
 def describe_exception(exception: BaseException) -> str:
-    """Return an exception's type and text; what came up from a worker below has its type inside.
+    """Return an exception's type and text; the text of a worker's exception includes the type.
 
     Rule     FLOW-FAIL-1
     """
     try:
-        words = str(exception)
+        text = str(exception)
     except BaseException as broken:  # a __str__ that raises
-        words = f"(its text cannot be shown: {type(broken).__name__})"
+        text = f"(its text cannot be shown: {type(broken).__name__})"
     if not isinstance(exception, TaskError):
-        words = f"{type(exception).__name__}: {words}"
-    return words.replace("\0", "\\0")
+        text = f"{type(exception).__name__}: {text}"
+    return text.replace("\0", "\\0")
 
 
 def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
-    """Put an exception's type and text into the mailbox and its traceback into the side region.
+    """Write an exception's type and text into the mailbox and its traceback into the side region.
 
-    The text of a failure further down, with its chain of names, also stands whole before the
-    traceback if the mailbox is too small for it.
+    If the mailbox is too small for the text of a failure further down, with its chain of names, the whole
+    text also precedes the traceback.
 
     Rule     SCHED-MAIL-7; ORCH-FAIL-5; FLOW-FAIL-2
     """
-    words = describe_exception(exception)
-    message = cut_utf8(words, L.MAILBOX_ERROR_MSG_SIZE - 1)
+    text = describe_exception(exception)
+    message = cut_utf8(text, L.MAILBOX_ERROR_MSG_SIZE - 1)
     write_message(box, message)
     try:
         lines = "".join(traceback.format_exception(exception)).replace("\0", "\\0")
     except BaseException:
-        lines = words
+        lines = text
     head = b""
-    if isinstance(exception, TaskError) and len(message) < len(words.encode(errors="replace")):
-        head = cut_utf8(words, L.TRACE_CAPACITY // 4) + b"\0"
+    if isinstance(exception, TaskError) and len(message) < len(text.encode(errors="replace")):
+        head = cut_utf8(text, L.TRACE_CAPACITY // 4) + b"\0"
     raw = lines.encode(errors="replace")
     room = L.TRACE_CAPACITY - len(head)
-    if len(raw) > room:  # the frames stand first, the deepest one and the text last
+    if len(raw) > room:  # keep the first stack frames, the deepest one and the text
         half = room // 2 - 16
         raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
     raw = head + raw.decode(errors="ignore").encode()

@@ -1,4 +1,4 @@
-"""What a Worker owns while it is open: memory, workers and the Scheduler thread."""
+"""The resources of an open Worker: memory, workers and the Scheduler thread."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from .watch import Watch
 if TYPE_CHECKING:
     from ..orch.configs import Configs
     from ..orch.orchestrator import Orchestrator
-    from .host import Host
 
 
 class Session:
-    """Everything of a Worker that must be taken down, apart from the Worker itself.
+    """Everything that must be closed with a Worker, apart from the Worker itself.
 
-    A Worker that is forgotten, or alive when the interpreter ends, is closed through this.
+    It closes a Worker that is garbage-collected, or open when the interpreter ends.
     """
 
     def __init__(
@@ -62,12 +61,11 @@ class Session:
         self.snapshot: Snapshot = {}
         self.orch: Orchestrator
         self.configs: Configs
-        self.host: Host
         self.pid = os.getpid()
         self._watch: Watch | None = None
 
     def start_anew(self) -> None:
-        """Make all workers, from what is registered, and the Scheduler thread."""
+        """Start all workers, with the registered callables, and the Scheduler thread."""
         self.stop_workers()
         self.registry.write_digests(self.engine)
         self.registry.forget_tombstones()
@@ -79,19 +77,19 @@ class Session:
             self.manager.admit(range(len(self.kinds)))
         with signals_blocked():
             if self.scheduler is None:
-                scheduler = Scheduler(self.engine, self.host)
+                scheduler = Scheduler(self.engine, self._describe_stuck)
                 scheduler.start()
                 self.scheduler = scheduler
 
     @property
     def installer(self) -> Installer | None:
-        """What brings callables to the workers, None while there are none."""
+        """Installs callables in the workers; None while there are none."""
         if self.manager is None:
             return None
         return Installer(self.manager, self.control_timeout_s)
 
     def replace_dead(self) -> None:
-        """Make successors for the workers that have died; they install what was registered since.
+        """Make successors for dead workers; they also install the callables registered since the start.
 
         Rule     FLOW-REG-4
         """
@@ -105,15 +103,19 @@ class Session:
         self.manager.admit(successors)
 
     def watch(self) -> Watch:
-        """Return what knows which tasks run, one for each run that has to wait."""
+        """Return the watch of running tasks, one for each run that has to wait."""
         assert self.manager is not None
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
             self._watch = watch = Watch(self.engine, self.manager, self.registry)
         return watch
 
+    def _describe_stuck(self) -> str:
+        """Say which group waits for which workers."""
+        return self.watch().stuck_group()
+
     def forget_watch(self) -> None:
-        """Begin the next run without it."""
+        """Drop the watch at the end of a run."""
         self._watch = None
 
     def _mode(self) -> type[WorkerManager]:
@@ -132,9 +134,9 @@ class Session:
             self.manager = None
 
     def close(self) -> None:
-        """Stop everything and give the memory back."""
+        """Stop everything and release the memory."""
         if os.getpid() != self.pid:
-            return  # a process somebody forked from ours: nothing here is its own
+            return  # a forked process: nothing here is its own
         if self.scheduler is not None:
             self.scheduler.stop()
             self.scheduler = None
@@ -151,7 +153,7 @@ class Session:
             )
 
     def take_down(self) -> None:
-        """Close it, and take back what was said of its memory."""
+        """Close it, and remove its visibility check."""
         remove_visibility(self.why_invisible)
         self.close()
 

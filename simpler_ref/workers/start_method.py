@@ -1,4 +1,4 @@
-"""How worker processes come into being, and which memory they see for that reason."""
+"""How worker processes are started, and which memory they see therefore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_start_method(given: Any, child_mode: str) -> str | None:
     Raises
     ------
     ValueError
-        It does not; or the workers are threads.
+        It names none; or the workers are threads.
     """
     if given is None:
         return None
@@ -37,12 +37,12 @@ def check_start_method(given: Any, child_mode: str) -> str | None:
 
 
 class StartMethod:
-    """The start method of one Worker: the one it was given, or one that is chosen at each start.
+    """The start method of one Worker: the option's value, or one chosen at each start.
 
     Attributes
     ----------
     spawn : bool
-        Whether the workers are, or would be now, made by a fresh interpreter.
+        Whether a fresh interpreter makes the workers, or would make them now.
 
     Notes
     -----
@@ -56,12 +56,12 @@ class StartMethod:
         self._inherited: tuple[int, int] | None = None
 
     def decide(self) -> None:
-        """Choose, if nothing was given; remember what memory the workers will see.
+        """Choose a method, unless it was given; remember which memory the workers will see.
 
         Raises
         ------
         RuntimeError
-            They must not be forked, and memory was accepted that only forked ones see.
+            They must not be forked, and memory was accepted that only forked workers see.
         """
         if self._given is None:
             self._choose(why_not_fork())

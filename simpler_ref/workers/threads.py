@@ -17,10 +17,10 @@ from .manager import WorkerManager, log
 
 
 class ThreadManager(WorkerManager):
-    """Workers as threads of this process, for leaves that give the GIL away or take no time.
+    """Workers as threads of this process, for leaves that release the GIL or take no time.
 
-    A thread cannot be killed. What is asked to end in the middle of a task gets a SystemExit at its
-    next line of Python.
+    A thread cannot be killed. To terminate a task, its thread gets a SystemExit at its next line of
+    Python.
 
     Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
     """
@@ -28,7 +28,7 @@ class ThreadManager(WorkerManager):
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
         super().__init__(engine, kinds, start_timeout_s)
         self._threads: dict[int, threading.Thread] = {}
-        self._struck: set[int] = set()
+        self._terminated: set[int] = set()
         self._snapshot: Snapshot = {}
 
     def _get_ready(self, snapshot: Snapshot) -> None:
@@ -53,7 +53,7 @@ class ThreadManager(WorkerManager):
         code = 0
         try:
             serve_mailbox(self._engine, worker, kind, snapshot, in_thread=True)
-        except BaseException:  # its words stand in the mailbox
+        except BaseException:  # described in the mailbox
             code = 1
         finally:
             if not self._closing:
@@ -62,16 +62,16 @@ class ThreadManager(WorkerManager):
     def _wait_for_birth(self, worker: int) -> bool:
         return True
 
-    def _strike(self, worker: int) -> bool:
+    def _terminate(self, worker: int) -> bool:
         thread = self._threads.get(worker)
         if thread is not None:
-            self._struck.add(worker)
+            self._terminated.add(worker)
             raise_in(thread, SystemExit)
         return False
 
-    def _spare(self, worker: int) -> None:
-        if worker in self._struck:
-            self._struck.discard(worker)
+    def _rescind(self, worker: int) -> None:
+        if worker in self._terminated:
+            self._terminated.discard(worker)
             take_back(self._threads[worker])
 
     def _wait_for_end(self) -> None:
@@ -81,7 +81,7 @@ class ThreadManager(WorkerManager):
                 continue
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._strike(worker)
+                self._terminate(worker)
                 thread.join(1.0)
             if thread.is_alive():
                 log.warning(

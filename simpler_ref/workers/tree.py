@@ -1,4 +1,4 @@
-"""What stands below a Worker: its two pools, and the Workers among their workers."""
+"""The tree below a Worker: its two pools, and the Workers among their workers."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Tree:
         self._add(self.next_level, NestedWorker(inner))
 
     def add_next_level(self, worker: Any) -> None:
-        """Add somebody's own worker to the next-level pool."""
+        """Add a user's own worker to the next-level pool."""
         self._add(self.next_level, self._custom(worker, "next_level_worker"))
 
     def add_sub(self, worker: Any) -> None:
-        """Add somebody's own worker to the sub pool."""
+        """Add a user's own worker to the sub pool."""
         kind = self._custom(worker, "sub_worker")
         if kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
             raise ValueError("sub workers take Python callables")
@@ -79,18 +79,18 @@ class Tree:
         return (*self.next_level, *self.subs)
 
     def nested(self) -> Iterator[Any]:
-        """Go through the Workers one level down."""
+        """Yield the Workers one level down."""
         for kind in self.next_level:
             if isinstance(kind, NestedWorker):
                 yield kind.inner
 
     def threads(self) -> int:
-        """Return how many workers there are, at all levels below."""
+        """Return the number of workers at all levels below."""
         below: int = sum(inner._tree.threads() for inner in self.nested())
         return len(self.kinds) + below
 
     def place(self, placement: Placement) -> Placement:
-        """Give out turns at the cores to all workers; the Workers below get what is left for theirs."""
+        """Assign turns at the cores to all workers; nested Workers assign the turns after their own."""
         first = placement.first
         turns = []
         for kind in self.kinds:
@@ -101,9 +101,9 @@ class Tree:
                 first += kind.inner._tree.threads()
         return replace(placement, turns=tuple(turns))
 
-    # ------------------------------------------------------------ the callables they take
+    # ------------------------------------------------------------ callables
     def require_taker(self, chip: bool) -> None:
-        """Refuse callables that no worker could ever take.
+        """Refuse callables that no worker takes.
 
         Rule     FLOW-REG-5
         """

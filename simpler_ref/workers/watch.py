@@ -1,7 +1,7 @@
-"""Words for those who wait: which tasks run where, what a group waits for, what the user can do.
+"""Messages while a run waits: which tasks run where, what a group waits for, what the user can do.
 
-Everything here is read while others write it. A task that ends meanwhile may be left out, or named
-although it has just ended; nothing depends on that but a message.
+Everything here is read while others write. A task that ends meanwhile may be left out, or named although
+it has just ended; only messages depend on that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .threads import ThreadManager
 log = logging.getLogger("simpler_ref")
 
 STALL_S = 30.0
-"""Time without the end of any task after which those that run are named, seconds."""
+"""Seconds without the end of a task after which the running ones are named."""
 MOST_NAMED = 8
 """Tasks that one message names."""
 
 
 class RunningTask(NamedTuple):
-    """A task that a worker has, its oldest one."""
+    """A worker's oldest task."""
 
     worker: int
     task: int
@@ -35,7 +35,7 @@ class RunningTask(NamedTuple):
 
 
 class Watch:
-    """What is known of the tasks that run, for messages.
+    """The running tasks, for messages.
 
     Rule     ORCH-TELL-1, -2; WM-PLACE-4
     """
@@ -50,9 +50,9 @@ class Watch:
         self._since = 0.0
 
     def look(self, failure: BaseException | None = None) -> None:
-        """Say what has to be said now; called about ten times a second by a thread that waits.
+        """Log the messages that are due; a waiting thread calls this about ten times a second.
 
-        `failure` is what has cancelled the run, if anything has.
+        `failure` is the exception that has cancelled the run, if any.
         """
         if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
             self._told_interrupt = True
@@ -65,7 +65,7 @@ class Watch:
             self._tell_stall()
 
     def _tell_interrupt(self, failure: BaseException) -> None:
-        """Say what a run that was interrupted waits for.
+        """Log what an interrupted run waits for.
 
         Rule     ORCH-TELL-1
         """
@@ -87,7 +87,7 @@ class Watch:
         )
 
     def _tell_stall(self) -> None:
-        """Name each task that has kept the run waiting for so long, once.
+        """Log each task that has run for STALL_S while none ended, once.
 
         Rule     ORCH-TELL-2
         """
@@ -100,13 +100,13 @@ class Watch:
                 "no task has ended for %g s; %s still runs. `py-spy dump --pid %d` shows what it does; "
                 "Ctrl-C cancels the run, a second one ends the task",
                 STALL_S,
-                self._words(one),
+                self._text(one),
                 pid,
             )
 
-    # ------------------------------------------------------------ what runs
+    # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
-        """Go through the workers that have a task, each with its oldest one."""
+        """Yield the oldest task of each worker that has one."""
         for worker in range(self._engine.view.workers):
             if worker in self.manager.dead:
                 continue
@@ -115,19 +115,19 @@ class Watch:
                 task, index = found
                 yield RunningTask(worker, task, self._registry.name(index))
 
-    def _words(self, one: RunningTask) -> str:
+    def _text(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
 
     def _list(self, running: list[RunningTask]) -> str:
-        words = [self._words(one) for one in running[:MOST_NAMED]]
+        named = [self._text(one) for one in running[:MOST_NAMED]]
         if len(running) > MOST_NAMED:
-            words.append(f"{len(running) - MOST_NAMED} more")
-        return ", ".join(words)
+            named.append(f"{len(running) - MOST_NAMED} more")
+        return ", ".join(named)
 
     def ran_before(self, worker: int) -> str:
-        """Name the last task that a worker has done before the one it was lost in, if there is any.
+        """Name the last task that a worker ended before it died, if there is any.
 
-        What has killed a worker may come from a task that had ended.
+        An earlier task may be the cause of a death.
 
         Rule     WM-LEFT-3
         """
@@ -139,7 +139,7 @@ class Watch:
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
-        """Say which group waits for which workers, if one has waited too long.
+        """Return a message about the group that has waited too long, if there is one.
 
         Rule     WM-PLACE-4
         """
@@ -153,7 +153,7 @@ class Watch:
         ]
         return (
             f"task {group.task} ({self._registry.name(group.callable)}), a group of {group.size}, has "
-            f"waited {group.patience_ns / 1e9:g} s for its workers; busy are "
+            f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"
         )

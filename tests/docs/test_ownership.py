@@ -222,9 +222,9 @@ def test_who_makes_an_event_happen_is_who_gets_to_its_kernels(sources, event):
         ("store(mem, L.RETIRING, 0)", True, False),
         ("word = L.RETIRING; store(mem, word, 0)", True, False),
         ("mailbox.notify(mem, L.RETIRING)", True, True),
-        ("mailbox.copy_words(mem, L.ORCH_PATIENCE, L.RETIRING, 1)", False, True),
+        ("mailbox.copy_words(mem, L.ORCH_BACK_OFF, L.RETIRING, 1)", False, True),
         ("mem[mem[L.RETIRING]] = 0", False, True),
-        ("mem[L.ORCH_PATIENCE] = 0", False, False),
+        ("mem[L.ORCH_BACK_OFF] = 0", False, False),
     ],
 )
 def test_an_access_is_found_however_it_is_made(tmp_path, line, written, read):

@@ -108,7 +108,7 @@ def one_reference_left(play):
     def prepared():
         mem.store(slot + L.S_FANOUT, 1 | 1 << 32)
         mem.store(slot + L.S_STATE, L.COMPLETED)
-        play.world.add("orch", lambda: setattr(play, "pinned", slots.pin(mem, slot)))
+        play.world.add("orch", lambda: setattr(play, "pinned", slots.acquire_ref(mem, slot)))
         play.world.add("scheduler", lambda: setattr(play, "consumed", slots.release_ref(mem, slot)))
 
     play.world.add("start", prepared)
@@ -300,16 +300,16 @@ ROWS = [
     Row("store S_STATE", "step", (CHAIN, IN_BULK), harmless=(W("step", "store"),)),
     Row(
         "compare-and-exchange S_FANOUT",
-        "pin",
+        "acquire_ref",
         (REFERENCE,),
-        wrongs=each(W("pin", "compare_exchange"), W("release_ref", "fetch_add")),
+        wrongs=each(W("acquire_ref", "compare_exchange"), W("release_ref", "fetch_add")),
     ),
     Row(
         "fetch-and-add S_FANOUT",
         "release_ref",
         (CHAIN,),
         races=each(W("release_ref", "fetch_add")),
-        harmless=(W("pin", "load"),),
+        harmless=(W("acquire_ref", "load"),),
     ),
     Row(
         "store MAIL_STATE = TASK_READY",
@@ -447,7 +447,7 @@ ROWS = [
         wrongs=each(W("pass_after_submit", FENCE)),
     ),
     Row(
-        "HELD_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
+        "DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
         "unseen",
         "have_time_kept, leave_pass_out",
         (HELD,),

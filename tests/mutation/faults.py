@@ -76,7 +76,7 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, duty) and not have_ended(mem, ended) "
+                "        if may_park(mem, mode) and not have_ended(mem, ended) "
                 "and not has_come_on(mem, taken):\n",
                 "        if True:\n",
             ),
@@ -93,8 +93,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, duty) and not have_ended(mem, ended) ",
-                "        if may_park(mem, duty) ",
+                "        if may_park(mem, mode) and not have_ended(mem, ended) ",
+                "        if may_park(mem, mode) ",
             ),
         ),
         ("tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",),
@@ -133,7 +133,7 @@ FAULTS = (
             Patch(
                 "jit/schedule.py",
                 "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
-                "    if (duty == L.ON_DUTY and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
+                "    if (mode == L.ACTIVE and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
             ),
         ),
         ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
@@ -144,8 +144,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "    if has_work(mem):\n        return False\n    if duty",
-                "    if duty",
+                "    if has_work(mem):\n        return False\n    if mode",
+                "    if mode",
             ),
             Patch(
                 "jit/schedule.py",
@@ -171,8 +171,8 @@ FAULTS = (
         (
             Patch(
                 "jit/dispatch.py",
-                "    push_ahead,\n    ready_empty,\n",
-                "    push_ahead,\n    push_ready,\n    ready_empty,\n",
+                "    push_candidate,\n    ready_empty,\n",
+                "    push_candidate,\n    push_ready,\n    ready_empty,\n",
             ),
             Patch(
                 "jit/dispatch.py",
@@ -266,19 +266,19 @@ FAULTS = (
         (
             Patch(
                 "jit/submit.py",
-                "    if not pin(mem, producer):\n",
+                "    if not acquire_ref(mem, producer):\n",
                 "    if mem[producer + L.S_STATE] == L.CONSUMED:\n",
             ),
             Patch(
                 "jit/graph.py",
                 "    kind_of,\n    release_ref,\n",
-                "    kind_of,\n    pin,\n    release_ref,\n",
+                "    kind_of,\n    acquire_ref,\n    release_ref,\n",
             ),
             Patch(
                 "jit/graph.py",
                 "        producer = int(mem[edge + L.EDGE_PRODUCER])\n        state",
                 "        producer = int(mem[edge + L.EDGE_PRODUCER])\n"
-                "        pin(mem, producer)\n        state",
+                "        acquire_ref(mem, producer)\n        state",
             ),
         ),
         (
@@ -313,7 +313,7 @@ FAULTS = (
             ),
             Patch(
                 "jit/serve.py",
-                "            offer_core(mem, w + L.W_PATIENCE)\n",
+                "            offer_core(mem, w + L.W_BACK_OFF)\n",
                 "            pause()\n",
             ),
         ),
@@ -445,7 +445,7 @@ FAULTS = (
             Patch(
                 "jit/collect.py",
                 "    edge = int(mem[slot + L.S_CONSUMERS])\n",
-                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.GIVEN_BACK else L.NONE\n",
+                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.RETURNED else L.NONE\n",
             ),
         ),
         (

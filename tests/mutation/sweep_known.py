@@ -111,9 +111,9 @@ UNDECIDED: tuple[Known, ...] = (
     Known(
         Key(
             "dispatch.py",
-            "pick_ahead",
-            "if found == NOBODY or start < best or (start == best and worker == last):",
-            "if found == NOBODY or start < best or worker == last:",
+            "pick_for_candidate",
+            "if found == NO_WORKER or start < best or (start == best and worker == last):",
+            "if found == NO_WORKER or start < best or worker == last:",
         ),
         "A worse choice among workers that could start the task later: it costs time.",
     ),
@@ -121,7 +121,7 @@ UNDECIDED: tuple[Known, ...] = (
         Key(
             "serve.py",
             "receive",
-            "offer_core(mem, w + L.W_PATIENCE)",
+            "offer_core(mem, w + L.W_BACK_OFF)",
             "offer_core(mem, w + L.W_HOME)",
         ),
         "Costs time: a worker would not learn to wait, or not move to another core.",
@@ -214,9 +214,9 @@ UNDECIDED: tuple[Known, ...] = (
     Known(
         Key(
             "dispatch.py",
-            "dispatch_ahead",
-            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_ERROR) != 0",
-            "paused = mem[L.READY_ORDER] < mem[L.AHEAD_AFTER] or load(mem, L.RUN_FAILED) != 0",
+            "dispatch_candidates",
+            "paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0",
+            "paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_FAILED) != 0",
         ),
         "A task is given ahead after a failure; it is skipped later (SPEED-AHEAD-5).",
     ),
@@ -242,8 +242,8 @@ UNDECIDED: tuple[Known, ...] = (
         Key(
             "schedule.py",
             "scheduler_loop",
-            "still = mem[L.ORCH_PASSES] != seen and (not held(mem)) and may_miss_an_end(mem)",
-            "still = mem[L.ORCH_PASSES] == seen and (not held(mem)) and may_miss_an_end(mem)",
+            "still = mem[L.ORCH_PASSES] != seen and (not any_deferred(mem)) and may_miss_an_end(mem)",
+            "still = mem[L.ORCH_PASSES] == seen and (not any_deferred(mem)) and may_miss_an_end(mem)",
         ),
         "When the Scheduler thread goes on or off duty, or keeps watch; wake-ups hide it.",
     ),

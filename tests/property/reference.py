@@ -482,11 +482,11 @@ class Reference:
     # what does start
     def dispatch(self, kind, given):
         """Place ready tasks. `given` says what each worker has in the engine: tasks, and which member."""
-        self.dispatch_pinned(kind, given)
+        self.dispatch_affinity(kind, given)
         self.dispatch_ready(kind, given)
-        self.dispatch_pinned(kind, given)
+        self.dispatch_affinity(kind, given)
 
-    def dispatch_pinned(self, kind, given):
+    def dispatch_affinity(self, kind, given):
         for worker in self.pool(kind):
             while self.may_leave(worker):
                 task = self.pinned[worker].pop(0)

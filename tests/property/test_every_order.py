@@ -31,7 +31,7 @@ from tests.support import overwrites, reads
 from tests.walk import live_words, walk
 
 NAMES = "abcdefgh"
-CLOCKS = [word + kind for word in (L.HELD_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
+CLOCKS = [word + kind for word in (L.DEFERRED_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
 """Words whose values differ from one time to the next, and mean nothing where no worker sleeps."""
 BESIDE = ("works", "slots", "last_writer", "at_work", "dead", "cancelled")
 BESIDE += ("left", "answers", "ends", "told", "torn", "losing")
@@ -163,7 +163,7 @@ class EveryOrder(AheadModel):
                     f"collect from {worker}",
                     lambda worker=worker: x.collect_from(mem, worker, worker),
                 )
-        if mem[L.AHEAD_AFTER] > mem[L.READY_ORDER]:
+        if mem[L.PREDISPATCH_AFTER] > mem[L.READY_ORDER]:
             yield "the pause is over", self.end_pause
 
     def worker_steps(self, worker):
@@ -239,7 +239,7 @@ class EveryOrder(AheadModel):
         self.losing = False
 
     def end_pause(self):
-        self.driver.mem[L.AHEAD_AFTER] = 0
+        self.driver.mem[L.PREDISPATCH_AFTER] = 0
 
     # ------------------------------------------------------------ steps of a worker
     def start(self, worker):
@@ -250,7 +250,7 @@ class EveryOrder(AheadModel):
 
     def lose_patience(self, worker):
         self.left["back"] -= 1
-        self.answers[worker] = L.GIVEN_BACK
+        self.answers[worker] = L.RETURNED
 
     def fail(self, worker):
         self.left["fail"] -= 1
@@ -287,7 +287,7 @@ class EveryOrder(AheadModel):
             self.start(worker)
             self.end_task(worker)
         else:
-            self.decline(worker, L.GIVEN_BACK if turn == L.WOULD_BLOCK else turn)
+            self.decline(worker, L.RETURNED if turn == L.WOULD_BLOCK else turn)
 
     # ------------------------------------------------------------ what must hold
     def take(self, _, step):

@@ -44,7 +44,7 @@ class Play(AheadModel):
 
     def pass_(self):
         if self.rng.random() < 0.2:
-            self.driver.mem[L.AHEAD_AFTER] = 0  # it need not wait before it tries again
+            self.driver.mem[L.PREDISPATCH_AFTER] = 0  # it need not wait before it tries again
         self.driver.run_pass()
         self.ahead += self.given_ahead()
         if not self.cancelled:
@@ -64,7 +64,7 @@ class Play(AheadModel):
         elif turn != L.WOULD_BLOCK:
             self.decline(worker, turn)
         elif self.rng.random() < self.patience:
-            self.decline(worker, L.GIVEN_BACK)
+            self.decline(worker, L.RETURNED)
 
     # ------------------------------------------------------------ all of it
     def play(self, steps: int):

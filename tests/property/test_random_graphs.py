@@ -64,8 +64,8 @@ class Program:
         pools = {"next_level": next_level, "sub": sub, "depth": depth}
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
-        self.mem[L.HOLD_NS] = 1  # ns: the next look ends it
-        self.mem[L.AHEAD_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
+        self.mem[L.DEFER_NS] = 1  # ns: the next look ends it
+        self.mem[L.PREDISPATCH_AFTER] = 1 << 62  # test_random_ahead.py is about what is given ahead
         self.reference = Reference(
             bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,
@@ -200,7 +200,7 @@ class Program:
     def whole_pass(self):
         """Run a pass; it moves something just if a look beforehand says so."""
         promised, left_over = self.driver.x.has_work(self.mem), int(self.mem[L.UNCOLLECTED])
-        perhaps, held = bool(self.mem[L.MAY_MOVE]), bool(self.driver.x.held(self.mem))
+        perhaps, held = bool(self.mem[L.MAY_MOVE]), bool(self.driver.x.any_deferred(self.mem))
         moved = self.driver.run_pass()
         moves = moved > 0 or left_over > 0
         if not self.half_done:
@@ -381,7 +381,7 @@ class Program:
     def check_has_work(self):
         """A look may say "perhaps"; a clock sees to what is held back, a pass to what it has begun."""
         promised, moves = bool(self.driver.x.has_work(self.mem)), self.reference.would_move()
-        assert promised or not moves or self.driver.x.held(self.mem) or self.half_done
+        assert promised or not moves or self.driver.x.any_deferred(self.mem) or self.half_done
         assert moves or not promised or self.mem[L.MAY_MOVE]
 
     def check(self):
@@ -423,7 +423,7 @@ class Program:
             L.MAP_COUNT: len(reference.map),
         }
         assert {word: int(self.mem[word]) for word in words} == words
-        held = self.mem[L.HELD_SINCE : L.HELD_SINCE + 2] != 0
+        held = self.mem[L.DEFERRED_SINCE : L.DEFERRED_SINCE + 2] != 0
         assert held.tolist() == reference.held
         stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
         assert stuck.tolist() == reference.stuck
@@ -446,17 +446,17 @@ class Program:
         for kind in (NEXT_LEVEL, SUB):
             assert [by_slot[slot] for slot in d.ready_queue(kind)] == reference.ready[kind]
             chained = [len(reference.pinned[worker]) for worker in reference.pool(kind)]
-            assert self.mem[L.PINNED + kind] == sum(chained)
+            assert self.mem[L.AFFINITY + kind] == sum(chained)
         for worker in self.workers():
             assert [by_slot[slot] for slot in self.chain(worker)] == reference.pinned[worker]
 
     def chain(self, worker):
         """Return the slots that wait for one worker and no other, oldest first."""
-        found, slot = [], self.driver.word(worker, L.W_PINNED_HEAD)
+        found, slot = [], self.driver.word(worker, L.W_AFFINITY_HEAD)
         while slot != L.NONE:
             found.append(slot)
             slot = int(self.mem[slot + L.S_NEXT])
-        assert self.driver.word(worker, L.W_PINNED_TAIL) == (found[-1] if found else L.NONE)
+        assert self.driver.word(worker, L.W_AFFINITY_TAIL) == (found[-1] if found else L.NONE)
         return found
 
     def check_task(self, task, slot, by_slot):

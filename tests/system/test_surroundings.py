@@ -57,7 +57,7 @@ def file_of(name):
     """Return the name of the file that a kernel is kept in."""
     dispatcher = getattr(entries, name)
     codegen = dispatcher.targetctx.codegen()
-    return dispatcher._cache._place(dispatcher.entry_signature, codegen)[0]
+    return dispatcher._cache._file_of(dispatcher.entry_signature, codegen)[0]
 
 
 @pytest.fixture(scope="module")

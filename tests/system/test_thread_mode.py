@@ -95,7 +95,7 @@ def test_a_leaf_that_leaves_its_thread_by_force_loses_its_task_alone():
         w.start()
         manager = w._session.manager
         for _ in range(5):
-            manager._strike(0)
+            manager._terminate(0)
             with contextlib.suppress(WorkerLostError):
                 assert_works(w, ok, marks)
             assert_works(w, ok, marks)

@@ -161,7 +161,7 @@ def test_a_record_can_begin_as_another_does():
 
 
 def test_areas_that_kernels_copy_as_a_whole_are_lines():
-    areas = (L.RING_BLOCK, L.AHEAD, L.ERROR_MSG, L.W_CACHE, L.W_MAILBOX, L.W_KINDS, L.W_TRACE)
+    areas = (L.RING_BLOCK, L.CANDIDATES, L.ERROR_MSG, L.W_CACHE, L.W_MAILBOX, L.W_KINDS, L.W_TRACE)
     assert [area % L.LINE for area in areas] == [0] * len(areas)
     assert L.RING.size == L.LINE
     assert [L.SLOT_WORDS % L.LINE, L.WORKER_WORDS % L.LINE, L.HEADER_WORDS % L.LINE] == [0, 0, 0]

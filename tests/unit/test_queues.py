@@ -102,17 +102,17 @@ def test_each_worker_has_a_first_in_first_out_chain_of_its_own(steps):
         kind = L.NEXT_LEVEL if worker < 3 else L.SUB
         for _ in range(min(amount, len(free))):
             slot = free.pop()
-            k.push_pinned(mem, worker, kind, slot)
+            k.push_affinity(mem, worker, kind, slot)
             references[worker].append(slot)
         for _ in range(min(-amount, len(references[worker]))):
-            free.insert(0, k.pop_pinned(mem, worker, kind))
+            free.insert(0, k.pop_affinity(mem, worker, kind))
             assert free[0] == references[worker].popleft()
         lengths = [sum(map(len, references[:3])), sum(map(len, references[3:]))]
-        assert mem[L.PINNED : L.PINNED + 2].tolist() == lengths
+        assert mem[L.AFFINITY : L.AFFINITY + 2].tolist() == lengths
     for worker, reference in enumerate(references):
         w = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
         ends = [reference[0], reference[-1]] if reference else [L.NONE, L.NONE]
-        assert mem[[w + L.W_PINNED_HEAD, w + L.W_PINNED_TAIL]].tolist() == ends
+        assert mem[[w + L.W_AFFINITY_HEAD, w + L.W_AFFINITY_TAIL]].tolist() == ends
     unmap(engine)
 
 

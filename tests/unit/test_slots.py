@@ -96,7 +96,7 @@ COUNTS = [(total, released) for total in range(5) for released in range(total + 
 def test_a_producer_is_pinned_unless_its_last_reference_is_gone(driver, total, released):
     slot = driver.submit()
     driver.mem[slot + L.S_FANOUT] = total | released << 32
-    pinned = k.pin(driver.mem, slot)
+    pinned = k.acquire_ref(driver.mem, slot)
     if released >= total + 1:
         assert not pinned
         assert driver.refs(slot) == (total, released)
@@ -123,7 +123,7 @@ def test_the_counts_hold_more_consumers_than_tasks_can_live(driver):
     slot = driver.submit()
     many = L.DEFAULT_TASK_WINDOW
     driver.mem[slot + L.S_FANOUT] = many | many << 32
-    assert k.pin(driver.mem, slot)
+    assert k.acquire_ref(driver.mem, slot)
     assert not k.release_ref(driver.mem, slot)
     assert driver.refs(slot) == (many + 1, many + 1)
 

@@ -1,7 +1,7 @@
-"""What Python knows of an engine's memory: the one place outside `jit/` that knows where a word stands.
+"""Python's view of an engine's memory: the only code outside `jit/` that knows the offsets of words.
 
 `View` has the words of the whole engine under plain names; `mailbox` those of one worker; `slots` those
-of one task. Nothing here takes a lock: what others write may change between two reads.
+of one task. Nothing here takes a lock: words that others write may change between two reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...system.types import Array
 from .slots import slot_at, tensors_at
 
 KIND_MASK = 0xF
-"""Of the bits of a callable word that have the worker type."""
+"""The bits of the worker type in a callable word, shifted."""
 
 
 class Ring(NamedTuple):
@@ -27,7 +27,7 @@ class Ring(NamedTuple):
     size: int
     """Bytes."""
     top: int
-    """Bytes handed out since it was last empty, skipped ones included."""
+    """Bytes allocated since it was last empty, skipped ones included."""
     tail: int
     """Bytes reclaimed, on the same scale."""
     cursor: int
@@ -41,7 +41,7 @@ class Ring(NamedTuple):
 
 
 class FirstFailure(NamedTuple):
-    """What the Scheduler has noted of the first task of a run that failed."""
+    """The first failure of a run, as the Scheduler noted it."""
 
     outcome: int
     """TASK_FAILURE or ENDPOINT_FAILURE."""
@@ -52,12 +52,12 @@ class FirstFailure(NamedTuple):
     worker: int
     """The worker that ran it, -1 if none did."""
     member: int
-    """Of a group, -1 for a task of its own."""
+    """Of a group, -1 for a single task."""
     exit_code: int | None
     """How its worker ended, None if that is alive."""
     message: bytes
     trace: bytes
-    """What the worker has written of the exception; see `workers/reports.py`."""
+    """What the worker has written about the exception; see `workers/reports.py`."""
 
 
 class StuckGroup(NamedTuple):
@@ -68,30 +68,30 @@ class StuckGroup(NamedTuple):
     """Index of its callable."""
     size: int
     pool: range
-    patience_ns: int
+    limit_ns: int
 
 
 def private_from(geometry: Mapping[int, int]) -> int:
-    """Return the byte of a planned engine from which on its memory is the parent's own."""
+    """Return the byte from which on the memory of a planned engine is private to the parent."""
     return L.WORD * geometry[L.PRIVATE]
 
 
 def trace_size(word: int) -> int:
-    """Return the bytes of a traceback by the word before it: none if that says more than there can be."""
+    """Return the bytes of a traceback, from the word before it: 0 if that exceeds the capacity."""
     return word if 0 <= word <= L.TRACE_CAPACITY else 0
 
 
 class View:
     """The words of an engine, under plain names.
 
-    Counts are those of the run that is going on.
+    Counts are those of the current run.
     """
 
     def __init__(self, mem: Array) -> None:
         self._mem = mem
         self._word: Callable[[int], int] = mem.item
 
-    # ------------------------------------------------------------ what was settled before the start
+    # ------------------------------------------------------------ fixed before the start
     @property
     def workers(self) -> int:
         """How many workers there are."""
@@ -113,11 +113,11 @@ class View:
 
     @property
     def id_window(self) -> int:
-        """How far an id may be ahead of the oldest live task's, 0: any distance."""
+        """How far an id may be above the oldest live task's, 0: any distance."""
         return self._word(L.ID_WINDOW)
 
     def device_ns(self) -> Array:
-        """Return the time that chips have spent on the tasks of each worker, ever; ns."""
+        """Return the time that chips have ever spent on the tasks of each worker, ns."""
         first, stride = self._word(L.A_WORKERS) + L.W_DEVICE_NS, self._word(L.WORKER_STRIDE)
         times: Array = self._mem[first : first + self.workers * stride : stride].copy()
         return times
@@ -125,12 +125,12 @@ class View:
     # ------------------------------------------------------------ the run
     @property
     def next_task_id(self) -> int:
-        """How many tasks were submitted, buffers included: the id that the next one gets."""
+        """How many tasks were submitted, buffers included: the id of the next one."""
         return self._word(L.NEXT_TASK_ID)
 
     @property
     def live(self) -> int:
-        """How many tasks are not reclaimed, buffers included."""
+        """How many tasks, buffers included, are not reclaimed."""
         return self._word(L.LIVE)
 
     @property
@@ -150,7 +150,7 @@ class View:
 
     @property
     def pushed(self) -> int:
-        """How many tasks were handed to the Scheduler, ever."""
+        """How many tasks were ever put into the wiring queue."""
         return self._word(L.WIRING_PUSHED)
 
     @property
@@ -160,7 +160,7 @@ class View:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether what has not started will not start."""
+        """Whether the run is cancelled: no more tasks start."""
         return self._word(L.CANCEL) != 0
 
     @property
@@ -174,7 +174,7 @@ class View:
         return self._word(L.MAP_COUNT)
 
     def first_failure(self) -> FirstFailure:
-        """Return what is noted of the run's first failure, if `has_failed`."""
+        """Return the run's first failure, if `has_failed`."""
         mem, word = self._mem, self._word
         callable_word, detail = word(L.ERROR_CALLABLE), word(L.ERROR_DETAIL)
         size = trace_size(word(L.ERROR_TRACE))
@@ -192,7 +192,7 @@ class View:
         )
 
     def stuck_group(self) -> StuckGroup | None:
-        """Return the group of which somebody has to be told that it waits, if there is one.
+        """Return the group that a warning is due about, if there is one.
 
         Rule     WM-PLACE-4
         """
@@ -205,7 +205,7 @@ class View:
                     callable=word(L.STUCK_CALLABLE + kind) & L.CALLABLE_MASK,
                     size=word(L.STUCK_MEMBERS + kind),
                     pool=self.pool(kind),
-                    patience_ns=word(L.STUCK_NS),
+                    limit_ns=word(L.STUCK_NS),
                 )
         return None
 
@@ -234,7 +234,7 @@ class View:
         slots: list[int] = mem[live + L.FIFO_SLOT].tolist()
         return slots
 
-    # ------------------------------------------------------------ tasks, by what submit has returned
+    # ------------------------------------------------------------ tasks, by what submit returned
     def provided(self, slot: int, tensors: int) -> bytes:
         """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
         at = tensors_at(self._word(slot + L.S_BODY), tensors)
@@ -246,7 +246,7 @@ class View:
         return self._word(tensors_at(self._word(slot + L.S_BODY), 1) + L.TENSOR_DATA)
 
     def is_slot(self, word: int) -> bool:
-        """Say whether a number can be a slot: one of another thread's may be half gone."""
+        """Say whether a number can be a slot: one read beside another thread may be invalid."""
         first = self._word(L.A_SLOTS)
         return first <= word < slot_at(first, self.window)
 
@@ -255,14 +255,14 @@ class View:
         word = self._word(slot + L.S_CALLABLE)
         return self._word(slot + L.S_ID), word & L.CALLABLE_MASK
 
-    # ------------------------------------------------------------ what `encode` takes from here
+    # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
-        """Put a configuration where `encode` takes it from."""
+        """Write a configuration for `encode`."""
         start = L.WORD * (self._word(L.A_CONFIGS) + index * L.CONFIG_WORDS)
         self._mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
 
     def write_digest(self, index: int, digest: bytes) -> None:
-        """Put the digest of a callable where `encode` takes it from."""
+        """Write the digest of a callable for `encode`."""
         at = self._word(L.A_CALLABLES) + index * L.DIGEST_WORDS
         self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 

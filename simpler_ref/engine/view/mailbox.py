@@ -1,4 +1,4 @@
-"""The words of one worker: its mailboxes with what stands in them, and what lies beside them."""
+"""The words of one worker: its mailboxes, their contents, and the words beside them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TENSORS_AT = L.MAILBOX_OFF_ARGS + COUNTS_BYTES
 
 # ---------------------------------------------------------------- the arguments of a task
 class ReceivedArgs(TaskArgs):
-    """The arguments of the running task, read where the mailbox has them.
+    """The arguments of the running task, read from its mailbox.
 
-    They are valid during the call: what a callable wants to keep, it copies.
+    They are valid only during the call: a callable copies those that it keeps.
 
     Rule     FLOW-VIEW-1 to -3; FLOW-SCALAR-1 to -3; SCHED-MAIL-5, -6
     """
@@ -113,9 +113,9 @@ class ReceivedArgs(TaskArgs):
     clear: Any = _refuse
 
 
-# ---------------------------------------------------------------- what else stands in a mailbox
+# ---------------------------------------------------------------- other contents of a mailbox
 class Request(NamedTuple):
-    """A control request, as the worker finds it."""
+    """A control request, as the worker reads it."""
 
     command: int
     args: tuple[int, int, int]
@@ -157,7 +157,7 @@ def write_trace(trace: memoryview, raw: bytes) -> None:
 
 # ---------------------------------------------------------------- one worker
 class MailboxView(NamedTuple):
-    """A worker's words: its mailboxes and what lies beside them."""
+    """A worker's words: its mailboxes and the words beside them."""
 
     engine: Engine
     worker: int
@@ -174,12 +174,12 @@ class MailboxView(NamedTuple):
     # ------------------------------------------------------------ frames
     @property
     def depth(self) -> int:
-        """How many frames there are: tasks that the worker may be given at once."""
+        """How many frames there are: tasks that the worker may have at once."""
         return int(self.engine.mem[L.DEPTH])
 
     @property
     def served(self) -> int:
-        """Number of the frame that the worker is at, as it sees it."""
+        """Number of the worker's current frame, as the worker sees it."""
         return int(self.engine.mem[self.start + L.W_AT]) // L.WORKER_WORDS
 
     @property
@@ -201,7 +201,7 @@ class MailboxView(NamedTuple):
         octets: memoryview = view[L.WORD * (start + first) : L.WORD * (start + end)].data
         return octets
 
-    def places(self, frame: int) -> tuple[int, int]:
+    def addresses(self, frame: int) -> tuple[int, int]:
         """Return the addresses of the arguments and of the configuration in a frame's mailbox."""
         word = self.start + frame * L.WORKER_WORDS + L.W_MAILBOX
         box: int = self.engine.mem.ctypes.data + L.WORD * word
@@ -227,7 +227,7 @@ class MailboxView(NamedTuple):
         return int(_WORD.unpack_from(box, L.MAILBOX_OFF_CONTROL_RESULT)[0])
 
     def report(self) -> tuple[bytes, bytes]:
-        """Return message and traceback that stand where a worker without a task puts them."""
+        """Return the message and traceback that a worker without a task has written."""
         frame = self.awaited
         box, trace = self.box(frame), self.trace(frame)
         size = trace_size(int.from_bytes(trace[: L.WORD], "little"))
@@ -236,13 +236,13 @@ class MailboxView(NamedTuple):
 
     @property
     def given(self) -> int:
-        """How many tasks the worker was given that it has not been seen to end."""
+        """How many tasks the worker was sent that are not collected."""
         return self._word(L.W_GIVEN)
 
     def oldest_task(self) -> tuple[int, int] | None:
-        """Return the task that the worker has, its oldest one, and the index of its callable.
+        """Return the worker's oldest task, and the index of its callable.
 
-        Another may have taken its place, or it may just have ended: None.
+        None if it has none; a task that has just ended may be None or another one.
         """
         mem, view = self.engine.mem, self.engine.view
         at = self.start + self._word(L.W_HEAD) + L.W_SLOT
@@ -250,29 +250,29 @@ class MailboxView(NamedTuple):
         return view.task_of(slot) if view.is_slot(slot) else None
 
     def ran_last(self) -> tuple[int, int] | None:
-        """Return the task that the worker has ended last, and the index of its callable."""
+        """Return the task that the worker ended last, and the index of its callable."""
         word = self._word(L.W_RAN)
         return ((word >> L.RAN_TASK) - 1, word & L.CALLABLE_MASK) if word else None
 
     # ------------------------------------------------------------ as the worker itself sees it
     def add_device_time(self, ns: int) -> None:
-        """Count time that a chip spent on a task."""
+        """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
 
     def settle_in(self, home: int | None, thread: int) -> None:
-        """Note which core the worker goes to if it shares another, None for none, and its thread."""
+        """Note the worker's home core, for when it shares another, None for none, and its thread."""
         self.engine.mem[self.start + L.W_HOME] = 0 if home is None else home + 1
         self.engine.mem[self.start + L.W_THREAD] = thread
 
     @property
     def leaf_word(self) -> int:
-        """Where the word stands that is not 0 while compiled code runs; the loop clears it itself.
+        """Offset of the word that is not 0 while compiled code runs; the loop clears it itself.
 
-        A method would be a call, and no call may stand where the loop does that.
+        Clearing it in a method would need a call, which the loop must not make there.
         """
         return self.start + L.W_LEAF
 
     @property
     def thread_word(self) -> int:
-        """Where the word stands that has the worker's thread while it may be moved; as `leaf_word`."""
+        """Offset of the word that has the worker's thread while it may move; see `leaf_word`."""
         return self.start + L.W_THREAD

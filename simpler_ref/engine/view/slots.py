@@ -1,9 +1,9 @@
-"""The words of tasks: looks at slots that are right although the engine goes on meanwhile.
+"""The words of tasks: looks at slots that are consistent although the engine runs on meanwhile.
 
-A slot may change hands between two reads. Therefore a look follows no word before it knows whose it was:
-ids are never used twice in a run, so a slot that has the same id and is not FREE before and after is the
-same task's, and what submit wrote into it has not changed. What does change is read as single words,
-between two equal reads of the state.
+A slot may get another task between two reads. Therefore a look uses no word as an offset before it knows
+the task: ids are never reused in a run, so a slot that has the same id and is not FREE before and after
+has the same task, and what submit wrote has not changed. Words that do change are read singly, between
+two equal reads of the state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...system.types import Array
 LOW = 0xFFFFFFFF
 """The lower half of a word."""
 HALF = 32
-"""Where the upper half of a word begins."""
+"""The bit at which the upper half of a word begins."""
 _RING_BITS = 3
 _RING_MASK = (1 << _RING_BITS) - 1
 
@@ -33,7 +33,7 @@ class SlotView(NamedTuple):
     state: TaskState
     ring_idx: int
     ring_slot_idx: int
-    """Its place in the ring's FIFO; a later look may find it further ahead."""
+    """Its position in the ring's FIFO; a later look may find a lower one."""
     fanout_total: int
     fanout_released: int
 
@@ -43,7 +43,7 @@ class Slab(NamedTuple):
 
     address: int
     nbytes: int
-    """With each piece rounded up to 1024."""
+    """Each part rounded up to 1024."""
 
 
 class TaskLook(NamedTuple):
@@ -66,19 +66,19 @@ class TaskLook(NamedTuple):
     slab: Slab | None
 
 
-# ---------------------------------------------------------------- where things stand
+# ---------------------------------------------------------------- offsets
 def slot_at(first: int, number: int) -> int:
-    """Return where a slot stands by its number."""
+    """Return the offset of a slot from its number."""
     return first + number * L.SLOT_WORDS
 
 
 def tensors_at(body: int, tensors: int) -> int:
-    """Return where the tensors of a body begin: after the words of its output mask."""
+    """Return the offset of the tensors in a body: after the words of its output mask."""
     return body + -(-tensors // L.MASK_TENSORS)
 
 
 def _edges_at(words: list[int]) -> int:
-    """Return where the edges begin in a body."""
+    """Return the offset of the edges in a body."""
     tensors, scalars = words[L.S_COUNTS] & LOW, words[L.S_COUNTS] >> HALF
     members = words[L.S_MEMBERS] * L.MEMBER_WORDS
     arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
@@ -86,7 +86,7 @@ def _edges_at(words: list[int]) -> int:
 
 
 def _body_words(words: list[int]) -> int:
-    """Return how many words the body of a slot has; see `body_words` in `jit/submit.py`."""
+    """Return the words of a slot's body; see `body_words` in `jit/submit.py`."""
     return _edges_at(words) + (words[L.S_EDGES] & LOW) * L.EDGE_WORDS
 
 
@@ -99,12 +99,12 @@ def used_slots(mem: Array) -> Array:
 # ---------------------------------------------------------------- one task
 def read_slot(mem: Array, slot: int) -> SlotView:
     """Read the fields of a slot that are of interest to people."""
-    fanout, place = mem.item(slot + L.S_FANOUT), mem.item(slot + L.S_RING)
+    fanout, position = mem.item(slot + L.S_FANOUT), mem.item(slot + L.S_RING)
     return SlotView(
         task_id=mem.item(slot + L.S_ID),
         state=TaskState(mem.item(slot + L.S_STATE)),
-        ring_idx=place & _RING_MASK,
-        ring_slot_idx=place >> _RING_BITS,
+        ring_idx=position & _RING_MASK,
+        ring_slot_idx=position >> _RING_BITS,
         fanout_total=fanout & L.FANOUT_TOTAL_MASK,
         fanout_released=fanout >> HALF,
     )
@@ -122,7 +122,7 @@ def find(mem: Array, task_id: int) -> int | None:
 def look_at(
     mem: Array, slot: int, task_id: int, is_same_run: Callable[[], bool]
 ) -> TaskLook | None:
-    """Return a look at the task that was found in a slot; None if it has changed meanwhile.
+    """Return a look at the task found in a slot; None if it has changed meanwhile.
 
     Rule     ORCH-API-6
     """
@@ -133,13 +133,13 @@ def look_at(
         now = mem.item(slot + L.S_ID), mem.item(slot + L.S_STATE)
         return now == (task_id, state) and state != L.FREE and is_same_run()
 
-    if not is_same():  # before any of its words is followed
+    if not is_same():  # before any of its words is used as an offset
         return None
     body: list[int] = mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist()
     edges = _edges(words, body) if L.PENDING <= state <= L.RUNNING else []
-    held = [edge[L.EDGE_PRODUCER] for edge in edges]
-    ids: list[int] = mem.take([one + L.S_ID for one in held], mode="clip").tolist()
-    states = mem.take([one + L.S_STATE for one in held], mode="clip").tolist()
+    producers = [edge[L.EDGE_PRODUCER] for edge in edges]
+    ids: list[int] = mem.take([one + L.S_ID for one in producers], mode="clip").tolist()
+    states = mem.take([one + L.S_STATE for one in producers], mode="clip").tolist()
     found = consumers(mem, slot)
     if not is_same():
         return None
@@ -167,7 +167,7 @@ def _edges(words: list[int], body: list[int]) -> list[list[int]]:
 
 
 def _slab(words: list[int], body: list[int]) -> Slab | None:
-    """Return the memory that a task's claim has brought it: its pieces follow each other."""
+    """Return the memory allocated for a task: its parts are contiguous."""
     tensors = words[L.S_COUNTS] & LOW
     address, total = 0, 0
     for i in range(tensors):
@@ -183,7 +183,7 @@ def _slab(words: list[int], body: list[int]) -> Slab | None:
 def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     """Return the ids of the tasks that have an edge to a slot and have not finished.
 
-    A row whose id is the same before and after, and whose task has not finished, has not changed hands.
+    A row whose id is the same before and after, and whose task has not finished, has the same task.
     """
     slots = used_slots(mem)
     rows = np.flatnonzero(_is_unfinished(slots[:, L.S_STATE]))

@@ -18,7 +18,7 @@ extern "C" {
  * order and must not wait for each other. */
 int32_t simpler_kernel(const SimplerCoreArgs *args);
 
-/* Codes with words of their own: for tensor k, subtract k from the first two. */
+/* Codes with messages of their own: for tensor k, subtract k from the first two. */
 #define SIMPLER_KERNEL_WRONG_DTYPE (-1000)
 #define SIMPLER_KERNEL_WRONG_NDIMS (-1100)
 #define SIMPLER_KERNEL_RAISED (-1200)
@@ -42,8 +42,8 @@ struct SimplerDevice {
     /* Allocate device memory until the end of the run. Returns its address, or 0. */
     uint64_t (*alloc)(SimplerDevice *device, uint64_t size);
 
-    /* Fail the run with words of one's own. Returns an error code, to be returned in turn. */
-    int32_t (*fail)(SimplerDevice *device, const char *words);
+    /* Fail the run with a message. Returns an error code, to be returned in turn. */
+    int32_t (*fail)(SimplerDevice *device, const char *text);
 };
 
 /* An orchestration function. Returns 0, or an error code that fails the run. */

@@ -1,6 +1,6 @@
 /* The L2 ABI: what passes between the host's side of a chip (the shim) and a runtime.so.
  *
- * Everything is little-endian. The structures stand in simpler_layout.h.
+ * Everything is little-endian. The structures are in simpler_layout.h.
  *
  * Rule CHIP-LAYOUT; FLOW-EDGE-1
  */
@@ -62,14 +62,14 @@ enum SimplerStatus {
 /* ---------------------------------------------------------------- what a runtime.so exports
  *
  * One instance of the library is one chip; the caller makes one call at a time. A function that
- * returns an int32_t returns 0 or an error code, and after an error `pto2_last_error` has the words.
+ * returns an int32_t returns 0 or an error code, and after an error `pto2_last_error` has the message.
  * `local_slot` is a number of the caller's, 0 … 4095.
  */
 
 /* Open the device; before any other call, in the process that makes those calls. */
 int32_t pto2_init(int32_t device_id);
 
-/* Close it and give everything back: memory, threads, callables. `pto2_init` may follow. */
+/* Close it and release everything: memory, threads, callables. `pto2_init` may follow. */
 int32_t pto2_finalize(void);
 
 /* Install a callable in a free slot. The blob is not needed any more when this returns. */
@@ -93,7 +93,7 @@ int32_t pto2_free(uint64_t address);
 int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size);
 int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size);
 
-/* Words for the last error: valid until the next call, never NULL. */
+/* Message of the last error: valid until the next call, never NULL. */
 const char *pto2_last_error(void);
 
 /* Nanoseconds that the last successful run spent on the device, without the copies of tensors. */

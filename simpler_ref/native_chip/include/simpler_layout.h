@@ -47,7 +47,7 @@ typedef struct __attribute__((packed)) SimplerCallConfig {
     char output_prefix[SIMPLER_OUTPUT_PREFIX_SIZE]; /* where they write: at most 1023 bytes and a NUL */
 } SimplerCallConfig;
 
-/* The arguments of one run, of which only what the counts say is initialised, 6152 bytes. */
+/* The arguments of one run, initialised only as far as the counts say, 6152 bytes. */
 typedef struct SimplerChipStorageTaskArgs {
     SimplerContinuousTensor tensors_[SIMPLER_CHIP_MAX_TENSOR_ARGS];
     uint64_t scalars_[SIMPLER_CHIP_MAX_SCALAR_ARGS];

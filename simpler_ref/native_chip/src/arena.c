@@ -10,9 +10,9 @@
  * stride. A multiple of any page size. */
 #define GUARD (1ULL << 20)
 
-/* The devices' part of the address space: programs, stacks, heaps and mappings stand elsewhere on every
+/* The devices' part of the address space: programs, stacks, heaps and mappings are elsewhere on every
  * 64-bit Linux with 47 bits or more for a process, and so does the shadow memory of sanitizers. From its end
- * to 0x540000000000 is room for windows that devices share: addresses that are nobody's own. */
+ * to 0x540000000000 is room for windows that devices share: addresses without an owner. */
 #define DEVICES_FIRST 0x210000000000ULL
 #define DEVICES_END 0x500000000000ULL
 
@@ -49,7 +49,7 @@ static void *reserve(uint64_t at, uint64_t bytes)
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *mapping =
         mmap((void *)(uintptr_t)at, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
-    if (mapping != MAP_FAILED) /* Linux before 4.17 takes the address for a wish */
+    if (mapping != MAP_FAILED) /* Linux before 4.17 treats the address as a hint */
         return mapping;
     return mmap(NULL, bytes, PROT_NONE, flags, -1, 0);
 }
@@ -84,14 +84,14 @@ void arena_close(Arena *arena)
     memset(arena, 0, sizeof *arena);
 }
 
-/* The first gap with room: its place in the ledger. The last one ends where the run's memory begins. */
-static bool find_gap(const Arena *arena, uint64_t size, size_t *place, uint64_t *at)
+/* The first gap with room: its index in the ledger. The last one ends where the run's memory begins. */
+static bool find_gap(const Arena *arena, uint64_t size, size_t *index, uint64_t *at)
 {
     uint64_t from = arena->first;
     for (size_t i = 0; i <= arena->count; i++) {
         uint64_t to = i < arena->count ? arena->live[i].at : arena->lowest;
         if (to - from >= size) {
-            *place = i;
+            *index = i;
             *at = from;
             return true;
         }
@@ -117,13 +117,13 @@ static bool make_room(Arena *arena)
 /* Rule CHIP-MEM-1, -3 */
 uint64_t arena_malloc(Arena *arena, uint64_t size)
 {
-    size_t place;
+    size_t index;
     uint64_t at, takes = rounded(size);
-    if (takes == 0 || !make_room(arena) || !find_gap(arena, takes, &place, &at))
+    if (takes == 0 || !make_room(arena) || !find_gap(arena, takes, &index, &at))
         return 0;
-    memmove(&arena->live[place + 1], &arena->live[place],
-            (arena->count - place) * sizeof *arena->live);
-    arena->live[place] = (Span){at, size};
+    memmove(&arena->live[index + 1], &arena->live[index],
+            (arena->count - index) * sizeof *arena->live);
+    arena->live[index] = (Span){at, size};
     arena->count++;
     arena->used += takes;
     return at;
@@ -175,15 +175,15 @@ bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)
 }
 
 /* Rule CHIP-MEM-6 */
-void arena_explain(const Arena *arena, uint64_t at, char *words, size_t room)
+void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room)
 {
-    words[0] = '\0';
+    text[0] = '\0';
     if (at < DEVICES_FIRST || at >= DEVICES_END)
         return;
     uint64_t strip = arena->end - arena->first + 2 * GUARD;
     uint64_t owner = (at - DEVICES_FIRST) / strip;
     if (owner != (uint64_t)arena->device_id)
-        snprintf(words, room, ": address 0x%llx belongs to device %llu, this is device %d",
+        snprintf(text, room, ": address 0x%llx belongs to device %llu, this is device %d",
                  (unsigned long long)at, (unsigned long long)owner, (int)arena->device_id);
 }
 

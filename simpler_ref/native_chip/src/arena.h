@@ -1,10 +1,10 @@
 /* The memory of a simulated chip: one mapping, with a ledger of what is allocated in it.
  *
  * Devices have addresses of their own, in every process: device n has the n-th strip of a part of the
- * address space where nothing else is. So an address says whose it is, and no chip has to be asked.
+ * address space where nothing else is. So an address determines its device, and no chip is asked.
  *
  * Allocations of the user grow from the low end; what a run needs for its own time grows from the high
- * end and goes all at once. Nothing of the ledger stands in the chip's memory, so a kernel that writes
+ * end and goes all at once. Nothing of the ledger is in the chip's memory, so a kernel that writes
  * beyond its tensors cannot damage it. */
 #ifndef SIMPLER_ARENA_H
 #define SIMPLER_ARENA_H
@@ -50,12 +50,12 @@ bool arena_free(Arena *arena, uint64_t at);
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
 
-/* Say whose an address is, if it is another device's: ": address 0x… belongs to device 1, this is device
+/* Name the owner of an address, if it is another device: ": address 0x… belongs to device 1, this is device
  * 0", else nothing. Devices with memory of another size do not count. */
-#define WHOSE 96 /* room for these words */
-void arena_explain(const Arena *arena, uint64_t at, char *words, size_t room);
+#define OWNER_SIZE 96 /* room for this text */
+void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room);
 
-/* Allocate for the time of a run; give all of that back. */
+/* Allocate for the time of a run; free all of that. */
 uint64_t arena_borrow(Arena *arena, uint64_t size);
 void arena_return_all(Arena *arena);
 

@@ -6,7 +6,7 @@
  *     binary: u64 length, bytes
  *     u32 children, each: u32 func_id, signature, binary
  *
- * callables.py reads and writes the same, with the same limits and the same words. */
+ * callables.py reads and writes the same, with the same limits and the same messages. */
 #include "callable.h"
 
 #include <dlfcn.h>
@@ -168,10 +168,10 @@ static void take_all(Reader *in, Callable *callable, Binary **binaries)
 static bool link_one(const Binary *binary, const char *name, void **library, void **symbol,
                      char *why, size_t room)
 {
-    char words[512];
-    *library = image_load(binary->bytes, binary->size, words, sizeof words);
+    char text[512];
+    *library = image_load(binary->bytes, binary->size, text, sizeof text);
     if (*library == NULL) {
-        snprintf(why, room, "%s", words);
+        snprintf(why, room, "%s", text);
         return false;
     }
     *symbol = dlsym(*library, name);
@@ -182,19 +182,19 @@ static bool link_one(const Binary *binary, const char *name, void **library, voi
 
 static int32_t link_all(Callable *callable, const Binary *binaries, char *why, size_t room)
 {
-    char words[640];
+    char text[640];
     void *symbol = NULL;
-    if (!link_one(&binaries[0], callable->name, &callable->library, &symbol, words, sizeof words)) {
-        snprintf(why, room, "the binary of %s cannot be loaded: %s", callable->name, words);
+    if (!link_one(&binaries[0], callable->name, &callable->library, &symbol, text, sizeof text)) {
+        snprintf(why, room, "the binary of %s cannot be loaded: %s", callable->name, text);
         return PTO2_E_LOAD;
     }
     *(void **)&callable->entry = symbol;
     for (int32_t i = 0; i < callable->core_count; i++) {
         Core *core = &callable->cores[i];
-        if (!link_one(&binaries[i + 1], "simpler_kernel", &core->library, &symbol, words,
-                      sizeof words)) {
+        if (!link_one(&binaries[i + 1], "simpler_kernel", &core->library, &symbol, text,
+                      sizeof text)) {
             snprintf(why, room, "the kernel with func_id %d of %s cannot be loaded: %s",
-                     core->func_id, callable->name, words);
+                     core->func_id, callable->name, text);
             return PTO2_E_LOAD;
         }
         *(void **)&core->kernel = symbol;

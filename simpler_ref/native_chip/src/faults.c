@@ -37,7 +37,7 @@ static int index_of(int signal)
     return i;
 }
 
-/* Only x86-64 tells readily whether an access was to read or to write. */
+/* Only x86-64 reports readily whether an access was a read or a write. */
 static const char *access_of(int signal, void *context)
 {
 #if defined(__x86_64__)
@@ -49,7 +49,7 @@ static const char *access_of(int signal, void *context)
     return "accessed";
 }
 
-/* A fault that is none of ours: let whoever was there before decide.
+/* A foreign fault: call the previous handler.
  * Rule CHIP-FAULT-5 */
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
@@ -70,7 +70,7 @@ static void pass_on(int signal, siginfo_t *info, void *context)
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     Guard *here = guard;
-    if (here == NULL || info->si_code <= 0) { /* not in a guarded step, or sent by somebody */
+    if (here == NULL || info->si_code <= 0) { /* not in a guarded step, or sent by a process */
         pass_on(signal, info, context);
         return;
     }
@@ -169,7 +169,7 @@ typedef struct Copy {
     size_t size;
 } Copy;
 
-/* Any address may stand here, NULL as well: the fault is the answer. */
+/* Any address is valid here, NULL as well: the fault is the answer. */
 static void __attribute__((no_sanitize("undefined"))) copy_step(void *of)
 {
     const Copy *copy = of;
@@ -183,7 +183,7 @@ bool faults_copy(void *to, const void *from, size_t size, Fault *fault)
     return faults_guard(copy_step, &copy, fault);
 }
 
-void faults_describe(const Fault *fault, char *words, size_t room)
+void faults_describe(const Fault *fault, char *text, size_t room)
 {
     const char *name = fault->signal == SIGSEGV ? "SIGSEGV"
                        : fault->signal == SIGBUS ? "SIGBUS"
@@ -191,13 +191,13 @@ void faults_describe(const Fault *fault, char *words, size_t room)
                                                  : "SIGILL";
     uintptr_t address = (uintptr_t)fault->address;
     if (fault->signal == SIGFPE)
-        snprintf(words, room, "divided an integer by zero, or overflowed (%s)", name);
+        snprintf(text, room, "divided an integer by zero, or overflowed (%s)", name);
     else if (fault->signal == SIGILL)
-        snprintf(words, room, "met an illegal instruction at %#lx (%s)", address, name);
+        snprintf(text, room, "met an illegal instruction at %#lx (%s)", address, name);
     else if (!fault->known)
-        snprintf(words, room, "accessed a bad address that is none of the machine's (%s)", name);
+        snprintf(text, room, "accessed a bad address that is none of the machine's (%s)", name);
     else
-        snprintf(words, room, "%s a bad address 0x%lx (%s)", fault->access, address,
+        snprintf(text, room, "%s a bad address 0x%lx (%s)", fault->access, address,
                  name);
 }
 

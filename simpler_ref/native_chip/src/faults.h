@@ -18,7 +18,7 @@ typedef struct Fault {
 } Fault;
 
 /* A chip opens or closes. The handlers are put in front of those the process has while a chip is open;
- * if somebody has put others in front of these since, they stay, and pass on what reaches them. */
+ * if others have been put in front of these since, they stay, and pass on what reaches them. */
 bool faults_install(void);
 void faults_uninstall(void);
 
@@ -29,8 +29,8 @@ bool faults_guard(void (*step)(void *), void *of, Fault *fault);
 /* Copy memory of which one side may not be there. */
 bool faults_copy(void *to, const void *from, size_t size, Fault *fault);
 
-/* Say in words what a fault was: "wrote to a bad address 0x10 (SIGSEGV)". */
-void faults_describe(const Fault *fault, char *words, size_t room);
+/* Describe a fault: "wrote to a bad address 0x10 (SIGSEGV)". */
+void faults_describe(const Fault *fault, char *text, size_t room);
 
 /* Take the signals of faults out of a set. */
 void faults_unblock(sigset_t *set);

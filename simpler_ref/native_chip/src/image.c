@@ -27,9 +27,9 @@
 #error "this machine is not supported"
 #endif
 
-static bool refuse(char *why, size_t room, const char *words)
+static bool refuse(char *why, size_t room, const char *text)
 {
-    snprintf(why, room, "%s", words);
+    snprintf(why, room, "%s", text);
     return false;
 }
 
@@ -45,7 +45,7 @@ static bool segments_fit(const unsigned char *bytes, size_t size, const Elf64_Eh
     return true;
 }
 
-/* The linker does not read the section headers, but they stand last: they show that nothing is cut off. */
+/* The linker does not read the section headers, but they come last: they show that nothing is cut off. */
 static bool sections_fit(size_t size, const Elf64_Ehdr *header)
 {
     size_t bytes = (size_t)header->e_shnum * header->e_shentsize;
@@ -118,8 +118,8 @@ void *image_load(const void *bytes, size_t size, char *why, size_t room)
     } else {
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) {
-            const char *words = dlerror(), *after = strstr(words, path);
-            snprintf(why, room, "%s", after == words ? words + strlen(path) + 2 : words);
+            const char *text = dlerror(), *after = strstr(text, path);
+            snprintf(why, room, "%s", after == text ? text + strlen(path) + 2 : text);
         }
     }
     if (fd >= 0)

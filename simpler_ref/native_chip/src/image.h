@@ -11,7 +11,7 @@
  * the headers: it would die of a file that is cut off. Otherwise `why` (of `room` bytes) says why. */
 bool image_check(const void *bytes, size_t size, char *why, size_t room);
 
-/* Load a copy of its own of a shared object: as if from a file that nobody else has loaded. Returns
+/* Load a copy of its own of a shared object: as if from a file not loaded elsewhere. Returns
  * NULL if that fails, and `why` says why. */
 void *image_load(const void *bytes, size_t size, char *why, size_t room);
 

@@ -53,14 +53,14 @@ static void describe_status(int32_t status, char *what, size_t room)
         snprintf(what, room, "returned error %d", status);
 }
 
-/* Keep the first failure; the cores that come later see the status and leave the words alone.
+/* Keep the first failure; the cores that come later see the status and leave its message alone.
  * Rule CHIP-FAULT-1 */
 static void blame(Wave *wave, const Block *block, int32_t status, const char *what)
 {
     static pthread_mutex_t blaming = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&blaming);
     if (atomic_load(&wave->status) == PTO2_OK) {
-        snprintf(wave->words, sizeof wave->words, "kernel func_id %d (block %d of %d) %s",
+        snprintf(wave->text, sizeof wave->text, "kernel func_id %d (block %d of %d) %s",
                  block->launch->core->func_id, block->args.block_idx, block->launch->args.block_dim,
                  what);
         atomic_store(&wave->status, status);
@@ -145,7 +145,7 @@ static void *feeder_thread(void *of)
 {
     Pool *pool = of;
     pthread_mutex_lock(&pool->lock);
-    const int32_t number = ++pool->feeders_begun; /* feeder 0 is whoever runs the wave */
+    const int32_t number = ++pool->feeders_begun; /* feeder 0 is the caller of the wave */
     while (!pool->stop) {
         if (can_feed(pool) && number < pool->wave->feeders) {
             feed_chunk(pool);
@@ -221,7 +221,7 @@ static void work_on(Pool *pool)
 /* Rule CHIP-RUN-1, -7 */
 void pool_run(Pool *pool, Wave *wave)
 {
-    if (wave->items == 1) { /* nobody to share it with */
+    if (wave->items == 1) { /* nothing to share */
         run_block(wave, 0);
         return;
     }

@@ -2,8 +2,8 @@
  *
  * A wave is a handful of launches; each of their blocks is one item. Feeders take the items in order, a
  * chunk at a time, and put them into the queue from which the cores take them. The thread that runs a
- * wave is itself a feeder and a core, so a wave of one block wakes nobody, and any wave comes to its
- * end whether or not other threads can be had. Whoever has nothing to do sleeps. */
+ * wave is itself a feeder and a core, so a wave of one block wakes no thread, and any wave comes to its
+ * end whether or not other threads can be had. Idle threads sleep. */
 #ifndef SIMPLER_POOL_H
 #define SIMPLER_POOL_H
 
@@ -30,7 +30,7 @@ typedef struct Wave {
     uint32_t items;
     int32_t feeders;
     atomic_int status; /* of the first block that failed; the others are then left out */
-    char words[512];
+    char text[512];
     Launch launches[MAX_LAUNCHES];
 } Wave;
 
@@ -42,7 +42,7 @@ typedef struct Pool {
     bool open;
     bool stop;
     Wave *wave;
-    uint32_t unfed;   /* next item that nobody has put into the queue */
+    uint32_t unfed;   /* next item not yet put into the queue */
     uint32_t left;    /* items not finished */
     uint32_t head, tail;
     uint32_t queue[QUEUE];
@@ -53,7 +53,7 @@ typedef struct Pool {
     pthread_t feeder_threads[MAX_FEEDERS];
 } Pool;
 
-/* Run a wave; its status and words say what became of it. Threads are made when first needed. */
+/* Run a wave; its status and message are the outcome. Threads are made when first needed. */
 void pool_run(Pool *pool, Wave *wave);
 
 /* End and join all threads. */

@@ -11,7 +11,7 @@ static const uint8_t element_sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
 
 /* ---------------------------------------------------------------- arguments */
 
-/* Bytes of a tensor. Returns false, with words, if its description makes no sense.
+/* Bytes of a tensor. Returns false, with a message, if its description makes no sense.
  * Rule CHIP-ARGS-3 */
 static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i, uint64_t *bytes)
 {
@@ -98,12 +98,12 @@ static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *ten
 {
     if (bytes == 0 || arena_holds(&chip->arena, tensor->data, bytes))
         return PTO2_OK;
-    char whose[WHOSE];
-    arena_explain(&chip->arena, tensor->data, whose, sizeof whose);
+    char owner[OWNER_SIZE];
+    arena_explain(&chip->arena, tensor->data, owner, sizeof owner);
     return chip_fail(chip, PTO2_E_ADDRESS,
                      "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside one "
                      "live allocation of this chip%s",
-                     i, (unsigned long long)bytes, (unsigned long long)tensor->data, whose);
+                     i, (unsigned long long)bytes, (unsigned long long)tensor->data, owner);
 }
 
 static int32_t sort_tensors(Chip *chip, const Callable *callable,
@@ -129,7 +129,7 @@ static int32_t sort_tensors(Chip *chip, const Callable *callable,
 
 /* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one.
  * Rule CHIP-RUN-4 */
-static int32_t place_overlapping(Chip *chip, Staging *staging, int32_t first)
+static int32_t stage_overlapping(Chip *chip, Staging *staging, int32_t first)
 {
     HostTensor *tensors = staging->tensors;
     uint64_t begin = tensors[first].host, end = begin + tensors[first].bytes;
@@ -153,10 +153,10 @@ static int32_t no_room(Chip *chip, uint64_t bytes)
                      (unsigned long long)(arena->end - arena->first), arena->count);
 }
 
-static int32_t place_tensors(Chip *chip, Staging *staging)
+static int32_t stage_tensors(Chip *chip, Staging *staging)
 {
     for (int32_t i = 0; i < staging->count;) {
-        int32_t next = place_overlapping(chip, staging, i);
+        int32_t next = stage_overlapping(chip, staging, i);
         if (staging->tensors[i].device == 0)
             return no_room(chip, staging->tensors[i].bytes);
         i = next;
@@ -195,13 +195,13 @@ static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
 int32_t chip_copy(Chip *chip, void *to, const void *from, uint64_t size, const char *what)
 {
     Fault fault;
-    char words[128];
+    char text[128];
     if (faults_copy(to, from, size, &fault))
         return PTO2_OK;
-    faults_describe(&fault, words, sizeof words);
+    faults_describe(&fault, text, sizeof text);
     return chip_fail(chip, PTO2_E_ADDRESS,
                      "%s: the host memory of this copy of %llu bytes is not there: it %s", what,
-                     (unsigned long long)size, words);
+                     (unsigned long long)size, text);
 }
 
 /* What the orchestration function sees: the same arguments, at device addresses. */
@@ -250,7 +250,7 @@ static int32_t barrier(SimplerDevice *device)
     wave->count = wave->items = 0;
     int32_t status = atomic_load(&wave->status);
     if (status != PTO2_OK)
-        chip_fail(run->chip, status, "%s: %s", run->callable->name, wave->words);
+        chip_fail(run->chip, status, "%s: %s", run->callable->name, wave->text);
     return note(run, status);
 }
 
@@ -282,13 +282,13 @@ static int32_t check_launch_tensors(Run *run, const Launch *launch)
             return PTO2_E_ARGS;
         if (bytes > 0 && !arena_lends(arena, tensor->data, bytes) &&
             !arena_holds(arena, tensor->data, bytes)) {
-            char whose[WHOSE];
-            arena_explain(arena, tensor->data, whose, sizeof whose);
+            char owner[OWNER_SIZE];
+            arena_explain(arena, tensor->data, owner, sizeof owner);
             return chip_fail(run->chip, PTO2_E_ADDRESS,
                              "%s launches func_id %d with %llu bytes at 0x%llx as tensor %d, which "
                              "are not device memory of this run%s",
                              run->callable->name, launch->core->func_id, (unsigned long long)bytes,
-                             (unsigned long long)tensor->data, i, whose);
+                             (unsigned long long)tensor->data, i, owner);
         }
     }
     return PTO2_OK;
@@ -339,13 +339,13 @@ static uint64_t borrow(SimplerDevice *device, uint64_t size)
     return at;
 }
 
-static int32_t fail(SimplerDevice *device, const char *words)
+static int32_t fail(SimplerDevice *device, const char *text)
 {
     Run *run = (Run *)device;
     if (run->status != PTO2_OK)
         return run->status;
     return note(run, chip_fail(run->chip, PTO2_E_ORCHESTRATION, "%s: %.500s", run->callable->name,
-                               words == NULL ? "failed" : words));
+                               text == NULL ? "failed" : text));
 }
 
 static void orchestration_step(void *of)
@@ -359,10 +359,10 @@ static int32_t orchestrate(Run *run)
 {
     Chip *chip = run->chip;
     Fault fault;
-    char words[128];
+    char text[128];
     if (!faults_guard(orchestration_step, run, &fault)) {
-        faults_describe(&fault, words, sizeof words);
-        return chip_fail(chip, PTO2_E_FAULT, "orchestration function %s %s", run->callable->name, words);
+        faults_describe(&fault, text, sizeof text);
+        return chip_fail(chip, PTO2_E_FAULT, "orchestration function %s %s", run->callable->name, text);
     }
     if (run->returned != 0 && run->status == PTO2_OK)
         return chip_fail(chip, PTO2_E_ORCHESTRATION, "orchestration function %s returned error %d",
@@ -401,7 +401,7 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
 static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Staging *staging)
 {
     Chip *chip = run->chip;
-    int32_t status = place_tensors(chip, staging);
+    int32_t status = stage_tensors(chip, staging);
     if (status == PTO2_OK)
         status = copy_tensors(chip, staging, SIMPLER_IN);
     if (status != PTO2_OK)

@@ -18,10 +18,10 @@ typedef struct Chip {
     Pool pool;
     Wave wave;
     Callable *slots[MAX_SLOTS];
-    char words[1024];
+    char text[1024];
 } Chip;
 
-/* Keep words for pto2_last_error; returns `status`. */
+/* Keep the message for pto2_last_error; returns `status`. */
 int32_t chip_fail(Chip *chip, int32_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

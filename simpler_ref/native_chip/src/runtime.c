@@ -21,7 +21,7 @@ int32_t chip_fail(Chip *of, int32_t status, const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    vsnprintf(of->words, sizeof of->words, format, values);
+    vsnprintf(of->text, sizeof of->text, format, values);
     va_end(values);
     return status;
 }
@@ -42,7 +42,7 @@ static int32_t refuse(void)
                          : "the chip is not open; call pto2_init first");
 }
 
-/* Begin a call. Returns false, with words, if there is no chip in this process. */
+/* Begin a call. Returns false, with a message, if there is no chip in this process. */
 static bool enter(void)
 {
     if (!atomic_load_explicit(&chip.forked, memory_order_relaxed)) {
@@ -63,7 +63,7 @@ static int32_t leave(int32_t status)
 
 EXPORT const char *pto2_last_error(void)
 {
-    return chip.words;
+    return chip.text;
 }
 
 EXPORT int64_t pto2_device_wall_ns(void)
@@ -73,7 +73,7 @@ EXPORT int64_t pto2_device_wall_ns(void)
 
 /* ---------------------------------------------------------------- open and close */
 
-/* A number from the environment, `fallback` if it is not set; false, with words, if it is no good. */
+/* A number from the environment, `fallback` if it is not set; false, with a message, if it is invalid. */
 static bool setting(const char *name, uint64_t fallback, uint64_t most, uint64_t *value)
 {
     const char *text = getenv(name);
@@ -257,23 +257,23 @@ EXPORT int32_t pto2_free(uint64_t address)
         return PTO2_E_STATE;
     if (arena_free(&chip.arena, address))
         return leave(PTO2_OK);
-    char whose[WHOSE];
-    arena_explain(&chip.arena, address, whose, sizeof whose);
+    char owner[OWNER_SIZE];
+    arena_explain(&chip.arena, address, owner, sizeof owner);
     return leave(chip_fail(&chip, PTO2_E_ADDRESS,
                            "no live allocation begins at 0x%llx; it was freed already, or is not this "
                            "chip's%s",
-                           (unsigned long long)address, whose));
+                           (unsigned long long)address, owner));
 }
 
 static int32_t check_device(uint64_t device, uint64_t size)
 {
     if (arena_holds(&chip.arena, device, size))
         return PTO2_OK;
-    char whose[WHOSE];
-    arena_explain(&chip.arena, device, whose, sizeof whose);
+    char owner[OWNER_SIZE];
+    arena_explain(&chip.arena, device, owner, sizeof owner);
     return chip_fail(&chip, PTO2_E_ADDRESS,
                      "the %llu bytes at device address 0x%llx are not inside one live allocation%s",
-                     (unsigned long long)size, (unsigned long long)device, whose);
+                     (unsigned long long)size, (unsigned long long)device, owner);
 }
 
 EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)

@@ -15,7 +15,7 @@
 #include "simpler_l2.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define WORDS 1024
+#define TEXT_SIZE 1024
 
 /* The entry points of a runtime: name, result, parameters. */
 #define ENTRY_POINTS(X)                                                                            \
@@ -34,13 +34,13 @@
 
 typedef struct Shim {
     void *library;
-    bool own_words; /* the last error was found here, not by the runtime */
-    char words[WORDS];
+    bool own_text; /* the last error was found here, not by the runtime */
+    char text[TEXT_SIZE];
 #define AS_MEMBER(name, result, parameters) result(*name) parameters;
     ENTRY_POINTS(AS_MEMBER)
 } Shim;
 
-/* Two threads that open the same file must not both find that nobody has it loaded. */
+/* Two threads that open the same file must not both find that it is not loaded. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 /* Load a file that is mapped at `bytes`. The first chip of a process gets the file itself, as
@@ -134,12 +134,12 @@ EXPORT void shim_close(Shim *shim)
 
 static int32_t refuse_view(Shim *shim, int32_t tensors, int32_t scalars, int64_t capacity)
 {
-    snprintf(shim->words, WORDS,
+    snprintf(shim->text, TEXT_SIZE,
              "arguments of %d tensors and %d scalars in %lld bytes: at most %d and %d are allowed, "
              "and 8 + 40 * tensors + 8 * scalars bytes must be there",
              tensors, scalars, (long long)capacity, SIMPLER_CHIP_MAX_TENSOR_ARGS,
              SIMPLER_CHIP_MAX_SCALAR_ARGS);
-    shim->own_words = true;
+    shim->own_text = true;
     return SHIM_E_VIEW;
 }
 
@@ -158,7 +158,7 @@ EXPORT int32_t shim_run(Shim *shim, int64_t local_slot, const void *view, int64_
     int32_t counts[2] = {0, 0};
     if (shim == NULL)
         return SHIM_E_CLOSED;
-    shim->own_words = false;
+    shim->own_text = false;
     if (view == NULL || capacity < (int64_t)sizeof counts)
         return refuse_view(shim, 0, 0, capacity);
     memcpy(counts, view, sizeof counts);
@@ -179,11 +179,11 @@ EXPORT int32_t shim_run(Shim *shim, int64_t local_slot, const void *view, int64_
 
 EXPORT const char *shim_last_error(Shim *shim)
 {
-    const char *words = shim == NULL ? "" : shim->own_words ? shim->words : shim->last_error();
-    return words == NULL ? "" : words;
+    const char *text = shim == NULL ? "" : shim->own_text ? shim->text : shim->last_error();
+    return text == NULL ? "" : text;
 }
 
-#define PASS(shim, call) ((shim) == NULL ? SHIM_E_CLOSED : ((shim)->own_words = false, (shim)->call))
+#define PASS(shim, call) ((shim) == NULL ? SHIM_E_CLOSED : ((shim)->own_text = false, (shim)->call))
 
 EXPORT int32_t shim_init(Shim *shim, int32_t device_id)
 {
@@ -207,7 +207,7 @@ EXPORT int32_t shim_unregister(Shim *shim, int32_t local_slot)
 
 EXPORT uint64_t shim_malloc(Shim *shim, uint64_t size)
 {
-    return shim == NULL ? 0 : (shim->own_words = false, shim->malloc(size));
+    return shim == NULL ? 0 : (shim->own_text = false, shim->malloc(size));
 }
 
 EXPORT int32_t shim_free(Shim *shim, uint64_t address)

@@ -227,9 +227,9 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
             driver.run_pass()
             started.wait()
             if park == "orch":
-                mem[L.PARK_ORCH] = L.ON_DUTY
+                mem[L.PARK_ORCH] = L.ACTIVE
             if park == "scheduler":
-                mem[L.PARK_SCHED] = L.ON_DUTY
+                mem[L.PARK_SCHED] = L.ACTIVE
             shared = mem[: int(mem[L.PRIVATE])]
             before = shared.copy()
             go.open()
@@ -241,7 +241,7 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
             driver.k.request_stop(mem, me)
             os.waitpid(pid, 0)
         box = base + L.W_MAILBOX
-        own = {base + L.W_PARKED, base + L.W_CORE, base + L.W_PATIENCE, box + L.MAIL_STATE}
+        own = {base + L.W_PARKED, base + L.W_CORE, base + L.W_BACK_OFF, box + L.MAIL_STATE}
         own |= set(range(base + L.W_CACHE, base + L.W_SLOT))
         if fails:
             own |= set(range(box + L.MAIL_ERROR_MSG, box + L.MAILBOX_WORDS))
@@ -301,7 +301,7 @@ def test_each_task_has_exactly_one_scope_reference(depths, allocs):
             driver.close_scope()
         slots.append(driver.alloc(0) if allocs else driver.submit())
         if allocs:
-            driver.x.pin(driver.mem, slots[-1])  # so that it stays when its scope ends
+            driver.x.acquire_ref(driver.mem, slots[-1])  # so that it stays when its scope ends
         assert driver.refs(slots[-1])[0] == 1 + allocs
     driver.finish_run()
     for slot in slots:

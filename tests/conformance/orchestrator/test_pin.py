@@ -98,6 +98,6 @@ def test_a_pin_is_refused_from_the_threshold_on(driver):
         for released in range(6):
             word = total | released << 32
             driver.mem[slot + L.S_FANOUT] = word
-            taken = driver.x.pin(driver.mem, slot)
+            taken = driver.x.acquire_ref(driver.mem, slot)
             assert taken == (released < total + 1)
             assert driver.mem[slot + L.S_FANOUT] == word + taken

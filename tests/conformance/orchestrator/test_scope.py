@@ -210,7 +210,7 @@ def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other
             frames[-1].append(driver.submit(writes(4096)))
         else:
             slot = driver.alloc(0)
-            driver.x.pin(driver.mem, slot)  # some consumer, so that it is not reclaimed
+            driver.x.acquire_ref(driver.mem, slot)  # some consumer, so that it is not reclaimed
             frames[-1].append(slot)
 
 

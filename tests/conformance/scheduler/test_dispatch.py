@@ -130,49 +130,49 @@ def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told(
     driver.run_pass()  # to worker 0
     asleep(driver, 1, 2)
     forever = 1 << 60
-    driver.mem[L.HOLD_NS] = forever
+    driver.mem[L.DEFER_NS] = forever
     slot = driver.submit()
     driver.run_pass()
     assert driver.state(slot) == READY
-    assert driver.x.held(driver.mem)
+    assert driver.x.any_deferred(driver.mem)
     assert not driver.x.has_work(driver.mem), "until the time is up there is nothing to do"
     assert driver.run_pass() == 0
-    driver.mem[L.HOLD_NS] = 0
+    driver.mem[L.DEFER_NS] = 0
     assert driver.run_pass() > 0
     assert driver.state(slot) == RUNNING
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
 def test_where_workers_do_not_spin_no_task_is_held_back():
     driver = Driver(sub=3)
-    driver.mem[L.HOLD_NS] = 0
+    driver.mem[L.DEFER_NS] = 0
     driver.submit()
     driver.run_pass()  # to worker 0
     asleep(driver, 1, 2)
     slot = driver.submit()
     driver.run_pass()
     assert driver.state(slot) == RUNNING
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3")
 def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first():
     driver = Driver(sub=2)
-    driver.mem[L.HOLD_NS] = 1 << 60
+    driver.mem[L.DEFER_NS] = 1 << 60
     first = driver.submit()
     driver.run_pass()
     asleep(driver, 1)
     held = driver.submit()
     driver.run_pass()
-    assert driver.x.held(driver.mem)
+    assert driver.x.any_deferred(driver.mem)
     driver.post_done(0)
     driver.settle()
     assert driver.state(first) == COMPLETED
     assert driver.worker_of(held) == 0
-    assert not driver.x.held(driver.mem)
+    assert not driver.x.any_deferred(driver.mem)
     driver.close()
 
 

@@ -35,14 +35,14 @@ from tests.support import (
 )
 
 NEVER_NS = 1 << 60
-ALWAYS_ON_DUTY = -1
+ALWAYS_ACTIVE = -1
 """A timer for the Scheduler thread: it is on duty each time it parks."""
 
 
 class Parked:
     """A driver whose Scheduler thread is real, parked, and never wakes by itself."""
 
-    def __init__(self, timer_ns=ALWAYS_ON_DUTY, **size):
+    def __init__(self, timer_ns=ALWAYS_ACTIVE, **size):
         self.driver = Driver(**size)
         self.driver.mem[L.PARK_NS] = NEVER_NS
         self.thread = threading.Thread(
@@ -93,7 +93,7 @@ def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, wor
     driver.mem[L.SPIN_NS] = 0
     driver.submit()
     driver.run_pass()
-    driver.mem[word] = L.ON_DUTY
+    driver.mem[word] = L.ACTIVE
     assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.PARK
     assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
     assert driver.mem[word] == 0, "woken, though the worker has not parked yet"
@@ -107,7 +107,7 @@ def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
         driver = parked.park()
         driver.post_done(driver.worker_of(slot))
         driver.x.announce_done(driver.mem, 0)
-        assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY, "the Orch thread may be running passes"
+        assert driver.mem[L.PARK_SCHED] == L.STANDBY, "the Orch thread may be running passes"
         assert driver.state(slot) == RUNNING
         driver.x.announce_uncollected(driver.mem, 0)
         wait_until(lambda: driver.state(slot) == COMPLETED)
@@ -128,7 +128,7 @@ def test_a_worker_that_parks_beside_its_answer_says_that_nobody_has_collected_it
 
 
 @pytest.mark.spec("SCHED-WAKE-1", "SCHED-DEATH-2")
-@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
 def test_a_dead_worker_wakes_the_scheduler(timer_ns):
     with Parked(timer_ns) as parked:
         slot = parked.driver.submit()
@@ -139,7 +139,7 @@ def test_a_dead_worker_wakes_the_scheduler(timer_ns):
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
-@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
 def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(timer_ns):
     with Parked(timer_ns) as parked:
         driver = parked.park()
@@ -156,7 +156,7 @@ def test_a_submit_runs_the_pass_itself_if_it_can(driver):
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
-@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
 def test_a_request_to_end_wakes_the_scheduler(timer_ns):
     with Parked(timer_ns) as parked:
         driver = parked.park()
@@ -348,7 +348,7 @@ def test_no_completion_is_missed_by_an_orch_thread_that_drains(scheduler_thread,
 
 
 @pytest.mark.spec("SCHED-WAKE-2", "SCHED-WAKE-3")
-@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
 @pytest.mark.parametrize("spin_ns", [0, 20_000])
 def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns, spin_ns):
     """It submits, and stays away until the tasks are done; workers and Scheduler park all the time."""
@@ -357,7 +357,7 @@ def test_no_submit_is_missed_though_the_orch_thread_does_not_come_back(timer_ns,
     submitted = 0
     with Parked(timer_ns, sub=2, window=1 << 15) as parked, ThreadPoolExecutor(2) as threads:
         parked.driver.mem[L.SPIN_NS] = spin_ns
-        parked.driver.mem[L.HOLD_NS] = 0
+        parked.driver.mem[L.DEFER_NS] = 0
         driver = parked.park()
         workers = [threads.submit(driver.x.serve, driver.mem, worker) for worker in (0, 1)]
         try:
@@ -388,7 +388,7 @@ def assert_that_it_sleeps_on(thread):
 
 
 @pytest.mark.spec("SCHED-WAKE-3")
-@pytest.mark.parametrize("timer_ns", [ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
+@pytest.mark.parametrize("timer_ns", [ALWAYS_ACTIVE, NEVER_NS], ids=["active", "standby"])
 def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(timer_ns):
     with Parked(timer_ns) as parked:
         parked.park()
@@ -510,7 +510,7 @@ def test_a_worker_that_has_not_announced_to_park_is_not_woken(driver):
 @pytest.mark.spec("SCHED-WAKE-4")
 def test_notify_takes_the_announcement_back_and_wakes(driver):
     word = L.PARK_SCHED
-    for announced in (L.ON_DUTY, L.OFF_DUTY, L.TIMED):
+    for announced in (L.ACTIVE, L.STANDBY, L.TIMED):
         driver.mem[word] = announced
         answers = []
         sleeper = threading.Thread(
@@ -531,14 +531,14 @@ def test_notify_takes_the_announcement_back_and_wakes(driver):
 
 @pytest.mark.spec("SCHED-WAKE-4")
 def test_a_completion_wakes_one_thread_and_the_draining_one_first(driver):
-    driver.mem[L.PARK_ORCH] = driver.mem[L.PARK_SCHED] = L.ON_DUTY
+    driver.mem[L.PARK_ORCH] = driver.mem[L.PARK_SCHED] = L.ACTIVE
     driver.x.announce_done(driver.mem, 0)
-    assert (driver.mem[L.PARK_ORCH], driver.mem[L.PARK_SCHED]) == (0, L.ON_DUTY)
+    assert (driver.mem[L.PARK_ORCH], driver.mem[L.PARK_SCHED]) == (0, L.ACTIVE)
     driver.x.announce_done(driver.mem, 0)
     assert driver.mem[L.PARK_SCHED] == 0
-    driver.mem[L.PARK_SCHED] = L.OFF_DUTY
+    driver.mem[L.PARK_SCHED] = L.STANDBY
     driver.x.announce_done(driver.mem, 0)
-    assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+    assert driver.mem[L.PARK_SCHED] == L.STANDBY
 
 
 # ---------------------------------------------------------------- spin briefly, then sleep
@@ -596,7 +596,7 @@ def test_one_of_many_runs_a_pass_for_a_group_while_a_task_is_held_and_after_a_de
     driver.submit()
     driver.submit(kind=L.NEXT_LEVEL)
     driver.settle()
-    driver.mem[L.HELD_SINCE] = what == "a task is held"
+    driver.mem[L.DEFERRED_SINCE] = what == "a task is held"
     if what == "a worker has died":
         driver.kill(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]))
     if what == "a group":
@@ -708,7 +708,7 @@ def test_a_worker_that_goes_on_looking_for_tasks_says_that_its_answer_is_uncolle
 
 
 def give_nothing_ahead(driver):
-    driver.mem[L.AHEAD_AFTER] = 1 << 40
+    driver.mem[L.PREDISPATCH_AFTER] = 1 << 40
 
 
 @pytest.mark.spec("SCHED-WAKE-7")
@@ -741,7 +741,7 @@ def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unsee
         parked.driver.settle()
         parked.driver.set_parked(1, True)
         driver = parked.park()
-        assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+        assert driver.mem[L.PARK_SCHED] == L.STANDBY
         slot = driver.submit(reads(0x7000))
         if how == "alone":
             driver.x.pass_after_submit(driver.mem)
@@ -766,7 +766,7 @@ def test_a_clock_is_given_back_when_no_end_can_stay_unseen_any_more():
 
         def sleeps_without():
             driver.x.orch_pass(driver.mem)  # the Orch thread still comes
-            return driver.mem[L.PARK_SCHED] in (L.OFF_DUTY, L.ON_DUTY)
+            return driver.mem[L.PARK_SCHED] in (L.STANDBY, L.ACTIVE)
 
         wait_until(sleeps_without)
 
@@ -790,9 +790,9 @@ def slept_through(driver, word, event):
     Returns how the thread's sleep ended.
     """
     answers = []
-    driver.mem[word] = L.ON_DUTY
+    driver.mem[word] = L.ACTIVE
     sleeper = threading.Thread(
-        target=lambda: answers.append(driver.x.futex_wait(driver.mem, word, L.ON_DUTY, 5 * 10**9))
+        target=lambda: answers.append(driver.x.futex_wait(driver.mem, word, L.ACTIVE, 5 * 10**9))
     )
     sleeper.start()
     wait_until(lambda: asleep(sleeper))

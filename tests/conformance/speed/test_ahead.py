@@ -412,9 +412,9 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes
     assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, (
         "four times for the task, once for the next"
     )
-    assert L.AHEAD_PATIENCE == 4
-    assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.GIVEN_BACK)
-    assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.GIVEN_BACK)
+    assert L.RETURN_BUDGETS == 4
+    assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.RETURNED)
+    assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.RETURNED)
     driver.settle()
     assert [driver.state(slot) for slot in slots] == [PENDING] * 2
     assert driver.all_given(1) == []
@@ -437,11 +437,11 @@ def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worke
     middle = driver.submit(updates(KEY), owner=1)
     last = driver.submit(reads(KEY), owner=2)
     driver.settle()
-    driver.post_done(1, outcome=L.GIVEN_BACK)
-    assert driver.may_start(2) == L.GIVEN_BACK
+    driver.post_done(1, outcome=L.RETURNED)
+    assert driver.may_start(2) == L.RETURNED
     driver.settle()
-    assert driver.may_start(2) == L.GIVEN_BACK
-    driver.post_done(2, outcome=L.GIVEN_BACK)
+    assert driver.may_start(2) == L.RETURNED
+    driver.post_done(2, outcome=L.RETURNED)
     driver.settle()
     assert [driver.state(slot) for slot in (middle, last)] == [PENDING] * 2
     assert len(driver.finish_everything()) == 3
@@ -453,7 +453,7 @@ def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make):
     driver.submit(writes(KEY), owner=0)
     driver.submit(reads(KEY), owner=1)
     driver.settle()
-    driver.post_done(1, outcome=L.GIVEN_BACK)
+    driver.post_done(1, outcome=L.RETURNED)
     driver.settle()
     driver.finish_everything()
     ahead = []
@@ -471,13 +471,13 @@ def test_the_more_often_tasks_come_back_the_more_come_in_the_usual_way(make):
     driver = make(2, sub=2, window=128)
     paused = []
     for _ in range(9):
-        driver.mem[L.AHEAD_AFTER] = 0  # that time is over
+        driver.mem[L.PREDISPATCH_AFTER] = 0  # that time is over
         driver.submit(writes(KEY), owner=0)
         driver.submit(reads(KEY), owner=1)
         driver.settle()
-        driver.post_done(1, outcome=L.GIVEN_BACK)
+        driver.post_done(1, outcome=L.RETURNED)
         driver.run_pass()
-        paused.append(int(driver.mem[L.AHEAD_AFTER] - driver.mem[L.READY_ORDER]))
+        paused.append(int(driver.mem[L.PREDISPATCH_AFTER] - driver.mem[L.READY_ORDER]))
         driver.finish_everything()
     assert paused == [16, 48, 112, 240, 496, 1008, 1024, 1024, 1024]
 

@@ -194,18 +194,18 @@ def test_else_the_worker_with_the_fewest_tasks_gets_it(make):
 @pytest.mark.spec("SPEED-DEPTH-3")
 def test_a_task_is_held_back_while_idle_workers_sleep_until_its_time_is_up(make):
     driver = busy_driver(make, 3, [1, 0])
-    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.DEFER_NS] = FOREVER_NS
     driver.set_parked(1, True)
     slot = driver.submit()
     driver.settle()
-    assert driver.state(slot) == READY and driver.x.held(driver.mem)
-    driver.mem[L.HOLD_NS] = 0
+    assert driver.state(slot) == READY and driver.x.any_deferred(driver.mem)
+    driver.mem[L.DEFER_NS] = 0
     driver.settle()
     assert driver.worker_of(slot) == 1, "the time is up: the sleeper is woken"
     driver.set_parked(1, False)
     driver.post_done(1)
     driver.settle()
-    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.DEFER_NS] = FOREVER_NS
     driver.set_parked(1, True)
     after = driver.submit()
     driver.settle()
@@ -217,7 +217,7 @@ def test_a_task_is_held_back_while_idle_workers_sleep_until_its_time_is_up(make)
 def test_while_a_worker_sleeps_no_task_is_put_behind_another(make, kind):
     driver = make(3, sub=2, next_level=2)
     first = 0 if kind == L.NEXT_LEVEL else 2
-    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.DEFER_NS] = FOREVER_NS
     driver.submit(kind=kind)
     driver.settle()
     driver.set_parked(first + 1, True)
@@ -234,7 +234,7 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make, kind):
     other = driver.submit(kind=L.SUB + L.NEXT_LEVEL - kind)
     driver.settle()
     assert driver.state(other) == RUNNING, "the other pool has its own mind"
-    driver.mem[L.HOLD_NS] = 0
+    driver.mem[L.DEFER_NS] = 0
     driver.settle()
     assert driver.worker_of(slot) == first + 1
 
@@ -242,7 +242,7 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make, kind):
 @pytest.mark.spec("SPEED-DEPTH-3")
 def test_a_sleeper_is_woken_at_once_when_nobody_is_at_work(make):
     driver = make(3, sub=2)
-    driver.mem[L.HOLD_NS] = FOREVER_NS
+    driver.mem[L.DEFER_NS] = FOREVER_NS
     for worker in (0, 1):
         driver.set_parked(worker, True)
     slot = driver.submit()

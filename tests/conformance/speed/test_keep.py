@@ -179,7 +179,7 @@ def test_a_whole_file_that_numba_cannot_use_is_compiled_again(contents, folder, 
     """It may be so if a library has changed and kept its version."""
     version()
     path = only_file(folder)
-    _, key = cache.KernelCache(triple, "sources")._place(
+    _, key = cache.KernelCache(triple, "sources")._file_of(
         SIGNATURE, numba.njit(triple).targetctx.codegen()
     )
     path.write_bytes(hashlib.sha256(key + contents).digest() + contents)

@@ -572,7 +572,7 @@ def test_after_the_call_nothing_waits_that_could_run():
 )
 def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
     driver = Driver(sub=2)
-    driver.mem[L.HOLD_NS] = 0
+    driver.mem[L.DEFER_NS] = 0
     first = driver.submit(writes(0x7000))
     driver.x.pass_in_bulk(driver.mem, first)
     if case != "it waits, the other is awake":

@@ -75,7 +75,7 @@ def test_it_does_not_rest_where(idle):
     with ThreadPoolExecutor(1) as threads:
         drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
         wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
-        assert driver.mem[L.PARK_ORCH] == L.ON_DUTY
+        assert driver.mem[L.PARK_ORCH] == L.ACTIVE
         for done in range(depth):
             end_task(driver)
             wait_until(lambda done=done: driver.mem[L.COMPLETED_COUNT] == done + 1)

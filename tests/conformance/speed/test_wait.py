@@ -27,7 +27,7 @@ from tests.system.programs import Fork
 
 NEVER_NS = 10**13
 
-SPIN, SPARE, YIELD, HOLD = 50_000, 100_000, 3_000, 30_000
+SPIN, SPARE, YIELD, DEFER = 50_000, 100_000, 3_000, 30_000
 
 
 # ---------------------------------------------------------------- the cores there are
@@ -141,19 +141,19 @@ def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
 
 def times(worker: Worker) -> tuple[int, ...]:
     mem = worker._session.engine.mem
-    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.HOLD_NS))
+    return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.DEFER_NS))
 
 
 @pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
 @pytest.mark.parametrize(
     ("cores", "workers", "expected"),
     [
-        (1, 1, (SPIN, 0, HOLD)),
-        (1, 16, (SPIN, 0, HOLD)),
-        (2, 1, (SPIN, YIELD, HOLD)),
-        (2, 16, (SPIN, YIELD, HOLD)),
-        (4, 3, (SPIN, YIELD, HOLD)),
-        (4, 2, (SPARE, YIELD, HOLD)),
+        (1, 1, (SPIN, 0, DEFER)),
+        (1, 16, (SPIN, 0, DEFER)),
+        (2, 1, (SPIN, YIELD, DEFER)),
+        (2, 16, (SPIN, YIELD, DEFER)),
+        (4, 3, (SPIN, YIELD, DEFER)),
+        (4, 2, (SPARE, YIELD, DEFER)),
     ],
 )
 def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, expected):
@@ -169,7 +169,7 @@ def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, ex
 @pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.parametrize(
     ("spin_us", "expected"),
-    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, HOLD))],
+    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, DEFER))],
 )
 def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
     made = worker_on(monkeypatch, 2, 1, spin_us=spin_us)
@@ -197,18 +197,18 @@ def test_what_is_no_time_or_no_truth_value_is_refused(setting, error, words):
 
 @pytest.mark.spec("SPEED-WAIT-2")
 def test_a_thread_that_waits_is_never_more_patient_than_the_table_says(driver):
-    patience = driver._worker(0) + L.W_PATIENCE
+    patience = driver._worker(0) + L.W_BACK_OFF
     for limit in (0, 10, 3000):
         driver.mem[L.YIELD_NS] = limit
         for _ in range(200):
             driver.x.offer_core(driver.mem, patience)
-            assert driver.mem[patience] <= limit + limit // L.PATIENCE_STEPS
+            assert driver.mem[patience] <= limit + limit // L.BACK_OFF_STEPS
         driver.mem[patience] = 0
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
 def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver):
-    patience = driver._worker(0) + L.W_PATIENCE
+    patience = driver._worker(0) + L.W_BACK_OFF
     core = {min(os.sched_getaffinity(0))}
     before = os.sched_getaffinity(0)
 
@@ -345,7 +345,7 @@ def test_an_answer_in_time_makes_it_wait_again(keeping, when):
     mem[keeping._worker(0) + L.W_CORE] = 0  # nobody says where it is: such waits are not begun
     mem[L.ORCH_KEEPS] = -5
     mem[L.SPIN_NS] = NEVER_NS
-    mem[L.ORCH_PATIENCE] = NEVER_NS if when == "before the core is offered" else 0
+    mem[L.ORCH_BACK_OFF] = NEVER_NS if when == "before the core is offered" else 0
     mem[L.YIELD_NS] = 0
     keeping.finish_run()
     with ThreadPoolExecutor(2) as threads:
@@ -494,7 +494,7 @@ def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_
 def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypatch):
     if INTERPRETED:  # Python itself takes longer than an offer may
         monkeypatch.setattr(L, "CROWDED_NS", 1_000_000)
-    patience = driver._worker(0) + L.W_PATIENCE
+    patience = driver._worker(0) + L.W_BACK_OFF
     limit = int(driver.mem[L.YIELD_NS])
     seen = [0]
     deadline = time.monotonic() + DEADLINE_S
@@ -502,9 +502,9 @@ def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypat
         driver.mem[L.YIELD_NS] = YIELD
         driver.x.offer_core(driver.mem, patience)
         seen.append(int(driver.mem[patience]))
-        assert seen[-1] - seen[-2] <= YIELD // L.PATIENCE_STEPS + 1
+        assert seen[-1] - seen[-2] <= YIELD // L.BACK_OFF_STEPS + 1
         assert time.monotonic() < deadline, seen[-100:]
-    assert len(seen) > L.PATIENCE_STEPS // 2
+    assert len(seen) > L.BACK_OFF_STEPS // 2
     driver.mem[L.YIELD_NS] = limit
 
 
@@ -584,8 +584,8 @@ def test_the_orch_thread_and_each_worker_learn_from_their_own_offers():
         handle = w.register(lambda: None)
         mem = w._session.engine.mem
         first = int(mem[L.A_WORKERS])
-        workers = [first + L.W_PATIENCE, first + L.WORKER_WORDS + L.W_PATIENCE]
-        words = [L.ORCH_PATIENCE, *workers]
+        workers = [first + L.W_BACK_OFF, first + L.WORKER_WORDS + L.W_BACK_OFF]
+        words = [L.ORCH_BACK_OFF, *workers]
         mem[L.YIELD_NS] = 1000
         for word in words:
             mem[word] = 5  # an offer leads to 0 or, if nobody takes it, to more; never back to 5

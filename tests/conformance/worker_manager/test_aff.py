@@ -156,7 +156,7 @@ def test_when_nothing_moves_no_idle_worker_has_a_task_it_could_start(seed):
         if driver.ready_queue(NEXT):
             assert not idle
         for worker in idle:
-            assert driver.word(worker, L.W_PINNED_HEAD) == L.NONE
+            assert driver.word(worker, L.W_AFFINITY_HEAD) == L.NONE
         busy = [w for w in range(3) if driver.given(w) != L.NONE]
         if busy and rng.random() < 0.6:
             driver.post_done(rng.choice(busy))
@@ -197,7 +197,7 @@ def test_a_slot_that_was_retired_with_others_leads_to_none_of_them_when_it_is_us
         slots.append(driver.submit(kind=NEXT, owner=0))
         driver.finish(slots[-2])
         assert driver.given(0) == slots[-1]
-        assert driver.word(0, L.W_PINNED_HEAD) == L.NONE
+        assert driver.word(0, L.W_AFFINITY_HEAD) == L.NONE
     assert slots == [failed, *poisoned]
     driver.close()
 
@@ -235,7 +235,7 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(when):
     assert [driver.state(s) for s in slots] == [FAILED] * len(slots)
     if other is not None:
         assert driver.state(other) == RUNNING
-    assert driver.mem[L.PINNED + NEXT] == 0
+    assert driver.mem[L.AFFINITY + NEXT] == 0
     driver.close()
 
 

@@ -136,7 +136,7 @@ def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(word):
         if ready:
             driver.submit()
             driver.settle()
-        driver.mem[getattr(L, word)] = L.ON_DUTY
+        driver.mem[getattr(L, word)] = L.ACTIVE
         driver.k.release_mailbox(driver.mem, 0)
         assert (driver.mem[getattr(L, word)] == 0) == ready
         assert driver.x.has_work(driver.mem) == ready
