@@ -447,8 +447,8 @@ ROWS = [
         wrongs=each(W("pass_after_submit", FENCE)),
     ),
     Row(
-        "DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is held or an end may stay "
-        "unseen",
+        "DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is deferred or an end may "
+        "stay unseen",
         "have_time_kept, leave_pass_out",
         (HELD,),
         wrongs=each(W("have_time_kept", FENCE)),
