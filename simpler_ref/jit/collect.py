@@ -52,7 +52,7 @@ def collect_from(mem, worker, w):
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
         frame = w + int(mem[w + L.W_HEAD])
         slot = int(mem[frame + L.W_SLOT])
-        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32
+        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF
         started = outcome != L.SKIPPED and outcome != L.RETURNED
         if mem[frame + L.W_WAITS] != 0 and started and not catch_up(mem, slot):
             break
@@ -189,12 +189,12 @@ def finish_member(mem, slot, kind, failed):
     Rule     WM-DONE-1, -2
     """
     left = int(mem[slot + L.S_LEFT]) - 1
-    if failed and left >> 32 == 0:
-        left += 1 << 32
+    if failed and left >> L.HALF == 0:
+        left += 1 << L.HALF
         skip_rest(mem, slot, kind)
     mem[slot + L.S_LEFT] = left
-    if left & 0xFFFFFFFF == 0:
-        if left >> 32 != 0:
+    if left & L.LOW_HALF == 0:
+        if left >> L.HALF != 0:
             fail(mem, slot)
         else:
             complete(mem, slot)

@@ -10,6 +10,9 @@ LINE = 8
 WORD = 8
 """Bytes of a word."""
 PAGE_WORDS = (64 << 10) // WORD  # of the largest pages there are
+HALF = 32
+"""Bits of half a word, for words that hold two numbers."""
+LOW_HALF = (1 << HALF) - 1
 NONE = 0
 """No slot, no edge, no block: offset 0 is the header's."""
 

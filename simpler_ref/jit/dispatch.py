@@ -373,8 +373,8 @@ def encode_member(mem, frame, slot, m):
     member = members_at(mem, slot)
     for _ in range(m):
         counts = int(mem[member + L.MEMBER_COUNTS])
-        tensors += (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
-        scalars += (counts >> 32) * L.SCALAR_WORDS
+        tensors += (counts & L.LOW_HALF) * L.TENSOR_WORDS
+        scalars += (counts >> L.HALF) * L.SCALAR_WORDS
         member += L.MEMBER_WORDS
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
 
@@ -428,7 +428,7 @@ def may_predispatch(mem, slot):
         return False
     waits = 0
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         if is_awaited(mem, edge):
             waits += 1
         edge += L.EDGE_WORDS
@@ -457,7 +457,7 @@ def pick_for_candidate(mem, slot, kind):
     """
     latest, last = 0, NO_WORKER
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         if is_awaited(mem, edge):
             producer = int(mem[edge + L.EDGE_PRODUCER])
             turn = turn_of(mem, producer)
@@ -497,7 +497,7 @@ def predispatch(mem, slot, worker):
     frame = w + int(mem[w + L.W_TAIL])
     at = frame + L.W_WAIT_FOR
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         if is_awaited(mem, edge):
             other = int(mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_FRAME])
             mem[at] = other + L.W_ENDED

@@ -41,7 +41,7 @@ def wire(mem, slot):
     mem[slot + L.S_FANIN] = 1
     unsent = 0
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
         state = int(mem[producer + L.S_STATE])
         waits = mem[edge + L.EDGE_CONSUMER] != L.NONE  # else it is kept for its memory alone
@@ -183,7 +183,7 @@ def release_producers(mem, slot):
     Rule     SCHED-COMPLETE-3
     """
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
         edge += EDGE_WORDS
     drop_reference(mem, slot)

@@ -119,10 +119,10 @@ def encode(mem, frame, slot, counts, tensors, scalars):
         )
         mem[frame + L.W_LAST_CALLABLE] = index + 1
     mem[box + L.MAIL_COUNTS] = counts
-    words = (counts & 0xFFFFFFFF) * L.TENSOR_WORDS
+    words = (counts & L.LOW_HALF) * L.TENSOR_WORDS
     copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
-    if counts >> 32 != 0:
-        encode_scalars(mem, frame, box + L.MAIL_TENSORS + words, scalars, counts >> 32)
+    if counts >> L.HALF != 0:
+        encode_scalars(mem, frame, box + L.MAIL_TENSORS + words, scalars, counts >> L.HALF)
 
 
 @inlined
@@ -304,7 +304,7 @@ def await_control(mem, worker, timeout_ns):
     while True:
         seen = load(mem, state_word)
         if seen & STATE_MASK == L.CONTROL_DONE:
-            return seen >> 32
+            return seen >> L.HALF
         if load_sc(mem, w + L.W_DEATH) != 0:
             return L.ILLEGAL
         passed = now_ns() - start

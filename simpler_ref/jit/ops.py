@@ -143,7 +143,7 @@ def repeated(
     repeat[L.OP_TIMES] = times
     repeat[L.OP_STEP] = len(differ)
     op[L.OP_KIND] = _kind(L.OP_SUBMIT, size)
-    op[L.OP_COUNTS] = len(tensors) | len(scalars) << 32
+    op[L.OP_COUNTS] = len(tensors) | len(scalars) << L.HALF
     op[L.OP_PATCHES] = len(differ)
     op[L.OP_OUTPUTS] = 0
     variables: Words = np.empty((times, len(differ)), np.int64)
@@ -167,6 +167,6 @@ def asked_by(program: Words) -> tuple[bytes, int]:
     counts, first = int(program[at + L.OP_COUNTS]), at + L.OP_ARGS
     if kind == L.OP_ALLOC:
         counts, first = 1, at + L.OP_TENSOR
-    tensors = counts & 0xFFFFFFFF
+    tensors = counts & L.LOW_HALF
     wire: bytes = program[first : first + tensors * L.TENSOR_WORDS].tobytes()
     return wire, counts

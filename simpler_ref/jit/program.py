@@ -125,8 +125,8 @@ def run_submit(mem, program, variables, at, shift):
     for k in range(patches):
         patch = end + k * L.PATCH_WORDS
         target = int(program[patch + L.PATCH_AT])
-        value = variables[(target >> 32) + shift] + program[patch + L.PATCH_OFFSET]
-        program[at + (target & 0xFFFFFFFF)] = value
+        value = variables[(target >> L.HALF) + shift] + program[patch + L.PATCH_OFFSET]
+        program[at + (target & L.LOW_HALF)] = value
     word, counts = int(program[at + L.OP_CALLABLE]), int(program[at + L.OP_COUNTS])
     words = program[at + L.OP_ARGS : end]
     slot = submit_task(mem, word, counts, int(program[at + L.OP_MEMBERS]), words)
@@ -143,7 +143,7 @@ def run_submit(mem, program, variables, at, shift):
 def note_outputs(mem, slot, words, variables, outputs):
     """Store the addresses that the runtime has provided in the variables of their tensors."""
     at = tensors_at(mem, slot)
-    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+    for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         if is_auto_output(words, t):
             variables[outputs + i] = mem[at + t + L.TENSOR_DATA]

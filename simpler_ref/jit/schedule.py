@@ -299,7 +299,7 @@ def runs_low(mem):
 def has_to_wait(mem, slot):
     """Say whether a task just submitted waits for another that is not done."""
     edge = edges_at(mem, slot)
-    for _ in range(mem[slot + L.S_EDGES] & 0xFFFFFFFF):
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         if mem[edge + L.EDGE_CONSUMER] != L.NONE:
             state = load(mem, int(mem[edge + L.EDGE_PRODUCER]) + L.S_STATE)
             if state < L.COMPLETED:

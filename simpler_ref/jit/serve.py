@@ -75,7 +75,7 @@ def needs_pass(mem, w):
     Rule     SPEED-REST-2
     """
     at = int(mem[w + L.W_AT])
-    if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> 32 != L.SUCCESS:
+    if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> L.HALF != L.SUCCESS:
         return True
     at += reserve_of(mem) * L.WORKER_WORDS
     if at >= mem[L.WORKER_STRIDE]:
@@ -105,7 +105,7 @@ def post(mem, w, state, error):
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
     Rule     SCHED-MAIL-3; SCHED-COMPLETE-5
     """
-    exchange(mem, served(mem, w), state | error << 32)
+    exchange(mem, served(mem, w), state | error << L.HALF)
 
 
 @kernel
@@ -155,7 +155,7 @@ def resolve(mem, w):
     if leaf != 0:
         mem[w + L.W_LEAF] = leaf
         return L.COMPILED
-    return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << 32
+    return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << L.HALF
 
 
 @kernel

@@ -166,7 +166,7 @@ def acquire_ref(mem, producer):
     """
     while True:
         word = load(mem, producer + L.S_FANOUT)
-        if word >> 32 > word & L.FANOUT_TOTAL_MASK:  # released >= total + 1
+        if word >> L.HALF > word & L.FANOUT_TOTAL_MASK:  # released >= total + 1
             return False
         if compare_exchange(mem, producer + L.S_FANOUT, word, word + 1):
             return True
@@ -180,7 +180,7 @@ def release_ref(mem, slot):
     Rule     ORCH-STATE-3 to -5; SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
-    if (word >> 32) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:
+    if (word >> L.HALF) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:
         return False
     return step(mem, slot, RELEASE) == L.OK
 
@@ -191,7 +191,7 @@ def prepare(mem, slot, callable_word, total, released):
 
     Rule     ORCH-STATE-4
     """
-    mem[slot + L.S_FANOUT] = total | released << 32
+    mem[slot + L.S_FANOUT] = total | released << L.HALF
     mem[slot + L.S_FANIN] = 0
     mem[slot + L.S_CONSUMERS] = L.NONE
     mem[slot + L.S_WORKER] = -1

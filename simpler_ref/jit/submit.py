@@ -41,18 +41,18 @@ def tag_of(words, t):
 @kernel
 def nbytes_of(words, t):
     """Return the bytes of a tensor: product of its dimensions times its element size."""
-    dims = int(words[t + L.TENSOR_DIMS]) >> 32
-    count = DTYPE_SIZES[int(words[t + L.TENSOR_KIND]) & 0xFF]
+    dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
+    count = DTYPE_SIZES[int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK]
     for d in range(L.CONTINUOUS_TENSOR_MAX_DIMS):  # a number that compilers know: they unroll it
         if d < dims:
-            count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
+            count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (L.HALF * (d & 1)) & L.LOW_HALF
     return count
 
 
 @kernel
 def is_child_memory(words, t):
     """Say whether a tensor's address is in the memory of a next-level worker, not the host's."""
-    return int(words[t + L.TENSOR_KIND]) >> 8 & 0xFF != 0
+    return int(words[t + L.TENSOR_KIND]) & L.TENSOR_CHILD_MASK != 0
 
 
 @kernel
@@ -66,7 +66,7 @@ def owner_of(mem, slot, t, i):
     members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):
-        i -= int(mem[member + L.MEMBER_COUNTS]) & 0xFFFFFFFF
+        i -= int(mem[member + L.MEMBER_COUNTS]) & L.LOW_HALF
         if i < 0:
             return int(mem[member + L.MEMBER_WORKER]) - 1
         member += L.MEMBER_WORDS
@@ -155,13 +155,13 @@ def take_body(mem, slot, words):
 @kernel
 def tensors_in(counts):
     """Return the tensors from a number that encodes the counts of tensors and scalars."""
-    return counts & 0xFFFFFFFF
+    return counts & L.LOW_HALF
 
 
 @kernel
 def scalars_in(counts):
     """Return the scalars; see `tensors_in`."""
-    return counts >> 32
+    return counts >> L.HALF
 
 
 @kernel
@@ -214,8 +214,8 @@ def release_body(mem, slot):
     if body == slot + L.S_INLINE:
         return
     counts = int(mem[slot + L.S_COUNTS])
-    tensors, scalars, members = counts & 0xFFFFFFFF, counts >> 32, int(mem[slot + L.S_MEMBERS])
-    kind = size_class(body_words(tensors, scalars, members, int(mem[slot + L.S_EDGES]) >> 32))
+    tensors, scalars, members = counts & L.LOW_HALF, counts >> L.HALF, int(mem[slot + L.S_MEMBERS])
+    kind = size_class(body_words(tensors, scalars, members, int(mem[slot + L.S_EDGES]) >> L.HALF))
     mem[body] = mem[L.SPILL_FREE + kind]
     mem[L.SPILL_FREE + kind] = body
 
@@ -246,8 +246,8 @@ def submit_task(mem, callable_word, counts, members, words):
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
-    tensors = counts & 0xFFFFFFFF
-    scalars = counts >> 32
+    tensors = counts & L.LOW_HALF
+    scalars = counts >> L.HALF
     if not are_there(mem, words, counts, members):
         return L.ILLEGAL
     if not fits_mailbox(words, counts, members):
@@ -278,7 +278,7 @@ def submit_task(mem, callable_word, counts, members, words):
     take_body(mem, slot, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
     edges = find_producers(mem, slot, words)  # steps 3 and 4
-    mem[slot + L.S_EDGES] = edges | most_edges << 32
+    mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5
     step(mem, slot, SUBMIT)
@@ -297,7 +297,7 @@ def are_there(mem, words, counts, members):
 
     Rule     ORCH-SUBMIT-8
     """
-    tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
+    tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
     if scalars < 0 or members < 0 or members > len(words):
         return False
     member = tensors * TENSOR_WORDS + scalars * L.SCALAR_WORDS
@@ -305,8 +305,8 @@ def are_there(mem, words, counts, members):
         return False
     for _ in range(members):
         shared = int(words[member + L.MEMBER_COUNTS])
-        tensors -= shared & 0xFFFFFFFF
-        scalars -= shared >> 32
+        tensors -= shared & L.LOW_HALF
+        scalars -= shared >> L.HALF
         worker = int(words[member + L.MEMBER_WORKER])
         if shared < 0 or tensors < 0 or scalars < 0 or worker < 0 or worker > mem[L.WORKERS]:
             return False
@@ -320,13 +320,13 @@ def has_bytes(words, t):
 
     Rule     ORCH-SUBMIT-8
     """
-    dims = int(words[t + L.TENSOR_DIMS]) >> 32
-    kind = int(words[t + L.TENSOR_KIND]) & 0xFF
+    dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
+    kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
     if kind >= len(DTYPE_SIZES) or dims < 0 or dims > L.CONTINUOUS_TENSOR_MAX_DIMS:
         return False
     count = float(DTYPE_SIZES[kind])
     for d in range(dims):
-        count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (32 * (d & 1)) & 0xFFFFFFFF
+        count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (L.HALF * (d & 1)) & L.LOW_HALF
     return count < TOO_MANY_BYTES
 
 
@@ -338,7 +338,7 @@ def fits_mailbox(words, counts, members):
     """
     if members == 0:
         return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
-    member = argument_words(counts & 0xFFFFFFFF, counts >> 32)
+    member = argument_words(counts & L.LOW_HALF, counts >> L.HALF)
     for _ in range(members):
         if frame_bytes(int(words[member + L.MEMBER_COUNTS])) > L.MAILBOX_ARGS_CAPACITY:
             return False
@@ -352,7 +352,7 @@ def frame_bytes(counts):
 
     Rule     FLOW-ARGS-2
     """
-    return L.WORD * (1 + (counts & 0xFFFFFFFF) * TENSOR_WORDS + (counts >> 32))
+    return L.WORD * (1 + (counts & L.LOW_HALF) * TENSOR_WORDS + (counts >> L.HALF))
 
 
 @kernel
@@ -362,7 +362,7 @@ def store_arguments(mem, slot, words, slab_bytes):
     Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5
     """
     counts = int(mem[slot + L.S_COUNTS])
-    tensors = counts & 0xFFFFFFFF
+    tensors = counts & L.LOW_HALF
     slab = slab_before_cursor(mem, int(mem[slot + L.S_RING]) & 7, slab_bytes)
     at = tensors_at(mem, slot)
     for i in range(tensors):
@@ -376,7 +376,7 @@ def store_arguments(mem, slot, words, slab_bytes):
                 mem[at + t + L.TENSOR_DATA] = slab
                 slab += nbytes
     first = tensors * TENSOR_WORDS
-    rest = int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS + (counts >> 32) * L.SCALAR_WORDS
+    rest = int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS + (counts >> L.HALF) * L.SCALAR_WORDS
     for k in range(rest):
         mem[at + first + k] = words[first + k]
 
@@ -399,7 +399,7 @@ def find_producers(mem, slot, words):
     at = tensors_at(mem, slot)
     first = edges_at(mem, slot)
     edges = 0
-    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+    for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
         if data == 0 or not reads(tag_of(words, t)):
@@ -462,7 +462,7 @@ def register_outputs(mem, slot, words):
     at = tensors_at(mem, slot)
     for k in range(body, at):
         mem[k] = 0
-    for i in range(int(mem[slot + L.S_COUNTS]) & 0xFFFFFFFF):
+    for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
         if data != 0 and writes(tag_of(words, t)):

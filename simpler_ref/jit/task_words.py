@@ -17,6 +17,9 @@ TENSOR_SHAPE = _AT["shapes"] // WORD  # five halves of words
 TENSOR_DIMS = _AT["ndims"] // WORD  # the high half, beside the last of them
 TENSOR_KIND = _AT["dtype"] // WORD  # dtype, child_memory; on its way into submit, the tag
 TENSOR_KIND_MASK = (1 << 8 * (_AT["padding"] - _AT["dtype"])) - 1
+TENSOR_DTYPE_MASK = 0xFF
+TENSOR_CHILD_MASK = 0xFF << 8 * (_AT["child_memory"] - _AT["dtype"])
+TENSOR_CHILD = TENSOR_CHILD_MASK & -TENSOR_CHILD_MASK  # 1 there
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
 
 # ---------------------------------------------------------------- one task: a slot
@@ -136,7 +139,6 @@ WORKER_MASK = (1 << 12) - 1
 WORD_CONFIG = 48  # index of the configuration, 14 bits
 CONFIG_MASK = (1 << 14) - 1
 MAX_CONFIGS = 4096
-MAX_WORKERS = 2048
 
 # ---------------------------------------------------------------- a body: output mask, then these
 MASK_TENSORS = 31  # tensors in a word of the output mask: a bit for those written; and above them

@@ -20,24 +20,22 @@ KIND_AT = L.SCALAR_KIND * L.WORD
 """Offset of a scalar's kind on its way into submit: after its bits."""
 COUNTS_BYTES = L.WORD
 """The counts of tensors and scalars, before the tensors in a mailbox."""
-_HALF = 32
-_LOW_HALF = (1 << _HALF) - 1
 _PADDING = bytes(TENSOR_BYTES - TAG_AT)
 
 
 def counts_of(tensors: int, scalars: int) -> int:
     """Return both counts in one number, as the kernels take them."""
-    return tensors | scalars << _HALF
+    return tensors | scalars << L.HALF
 
 
 def blob_bytes(counts: int) -> int:
     """Return the bytes of some tensors and scalars in a mailbox."""
-    return (counts & _LOW_HALF) * TENSOR_BYTES + (counts >> _HALF) * SCALAR_BYTES
+    return (counts & L.LOW_HALF) * TENSOR_BYTES + (counts >> L.HALF) * SCALAR_BYTES
 
 
 def tensors_of(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments."""
-    return wire[: (counts & _LOW_HALF) * TENSOR_BYTES]
+    return wire[: (counts & L.LOW_HALF) * TENSOR_BYTES]
 
 
 def each_tensor(wires: bytes) -> Iterator[bytes]:

@@ -19,13 +19,10 @@ from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor
 from ..model.visibility import keep_alive, make_tensor, require_visible
-from ..model.wire import CHILD_MEMORY_AT
 from ..system.types import Array
 
 _KIND = L.TENSOR_KIND - 1
 """Among the words of a tensor that follow its address."""
-_CHILD_MEMORY = 0xFF << 8 * (CHILD_MEMORY_AT - L.WORD * L.TENSOR_KIND)
-"""The byte of that word which says that a tensor is in a next-level worker's memory."""
 
 
 class Rows(NamedTuple):
@@ -135,7 +132,7 @@ class Batch:
         """Say which tasks have a tensor in a next-level worker's memory: a bool, or one for each."""
         found: Any = np.False_
         for column in self.tensors:
-            found = found | (column.rest[..., _KIND] & _CHILD_MEMORY != 0)
+            found = found | (column.rest[..., _KIND] & L.TENSOR_CHILD_MASK != 0)
         return found
 
     def _bound(self, column: int, task: int) -> BoundWord | None:

@@ -16,7 +16,7 @@ from .start_method import check_start_method
 T = TypeVar("T")
 
 CHILD_MODES = ("process", "thread")
-MOST_WORKERS = 1023
+MOST_WORKERS = 1024
 """Of one pool."""
 
 
@@ -87,7 +87,7 @@ class Options:
     """
 
     level: int = _checked(_level)
-    num_sub_workers: int = _checked(whole, 0, 1024)
+    num_sub_workers: int = _checked(whole, 0, MOST_WORKERS)
     heap_ring_size: int = _checked(whole, 1, 1 << 44)
     alloc_timeout_s: float = _checked(_seconds)
     ring_depth: int = _checked(whole, 1, L.MAX_RING_DEPTH)

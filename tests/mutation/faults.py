@@ -192,8 +192,8 @@ FAULTS = (
         (
             Patch(
                 "jit/serve.py",
-                "    exchange(mem, served(mem, w), state | error << 32)\n",
-                "    exchange(mem, served(mem, w), state | error << 32)\n"
+                "    exchange(mem, served(mem, w), state | error << L.HALF)\n",
+                "    exchange(mem, served(mem, w), state | error << L.HALF)\n"
                 "    store(mem, w + L.W_SHUTDOWN, 0)\n",
             ),
         ),
@@ -253,7 +253,7 @@ FAULTS = (
         (
             Patch(
                 "jit/collect.py",
-                "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> 32\n",
+                "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF\n",
                 "        outcome = L.SUCCESS\n",
             ),
         ),

@@ -43,7 +43,7 @@ EQUIVALENT: tuple[Known, ...] = (
         "TENSOR_DATA is 0.",
     ),
     Known(
-        Key("collect.py", "finish_member", "left += 1 << 32", "left += 2 << 32"),
+        Key("collect.py", "finish_member", "left += 1 << L.HALF", "left += 2 << L.HALF"),
         "That half of the word is compared with 0 and with nothing else.",
     ),
     Known(

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
+from simpler_ref.workers.options import MOST_WORKERS
 
 from ..kernels import kernels as k
 from ..support import small_engine, unmap
@@ -14,7 +15,7 @@ from ..support import small_engine, unmap
 @given(
     index=st.integers(0, L.CALLABLE_MASK),
     kind=st.sampled_from([L.NEXT_LEVEL, L.SUB]),
-    worker=st.integers(-1, L.MAX_WORKERS - 1),
+    worker=st.integers(-1, L.WORKER_MASK - 1),
     config=st.integers(0, L.MAX_CONFIGS - 1),
 )
 @example(0, L.NEXT_LEVEL, -1, 0)
@@ -32,7 +33,7 @@ def test_every_part_of_the_callable_word_is_read_back(index, kind, worker, confi
 
 def test_the_parts_have_room_for_all_there_can_be_and_do_not_overlap():
     assert L.MAX_REGISTERED_CALLABLE_IDS <= L.CALLABLE_MASK + 1
-    assert L.MAX_WORKERS < L.WORKER_MASK
+    assert 2 * MOST_WORKERS < L.WORKER_MASK
     assert L.MAX_CONFIGS <= L.CONFIG_MASK + 1
     assert L.CALLABLE_MASK < 1 << L.WORD_KIND
     assert 0xF << L.WORD_KIND < 1 << L.WORD_WORKER

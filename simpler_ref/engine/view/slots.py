@@ -79,7 +79,7 @@ def tensors_at(body: int, tensors: int) -> int:
 
 def _edges_at(words: list[int]) -> int:
     """Return the offset of the edges in a body."""
-    tensors, scalars = words[L.S_COUNTS] & LOW, words[L.S_COUNTS] >> HALF
+    tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
     members = words[L.S_MEMBERS] * L.MEMBER_WORDS
     arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
     return tensors_at(0, tensors) + arguments + members
@@ -87,7 +87,7 @@ def _edges_at(words: list[int]) -> int:
 
 def _body_words(words: list[int]) -> int:
     """Return the words of a slot's body; see `body_words` in `jit/submit.py`."""
-    return _edges_at(words) + (words[L.S_EDGES] & LOW) * L.EDGE_WORDS
+    return _edges_at(words) + (words[L.S_EDGES] & L.LOW_HALF) * L.EDGE_WORDS
 
 
 def used_slots(mem: Array) -> Array:
@@ -106,7 +106,7 @@ def read_slot(mem: Array, slot: int) -> SlotView:
         ring_idx=position & _RING_MASK,
         ring_slot_idx=position >> _RING_BITS,
         fanout_total=fanout & L.FANOUT_TOTAL_MASK,
-        fanout_released=fanout >> HALF,
+        fanout_released=fanout >> L.HALF,
     )
 
 
@@ -147,10 +147,10 @@ def look_at(
     return TaskLook(
         task_id=task_id,
         state=TaskState(state),
-        fanin=words[L.S_EDGES] & LOW,
+        fanin=words[L.S_EDGES] & L.LOW_HALF,
         fanin_live=sum(w and s < L.COMPLETED for w, s in zip(waits, states, strict=True)),
         fanout_total=words[L.S_FANOUT] & L.FANOUT_TOTAL_MASK,
-        fanout_released=words[L.S_FANOUT] >> HALF,
+        fanout_released=words[L.S_FANOUT] >> L.HALF,
         producers=tuple(ids),
         consumers=found,
         callable=words[L.S_CALLABLE],
@@ -168,7 +168,7 @@ def _edges(words: list[int], body: list[int]) -> list[list[int]]:
 
 def _slab(words: list[int], body: list[int]) -> Slab | None:
     """Return the memory allocated for a task: its parts are contiguous."""
-    tensors = words[L.S_COUNTS] & LOW
+    tensors = words[L.S_COUNTS] & L.LOW_HALF
     address, total = 0, 0
     for i in range(tensors):
         bit = L.SLAB_BIT + i % L.MASK_TENSORS
@@ -190,11 +190,11 @@ def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     words = slots[rows, : L.S_INLINE]
     is_same = (slots[rows, L.S_ID] == words[:, L.S_ID]) & _is_unfinished(slots[rows, L.S_STATE])
     rows, words = rows[is_same], words[is_same]
-    tensors, scalars = words[:, L.S_COUNTS] & LOW, words[:, L.S_COUNTS] >> HALF
+    tensors, scalars = words[:, L.S_COUNTS] & L.LOW_HALF, words[:, L.S_COUNTS] >> L.HALF
     arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
     arguments += words[:, L.S_MEMBERS] * L.MEMBER_WORDS
     first = words[:, L.S_BODY] - -tensors // L.MASK_TENSORS + arguments
-    edges = words[:, L.S_EDGES] & LOW
+    edges = words[:, L.S_EDGES] & L.LOW_HALF
     start = np.cumsum(edges) - edges  # of each task's edges among all of them
     at = np.repeat(first - start * L.EDGE_WORDS, edges) + np.arange(edges.sum()) * L.EDGE_WORDS
     which = np.repeat(np.arange(len(rows)), edges)

@@ -174,11 +174,11 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
         a, b, c, d, e = sizes
         if gaps:
             require_contiguous(sizes, strides, ndim, itemsize)
-        if (a | b | c | d | e) >> 32 != 0:
+        if (a | b | c | d | e) >> L.HALF != 0:
             describe(0, sizes, ndim, array_kind)
         kind = wire_kind | check_tag(whole(tag)) << TAG_SHIFT
         block = block_for(box, TENSOR_WORDS)
-        push_tensor(block, data, a | b << 32, c | d << 32, e | ndim << 32, kind)
+        push_tensor(block, data, a | b << L.HALF, c | d << L.HALF, e | ndim << L.HALF, kind)
 
     return impl
 

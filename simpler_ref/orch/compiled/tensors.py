@@ -16,11 +16,9 @@ from .kinds import TensorType, complaint, tensor_maker
 from .machine import FIVE, INT, ask, ask_about, helper, part
 
 DTYPES = len(DataType)
-HALF = 32
-"""Where the upper half of a word begins: a word of a shape has two dimensions."""
+HALF = L.HALF  # a word of a shape has two dimensions
 DIM_LIMIT = 1 << HALF
-DTYPE_MASK, CHILD_MEMORY = 0xFF, 8
-"""Of a tensor's last word: the bits of its dtype, and where those of child_memory begin."""
+DTYPE_MASK = L.TENSOR_DTYPE_MASK
 MAX_DIMS = L.CONTINUOUS_TENSOR_MAX_DIMS
 
 
@@ -135,7 +133,7 @@ def _make_tensor(data, shapes, dtype, child_memory=False):
     make = tensor_maker(ndim, kind)
 
     def impl(data, shapes, dtype, child_memory=False):
-        number = check_dtype(dtype_number(dtype)) | whole(child_memory) << CHILD_MEMORY
+        number = check_dtype(dtype_number(dtype)) | whole(child_memory) * L.TENSOR_CHILD
         return make(describe(np.int64(data), five(shapes), ndim, number))
 
     return impl
@@ -160,7 +158,7 @@ def _dtype(tensor):
 
 @overload_attribute(TensorType, "child_memory")
 def _child_memory(tensor):
-    return lambda tensor: tensor._kind >> CHILD_MEMORY & 0xFF != 0
+    return lambda tensor: tensor._kind & L.TENSOR_CHILD_MASK != 0
 
 
 @part
@@ -197,7 +195,7 @@ def _nbytes(tensor):
 def check_memory(data, kind, nbytes):
     """Refuse to look at a tensor without host memory."""
     nowhere = nbytes > 0 and (data < FIRST_ADDRESS or data >= END_OF_ADDRESSES)
-    if kind >> CHILD_MEMORY & 0xFF != 0 or nowhere:
+    if kind & L.TENSOR_CHILD_MASK != 0 or nowhere:
         ask(M.ASK_NUMPY, data, kind, 0, 0)
 
 

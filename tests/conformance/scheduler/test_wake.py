@@ -12,7 +12,7 @@ import pytest
 import simpler_ref.engine.memory
 import simpler_ref.engine.scheduler
 import simpler_ref.orch.room
-import simpler_ref.orch.runs
+import simpler_ref.workers.ending
 import simpler_ref.workers.manager
 from simpler_ref import Worker, WorkerKind
 from simpler_ref.jit import layout as L
@@ -411,7 +411,7 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 @pytest.fixture
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
-    modules = (simpler_ref.orch.runs, simpler_ref.orch.room, simpler_ref.workers.manager)
+    modules = (simpler_ref.workers.ending, simpler_ref.orch.room, simpler_ref.workers.manager)
     for module in modules:
         monkeypatch.setattr(module, "PARK_NS", NEVER_NS)
     monkeypatch.setattr(simpler_ref.engine.memory, "PARK_NS", NEVER_NS)
