@@ -7,7 +7,7 @@ lock while the engine runs on: `engine/view/slots.py` explains why it is consist
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn
 
 from ..jit import layout as L
 from ..model.enums import TaskState
@@ -16,46 +16,10 @@ from ..model.wire import asks_for_memory, each_tensor
 from .memory import Engine
 from .view import Ring as RingLook
 from .view import slots
-from .view.slots import Slab, SlotView
+from .view.slots import Names, Slab, SlotView, TaskView
 
 _LOOKS = len(TaskState) + 1
 """A task changes its state less often: one that changed during this many looks is gone."""
-
-
-class Names(Protocol):
-    """Knows the names of callables and workers."""
-
-    def callable_name(self, word: int) -> str: ...
-
-    def worker_name(self, worker: int) -> str: ...
-
-
-class TaskView(NamedTuple):
-    """A look at one live task: a submitted task, a group, or a buffer from `orch.alloc`."""
-
-    task_id: int
-    state: TaskState
-    fanin: int
-    """Distinct producers that its submit found, owners of the slabs it reads included."""
-    fanin_live: int
-    """Producers it waits for that have not finished."""
-    fanout_total: int
-    """References of its scope and its consumers."""
-    fanout_released: int
-    """References released, its own included."""
-    producers: tuple[int, ...]
-    """Ids of its producers, in the order of its tensors; none once it has finished and released them."""
-    consumers: tuple[int, ...]
-    """Ids of the tasks that depend on it and have not finished, in order."""
-    callable: str | None
-    """Name of its callable; None for a buffer."""
-    worker: str | None
-    """The worker it was sent to, of a group one of them; None if it was not sent."""
-    ring_idx: int
-    ring_slot_idx: int
-    """Its position in the ring's FIFO; a later look may find a lower one."""
-    slab: Slab | None
-    """Memory that the runtime has provided for it."""
 
 
 class Rings:
@@ -147,18 +111,11 @@ class RingView(Rings):
 
         Rule     ORCH-API-6
         """
-        engine, names, runs = self._engine, self._names, self._engine.runs
+        engine, runs = self._engine, self._engine.runs
         slot = slots.find(engine.mem, task_id)
         if slot is None:
             raise self._gone(task_id)
-        look = slots.look_at(engine.mem, slot, task_id, lambda: runs == engine.runs)
-        if look is None:
-            return None
-        named = {
-            "callable": None if look.callable < 0 else names.callable_name(look.callable),
-            "worker": None if look.worker < 0 else names.worker_name(look.worker),
-        }
-        return TaskView(**look._asdict() | named)
+        return slots.look_at(engine.mem, slot, task_id, self._names, lambda: runs == engine.runs)
 
     # ------------------------------------------------------------ only for a Ring on its own
     def alloc(self, *_: object, **__: object) -> NoReturn:

@@ -9,7 +9,7 @@ two equal reads of the state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,24 +46,42 @@ class Slab(NamedTuple):
     """Each part rounded up to 1024."""
 
 
-class TaskLook(NamedTuple):
-    """A look at one live task, with callable and worker as numbers; see `TaskView` in `introspection`."""
+class Names(Protocol):
+    """Knows the names of callables and workers."""
+
+    def callable_name(self, word: int) -> str:
+        """Return the name of the callable in a callable word."""
+
+    def worker_name(self, worker: int) -> str:
+        """Return what messages call a worker."""
+
+
+class TaskView(NamedTuple):
+    """A look at one live task: a submitted task, a group, or a buffer from `orch.alloc`."""
 
     task_id: int
     state: TaskState
     fanin: int
+    """Distinct producers that its submit found, owners of the slabs it reads included."""
     fanin_live: int
+    """Producers it waits for that have not finished."""
     fanout_total: int
+    """References of its scope and its consumers."""
     fanout_released: int
+    """References released, its own included."""
     producers: tuple[int, ...]
+    """Ids of its producers, in the order of its tensors; none once it has finished and released them."""
     consumers: tuple[int, ...]
-    callable: int
-    """The callable word, negative for a buffer."""
-    worker: int
-    """Negative: none."""
+    """Ids of the tasks that depend on it and have not finished, in order."""
+    callable: str | None
+    """Name of its callable; None for a buffer."""
+    worker: str | None
+    """The worker it was sent to, of a group one of them; None if it was not sent."""
     ring_idx: int
     ring_slot_idx: int
+    """Its position in the ring's FIFO; a later look may find a lower one."""
     slab: Slab | None
+    """Memory that the runtime has provided for it."""
 
 
 # ---------------------------------------------------------------- offsets
@@ -120,8 +138,8 @@ def find(mem: Array, task_id: int) -> int | None:
 
 
 def look_at(
-    mem: Array, slot: int, task_id: int, is_same_run: Callable[[], bool]
-) -> TaskLook | None:
+    mem: Array, slot: int, task_id: int, names: Names, is_same_run: Callable[[], bool]
+) -> TaskView | None:
     """Return a look at the task found in a slot; None if it has changed meanwhile.
 
     Rule     ORCH-API-6
@@ -144,7 +162,8 @@ def look_at(
     if not is_same():
         return None
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
-    return TaskLook(
+    callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
+    return TaskView(
         task_id=task_id,
         state=TaskState(state),
         fanin=words[L.S_EDGES] & L.LOW_HALF,
@@ -153,8 +172,8 @@ def look_at(
         fanout_released=words[L.S_FANOUT] >> L.HALF,
         producers=tuple(ids),
         consumers=found,
-        callable=words[L.S_CALLABLE],
-        worker=words[L.S_WORKER],
+        callable=None if callable < 0 else names.callable_name(callable),
+        worker=None if worker < 0 else names.worker_name(worker),
         ring_idx=words[L.S_RING] & _RING_MASK,
         ring_slot_idx=words[L.S_RING] >> _RING_BITS,
         slab=_slab(words, body),
