@@ -616,7 +616,7 @@ FAULTS = (
             ),
         ),
         (
-            "tests/unit/test_ring.py::"
+            f"{ORCH}/test_ring.py::"
             "test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared",
         ),
     ),
