@@ -147,7 +147,9 @@ ACCEPTABLE = {
 
 @pytest.mark.parametrize("pattern", [FENCE, EXCHANGE], ids=["store, fence, load", "exchange, load"])
 @pytest.mark.parametrize("run", [side_by_side, beside_a_fork], ids=["threads", "processes"])
-@pytest.mark.parametrize("rounds", [ROUNDS // 10, pytest.param(ROUNDS, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "rounds", [min(ROUNDS, 5000), pytest.param(ROUNDS, marks=pytest.mark.long)]
+)
 def test_of_two_that_store_and_then_look_at_least_one_sees_the_other(mem, run, rounds, pattern):
     run(*[(kernels.look_at_each_other, mem, me, pattern, rounds) for me in (1, 0)])
     pairs = mem[TALLY + 2 : TALLY + 2 + 2 * rounds].reshape(rounds, 2).tolist()
