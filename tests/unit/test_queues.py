@@ -66,30 +66,3 @@ def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
         assert [k.pop_ready(mem, kind) for _ in range(len(reference) + 1)] == [*reference, L.NONE]
         assert mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind] == 0, "an empty one starts over"
     unmap(engine)
-
-
-# ---------------------------------------------------------------- pinned
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=40),
-)
-def test_each_worker_has_a_first_in_first_out_chain_of_its_own(steps):
-    engine = small_engine(next_level=3, sub=2)
-    mem = engine.mem
-    free = [int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS for i in range(60)]
-    references = [deque() for _ in range(5)]
-    for worker, amount in steps:
-        kind = L.NEXT_LEVEL if worker < 3 else L.SUB
-        for _ in range(min(amount, len(free))):
-            slot = free.pop()
-            k.push_pinned(mem, worker, kind, slot)
-            references[worker].append(slot)
-        for _ in range(min(-amount, len(references[worker]))):
-            free.insert(0, k.pop_pinned(mem, worker, kind))
-            assert free[0] == references[worker].popleft()
-        lengths = [sum(map(len, references[:3])), sum(map(len, references[3:]))]
-        assert mem[L.PINNED : L.PINNED + 2].tolist() == lengths
-    for worker, reference in enumerate(references):
-        w = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
-        ends = [reference[0], reference[-1]] if reference else [L.NONE, L.NONE]
-        assert mem[[w + L.W_PINNED_HEAD, w + L.W_PINNED_TAIL]].tolist() == ends
-    unmap(engine)

@@ -13,7 +13,6 @@ from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
 from simpler_ref.task_interface import TaskState
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
-    DEADLINE_S,
     Gate,
     auto,
     ignores,
@@ -24,6 +23,7 @@ from tests.support import (
     wait_until,
     writes,
 )
+from tests.system.programs import Concurrently
 
 
 @pytest.mark.spec("ORCH-API-1")
@@ -284,51 +284,44 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
 @pytest.mark.spec("ORCH-API-6", "ORCH-API-7")
 def test_another_thread_may_look_at_every_task_while_the_run_goes_on():
     many = 60 if INTERPRETED else 3000
-    errors, seen, kept = [], [], []
+    seen, kept = [], []
     over = threading.Event()
 
+    def check(ring, task):
+        with suppress(KeyError):
+            look = ring.slot_state(task)
+            assert look.task_id == task
+            assert all(one < task for one in look.producers)
+            assert all(one > task for one in look.consumers)
+            assert min(1, task % 3) <= look.fanin <= task % 3
+            assert look.ring_idx == 1
+            assert look.slab is None or look.slab.nbytes == 1024
+            seen.append(look)
+
     def watch():
-        try:
-            while not over.is_set():
-                if not kept:
-                    continue
-                ring = kept[-1].ring
-                for task in range(max(0, ring.next_task_id() - 8), ring.next_task_id()):
-                    try:
-                        look = ring.slot_state(task)
-                    except KeyError:
-                        continue
-                    assert look.task_id == task
-                    assert all(one < task for one in look.producers)
-                    assert all(one > task for one in look.consumers)
-                    assert min(1, task % 3) <= look.fanin <= task % 3
-                    assert look.ring_idx == 1
-                    assert look.slab is None or look.slab.nbytes == 1024
-                    seen.append(look)
-        except BaseException as error:
-            errors.append(error)
+        wait_until(lambda: kept)
+        while not over.is_set():
+            ring = kept[-1].ring
+            for task in range(max(0, ring.next_task_id() - 8), ring.next_task_id()):
+                check(ring, task)
+
+    def orch_fn(orch, args, config):
+        kept.append(orch)
+        for _ in range(many):
+            with orch.scope():
+                buffer = orch.alloc(100, "uint8")
+                for _ in range(2):
+                    orch.submit_sub(handle, make_args((buffer, T.INOUT)))
 
     with Worker(3, num_sub_workers=2) as w:
         handle = w.register(lambda args: None)
-
-        def orch_fn(orch, args, config):
-            kept.append(orch)
-            for _ in range(many):
-                with orch.scope():
-                    buffer = orch.alloc(100, "uint8")
-                    for _ in range(2):
-                        orch.submit_sub(handle, make_args((buffer, T.INOUT)))
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            for _ in range(3):
-                assert w.run(orch_fn).tasks == 3 * many
-            wait_until(lambda: seen or errors)
-        finally:
-            over.set()
-            thread.join(DEADLINE_S)
-    assert errors == []
+        with Concurrently(watch):
+            try:
+                for _ in range(3):
+                    assert w.run(orch_fn).tasks == 3 * many
+            finally:
+                over.set()
+    assert seen
     with pytest.raises(KeyError, match="task 0"):  # a Worker that is closed can be looked at
         kept[-1].ring.slot_state(0)
 

@@ -155,25 +155,6 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
 
 
 @pytest.mark.spec("ORCH-MAP-1")
-@pytest.mark.parametrize("order", [1, -1], ids=["first in first", "last in first"])
-def test_an_erased_place_is_filled_by_those_that_were_pushed_past_it(order):
-    table = Table()
-    for slot, key in enumerate(COLLIDING, 1):
-        table.insert(key, slot)
-    for key in COLLIDING[::order]:
-        table.erase(key, table.reference[key])
-        table.check(*COLLIDING)
-        homes = {k.home(data, owner, MASK) for data, owner in table.reference}
-        used = set(table.places()[:, L.E_SLOT].nonzero()[0].tolist())
-        for place in used:  # between a key and its preferred place there is no gap
-            data, owner = (int(word) for word in table.places()[place, :2])
-            home = k.home(data, owner, MASK)
-            between = (place - home) % (MASK + 1)
-            assert all((home + step) & MASK in used for step in range(between))
-        assert homes <= used
-
-
-@pytest.mark.spec("ORCH-MAP-1")
 def test_a_table_doubles_when_more_than_half_of_it_would_be_used():
     table = Table(window=1024)
     table.fill(L.MAP_SMALLEST // 2)
