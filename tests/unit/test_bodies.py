@@ -48,6 +48,7 @@ def fill_with_big_tasks(driver, tensors):
     return count
 
 
+@pytest.mark.spec("ORCH-RUN-6")
 def test_room_for_bodies_is_used_again_whatever_size_comes_next():
     driver = Driver(window=1024)
     for tensors in (6, 100, 375, 13, 200, 25, 6):  # each fills the room with blocks of its size

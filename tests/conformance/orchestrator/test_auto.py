@@ -39,18 +39,12 @@ def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     assert base % 1024 == 0
     addresses = [driver.address(slot, i) for i in range(len(sizes))]
     assert addresses == [base + 1024 + sum(rounded[:i]) for i in range(len(sizes))]
-
-
-@pytest.mark.spec("ORCH-AUTO-2")
-def test_all_slabs_of_a_submit_return_when_its_task_is_reclaimed(driver):
-    driver.open_scope()
-    slot = driver.submit(auto(1), auto(2000), auto(1024))
-    assert driver.held(1) == 4096
-    driver.close_scope()
+    driver.finish_run()
     driver.finish(slot)
-    assert driver.held(1) == 4096  # consumed, not yet reclaimed
+    assert driver.held(0) == sum(rounded)  # all of them return when the task is reclaimed
     assert driver.reclaim() == 1
-    assert driver.held(1) == 0
+    assert driver.held(0) == 0
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-AUTO-4")

@@ -56,24 +56,6 @@ def test_a_call_without_room_waits_and_goes_on_when_enough_was_reclaimed(what):
 
 
 @pytest.mark.spec("ORCH-BACK-1")
-def test_room_that_appeared_while_the_orch_function_computed_is_found_at_once():
-    """The Scheduler thread has collected everything; nothing is left that could move."""
-    with Worker(3, num_sub_workers=1, **SMALL) as w:
-        handle = w.register(lambda args: None)
-
-        def orch_fn(orch, args, config):
-            for _ in range(3):
-                with orch.scope():
-                    orch.submit_sub(handle, make_args((key(0, 4 * KIB), T.OUTPUT)))
-                done = w.progress()[0]
-                wait_until(lambda: w.progress()[0] > 0)
-                wait_until(lambda: orch._mem[L.CONSUMED_HEAD] != L.NONE or orch.live_tasks() == 0)
-                assert done <= w.progress()[0]
-
-        assert w.run(orch_fn).tasks == 3
-
-
-@pytest.mark.spec("ORCH-BACK-1")
 def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     driver.open_scope()
     task = driver.submit(auto(1 << 16))

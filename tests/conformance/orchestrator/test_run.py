@@ -181,23 +181,6 @@ def test_repeating_a_run_takes_no_more_memory():
         assert peaks == peaks[:1] * 5
 
 
-@pytest.mark.spec("ORCH-RUN-6")
-def test_a_run_of_large_tasks_leaves_room_for_a_later_run_of_small_ones(driver):
-    """Blocks for large arguments are not set aside for ever."""
-    while driver.try_submit(scalars=range(1800)) >= 0:
-        pass
-    count = driver.live()
-    assert count > 1
-    for _ in range(2):
-        driver.finish_everything()
-        driver.finish_run()
-        driver.reclaim()
-        driver.end_run()
-        driver.begin_run()
-        for _ in range(64):
-            driver.submit(scalars=range(40))
-
-
 # ---------------------------------------------------------------- exceptions of the orch function
 @pytest.mark.spec("ORCH-RUN-7")
 @pytest.mark.parametrize("kind", [LookupError, SystemExit, KeyboardInterrupt, GeneratorExit])

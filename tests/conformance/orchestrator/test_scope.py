@@ -1,5 +1,7 @@
 """ORCH-SCOPE: lifetimes that nest."""
 
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,42 +69,40 @@ def test_the_orch_function_uses_the_ring_of_its_depth(w):
     w.run(orch_fn)
 
 
+@contextmanager
+def by_hand(orch):
+    orch.scope_begin()
+    yield
+    orch.scope_end()
+
+
 @pytest.mark.spec("ORCH-SCOPE-2")
-def test_a_scope_is_closed_on_the_way_out_also_by_an_exception(w):
+@pytest.mark.parametrize("scope", [by_hand, lambda orch: orch.scope()], ids=["by hand", "with"])
+def test_a_scope_ends_with_its_block_and_scope_begin_and_end_have_the_same_effect(w, scope):
+    def look(orch):
+        return ring_in_use(orch), orch.live_tasks(), orch.ring.heap_held(1)
+
     def orch_fn(orch, args, config):
-        with orch.scope():
-            assert ring_in_use(orch) == 1
-            with pytest.raises(ZeroDivisionError), orch.scope():
-                assert ring_in_use(orch) == 2
-                raise ZeroDivisionError
-            assert ring_in_use(orch) == 1
-            assert orch.live_tasks() == 2
-        assert ring_in_use(orch) == 0
-        assert orch.live_tasks() == 1  # the scopes have let go of their buffers
+        with scope(orch):
+            assert look(orch) == (1, 1, 1024)
+            with scope(orch):
+                assert look(orch) == (2, 2, 1024)
+            assert look(orch) == (1, 2, 2048)
+        assert look(orch) == (0, 1, 0)  # the scopes have let go of their buffers
 
     w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-SCOPE-2")
-def test_scope_begin_and_scope_end_have_the_same_effect(w):
-    def look(orch):
-        return ring_in_use(orch), orch.live_tasks(), orch.ring.heap_held(1)
+def test_a_scope_is_closed_also_by_an_exception(w):
+    def orch_fn(orch, args, config):
+        with pytest.raises(ZeroDivisionError), orch.scope():
+            assert ring_in_use(orch) == 1
+            raise ZeroDivisionError
+        assert ring_in_use(orch) == 0
+        assert orch.live_tasks() == 1
 
-    def with_guard(orch):
-        with orch.scope():
-            inside = look(orch)
-        return inside, look(orch)
-
-    def by_hand(orch):
-        orch.scope_begin()
-        inside = look(orch)
-        orch.scope_end()
-        return inside, look(orch)
-
-    for way in (with_guard, by_hand):
-        found = []
-        w.run(lambda orch, *_, way=way, found=found: found.extend(way(orch)))
-        assert found == [(1, 1, 1024), (0, 1, 0)]
+    w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-SCOPE-3")
