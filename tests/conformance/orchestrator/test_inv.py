@@ -227,21 +227,3 @@ def test_registering_a_task_twice_in_a_scope_counts_once():
         scope.register_task(slot)
     scope.scope_end(released.append)
     assert released == [3, 4]
-
-
-@pytest.mark.spec("ORCH-INV-5")
-@given(depths=st.lists(st.integers(0, 4), min_size=1, max_size=12), allocs=st.booleans())
-def test_each_task_has_exactly_one_scope_reference(depths, allocs):
-    driver = Driver()
-    slots = []
-    for depth in depths:
-        while driver.mem[L.SCOPE_DEPTH] - 1 < depth:
-            driver.open_scope()
-        while driver.mem[L.SCOPE_DEPTH] - 1 > depth:
-            driver.close_scope()
-        slots.append(driver.alloc(0) if allocs else driver.submit())
-        if allocs:
-            driver.x.pin(driver.mem, slots[-1])  # so that it stays when its scope ends
-        assert driver.refs(slots[-1])[0] == 1 + allocs
-    driver.finish_run()
-    assert {driver.refs(slot) for slot in slots} == {(1 + allocs, 1 + allocs)}

@@ -155,7 +155,7 @@ def test_a_scope_that_is_not_open_cannot_be_closed_and_nothing_changes(driver):
     assert driver.changed_since(before) == []
 
 
-@pytest.mark.spec("ORCH-SCOPE-5")
+@pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
 def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other(script):
     driver = Driver()
@@ -172,10 +172,11 @@ def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other
                 assert driver.refs(slot) == (total, released + (slot in ended))
         elif step in ("task", "alloc"):
             slot = driver.submit(writes(4096)) if step == "task" else driver.alloc(0)
-            if step == "alloc":
-                driver.x.pin(driver.mem, slot)  # some consumer, so that it is not reclaimed
+            assert driver.refs(slot)[0] == 1
+            driver.x.pin(driver.mem, slot)  # some consumer, so that it is not reclaimed
             scopes[-1].append(slot)
             tasks.append(slot)
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-SCOPE-6")
