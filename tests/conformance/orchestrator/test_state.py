@@ -7,19 +7,9 @@ import numpy as np
 import pytest
 
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import slots as events
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.jit.slots import (
-    ALLOC,
-    COMPLETE,
-    DISPATCH,
-    EVENTS,
-    FAIL,
-    INPUTS_DONE,
-    POISON,
-    RECLAIM,
-    RELEASE,
-    SUBMIT,
-)
+from simpler_ref.jit.slots import EVENTS
 from simpler_ref.task_interface import TaskState
 from tests import kernels
 from tests.spec_rules import SPEC
@@ -112,19 +102,19 @@ def drop_others(driver, slot):
 
 
 HAPPEN = {
-    SUBMIT: lambda driver, slot: take_free_slots(driver.try_submit),
-    ALLOC: lambda driver, slot: take_free_slots(lambda: driver.try_alloc(0)),
-    INPUTS_DONE: lambda driver, slot: driver.x.make_ready(driver.mem, slot),
-    POISON: lambda driver, slot: driver.x.poison(driver.mem, slot),
-    DISPATCH: lambda driver, slot: driver.x.dispatch(driver.mem, L.SUB),
-    COMPLETE: lambda driver, slot: driver.x.complete(driver.mem, slot),
-    FAIL: lambda driver, slot: driver.x.fail(driver.mem, slot),
-    RELEASE: drop_others,
-    RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
+    events.SUBMIT: lambda driver, slot: take_free_slots(driver.try_submit),
+    events.ALLOC: lambda driver, slot: take_free_slots(lambda: driver.try_alloc(0)),
+    events.INPUTS_DONE: lambda driver, slot: driver.x.make_ready(driver.mem, slot),
+    events.POISON: lambda driver, slot: driver.x.poison(driver.mem, slot),
+    events.DISPATCH: lambda driver, slot: driver.x.dispatch(driver.mem, L.SUB),
+    events.COMPLETE: lambda driver, slot: driver.x.complete(driver.mem, slot),
+    events.FAIL: lambda driver, slot: driver.x.fail(driver.mem, slot),
+    events.RELEASE: drop_others,
+    events.RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
 }
 """Each event as the engine makes it happen. Two kernels are given no slot: they find their own."""
 
-ANSWERS = {INPUTS_DONE, COMPLETE, FAIL, RECLAIM}
+ANSWERS = {events.INPUTS_DONE, events.COMPLETE, events.FAIL, events.RECLAIM}
 """The events whose kernels say whether they happened."""
 
 
@@ -140,15 +130,13 @@ def test_an_event_happens_where_the_table_has_it_and_changes_nothing_elsewhere(s
     if state in EVENTS[event].before:
         if event in ANSWERS:
             assert answer == L.OK
-        if event in (SUBMIT, ALLOC):
+        if event in (events.SUBMIT, events.ALLOC):
             assert slot in answer
         assert driver.state(slot) == EVENTS[event].after
-    elif event in (SUBMIT, ALLOC):  # every slot that can be had is another one
+    elif event in (events.SUBMIT, events.ALLOC):  # every slot that can be had is another one
         assert slot not in answer
         assert driver.mem[task].tolist() == words[task].tolist()
-    elif (
-        event == RELEASE
-    ):  # the count alone: the task's own reference is still there, or all are gone
+    elif event == events.RELEASE:  # the count: the task's own reference is there, or all are gone
         assert set(driver.changed_since(words)) <= {slot + L.S_FANOUT}
     else:
         if event in ANSWERS:
