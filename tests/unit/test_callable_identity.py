@@ -9,29 +9,15 @@ import threading
 import numpy as np
 import pytest
 
-from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
 from simpler_ref.callables.payloads import serialize, why_not_serialisable
 from simpler_ref.errors import CallableError
 
 HASHID = "sha256:" + "0123456789abcdef" * 4
-BY_SHA256SUM = {
-    ci.build_python_serialized_descriptor(b""): "c21825d03efccf6731b73e6ad21b9369"
-    "6920ec30c5251d97a8784daf002bef7b",
-    ci.build_python_serialized_descriptor(b"payload"): "5e794ee9ba96ef37daf06c032f0f766d"
-    "2a038202c8c6546c18e11a250fd6837c",
-    ci.build_python_import_descriptor("os.path", "join"): "2d8202926b0a71a50e8767c0bb4ae583"
-    "f48cf0208a7020e42fb07d458e9beb25",
-}
 
 
 def imported(name=None, hashid=HASHID):
     return CallableHandle(hashid, CallableKind.PYTHON_IMPORT, TargetNamespace.LOCAL_PYTHON, name)
-
-
-def test_a_hashid_is_what_sha256sum_says_of_the_descriptor():
-    found = {one: ci.compute_callable_hashid(one) for one in BY_SHA256SUM}
-    assert found == {one: f"sha256:{digest}" for one, digest in BY_SHA256SUM.items()}
 
 
 # ---------------------------------------------------------------- handles

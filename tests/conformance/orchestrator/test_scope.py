@@ -58,17 +58,6 @@ def test_depth_and_ring_follow_the_table(scopes, depth, current, ring):
     assert driver.x.ring_of_depth(driver.mem, current) == ring
 
 
-@pytest.mark.spec("ORCH-SCOPE-1")
-def test_the_orch_function_uses_the_ring_of_its_depth(w):
-    def orch_fn(orch, args, config):
-        assert ring_in_use(orch) == 0
-        for ring in (1, 2, 3, 3, 3):
-            orch.scope_begin()
-            assert ring_in_use(orch) == ring
-
-    w.run(orch_fn)
-
-
 @contextmanager
 def by_hand(orch):
     orch.scope_begin()
