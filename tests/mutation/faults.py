@@ -616,7 +616,7 @@ FAULTS = (
             ),
         ),
         (
-            "tests/unit/test_ring.py::"
+            f"{ORCH}/test_ring.py::"
             "test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared",
         ),
     ),
@@ -646,7 +646,10 @@ FAULTS = (
                 "    mem[slot + L.S_FANOUT] += depth\n    mem[slot + L.S_LINK]",
             ),
         ),
-        (f"{ORCH}/test_inv.py::test_each_task_has_exactly_one_scope_reference",),
+        (
+            f"{ORCH}/test_scope.py::"
+            "test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other",
+        ),
     ),
     Fault(
         "inherited-lock",

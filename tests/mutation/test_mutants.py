@@ -44,7 +44,7 @@ NO_FAULT = Fault(
     "none",
     "Words that nobody reads are other words.",
     (Patch("jit/lock.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
-    ("tests/unit/test_slots.py::test_the_table_in_the_source_is_this_one",),
+    ("tests/unit/test_slots.py::test_step_alone_writes_a_state",),
 )
 
 

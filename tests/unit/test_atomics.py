@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.jit import atomics
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..kernels import EXCHANGE, FENCE, TALLY, kernels
-from ..support import DEADLINE_S
+from ..support import DEADLINE_S, wait_until
+from ..system.programs import Fork
 
 ROUNDS = 300 if INTERPRETED else 50_000
 FOREVER = -1
@@ -25,13 +25,23 @@ FOREVER = -1
 
 @pytest.fixture
 def mem():
-    return np.zeros(TALLY + 2 * (ROUNDS + 1) + 16, np.int64)
+    """Give words that forks share."""
+    return np.frombuffer(mmap.mmap(-1, 8 * (TALLY + 2 * (ROUNDS + 1) + 16)), np.int64)
 
 
 def side_by_side(*calls):
     """Run kernels on a thread each; return what they return."""
     with ThreadPoolExecutor(len(calls)) as threads:
         return [f.result(DEADLINE_S) for f in [threads.submit(*call) for call in calls]]
+
+
+def beside_a_fork(theirs, ours):
+    """Run a kernel in a fork and another one here; return what the other one returns."""
+    kernel, *args = theirs
+    with Fork(lambda: kernel(*args)) as fork:
+        (answer,) = side_by_side(ours)
+        assert fork.wait() == 0
+    return answer
 
 
 # ---------------------------------------------------------------- alone
@@ -110,18 +120,15 @@ def test_another_thread_is_kept_off_a_core(cores):
         assert os.sched_getaffinity(number) == cores
 
 
-def test_a_thread_is_neither_moved_to_nor_kept_off_a_core_it_may_not_use(cores):
+def test_a_core_that_may_not_be_used_and_a_thread_that_is_gone_are_left_alone(cores):
+    nobody = 1 << 22  # one more than the largest number a thread can have
+    assert not kernels.keep_off_core(nobody, min(cores))
     os.sched_setaffinity(0, {min(cores)})
-    other = next(core for core in range(1024) if core != min(cores))
-    for core in (other, 1023):
+    another = next(core for core in range(1024) if core != min(cores))
+    for core in (another, 1023):
         assert not kernels.visit_core(core)
         assert not kernels.keep_off_core(0, core)
         assert os.sched_getaffinity(0) == {min(cores)}
-
-
-def test_a_thread_that_is_gone_is_left_alone():
-    nobody = 1 << 22  # one more than the largest number a thread can have
-    assert not kernels.keep_off_core(nobody, min(os.sched_getaffinity(0)))
 
 
 def test_wire_bytes_are_read_as_little_endian_words():
@@ -138,37 +145,15 @@ ACCEPTABLE = {
 """The outcome (0, 0) is what a barrier between store and look rules out: nobody saw the other."""
 
 
-def outcomes(mem):
-    pairs = mem[TALLY + 2 : TALLY + 2 + 2 * ROUNDS].reshape(ROUNDS, 2).tolist()
-    return Counter(map(tuple, pairs))
-
-
 @pytest.mark.parametrize("pattern", [FENCE, EXCHANGE], ids=["store, fence, load", "exchange, load"])
-def test_of_two_threads_that_store_and_then_look_at_least_one_sees_the_other(mem, pattern):
-    side_by_side(
-        *[(kernels.look_at_each_other, mem, me, pattern, ROUNDS) for me in (0, 1)],
-    )
-    found = outcomes(mem)
-    assert set(found) <= set(ACCEPTABLE), found
-
-
-@pytest.mark.parametrize("pattern", [FENCE, EXCHANGE], ids=["store, fence, load", "exchange, load"])
-def test_of_two_processes_that_store_and_then_look_at_least_one_sees_the_other(mem, pattern):
-    shared = create_region(mem.nbytes)[: mem.nbytes].view(np.int64)
-    look = kernels.look_at_each_other
-    pid = os.fork()
-    if pid == 0:
-        look(shared, 1, pattern, ROUNDS)
-        os._exit(0)
-    try:
-        side_by_side((look, shared, 0, pattern, ROUNDS))
-        assert os.waitpid(pid, 0) == (pid, 0)
-    except BaseException:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
-    found = outcomes(shared)
-    assert set(found) <= set(ACCEPTABLE), found
+@pytest.mark.parametrize("run", [side_by_side, beside_a_fork], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "rounds", [min(ROUNDS, 5000), pytest.param(ROUNDS, marks=pytest.mark.long)]
+)
+def test_of_two_that_store_and_then_look_at_least_one_sees_the_other(mem, run, rounds, pattern):
+    run(*[(kernels.look_at_each_other, mem, me, pattern, rounds) for me in (1, 0)])
+    pairs = mem[TALLY + 2 : TALLY + 2 + 2 * rounds].reshape(rounds, 2).tolist()
+    assert set(map(tuple, pairs)) <= set(ACCEPTABLE)
 
 
 def test_no_addition_is_lost_and_each_finds_another_sum(mem):
@@ -198,11 +183,6 @@ def test_who_sees_a_store_sees_what_was_written_before_it(mem):
 
 
 # ---------------------------------------------------------------- sleeping in the kernel
-def test_nobody_sleeps_on_a_word_that_holds_something_else(mem):
-    mem[3] = 5
-    assert kernels.futex_wait(mem, 3, 4, FOREVER) == atomics.CHANGED
-
-
 def test_a_sleep_ends_when_its_time_is_up(mem):
     mem[3] = 5
     assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
@@ -213,42 +193,32 @@ def test_only_the_low_half_of_a_word_keeps_a_sleeper_asleep(mem):
     mem[3] = 5 | 9 << 32
     assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
     mem[3] = 6 | 9 << 32
+    assert kernels.futex_wait(mem, 3, 5, FOREVER) == atomics.CHANGED
     assert kernels.futex_wait(mem, 3, 5 | 9 << 32, FOREVER) == atomics.CHANGED
 
 
 @pytest.mark.parametrize("limit_ns", [FOREVER, int(DEADLINE_S * 1e9)])
 def test_a_wake_ends_every_sleep_on_the_word_and_on_no_other(mem, limit_ns):
-    answers = {}
+    def all_wake(sleeps, word):  # whoever was not asleep yet, next time
+        kernels.futex_wake(mem, word)
+        return all(sleep.done() for sleep in sleeps)
 
-    def sleep(name, word):
-        answers[name] = kernels.futex_wait(mem, word, 0, limit_ns)
-
-    sleepers = [threading.Thread(target=sleep, args=args) for args in (("a", 3), ("b", 3))]
-    other = threading.Thread(target=sleep, args=("c", 4))
-    for thread in [*sleepers, other]:
-        thread.start()
-    until = time.monotonic() + DEADLINE_S
-    while len(answers) < 2 and time.monotonic() < until:  # whoever was not asleep yet, next time
-        kernels.futex_wake(mem, 3)
-    assert answers == {"a": atomics.CHANGED, "b": atomics.CHANGED}
-    mem[4] = 1
-    while other.is_alive() and time.monotonic() < until:
-        kernels.futex_wake(mem, 4)
-    for thread in [*sleepers, other]:
-        thread.join()
-    assert answers["c"] == atomics.CHANGED
+    with ThreadPoolExecutor(3) as threads:
+        sleeps = [threads.submit(kernels.futex_wait, mem, word, 0, limit_ns) for word in (3, 3, 4)]
+        wait_until(lambda: all_wake(sleeps[:2], 3))
+        mem[4] = 1
+        wait_until(lambda: all_wake(sleeps[2:], 4))
+        assert [sleep.result() for sleep in sleeps] == [atomics.CHANGED] * 3
 
 
 def test_a_sleep_over_two_processes_is_ended_by_the_other(mem):
-    shared = create_region(mem.nbytes)[: mem.nbytes].view(np.int64)
-    wait, store, wake = kernels.futex_wait, kernels.store, kernels.futex_wake
-    pid = os.fork()
-    if pid == 0:
-        answer = wait(shared, 3, 0, FOREVER)
-        os._exit(17 if answer == atomics.CHANGED else 1)
-    store(shared, 3, 1)  # a child that comes later does not even go to sleep
-    wake(shared, 3)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+    def sleep():
+        assert kernels.futex_wait(mem, 3, 0, FOREVER) == atomics.CHANGED
+
+    with Fork(sleep) as fork:
+        kernels.store(mem, 3, 1)  # a child that comes later does not even go to sleep
+        kernels.futex_wake(mem, 3)
+        assert fork.wait() == 0
 
 
 def test_a_signal_ends_a_sleep(mem):
@@ -260,13 +230,12 @@ def test_a_signal_ends_a_sleep(mem):
             signal.pthread_kill(main, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
-    thread = threading.Thread(target=knock)
-    thread.start()
     try:
-        answer = kernels.futex_wait(mem, 3, 0, int(DEADLINE_S * 1e9))
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(knock)
+            answer = kernels.futex_wait(mem, 3, 0, int(DEADLINE_S * 1e9))
+            done.set()
     finally:
-        done.set()
-        thread.join()
         signal.signal(signal.SIGUSR1, before)
     assert answer == atomics.INTERRUPTED
     assert set(seen) == {signal.SIGUSR1}

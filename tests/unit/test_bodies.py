@@ -14,10 +14,22 @@ from ..kernels import kernels as k
 from ..support import Driver, Member, ignores, member, reads
 
 KEY = 0x7000_0000
+TENSOR = ignores(KEY).wire()
+MOST = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
+"""Tensors of the largest member."""
 
 
-def big(tensors):
-    return [ignores(KEY)] * tensors
+def try_big(driver, tensors, members=0):
+    """Submit a task of so many tensors, or a group whose members have as many each, without a pass."""
+    count = tensors * max(members, 1)
+    table = struct.pack("<iiQ", tensors, 0, 0) * members
+    word = L.SUB << L.WORD_KIND
+    return driver.x.submit_task(driver.mem, word, count, members, TENSOR * count + table)
+
+
+def body(driver, slot):
+    """Return where a task keeps its arguments."""
+    return int(driver.mem[slot + L.S_BODY])
 
 
 @pytest.mark.parametrize("tensors", [0, 1, 5, 6, 7, 12, 32, 33, 64, 65, 100, 128, 375])
@@ -31,11 +43,12 @@ def test_arguments_of_any_number_are_kept_word_for_word(driver, tensors):
 def fill_with_big_tasks(driver, tensors):
     """Submit until there is no place for another body; return how many tasks that took."""
     count = 0
-    while driver.try_submit(big(tensors)) >= 0:
+    while try_big(driver, tensors) >= 0:
         count += 1
     return count
 
 
+@pytest.mark.spec("ORCH-RUN-6")
 def test_room_for_bodies_is_used_again_whatever_size_comes_next():
     driver = Driver(window=1024)
     for tensors in (6, 100, 375, 13, 200, 25, 6):  # each fills the room with blocks of its size
@@ -54,12 +67,12 @@ def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclai
     driver.open_scope()
     assert fill_with_big_tasks(driver, 375) < 2048
     before = driver.words()
-    assert driver.try_submit(big(375)) == L.WOULD_BLOCK
+    assert try_big(driver, 375) == L.WOULD_BLOCK
     assert driver.changed_since(before) == []
     driver.close_scope()
     driver.finish_everything()
     driver.reclaim()
-    driver.submit(*big(375))
+    assert try_big(driver, 375) >= 0
     driver.close()
 
 
@@ -67,7 +80,7 @@ def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclai
 def members_of(driver, slot):
     """Return (tensors, scalars, worker) of each member, as they stand in the body."""
     tensors, scalars = driver.counts(slot)
-    at = int(driver.mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS) + 5 * tensors
+    at = body(driver, slot) + -(-tensors // L.MASK_TENSORS) + 5 * tensors
     at += L.SCALAR_WORDS * scalars
     rows = driver.mem[at : at + L.MEMBER_WORDS * int(driver.mem[slot + L.S_MEMBERS])]
     return [(c & 0xFFFFFFFF, c >> 32, w - 1) for c, w in rows.reshape(-1, L.MEMBER_WORDS).tolist()]
@@ -77,7 +90,7 @@ def members_of(driver, slot):
 @pytest.mark.parametrize("tensors", [0, 1, 5, 6, 32, 33, 375])
 def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, tensors):
     driver = Driver(sub=size)
-    producers = [driver.alloc(8) for _ in range(2)]
+    producers = [driver.alloc(8) for _ in range(0 if tensors == 375 else 2)]
     given = [
         Member(
             tuple(ignores(KEY + 8 * (m * tensors + i)) for i in range(tensors)),
@@ -86,20 +99,16 @@ def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, te
         )
         for m in range(size)
     ]
-    most_edges = 0 if tensors == 375 else 2
-    inputs = [reads(driver.address(slot)) for slot in producers[:most_edges]]
+    inputs = [reads(driver.address(slot)) for slot in producers]
     given[0] = given[0]._replace(args=(*inputs, *given[0].args))
-    slots = [driver.submit_group(*given) for _ in range(2)]
-    for slot in slots:
-        addresses = [arg.data for one in given for arg in one.args]
-        scalars = [value for one in given for value in one.scalars]
+    addresses = [arg.data for one in given for arg in one.args]
+    for slot in [driver.submit_group(*given) for _ in range(2)]:
         words = driver.argument_words(slot)
         assert words[: 5 * len(addresses) : L.TENSOR_WORDS] == addresses
-        assert words[5 * len(addresses) :] == scalars
-        assert members_of(driver, slot) == [
-            (len(one.args), len(one.scalars), one.worker) for one in given
-        ]
-        assert driver.producers(slot) == producers[:most_edges]
+        assert words[5 * len(addresses) :] == [value for one in given for value in one.scalars]
+        wanted = [(len(one.args), len(one.scalars), one.worker) for one in given]
+        assert members_of(driver, slot) == wanted
+        assert driver.producers(slot) == producers
     driver.close()
 
 
@@ -111,46 +120,38 @@ def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, s
     assert words % L.SCALAR_WORDS == 0
     first = member(*[ignores(KEY)] * tensors, scalars=[7] * (words // L.SCALAR_WORDS))
     slot = driver.submit_group(first, *[member()] * (size - 1))
-    assert (driver.mem[slot + L.S_BODY] == slot + L.S_INLINE) == (over <= 0)
+    assert (body(driver, slot) == slot + L.S_INLINE) == (over <= 0)
 
 
 def test_the_block_of_a_group_is_used_again(driver):
-    group = [member(*big(100)), member(*big(30), scalars=range(9))]
+    group = [member(*[ignores(KEY)] * 100), member(*[ignores(KEY)] * 30, scalars=range(9))]
     driver.open_scope()
-    first = driver.submit_group(*group)
-    block, used = int(driver.mem[first + L.S_BODY]), int(driver.mem[L.SPILL_USED])
-    kept = driver.submit(*big(7))
+    block = body(driver, driver.submit_group(*group))
+    used = int(driver.mem[L.SPILL_USED])
+    kept = driver.submit(*[ignores(KEY)] * 7)
     driver.close_scope()
     driver.settle()
     for worker in range(2):
         driver.post_done(worker)
     driver.settle()
     assert driver.reclaim() == 1
-    again = driver.submit_group(*group)
-    assert int(driver.mem[again + L.S_BODY]) == block
+    assert body(driver, driver.submit_group(*group)) == block
     assert int(driver.mem[L.SPILL_USED]) == used + L.SPILL_SMALLEST
-    assert driver.mem[kept + L.S_BODY] == used
+    assert body(driver, kept) == used
 
 
-def test_a_group_too_large_for_any_block_is_refused_and_changes_nothing(driver):
+@pytest.mark.parametrize("window", [64, 100_000])
+def test_a_group_too_large_for_any_block_is_refused_at_once_and_changes_nothing(window):
+    """It is larger than the area; or it would fit, but not with its block's size rounded up."""
+    driver = Driver(window=window)
     room = int(driver.mem[L.A_SPILL_END] - driver.mem[L.A_SPILL])
-    most = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
-    size = room // (5 * most) + 1
+    largest_block = 1 << room.bit_length() - 1
+    assert window == 64 or largest_block == 1 << 21 < room
     before = driver.words()
-    assert driver.try_submit_group(*[member(*big(most))] * size) == L.TOO_MANY_ARGS
+    size = (room if window == 64 else largest_block) // (5 * MOST) + 1
+    assert try_big(driver, MOST, size) == L.TOO_MANY_ARGS
     assert driver.changed_since(before) == []
-    driver.submit_group(*[member(*big(most))] * (size - 20))
-
-
-def test_a_group_whose_block_would_be_rounded_up_past_the_area_is_refused_at_once():
-    driver = Driver(window=100_000)
-    room = int(driver.mem[L.A_SPILL_END] - driver.mem[L.A_SPILL])
-    assert 1 << 21 < room < 1 << 22
-    most = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
-    size = (1 << 21) // (5 * most) + 1
-    before = driver.words()
-    assert driver.try_submit_group(*[member(*big(most))] * size) == L.TOO_MANY_ARGS
-    assert driver.changed_since(before) == []
+    assert window > 64 or try_big(driver, MOST, size - 20) >= 0
     driver.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -9,7 +10,6 @@ from simpler_ref.jit import layout as L
 from simpler_ref.workers.options import MOST_WORKERS
 
 from ..kernels import kernels as k
-from ..support import small_engine, unmap
 
 
 @given(
@@ -21,14 +21,12 @@ from ..support import small_engine, unmap
 @example(0, L.NEXT_LEVEL, -1, 0)
 @example(L.CALLABLE_MASK, L.SUB, L.WORKER_MASK - 1, L.CONFIG_MASK)
 def test_every_part_of_the_callable_word_is_read_back(index, kind, worker, config):
-    engine = small_engine()
-    slot = int(engine.mem[L.A_SLOTS])
-    engine.mem[slot + L.S_CALLABLE] = (
+    slot = np.zeros(L.SLOT_WORDS, np.int64)
+    slot[L.S_CALLABLE] = (
         index | kind << L.WORD_KIND | worker + 1 << L.WORD_WORKER | config << L.WORD_CONFIG
     )
-    parts = [one(engine.mem, slot) for one in (k.index_of, k.kind_of, k.affinity_of, k.config_of)]
+    parts = [one(slot, 0) for one in (k.index_of, k.kind_of, k.affinity_of, k.config_of)]
     assert parts == [index, kind, worker, config]
-    unmap(engine)
 
 
 def test_the_parts_have_room_for_all_there_can_be_and_do_not_overlap():

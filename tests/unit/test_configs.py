@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from simpler_ref import CallConfig
@@ -13,6 +12,12 @@ from ..support import COMPLETED, member
 
 def pattern(index):
     return bytes([index + 1]) * L.CALL_CONFIG_SIZE
+
+
+def words_of_config(engine, index):
+    """Return the bytes of the engine's own copy of a configuration."""
+    at = int(engine.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS
+    return engine.mem[at : at + L.CONFIG_WORDS].tobytes()[: L.CALL_CONFIG_SIZE]
 
 
 @pytest.fixture
@@ -26,12 +31,12 @@ def configured(driver):
 
 def config_area(driver, worker=0):
     """Return the bytes of the mailbox's configuration, not a copy."""
-    return driver.mailbox(worker)[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_DIGEST]
+    return driver.mailbox(worker)[L.MAILBOX_OFF_CONFIG :][: L.CALL_CONFIG_SIZE]
 
 
 def run_with(driver, config):
     driver.finish(driver.submit(config=config))
-    return config_area(driver)[: L.CALL_CONFIG_SIZE].tobytes()
+    return config_area(driver).tobytes()
 
 
 def test_each_task_finds_its_own_configuration_in_the_mailbox(configured):
@@ -61,7 +66,7 @@ def test_a_mailbox_that_was_used_for_a_request_gets_digest_and_configuration_aga
     configured.k.release_mailbox(configured.mem, 0)
     slot = configured.submit(config=2)
     configured.settle()
-    assert config_area(configured)[: L.CALL_CONFIG_SIZE].tobytes() == pattern(2)
+    assert config_area(configured).tobytes() == pattern(2)
     digest = configured.mailbox(0)[L.MAILBOX_OFF_DIGEST : L.MAILBOX_OFF_ARGS].tobytes()
     assert digest == configured.digest(0)
     configured.post_done(0)
@@ -74,21 +79,11 @@ def test_each_member_of_a_group_finds_the_configuration(driver):
     driver.submit_group(member(), member(), config=3)
     driver.settle()
     for worker in range(2):
-        area = config_area(driver, worker)[: L.CALL_CONFIG_SIZE]
-        assert area.tobytes() == pattern(3)
+        assert config_area(driver, worker).tobytes() == pattern(3)
 
 
-def test_a_fresh_engine_has_the_default_configuration_at_index_0(engine):
-    at = int(engine.mem[L.A_CONFIGS])
-    area = engine.mem[at : at + L.CONFIG_WORDS].view(np.uint8)
-    assert area[: L.CALL_CONFIG_SIZE].tobytes() == CallConfig().to_bytes()
-
-
-def test_the_configuration_area_ends_where_the_next_begins(engine):
+def test_the_engines_configurations_stand_side_by_side_and_the_first_is_the_default(engine):
+    assert words_of_config(engine, 0) == CallConfig().to_bytes()
     for index in range(3):
         engine.view.write_config(index, pattern(index))
-    start = 8 * int(engine.mem[L.A_CONFIGS])
-    for index in range(3):
-        at = start + index * 8 * L.CONFIG_WORDS
-        found = engine.mem.view(np.uint8)[at : at + L.CALL_CONFIG_SIZE]
-        assert found.tobytes() == pattern(index)
+    assert [words_of_config(engine, index) for index in range(3)] == list(map(pattern, range(3)))

@@ -29,26 +29,40 @@ def add(x, y, out, n, block_idx, block_dim):
 ADD = {"x": In("float32"), "y": In("float32"), "out": Out("float32"), "n": Scalar("int64")}
 
 
+@pytest.fixture
+def run():
+    """Give a function that runs a kernel on a chip."""
+    prepared = []
+
+    def run(kernel, *arrays, scalars=(), **config):
+        if kernel not in prepared:
+            chip.prepare(len(prepared), ChipCallable.from_kernel(kernel))
+            prepared.append(kernel)
+        args = host_args(*arrays, scalars=scalars)
+        chip.run_args(prepared.index(kernel), args, CallConfig(**config))
+
+    with ChipWorker() as chip:
+        yield run
+
+
 @pytest.fixture(scope="module")
 def adder():
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(core_kernel(**ADD)(add)))
-        yield chip
+    return core_kernel(**ADD)(add)
 
 
 @compiled
 @pytest.mark.parametrize("block_dim", [0, 1, 7, 24])
 @pytest.mark.parametrize("count", [1, 5, 1001])
-def test_a_kernel_from_python_does_what_numpy_does(adder, count, block_dim):
+def test_a_kernel_from_python_does_what_numpy_does(run, adder, count, block_dim):
     x = np.arange(count, dtype=np.float32)
     y = np.full(count, 0.5, np.float32)
     out = np.zeros(count, np.float32)
-    adder.run_args(0, host_args(x, y, out, scalars=[count]), CallConfig(block_dim=block_dim))
+    run(adder, x, y, out, scalars=[count], block_dim=block_dim)
     assert np.array_equal(out, x + y)
 
 
 @compiled
-def test_a_kernel_gets_every_kind_of_argument():
+def test_a_kernel_gets_every_kind_of_argument(run):
     @core_kernel(
         scale=Scalar("float64"),
         table=InOut("int32", ndim=2),
@@ -73,44 +87,37 @@ def test_a_kernel_gets_every_kind_of_argument():
     assert mix.signature == (D.SCALAR, D.INOUT, *[D.SCALAR] * 3, D.IN, D.OUT)
     table, out = np.ones((3, 4), np.int32), np.zeros(7, np.float32)
     flat = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(mix))
-        chip.run_args(0, host_args(table, flat, out, scalars=[2.5, np.float32(0.25), -3, True]))
+    run(mix, table, flat, out, scalars=[2.5, np.float32(0.25), -3, True])
     assert np.array_equal(table, 1 + 10 * np.arange(3)[:, None] + np.arange(4))
     assert np.allclose(out, [2.5, 0.25, -3, 1, 24, 23, np.sin(2.5)])
 
 
 @compiled
-def test_a_tensor_the_kernel_was_not_compiled_for_is_refused(adder):
-    x = np.zeros(8, np.float32)
-    with pytest.raises(ChipError, match="got a tensor 1 of another element type"):
-        adder.run_args(0, host_args(x, x.astype(np.int32), x, scalars=[8]))
-
+def test_a_tensor_the_kernel_was_not_compiled_for_is_refused(run, adder):
     @core_kernel(x=InOut("float32", ndim=2))
     def square(x):
         x[0, 0] = 1
 
-    adder.prepare(1, ChipCallable.from_kernel(square))
+    x = np.zeros(8, np.float32)
+    with pytest.raises(ChipError, match="got a tensor 1 of another element type"):
+        run(adder, x, x.astype(np.int32), x, scalars=[8])
     with pytest.raises(ChipError, match="got a tensor 0 of other dimensions"):
-        adder.run_args(1, host_args(x))
-    adder.unregister(1)
+        run(square, x)
 
 
 @compiled
-def test_a_kernel_returns_an_error_code_or_raises():
+def test_a_kernel_returns_an_error_code_or_raises(run):
     @core_kernel(code=Scalar("int64"))
     def refuse(code):
         if code == 7:
             raise ValueError("seven")
         return code
 
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(refuse))
-        chip.run_args(0, host_args(scalars=[0]))
-        with pytest.raises(ChipError, match="returned error -3"):
-            chip.run_args(0, host_args(scalars=[-3]))
-        with pytest.raises(ChipError, match="raised an exception"):
-            chip.run_args(0, host_args(scalars=[7]))
+    run(refuse, scalars=[0])
+    with pytest.raises(ChipError, match="returned error -3"):
+        run(refuse, scalars=[-3])
+    with pytest.raises(ChipError, match="raised an exception"):
+        run(refuse, scalars=[7])
 
 
 def copies_a_row(x):
@@ -157,15 +164,13 @@ def test_without_compilation_there_is_a_clear_error():
 
 
 @compiled
-def test_a_python_float_reaches_a_kernel_that_takes_a_float32():
+def test_a_python_float_reaches_a_kernel_that_takes_a_float32(run):
     @core_kernel(out=Out("float32"), x=Scalar("float32"))
     def put(out, x):
         out[0] = x
 
     assert put.name == "put"
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(put))
-        for value in (2.0, -0.1, 0.0, 1e-30, np.float32(2.5), np.float32(-3)):
-            out = np.full(1, 7, np.float32)
-            chip.run_args(0, host_args(out, scalars=[value]))
-            assert out[0] == np.float32(value)
+    for value in (2.0, -0.1, 0.0, 1e-30, np.float32(2.5), np.float32(-3)):
+        out = np.full(1, 7, np.float32)
+        run(put, out, scalars=[value])
+        assert out[0] == np.float32(value)

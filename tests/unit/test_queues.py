@@ -16,16 +16,6 @@ from ..support import DEADLINE_S, small_engine, unmap
 
 
 # ---------------------------------------------------------------- wiring
-def test_the_wiring_queue_gives_back_what_was_pushed_in_order(engine):
-    mem = engine.mem
-    assert k.pop_wiring(mem) == L.NONE
-    for turn in range(3):
-        for slot in range(1, 100):
-            k.push_wiring(mem, slot + turn)
-        assert [k.pop_wiring(mem) for _ in range(1, 100)] == [s + turn for s in range(1, 100)]
-        assert k.pop_wiring(mem) == L.NONE
-
-
 def test_the_wiring_queue_holds_its_capacity_and_says_when_it_is_full(engine):
     mem = engine.mem
     for _ in range(2):  # the second time round the array's end
@@ -76,57 +66,3 @@ def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
         assert [k.pop_ready(mem, kind) for _ in range(len(reference) + 1)] == [*reference, L.NONE]
         assert mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind] == 0, "an empty one starts over"
     unmap(engine)
-
-
-def test_a_ready_queue_has_room_for_every_live_task(engine):
-    mem = engine.mem
-    window = int(mem[L.WINDOW])
-    for slot in range(1, window + 1):
-        k.push_ready(mem, L.SUB, slot)
-        k.push_ready(mem, L.NEXT_LEVEL, slot + 1000)
-    for slot in range(1, window + 1):
-        assert k.pop_ready(mem, L.SUB) == slot
-        assert k.pop_ready(mem, L.NEXT_LEVEL) == slot + 1000
-
-
-# ---------------------------------------------------------------- pinned
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3)), max_size=40),
-)
-def test_each_worker_has_a_first_in_first_out_chain_of_its_own(steps):
-    engine = small_engine(next_level=3, sub=2)
-    mem = engine.mem
-    free = [int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS for i in range(60)]
-    references = [deque() for _ in range(5)]
-    for worker, amount in steps:
-        kind = L.NEXT_LEVEL if worker < 3 else L.SUB
-        for _ in range(min(amount, len(free))):
-            slot = free.pop()
-            k.push_affinity(mem, worker, kind, slot)
-            references[worker].append(slot)
-        for _ in range(min(-amount, len(references[worker]))):
-            free.insert(0, k.pop_affinity(mem, worker, kind))
-            assert free[0] == references[worker].popleft()
-        lengths = [sum(map(len, references[:3])), sum(map(len, references[3:]))]
-        assert mem[L.AFFINITY : L.AFFINITY + 2].tolist() == lengths
-    for worker, reference in enumerate(references):
-        w = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
-        ends = [reference[0], reference[-1]] if reference else [L.NONE, L.NONE]
-        assert mem[[w + L.W_AFFINITY_HEAD, w + L.W_AFFINITY_TAIL]].tolist() == ends
-    unmap(engine)
-
-
-# ---------------------------------------------------------------- consumed
-def test_the_consumed_chain_is_handed_over_whole_and_once(driver):
-    mem = driver.mem
-    slots = [driver.submit() for _ in range(5)]
-    for slot in slots:
-        k.push_consumed(mem, slot)
-    assert sorted(driver.consumed_list()) == sorted(slots)
-    head = k.take_consumed(mem)
-    found = []
-    while head != L.NONE:
-        found.append(head)
-        head = int(mem[head + L.S_LINK])
-    assert sorted(found) == sorted(slots)
-    assert k.take_consumed(mem) == L.NONE

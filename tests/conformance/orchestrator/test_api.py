@@ -13,8 +13,6 @@ from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
 from simpler_ref.task_interface import TaskState
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
-    DEADLINE_S,
-    Driver,
     Gate,
     auto,
     ignores,
@@ -25,66 +23,43 @@ from tests.support import (
     wait_until,
     writes,
 )
+from tests.system.programs import Concurrently
 
 
 @pytest.mark.spec("ORCH-API-1")
-def test_run_calls_the_orch_function_once_on_the_calling_thread():
+@pytest.mark.parametrize("given", [(object(), CallConfig(block_dim=7)), ()], ids=["both", "none"])
+def test_run_calls_the_orch_function_once_on_the_calling_thread(w, given):
+    """Without arguments and configuration it passes None and a default configuration."""
     calls = []
-
-    def orch_fn(orch, args, config):
-        calls.append((orch, args, config, threading.get_ident()))
-
-    given_args, given_config = object(), CallConfig(block_dim=7)
-    with Worker(3) as w:
-        w.run(orch_fn, given_args, given_config)
+    w.run(lambda *call: calls.append((*call, threading.get_ident())), *given)
     [(orch, args, config, thread)] = calls
-    assert args is given_args and config is given_config
+    wanted, default = given or (None, CallConfig())
+    assert args is wanted
+    assert config is default if given else config.to_bytes() == default.to_bytes()
     assert callable(orch.submit_sub)
     assert thread == threading.get_ident()
 
 
-@pytest.mark.spec("ORCH-API-1")
-def test_run_without_args_and_config_passes_none_and_a_default_config():
-    seen = []
-    with Worker(3) as w:
-        w.run(lambda *call: seen.append(call[1:]))
-    [(args, config)] = seen
-    assert args is None
-    assert config.to_bytes() == CallConfig().to_bytes()
-
-
 @pytest.mark.spec("ORCH-API-2")
-def test_submit_sub_takes_no_config_and_returns_none():
-    results = []
+def test_submit_sub_takes_no_config_returns_none_and_passes_an_empty_task_args_if_given_none(w):
+    seen = w.share([-1, -1, -1])
+
+    def leaf(args):
+        seen[:] = args.tensor_count(), args.scalar_count(), isinstance(args, TaskArgs)
 
     def orch_fn(orch, args, config):
         with pytest.raises(TypeError):
             orch.submit_sub(handle, TaskArgs(), config)
-        results.append(orch.submit_sub(handle, TaskArgs()))
-        results.append(orch.submit_sub(handle))
+        assert orch.submit_sub(nothing, TaskArgs()) is None
+        assert orch.submit_sub(handle) is None
 
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(lambda: None)
-        timing = w.run(orch_fn)
-    assert results == [None, None]
-    assert timing.tasks == 2
-
-
-@pytest.mark.spec("ORCH-API-2")
-def test_without_args_the_workers_function_receives_an_empty_task_args():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.share([-1, -1, -1])
-
-        def leaf(args):
-            seen[:] = args.tensor_count(), args.scalar_count(), isinstance(args, TaskArgs)
-
-        handle = w.register(leaf)
-        w.run(lambda orch, args, config: orch.submit_sub(handle))
-        assert seen.tolist() == [0, 0, 1]
+    handle, nothing = w.register(leaf), w.register(lambda: None)
+    assert w.run(orch_fn).tasks == 2
+    assert seen.tolist() == [0, 0, 1]
 
 
 @pytest.mark.spec("ORCH-API-3")
-def test_the_orch_function_can_open_and_end_scopes_and_drain():
+def test_the_orch_function_can_open_and_end_scopes_and_drain(w):
     def orch_fn(orch, args, config):
         orch.drain()
         with orch.scope():
@@ -92,8 +67,7 @@ def test_the_orch_function_can_open_and_end_scopes_and_drain():
             orch.drain()
             orch.scope_end()
 
-    with Worker(3) as w:
-        w.run(orch_fn)
+    w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-API-4")
@@ -118,29 +92,22 @@ def test_ring_tensor_map_and_scope_work_without_a_worker():
 
 
 @pytest.mark.spec("ORCH-API-5")
-def test_rings_and_live_tasks_can_be_read_while_a_run_goes_on():
-    with Gate() as go, Worker(3, num_sub_workers=1, heap_ring_size=1 << 16) as w:
-        handle = w.register(go.wait)
+def test_rings_and_live_tasks_can_be_read_while_a_run_goes_on(w):
+    def orch_fn(orch, args, config):
+        ring = orch.ring
+        assert ring.ring_count() == 4
+        bases = [ring.heap_base(i) for i in range(4)]
+        assert all(ring.heap_size(i) == 1 << 16 for i in range(4))
+        assert all(ring.heap_top(i) == ring.heap_tail(i) == 0 for i in range(4))
+        assert all(not inside(a, 1, b, 1 << 16) for i, a in enumerate(bases) for b in bases[:i])
+        for depth in range(4):
+            assert orch.live_tasks() == depth
+            buffer = orch.alloc(1000 * (depth + 1), "uint8")
+            assert inside(buffer.data, buffer.nbytes(), bases[depth], 1 << 16)
+            assert (ring.heap_top(depth), ring.heap_tail(depth)) == (1024 * (depth + 1), 0)
+            orch.scope_begin()
 
-        def orch_fn(orch, args, config):
-            ring = orch.ring
-            assert ring.ring_count() == 4
-            assert orch.live_tasks() == 0
-            bases = [ring.heap_base(i) for i in range(4)]
-            assert all(ring.heap_size(i) == 1 << 16 for i in range(4))
-            assert all(ring.heap_top(i) == ring.heap_tail(i) == 0 for i in range(4))
-            assert all(not inside(a, 1, b, 1 << 16) for i, a in enumerate(bases) for b in bases[:i])
-            for depth in range(4):
-                buffer = orch.alloc(1000 * (depth + 1), "uint8")
-                assert inside(buffer.data, buffer.nbytes(), bases[depth], 1 << 16)
-                assert ring.heap_top(depth) == 1024 * (depth + 1)
-                assert ring.heap_tail(depth) == 0
-                orch.scope_begin()
-            orch.submit_sub(handle)
-            assert orch.live_tasks() == 5
-            go.open()
-
-        w.run(orch_fn)
+    w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-API-5")
@@ -161,8 +128,23 @@ def test_the_tail_is_where_the_oldest_byte_still_held_begins():
 
 
 # ---------------------------------------------------------------- a look at a task
-def fields(look, *names):
-    return tuple(getattr(look, name) for name in names)
+class Names:
+    """What stands for a Worker where an engine is driven by hand."""
+
+    def callable_name(self, word):
+        return "?"
+
+    def worker_name(self, worker):
+        return str(worker)
+
+
+def view_of(driver):
+    return RingView(driver.engine, Names())
+
+
+def tells(look, **wanted):
+    """Check that a look tells these fields."""
+    assert {name: getattr(look, name) for name in wanted} == wanted
 
 
 @pytest.mark.spec("ORCH-API-6")
@@ -193,32 +175,26 @@ def test_a_look_at_a_task_tells_all_of_it():
             wait_until(lambda: orch.ring.slot_state(1).state == TaskState.RUNNING)
 
             look = orch.ring.slot_state(0)
-            assert fields(look, "task_id", "state", "ring_idx") == (0, TaskState.COMPLETED, 0)
-            assert fields(look, "fanin", "fanin_live", "producers") == (0, 0, ())
-            assert fields(look, "fanout_total", "fanout_released") == (3, 1)
-            assert look.consumers == (1, 2)
-            assert fields(look, "callable", "worker") == (None, None)
-            assert look.slab == (buffer.data, 1024)
+            tells(
+                look, task_id=0, state=TaskState.COMPLETED, ring_idx=0, callable=None, worker=None
+            )
+            tells(look, fanin=0, fanin_live=0, producers=(), consumers=(1, 2))
+            tells(look, fanout_total=3, fanout_released=1, slab=(buffer.data, 1024))
 
             look = orch.ring.slot_state(1)
-            assert fields(look, "fanin", "fanin_live", "producers") == (1, 0, (0,))
-            assert fields(look, "fanout_total", "fanout_released") == (3, 0)
-            assert look.consumers == (2, 3)
+            tells(look, fanin=1, fanin_live=0, producers=(0,), consumers=(2, 3))
+            tells(look, fanout_total=3, fanout_released=0, slab=(first.tensor(1).data, 2 * 3072))
             assert look.callable.endswith("hold")
             assert look.worker.startswith("sub_worker ")
-            assert look.slab == (first.tensor(1).data, 2 * 3072)
 
             look = orch.ring.slot_state(2)
-            assert look == lone._replace(fanout_released=look.fanout_released)
-            assert (look.state, look.ring_idx) == (TaskState.PENDING, 1)
-            assert (look.fanin, look.fanin_live) == (2, 1)
+            assert look == lone._replace(fanout_released=1)  # its scope has ended
+            tells(look, state=TaskState.PENDING, ring_idx=1, fanin=2, fanin_live=1, fanout_total=1)
+            tells(look, consumers=(), worker=None, slab=None)
             assert sorted(look.producers) == [0, 1]
-            assert (look.fanout_total, look.fanout_released) == (1, 1)  # its scope has ended
             assert look.callable.endswith("after")
-            assert fields(look, "consumers", "worker", "slab") == ((), None, None)
 
-            look = orch.ring.slot_state(3)
-            assert (look.producers, look.fanin_live, look.worker) == ((1,), 1, None)
+            tells(orch.ring.slot_state(3), producers=(1,), fanin_live=1, worker=None)
             go.open()
 
         assert w.run(orch_fn).tasks == 4
@@ -226,57 +202,36 @@ def test_a_look_at_a_task_tells_all_of_it():
 
 @pytest.mark.spec("ORCH-API-6")
 @pytest.mark.parametrize("tensors", [30, 31, 32, 40, 63])
-def test_a_look_finds_the_slab_whatever_tensors_come_before_it(tensors):
-    driver = Driver()
+def test_a_look_finds_the_slab_whatever_tensors_come_before_it(driver, tensors):
     foreign = driver.alloc(100)
-    args = [overwrites(driver.address(foreign))] + [
-        ignores(64 * (i + 1)) for i in range(tensors - 2)
-    ]
-    slot = driver.submit(*args, auto(100), auto(5000))
-    look = RingView(driver.engine, NAMES).slot_state(driver.id(slot))
+    before = [ignores(64 * (i + 1)) for i in range(tensors - 2)]
+    slot = driver.submit(overwrites(driver.address(foreign)), *before, auto(100), auto(5000))
+    look = view_of(driver).slot_state(driver.id(slot))
     assert look.slab == (driver.address(slot, tensors - 1), 1024 + 5120)
 
 
 @pytest.mark.spec("ORCH-API-6")
 @pytest.mark.parametrize("task", [0, 1, -1, 2**62, 2**70])
-def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(task):
-    seen = []
-
-    def look(orch):
-        with pytest.raises(KeyError, match=f"task {task} is not alive") as refused:
+def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(w, task):
+    def look(orch, words):
+        with pytest.raises(KeyError, match=f"task {task} is not alive.*{words}"):
             orch.ring.slot_state(task)
-        seen.append(str(refused.value))
 
-    with Worker(3) as w:
+    kept = []
 
-        def orch_fn(orch, args, config):
-            look(orch)
-            with orch.scope():
-                orch.alloc(8, "uint8")
-                orch.alloc(8, "uint8")
-            look(orch)
-            seen.append(orch)
+    def orch_fn(orch, args, config):
+        look(orch, "no task was submitted")
+        with orch.scope():
+            orch.alloc(8, "uint8")
+            orch.alloc(8, "uint8")
+        look(orch, "0 … 1 were given out")
+        kept[:] = [orch]
 
-        for _ in range(2):
-            w.run(orch_fn)
-            look(seen.pop())
+    for _ in range(2):
+        w.run(orch_fn)
+        look(*kept, "no task was submitted")
     with pytest.raises(TypeError):
-        RingView(Driver().engine, NAMES).slot_state("1")
-    assert "0 … 1 were given out" in seen[1]
-    assert "no task was submitted" in seen[2]
-
-
-class Names:
-    """What stands for a Worker where an engine is driven by hand."""
-
-    def callable_name(self, word):
-        return "?"
-
-    def worker_name(self, worker):
-        return str(worker)
-
-
-NAMES = Names()
+        kept[0].ring.slot_state("1")
 
 
 @pytest.mark.spec("ORCH-API-6")
@@ -288,7 +243,7 @@ def test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task(
     driver.open_scope()
     slot = driver.submit(*[auto(64)] * 40)
     driver.close_scope()
-    view = RingView(driver.engine, NAMES)
+    view = view_of(driver)
 
     def use_again(real):
         def instead(*args):
@@ -322,58 +277,51 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
         return real(*args)
 
     monkeypatch.setattr(slots, "consumers", go_on)
-    look = RingView(driver.engine, NAMES).slot_state(driver.id(slot))
+    look = view_of(driver).slot_state(driver.id(slot))
     assert (look.state, look.fanin_live) == (TaskState.RUNNING, 0)
 
 
 @pytest.mark.spec("ORCH-API-6", "ORCH-API-7")
 def test_another_thread_may_look_at_every_task_while_the_run_goes_on():
     many = 60 if INTERPRETED else 3000
-    errors, seen, kept = [], [], []
+    seen, kept = [], []
     over = threading.Event()
 
+    def check(ring, task):
+        with suppress(KeyError):
+            look = ring.slot_state(task)
+            assert look.task_id == task
+            assert all(one < task for one in look.producers)
+            assert all(one > task for one in look.consumers)
+            assert min(1, task % 3) <= look.fanin <= task % 3
+            assert look.ring_idx == 1
+            assert look.slab is None or look.slab.nbytes == 1024
+            seen.append(look)
+
     def watch():
-        try:
-            while not over.is_set():
-                if not kept:
-                    continue
-                ring = kept[-1].ring
-                for task in range(max(0, ring.next_task_id() - 8), ring.next_task_id()):
-                    try:
-                        look = ring.slot_state(task)
-                    except KeyError:
-                        continue
-                    assert look.task_id == task
-                    assert all(one < task for one in look.producers)
-                    assert all(one > task for one in look.consumers)
-                    assert min(1, task % 3) <= look.fanin <= task % 3
-                    assert look.ring_idx == 1
-                    assert look.slab is None or look.slab.nbytes == 1024
-                    seen.append(look)
-        except BaseException as error:
-            errors.append(error)
+        wait_until(lambda: kept)
+        while not over.is_set():
+            ring = kept[-1].ring
+            for task in range(max(0, ring.next_task_id() - 8), ring.next_task_id()):
+                check(ring, task)
+
+    def orch_fn(orch, args, config):
+        kept.append(orch)
+        for _ in range(many):
+            with orch.scope():
+                buffer = orch.alloc(100, "uint8")
+                for _ in range(2):
+                    orch.submit_sub(handle, make_args((buffer, T.INOUT)))
 
     with Worker(3, num_sub_workers=2) as w:
         handle = w.register(lambda args: None)
-
-        def orch_fn(orch, args, config):
-            kept.append(orch)
-            for _ in range(many):
-                with orch.scope():
-                    buffer = orch.alloc(100, "uint8")
-                    for _ in range(2):
-                        orch.submit_sub(handle, make_args((buffer, T.INOUT)))
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            for _ in range(3):
-                assert w.run(orch_fn).tasks == 3 * many
-            wait_until(lambda: seen or errors)
-        finally:
-            over.set()
-            thread.join(DEADLINE_S)
-    assert errors == []
+        with Concurrently(watch):
+            try:
+                for _ in range(3):
+                    assert w.run(orch_fn).tasks == 3 * many
+            finally:
+                over.set()
+    assert seen
     with pytest.raises(KeyError, match="task 0"):  # a Worker that is closed can be looked at
         kept[-1].ring.slot_state(0)
 
@@ -390,25 +338,24 @@ def test_another_thread_may_look_at_every_task_while_the_run_goes_on():
     ],
     ids=["alloc", "alloc nothing", "release", "reset", "shutdown"],
 )
-def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(call):
-    with Worker(3, num_sub_workers=1) as w:
-        nothing, kept = w.register(lambda: None), []
+def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(w, call):
+    nothing, kept = w.register(lambda: None), []
 
-        def refused(orch):
-            before = orch._mem[: L.SCHED].copy()
-            with pytest.raises(RuntimeError, match=r"orch\.ring\.\w+: .* to be looked at"):
-                call(orch.ring)
-            assert (orch._mem[: L.SCHED] == before).all()
+    def refused(orch):
+        before = orch._mem[: L.SCHED].copy()
+        with pytest.raises(RuntimeError, match=r"orch\.ring\.\w+: .* to be looked at"):
+            call(orch.ring)
+        assert (orch._mem[: L.SCHED] == before).all()
 
-        def orch_fn(orch, args, config):
-            orch.alloc(1000, "uint8")
-            refused(orch)
-            kept.append(orch)
-            orch.submit_sub(nothing)
+    def orch_fn(orch, args, config):
+        orch.alloc(1000, "uint8")
+        refused(orch)
+        kept[:] = [orch]
+        orch.submit_sub(nothing)
 
-        for _ in range(2):
-            assert w.run(orch_fn).tasks == 2
-            refused(kept[-1])
+    for _ in range(2):
+        assert w.run(orch_fn).tasks == 2
+        refused(*kept)
 
 
 @pytest.mark.spec("ORCH-API-7")
@@ -417,7 +364,7 @@ def test_no_look_changes_a_word(driver):
     buffer = driver.alloc(100)
     driver.submit(reads(driver.address(buffer)))
     driver.settle()
-    view = RingView(driver.engine, NAMES)
+    view = view_of(driver)
     before = driver.words()
     for task in range(4):
         with suppress(KeyError):

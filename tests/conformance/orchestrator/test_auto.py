@@ -5,16 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
+from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import Arg, Driver, auto, inside, make_args, reads, writes
 
-SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=5)
 
-
-def output(n, dtype=DataType.INT64):
-    return ContinuousTensor.make(0, (n,), dtype)
+def output(n):
+    return ContinuousTensor.make(0, (n,), DataType.INT64)
 
 
 @pytest.mark.spec("ORCH-AUTO-1")
@@ -29,7 +27,7 @@ def test_an_output_without_address_gets_a_slab_of_the_ring_of_its_depth(driver, 
 
 
 @pytest.mark.spec("ORCH-AUTO-2", "ORCH-AUTO-3")
-@given(sizes=SIZES)
+@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=5))
 def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     driver = Driver()
     driver.alloc(700)
@@ -38,100 +36,78 @@ def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     base = driver.ring(0, L.R_BASE)
     assert driver.held(0) == 1024 + sum(rounded)
     assert driver.ring(0, L.R_NEXT) == 2  # one claim for the alloc, one for the submit
+    assert base % 1024 == 0
     addresses = [driver.address(slot, i) for i in range(len(sizes))]
-    assert all((address - base) % 1024 == 0 and address % 1024 == 0 for address in addresses)
-    ends = [address + size for address, size in zip(addresses, rounded, strict=True)]
-    assert addresses == [base + 1024, *ends[:-1]]
-    assert ends[-1] == base + driver.held(0)
-
-
-@pytest.mark.spec("ORCH-AUTO-2")
-def test_all_slabs_of_a_submit_return_when_its_task_is_reclaimed(driver):
-    driver.open_scope()
-    slot = driver.submit(auto(1), auto(2000), auto(1024))
-    assert driver.held(1) == 4096
-    driver.close_scope()
-    assert driver.held(1) == 4096
+    assert addresses == [base + 1024 + sum(rounded[:i]) for i in range(len(sizes))]
+    driver.finish_run()
     driver.finish(slot)
-    assert driver.held(1) == 4096  # consumed, not yet reclaimed
+    assert driver.held(0) == sum(rounded)  # all of them return when the task is reclaimed
     assert driver.reclaim() == 1
-    assert driver.held(1) == 0
+    assert driver.held(0) == 0
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-AUTO-4")
-def test_the_slabs_address_stands_in_the_args_in_the_worker_and_in_the_map():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.empty((2,), np.int64)
+def test_the_slabs_address_stands_in_the_args_in_the_worker_and_in_the_map(w):
+    seen = w.empty((2,), np.int64)
 
-        def produce(args):
-            args.tensor(0).numpy()[:] = 7
-            seen[0] = args.tensor(0).data
+    def produce(args):
+        args.tensor(0).numpy()[:] = 7
+        seen[0] = args.tensor(0).data
 
-        def consume(args):
-            seen[1] = args.tensor(0).numpy().sum()
+    def consume(args):
+        seen[1] = args.tensor(0).numpy().sum()
 
-        first, second = w.register(produce), w.register(consume)
-        addresses = []
+    first, second = w.register(produce), w.register(consume)
+    args = make_args((output(5), T.OUTPUT))
 
-        def orch_fn(orch, _args, _config):
-            args = make_args((output(5), T.OUTPUT))
-            orch.submit_sub(first, args)
-            addresses.append(args.tensor(0).data)
-            assert args.tag(0) is T.OUTPUT
-            assert inside(addresses[0], 40, orch.ring.heap_base(0), orch.ring.heap_size(0))
-            orch.submit_sub(second, make_args((args.tensor(0), T.INPUT)))
+    def orch_fn(orch, _args, _config):
+        orch.submit_sub(first, args)
+        assert args.tag(0) is T.OUTPUT
+        base, size = orch.ring.heap_base(0), orch.ring.heap_size(0)
+        assert inside(args.tensor(0).data, 40, base, size)
+        orch.submit_sub(second, make_args((args.tensor(0), T.INPUT)))
 
-        timing = w.run(orch_fn)
-        assert timing.edges == 1
-        assert seen.tolist() == [addresses[0], 35]
+    assert w.run(orch_fn).edges == 1
+    assert seen.tolist() == [args.tensor(0).data, 35]
 
 
 @pytest.mark.spec("ORCH-AUTO-4")
-def test_every_output_without_address_is_written_back_and_no_other_tensor():
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(lambda args: None)
-        x = w.empty((4,), np.int64)
-
-        def orch_fn(orch, _args, _config):
-            args = TaskArgs()
-            for i in range(70):  # more than one word of the output mask
-                args.add_tensor(output(1 + i) if i % 2 else x, T.OUTPUT if i % 3 else T.NO_DEP)
-            before = [args.tensor(i) for i in range(70)]
-            orch.submit_sub(handle, args)
-            for i, tensor in enumerate(before):
-                after = args.tensor(i)
-                if i % 2 and i % 3:
-                    assert after.data % 1024 == 0 and after.data != 0
-                    assert (after.shapes, after.dtype) == (tensor.shapes, tensor.dtype)
-                else:
-                    assert after == tensor
-
-        w.run(orch_fn)
+def test_every_output_without_address_is_written_back_and_no_other_tensor(w):
+    handle, x = w.register(lambda args: None), w.empty((4,), np.int64)
+    args = TaskArgs()
+    for i in range(70):  # more than one word of the output mask
+        args.add_tensor(output(1 + i) if i % 2 else x, T.OUTPUT if i % 3 else T.NO_DEP)
+    before = [args.tensor(i) for i in range(70)]
+    w.run(lambda orch, *_: orch.submit_sub(handle, args))
+    for i, tensor in enumerate(before):
+        after = args.tensor(i)
+        if i % 2 and i % 3:
+            assert after.data % 1024 == 0 and after.data != 0
+            assert (after.shapes, after.dtype) == (tensor.shapes, tensor.dtype)
+        else:
+            assert after == tensor
 
 
-@pytest.mark.spec("ORCH-AUTO-5")
-def test_an_output_with_an_address_keeps_it_and_takes_nothing(driver):
-    slot = driver.submit(writes(4096, nbytes=5000))
-    assert driver.address(slot) == 4096
+@pytest.mark.spec("ORCH-AUTO-5", "ORCH-AUTO-6", "ORCH-AUTO-7")
+@pytest.mark.parametrize(
+    ("arg", "address"),
+    [
+        (writes(4096, nbytes=5000), 4096),
+        *((Arg(tag, 0, 3000), 0) for tag in T if tag != T.OUTPUT),
+        (auto(0), 0),
+    ],
+)
+def test_any_other_tensor_keeps_its_address_and_takes_nothing(driver, arg, address):
+    slot = driver.submit(arg)
+    assert driver.address(slot) == address
     assert driver.held(0) == 0
-
-
-@pytest.mark.spec("ORCH-AUTO-6")
-@pytest.mark.parametrize("tag", [T.INPUT, T.INOUT, T.OUTPUT_EXISTING, T.NO_DEP])
-def test_a_zero_address_under_any_other_tag_stays_zero(driver, tag):
-    slot = driver.submit(Arg(tag, 0, 3000))
-    assert driver.address(slot) == 0
-    assert driver.held(0) == 0
-    assert driver.map_count() == 0
+    assert driver.map_count() == bool(address)
 
 
 @pytest.mark.spec("ORCH-AUTO-7")
-def test_an_output_of_zero_bytes_gets_no_slab_and_no_key(driver):
-    slot = driver.submit(auto(0), auto(8), auto(0))
-    assert [bool(driver.address(slot, i)) for i in range(3)] == [False, True, False]
-    assert driver.held(0) == 1024
-    assert driver.map_count() == 1
-    alone = driver.submit(auto(0), reads(0))
-    assert driver.address(alone) == 0
-    assert driver.producers(alone) == []
-    assert driver.held(0) == 1024
+def test_an_output_of_zero_bytes_gets_no_slab_and_no_key_beside_one_that_does(driver):
+    slot = driver.submit(auto(0), auto(8), auto(0), reads(0))
+    assert [bool(driver.address(slot, i)) for i in range(4)] == [False, True, False, False]
+    assert (driver.held(0), driver.map_count()) == (1024, 1)
+    assert driver.producers(slot) == []

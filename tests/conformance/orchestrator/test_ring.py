@@ -1,9 +1,9 @@
 """ORCH-RING: task ids and heap rings."""
 
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,51 +12,40 @@ from simpler_ref import ContinuousTensor, DataType, RingFullError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import DEADLINE_S, Driver, auto, inside, make_args
+from tests.property import reference
+from tests.support import DEADLINE_S, Driver, auto, inside, make_args, wait_until
 
 KIB = 1024
+ROOM = 8 * KIB
 
 
-def small_ring(heap=8 * KIB, **more):
-    """Return a ring that raises at once instead of waiting."""
+def small_ring(heap=ROOM, **more):
+    """Return rings that raise at once instead of waiting."""
     return Ring(heap_bytes=heap, timeout_ms=0, **more)
-
-
-def held(ring, index=0):
-    return ring.heap_held(index)
 
 
 # ---------------------------------------------------------------- ids
 @pytest.mark.spec("ORCH-RING-1")
-@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.booleans()), max_size=30))
-def test_ids_count_submits_and_allocs_of_every_ring_and_never_start_over(steps):
-    driver, wanted = Driver(), 0
-    for is_alloc, depth, finish in steps:
-        for _ in range(depth):
+def test_ids_count_submits_and_allocs_of_every_ring_and_never_start_over(driver):
+    for first in (0, 8, 16):
+        slots = []
+        for _ in range(4):
+            slots += [driver.alloc(10), driver.submit()]
             driver.open_scope()
-        slot = driver.alloc(10) if is_alloc else driver.submit()
-        assert driver.id(slot) == wanted
-        wanted += 1
-        for _ in range(depth):
+        assert [driver.id(slot) for slot in slots] == list(range(first, first + 8))
+        for _ in range(4):
             driver.close_scope()
-        if finish:
-            driver.finish_everything()
-            driver.reclaim()
-    assert int(driver.mem[L.NEXT_TASK_ID]) == wanted
+        driver.finish_everything()
+        driver.reclaim()
 
 
 # ---------------------------------------------------------------- the rings
 def resident_bytes(address):
     """Return how many bytes of the mapping at an address are in memory."""
-    with open("/proc/self/smaps") as lines:
-        here = False
-        for line in lines:
-            first, *rest = line.split()
-            if "-" in first and not first.endswith(":"):
-                start, end = (int(part, 16) for part in first.split("-"))
-                here = start <= address < end
-            elif here and first == "Rss:":
-                return int(rest[0]) * KIB
+    for mapping in psutil.Process().memory_maps(grouped=False):
+        start, end = (int(part, 16) for part in mapping.addr.split("-"))
+        if start <= address < end:
+            return mapping.rss
     raise AssertionError(f"nothing is mapped at {address:#x}")
 
 
@@ -113,68 +102,17 @@ def test_a_slab_that_does_not_fit_the_end_starts_at_zero_and_brings_the_end_back
     ring.release(first.slot)
     third = ring.alloc(2 * KIB)  # 1 KiB is left before the end
     assert third.heap_ptr == ring.heap_base(0)
-    assert held(ring) == 2 * KIB + 1 * KIB + 2 * KIB
+    assert ring.heap_held(0) == 2 * KIB + 1 * KIB + 2 * KIB
     ring.release(second.slot)
-    assert held(ring) == 1 * KIB + 2 * KIB
+    assert ring.heap_held(0) == 1 * KIB + 2 * KIB
     fourth = ring.alloc(5 * KIB)
     assert fourth.heap_ptr == third.heap_ptr + 2 * KIB
     with pytest.raises(RingFullError):
         ring.alloc(1)
     ring.release(third.slot)
-    assert held(ring) == 5 * KIB
+    assert ring.heap_held(0) == 5 * KIB
     ring.release(fourth.slot)
-    assert held(ring) == 0
-
-
-@pytest.mark.spec("ORCH-RING-5")
-def test_a_slab_never_straddles_the_end_nor_the_oldest_slab():
-    ring = small_ring()
-    first, _second = ring.alloc(3 * KIB), ring.alloc(4 * KIB)
-    ring.release(first.slot)
-    with pytest.raises(RingFullError):
-        ring.alloc(4 * KIB)  # 1 KiB at the end and 3 KiB at the start are free
-    assert ring.alloc(3 * KIB).heap_ptr == ring.heap_base(0)
-
-
-ROOM = 8 * KIB
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("alloc"), st.sampled_from([0, 1, KIB]) | st.integers(0, ROOM)),
-        st.tuples(st.just("release"), st.integers(0, 30)),
-    ),
-    max_size=40,
-)
-
-
-def play(ring, steps, watch):
-    """Alloc and release as told; `watch` sees ring, live claims and what happened to the last one."""
-    live = {}
-    for what, number in steps:
-        claim = None
-        if what == "release":
-            if live:
-                slot = sorted(live)[number % len(live)]
-                del live[slot]
-                ring.release(slot)
-        else:
-            try:
-                claim = ring.alloc(number)
-                live[claim.slot] = (claim, L.round_up(number, KIB))
-            except RingFullError:
-                claim = "full"
-        watch(ring, live, claim, number)
-
-
-@pytest.mark.spec("ORCH-RING-6", "ORCH-RING-7")
-@given(steps=STEPS, size=st.integers(1, ROOM))
-def test_a_ring_that_holds_no_bytes_serves_any_size_from_offset_zero(steps, size):
-    def watch(ring, live, claim, number):
-        if held(ring) == 0:
-            probe = ring.alloc(size)
-            assert probe.heap_ptr == ring.heap_base(0)
-            ring.release(probe.slot)
-
-    play(small_ring(), steps, watch)
+    assert ring.heap_held(0) == 0
 
 
 @pytest.mark.spec("ORCH-RING-6", "ORCH-RING-7")
@@ -185,32 +123,8 @@ def test_a_live_task_without_bytes_does_not_park_the_ring(size, following):
     first = ring.alloc(size)
     ring.alloc(0)  # stays live and keeps the FIFO from being empty
     ring.release(first.slot)
-    assert held(ring) == 0
+    assert ring.heap_held(0) == 0
     assert ring.alloc(following).heap_ptr == ring.heap_base(0)
-
-
-@pytest.mark.spec("ORCH-RING-6")
-def test_a_ring_emptied_with_its_cursor_at_the_very_end_serves_its_full_size():
-    ring = small_ring()
-    for _ in range(3):
-        whole = ring.alloc(ROOM)
-        assert whole.heap_ptr == ring.heap_base(0)
-        assert held(ring) == ROOM
-        ring.release(whole.slot)
-
-
-@pytest.mark.spec("ORCH-RING-8")
-@given(steps=STEPS)
-def test_slabs_of_live_tasks_never_overlap_nor_leave_the_ring(steps):
-    def watch(ring, live, claim, number):
-        spans = sorted(
-            (c.heap_ptr, c.heap_ptr + size) for c, size in live.values() if c.heap_ptr is not None
-        )
-        for (_, end), (start, _) in pairwise(spans):
-            assert end <= start
-        assert all(inside(a, b - a, ring.heap_base(0), ROOM) for a, b in spans)
-
-    play(small_ring(), steps, watch)
 
 
 @pytest.mark.spec("ORCH-RING-9")
@@ -219,27 +133,11 @@ def test_a_released_slab_behind_a_live_older_one_waits_for_it():
     claims = [ring.alloc(2 * KIB) for _ in range(4)]
     for claim in (claims[1], claims[3], claims[2]):
         ring.release(claim.slot)
-        assert held(ring) == ROOM
+        assert ring.heap_held(0) == ROOM
         with pytest.raises(RingFullError):
             ring.alloc(1)
     ring.release(claims[0].slot)
-    assert held(ring) == 0
-
-
-@pytest.mark.spec("ORCH-RING-9")
-@given(steps=STEPS)
-def test_space_comes_back_in_the_order_it_was_claimed(steps):
-    """Bytes held are those from the oldest live task to the newest claim, in claim order."""
-    claimed = []
-
-    def watch(ring, live, claim, number):
-        if claim not in (None, "full"):
-            claimed.append((claim.slot, L.round_up(number, KIB)))
-        alive = [i for i, (slot, _) in enumerate(claimed) if slot in live]
-        spanned = sum(size for _, size in claimed[alive[0] :]) if alive else 0
-        assert spanned <= held(ring) <= (ROOM if spanned else 0)  # plus what was skipped at the end
-
-    play(small_ring(), steps, watch)
+    assert ring.heap_held(0) == 0
 
 
 @pytest.mark.spec("ORCH-RING-10")
@@ -305,32 +203,6 @@ def test_a_claim_reports_slot_address_end_offset_and_ring():
 
 
 @pytest.mark.spec("ORCH-RING-13")
-@given(moves=st.lists(st.integers(0, 9), min_size=5, max_size=60))
-def test_slots_stay_with_their_task_and_are_reused_after_it(moves):
-    driver, live, peak = Driver(), [], 0
-    for move in moves:
-        if move < 6:
-            depth = move % 4 + 1
-            for _ in range(depth):
-                driver.open_scope()
-            slot = driver.submit(auto(1))
-            view = driver.view(slot)
-            assert slot not in [other for other, _ in live]
-            live.append((slot, (view.task_id, view.ring_idx, view.ring_slot_idx)))
-            for _ in range(depth):
-                driver.close_scope()
-        elif live:
-            driver.finish_everything()
-            assert driver.reclaim() == len(live)
-            live.clear()
-        peak = max(peak, driver.live())
-        for slot, place in live:
-            view = driver.view(slot)
-            assert (view.task_id, view.ring_idx, view.ring_slot_idx) == place
-        assert driver.mem[L.SLOTS_USED] <= peak
-
-
-@pytest.mark.spec("ORCH-RING-13")
 def test_memory_follows_the_tasks_alive_also_for_large_arguments(driver):
     used = []
     for _ in range(20):
@@ -355,32 +227,192 @@ def test_reset_to_empty_puts_every_cursor_and_the_next_id_back_to_zero():
     assert ring.next_task_id() == 12
     ring.reset_to_empty()
     assert ring.next_task_id() == 0
+    assert ring._engine.mem[[L.LIVE, L.SLOTS_USED, L.FREE_SLOT]].tolist() == [0, 0, 0]
     for i in range(4):
-        assert ring.heap_top(i) == ring.heap_tail(i) == held(ring, i) == 0
+        assert ring.heap_top(i) == ring.heap_tail(i) == ring.heap_held(i) == 0
         assert ring.alloc(ROOM, scope_depth=i) == (i, ring.heap_base(i), ROOM, i)
     with pytest.raises(KeyError):
         ring.release(7)
+
+
+def wait_for_room(thread, ring):
+    """Claim a byte of a full ring on another thread; return the future of the claim, which waits."""
+    claim = thread.submit(ring.alloc, 1)
+    wait_until(lambda: ring._changed._waiters)
+    return claim
 
 
 @pytest.mark.spec("ORCH-RING-15")
 def test_after_shutdown_a_claim_raises_and_so_does_one_that_waits():
     ring = Ring(heap_bytes=KIB, timeout_ms=10**9)
     ring.alloc(KIB)
-    errors = []
-
-    def claim():
-        try:
-            ring.alloc(1)
-        except RuntimeError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=claim)
-    thread.start()
-    deadline = time.monotonic() + DEADLINE_S
-    while not ring._changed._waiters and time.monotonic() < deadline:
-        time.sleep(0.001)
-    ring.shutdown()
-    thread.join(DEADLINE_S)
-    assert "shut down" in str(errors[0])
+    with ThreadPoolExecutor(1) as thread:
+        claim = wait_for_room(thread, ring)
+        ring.shutdown()
+        assert "shut down" in str(claim.exception(DEADLINE_S))
     with pytest.raises(RuntimeError, match="shut down"):
         ring.alloc(1)
+
+
+@pytest.mark.spec("ORCH-API-4")
+def test_a_ring_on_its_own_waits_for_a_release_and_no_longer_than_told():
+    ring = Ring(heap_bytes=KIB, timeout_ms=10**9)
+    ring.alloc(KIB)
+    with ThreadPoolExecutor(1) as thread:
+        claim = wait_for_room(thread, ring)
+        ring.release(0)
+        assert claim.result(DEADLINE_S) == (1, ring.heap_base(0), KIB, 0)
+    impatient = Ring(heap_bytes=KIB, timeout_ms=1)
+    impatient.alloc(KIB)
+    with pytest.raises(RingFullError, match=r"HeapRing exhausted.*1024 bytes"):
+        impatient.alloc(1)
+
+
+# ---------------------------------------------------------------- against a plain allocator
+class Pair:
+    """Rings in an engine's memory, and the reference ones they must equal."""
+
+    def __init__(self, rings=2, window=16, fifo=L.CIRCULAR_SMALLEST):
+        self.driver = Driver(heap=ROOM, rings=rings, window=window, run=False)
+        self.mem, self.k, self.word = self.driver.mem, self.driver.k, self.driver.ring
+        self.window = window
+        self.fifo = fifo  # entries that the FIFO of an empty ring has room for
+        self.most = [0] * rings  # alive at once since the ring was empty
+        self.peak = 0  # alive at once in all rings
+        self.reference = [reference.Ring(self.word(r, L.R_BASE), ROOM) for r in range(rings)]
+        self.live = {}  # reference task → slot
+        self.ids = 0
+
+    def alloc(self, nbytes, depth=0):
+        """Claim in both; return the address, or the engine's refusal, which has changed nothing."""
+        index = min(depth, len(self.reference) - 1)
+        ring, size = self.reference[index], reference.rounded(nbytes)
+        if not ring.claims:
+            self.mem[L.FIFO_MASK + index] = self.fifo - 1
+        refusal = self.refusal(ring, size)
+        before = self.driver.words() if refusal else None
+        slot = self.k.ring_alloc(self.mem, nbytes, depth)
+        if refusal:
+            assert slot == refusal
+            assert self.driver.changed_since(before) == []
+            return slot
+        assert slot > 0
+        return self.adopt(slot, index, size)
+
+    def refusal(self, ring, size):
+        """One ring has a window of ids; several limit the tasks alive, wherever these stand."""
+        if size > ROOM:
+            return L.TOO_LARGE
+        counted = ring.claims if len(self.reference) == 1 else self.live
+        full = len(counted) == self.window or ring.place(size) is None
+        return L.WOULD_BLOCK if full else None
+
+    def adopt(self, slot, index, size):
+        task = reference.Task(self.ids, index, "FREE")
+        self.ids += 1
+        address = self.reference[index].claim(task, size)
+        assert slot not in self.live.values()
+        self.live[task] = slot
+        self.peak = max(self.peak, len(self.live))
+        assert self.word(index, L.R_BASE) + self.word(index, L.R_CURSOR) - size == address
+        assert address % KIB == 0
+        self.check()
+        return address
+
+    def release(self, which):
+        """Release the claim that is `which`-th among the live ones."""
+        task = list(self.live)[which]
+        self.k.ring_release(self.mem, self.live.pop(task))
+        self.reference[task.ring].release(task)
+        self.check()
+
+    def check(self):
+        assert self.mem[L.LIVE] == len(self.live)
+        assert self.mem[L.NEXT_TASK_ID] == self.ids
+        assert self.mem[L.SLOTS_USED] <= self.peak
+        assert all(self.mem[slot + L.S_ID] == task.id for task, slot in self.live.items())
+        for index, ring in enumerate(self.reference):
+            top, tail = self.word(index, L.R_TOP), self.word(index, L.R_TAIL)
+            assert top - tail == ring.held()
+            assert self.word(index, L.R_CURSOR) == ring.next
+            assert self.word(index, L.R_PEAK) == ring.peak
+            self.check_fifo(index, ring)
+            if not ring.claims:
+                assert top == tail == self.word(index, L.R_NEXT) == 0
+
+    def check_fifo(self, index, ring):
+        """The live claims in order, as many entries as were claimed since, or fewer."""
+        alive = [claim.task for claim in ring.claims if not claim.released]
+        first, end = self.word(index, L.R_ALIVE), self.word(index, L.R_NEXT)
+        mask = int(self.mem[L.FIFO_MASK + index])
+        entries = self.mem[int(self.mem[L.A_FIFO + index]) :][: 2 * (mask + 1)]
+        rows = [entries[2 * (at & mask) :][:2].tolist() for at in range(first, end)]
+        held = [(slot, at) for at, (word, slot) in enumerate(rows, first) if word & 1 == 0]
+        assert [slot for slot, _ in held] == [self.live[task] for task in alive]
+        places = [int(self.mem[slot + L.S_RING]) for slot, _ in held]
+        assert places == [index | at << 3 for _, at in held]
+        self.most[index] = max(self.most[index], len(alive)) if alive else 0
+        assert len(alive) <= end - first <= min(mask + 1, len(ring.claims))
+        assert mask + 1 <= max(self.fifo, 4 * self.most[index]) or not alive
+
+
+ALLOC = st.tuples(
+    st.sampled_from([0, 1, 1024, 1025, 2048, 3000, 5000, 8192, 8193]), st.integers(0, 5)
+)
+RELEASE = st.tuples(st.integers(0, 15))
+
+
+@pytest.mark.spec("ORCH-RING-5", "ORCH-RING-6", "ORCH-RING-8", "ORCH-RING-9", "ORCH-RING-13")
+@given(
+    rings=st.integers(1, 4),
+    window=st.sampled_from([1, 3, 16]),
+    fifo=st.sampled_from([1, 2, 4, L.CIRCULAR_SMALLEST]),
+    steps=st.lists(ALLOC | RELEASE, min_size=20, max_size=80),
+)
+def test_rings_equal_those_of_the_reference_whatever_is_claimed_and_released(
+    rings, window, fifo, steps
+):
+    pair = Pair(rings, window, fifo)
+    for step in steps:
+        if len(step) == 2:
+            pair.alloc(*step)
+        elif pair.live:
+            pair.release(step[0] % len(pair.live))
+    pair.driver.close()
+
+
+# ---------------------------------------------------------------- the FIFO and a claim that stays
+@pytest.mark.spec("ORCH-RING-13")
+def test_a_claim_that_stays_costs_one_entry_however_many_come_and_go():
+    pair = Pair()
+    pair.alloc(KIB)
+    for _ in range(3 * L.CIRCULAR_SMALLEST):
+        pair.k.ring_release(pair.mem, pair.k.ring_alloc(pair.mem, 0, 0))
+    assert pair.mem[L.FIFO_MASK] == L.CIRCULAR_SMALLEST - 1
+    assert pair.word(0, L.R_NEXT) <= L.CIRCULAR_SMALLEST
+
+
+@pytest.mark.spec("ORCH-RING-9")
+def test_a_full_fifo_of_claims_that_live_doubles_and_each_keeps_its_place():
+    pair = Pair(window=64, fifo=4)
+    for i in range(40):
+        pair.alloc(0)
+        pair.alloc(0)
+        pair.release(i)
+    assert pair.mem[L.FIFO_MASK] == 64 - 1
+    for i in (39, 0, 20, 10, *[0] * 36):
+        pair.release(i)
+
+
+@pytest.mark.spec("ORCH-RING-9")
+def test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared():
+    pair = Pair(rings=1, window=64, fifo=2)
+    pair.alloc(KIB)
+    for _ in range(3):
+        pair.alloc(KIB)
+        pair.release(1)
+    pair.alloc(KIB)
+    assert pair.word(0, L.R_NEXT) < 5, "released entries were left out"
+    assert pair.reference[0].held() == 5 * KIB
+    pair.release(0)
+    assert pair.reference[0].held() == KIB

@@ -2,23 +2,20 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import TaskArgs, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.segments import segments
-from tests.spec_rules import ROOT
-from tests.support import DEADLINE_S, Gate, key, make_args, no_passes, wait_until
-from tests.system.programs import Program
+from tests.support import Gate, key, make_args, no_passes, wait_until
+from tests.system.programs import Concurrently, Fork, Program
 
 
 def is_empty(orch):
@@ -39,46 +36,26 @@ def is_empty(orch):
 @pytest.mark.parametrize("how", ["start", "run"])
 def test_init_maps_and_start_or_the_first_run_forks(how):
     w = Worker(3, num_sub_workers=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        w.init()
+    w.init()
     try:
-        shared = w.share(np.zeros(1, np.int64))  # memory is there before any process is
+        shared = w.share(np.zeros(2, np.int64))  # memory is there before any process is
         assert w.worker_pids() == []
-        assert psutil.Process().children() == [] or all(
-            "resource_tracker" in " ".join(child.cmdline()) for child in psutil.Process().children()
-        )
-        late = w.register(lambda: shared.__setitem__(0, 7))
+        names = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+        assert all("resource_tracker" in name for name in names)
+        first = w.register(lambda: shared.__setitem__(0, 7))
         if how == "start":
             w.start()
-            pids = w.worker_pids()
-            assert len(pids) == 2
-            w.start()
-            assert w.worker_pids() == pids
-        w.run(lambda orch, *_: orch.submit_sub(late))
-        assert shared[0] == 7
+        before = w.worker_pids()
+        assert len(before) == (2 if how == "start" else 0)
+        w.run(lambda orch, *_: orch.submit_sub(first))
+        w.start()
         assert len(w.worker_pids()) == 2
-        if how == "start":
-            assert w.worker_pids() == pids
+        assert before in ([], w.worker_pids())
+        second = w.register(lambda: shared.__setitem__(1, 8))  # known to the next run
+        w.run(lambda orch, *_: orch.submit_sub(second))
+        assert shared.tolist() == [7, 8]
     finally:
         w.close()
-
-
-@pytest.mark.spec("ORCH-RUN-1")
-def test_a_callable_registered_after_the_start_is_known_to_the_next_run():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.share(np.zeros(2, np.int64))
-        first = w.register(lambda: seen.__setitem__(0, 1))
-        w.run(lambda orch, *_: orch.submit_sub(first))
-        second = w.register(lambda: seen.__setitem__(1, 2))
-
-        def both(orch, *_):
-            seen[:] = 0
-            orch.submit_sub(first)
-            orch.submit_sub(second)
-
-        w.run(both)
-        assert seen.tolist() == [1, 2]
 
 
 @pytest.mark.spec("ORCH-RUN-2")
@@ -97,6 +74,7 @@ def test_with_initialises_on_entry_and_closes_on_exit():
 # ---------------------------------------------------------------- run and drain
 @pytest.mark.spec("ORCH-RUN-3")
 def test_run_returns_when_every_task_has_finished_and_no_task_is_live():
+    """The orch function runs inside a scope of its own; the run ends scopes that it leaves open."""
     with Worker(3, num_sub_workers=2) as w:
         done = w.share(np.zeros(40, np.int64))
 
@@ -109,98 +87,77 @@ def test_run_returns_when_every_task_has_finished_and_no_task_is_live():
 
         def orch_fn(orch, args, config):
             kept.append(orch)
+            orch.alloc(8, "uint8")
+            assert orch.live_tasks() == 1  # nothing but an open scope holds it
             for i in range(40):
                 if i % 10 == 0:
-                    orch.scope_begin()  # left open: the run ends them
+                    orch.scope_begin()
                 orch.submit_sub(handle, make_args((key(4096), T.INOUT), scalars=[i]))
 
-        assert w.run(orch_fn).tasks == 40
+        assert w.run(orch_fn).tasks == 41
         assert done.all()
         assert is_empty(kept[0])
-
-
-@pytest.mark.spec("ORCH-RUN-3")
-def test_the_orch_function_runs_inside_a_scope_of_its_own():
-    def orch_fn(orch, args, config):
-        orch.alloc(8, "uint8")
-        assert orch.live_tasks() == 1  # nothing but an open scope holds it
-
-    with Worker(3) as w:
-        w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-RUN-4")
 def test_a_run_completes_without_the_scheduler_thread():
     with Worker(3, num_sub_workers=2) as w:
         total = w.share(np.zeros(1, np.int64))
-
-        def leaf(args):
-            total[0] += 1
-
-        handle = w.register(leaf)
+        handle = w.register(lambda args: total.__setitem__(0, total[0] + 1))
         w.start()
         w._session.scheduler.stop()
         assert "simpler-scheduler" not in [thread.name for thread in threading.enumerate()]
-
-        def orch_fn(orch, args, config):
-            for _ in range(50):
-                orch.submit_sub(handle, make_args((total, T.INOUT)))
-
-        w.run(orch_fn)
+        args = make_args((total, T.INOUT))
+        w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(50)])
         assert total[0] == 50
 
 
-def fail_in_task(orch, handles):
-    with orch.scope():
-        orch.alloc(100, "uint8")
-        orch.submit_sub(handles["fails"], make_args((key(4096), T.INOUT)))
-        orch.submit_sub(handles["works"], make_args((key(4096), T.INOUT), (key(0), T.OUTPUT)))
-
-
-def raise_in_orch_function(orch, handles):
+def work(orch, works, fails):
+    orch.scope_begin()
     orch.scope_begin()
     orch.alloc(100, "uint8")
-    orch.submit_sub(handles["works"], make_args((key(4096), T.INOUT), (key(0), T.OUTPUT)))
+    orch.submit_sub(works, make_args((key(4096), T.INOUT), (key(0), T.OUTPUT)))
+
+
+def fail_in_task(orch, works, fails):
+    with orch.scope():
+        orch.alloc(100, "uint8")
+        orch.submit_sub(fails, make_args((key(4096), T.INOUT)))
+        orch.submit_sub(works, make_args((key(4096), T.INOUT), (key(0), T.OUTPUT)))
+
+
+def raise_in_orch_function(orch, works, fails):
+    work(orch, works, fails)
     raise LookupError("mine")
 
 
-def work(orch, handles):
-    orch.scope_begin()
-    orch.scope_begin()
-    orch.alloc(100, "uint8")
-    orch.submit_sub(handles["works"], make_args((key(4096), T.INOUT), (key(0), T.OUTPUT)))
-
-
 @pytest.mark.spec("ORCH-RUN-5")
-@pytest.mark.parametrize("body", [work, fail_in_task, raise_in_orch_function])
-def test_after_a_run_everything_is_empty_and_ids_start_at_zero(body):
-    def fails(args):
-        raise ValueError("no")
-
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [
+        (work, nullcontext()),
+        (fail_in_task, pytest.raises(TaskError)),
+        (raise_in_orch_function, pytest.raises(LookupError)),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_after_a_run_everything_is_empty_and_ids_start_at_zero(body, end):
     with Worker(3, num_sub_workers=2) as w:
-        handles = {"works": w.register(lambda args: None), "fails": w.register(fails)}
+        handles = w.register(lambda args: None), w.register(lambda args: 1 / 0)
         for _ in range(3):
             kept = []
 
             def orch_fn(orch, args, config, kept=kept):
                 kept.append(orch)
-                assert is_empty_but_for_the_runs_scope(orch)
-                body(orch, handles)
+                with orch.scope():
+                    assert orch.alloc(8, "uint8").data == orch.ring.heap_base(1)
+                    assert orch.ring.next_task_id() == 1
+                assert orch.live_tasks() == 0
+                body(orch, *handles)
 
-            try:
+            with end:
                 w.run(orch_fn)
-                assert body is work
-            except (RuntimeError, LookupError):
-                assert body is not work
             assert is_empty(kept[0])
-
-
-def is_empty_but_for_the_runs_scope(orch):
-    orch.scope_begin()
-    address = orch.alloc(8, "uint8").data
-    first_of_ring_one = address == orch.ring.heap_base(1) and orch.ring.next_task_id() == 1
-    orch.scope_end()
-    return first_of_ring_one and orch.live_tasks() == 0
 
 
 @pytest.mark.spec("ORCH-RUN-6")
@@ -224,30 +181,10 @@ def test_repeating_a_run_takes_no_more_memory():
         assert peaks == peaks[:1] * 5
 
 
-@pytest.mark.spec("ORCH-RUN-6")
-def test_a_run_of_large_tasks_leaves_room_for_a_later_run_of_small_ones(driver):
-    """Blocks for large arguments are not set aside for ever."""
-    while driver.try_submit(scalars=range(1800)) >= 0:
-        pass
-    count = driver.live()
-    assert count > 1
-    for _ in range(2):
-        driver.finish_everything()
-        driver.finish_run()
-        driver.reclaim()
-        driver.end_run()
-        driver.begin_run()
-        for _ in range(64):
-            driver.submit(scalars=range(40))
-
-
 # ---------------------------------------------------------------- exceptions of the orch function
-class Mine(Exception):
-    pass
-
-
 @pytest.mark.spec("ORCH-RUN-7")
-def test_an_exception_of_the_orch_function_reaches_the_caller_and_cancels():
+@pytest.mark.parametrize("kind", [LookupError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_an_exception_of_the_orch_function_reaches_the_caller_and_cancels(kind):
     with Gate() as started, Gate() as go, Worker(3, num_sub_workers=1) as w:
         ran = w.share(np.zeros(3, np.int64))
 
@@ -258,7 +195,7 @@ def test_an_exception_of_the_orch_function_reaches_the_caller_and_cancels():
 
         first_handle = w.register(first)
         second = w.register(lambda args: ran.__setitem__(args.scalar(0), 1))
-        error = Mine("what the user raised")
+        error = kind("what the user raised")
 
         def orch_fn(orch, args, config):
             orch.submit_sub(first_handle, make_args((key(4096), T.OUTPUT)))
@@ -268,64 +205,38 @@ def test_an_exception_of_the_orch_function_reaches_the_caller_and_cancels():
             threading.Timer(0.05, go.open).start()
             raise error
 
-        with pytest.raises(Mine) as info:
+        with pytest.raises(kind) as info:
             w.run(orch_fn)
         assert info.value is error
         assert error.__cause__ is None
         assert ran.tolist() == [1, 0, 0]
 
-        def again(orch, args, config):
-            for i in range(3):
-                orch.submit_sub(second, make_args(scalars=[i]))
-
+        again = [make_args(scalars=[i]) for i in range(3)]
         ran[:] = 0
-        assert w.run(again).tasks == 3
+        assert w.run(lambda orch, *_: [orch.submit_sub(second, one) for one in again]).tasks == 3
         assert ran.all()
 
 
 @pytest.mark.spec("ORCH-RUN-7")
-def test_the_orch_functions_exception_wins_over_a_tasks_failure():
-    with Worker(3, num_sub_workers=1) as w:
-
-        def fails():
-            raise ValueError("the task's")
-
-        handle = w.register(fails)
-
-        def orch_fn(orch, args, config):
-            orch.submit_sub(handle)
-            wait_until(lambda: orch._mem[L.RUN_ERROR] != 0)
-            raise Mine
-
-        for _ in range(2):
-            with pytest.raises(Mine):
-                w.run(orch_fn)
-        w.run(lambda *_: None)
-
-
-@pytest.mark.spec("ORCH-RUN-7")
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_exceptions_that_are_no_exception_subclass_pass_as_well(kind):
-    error = kind("mine")
+def test_the_orch_functions_exception_wins_over_a_tasks_failure(w):
+    handle = w.register(lambda: 1 / 0)
 
     def orch_fn(orch, args, config):
-        raise error
+        orch.submit_sub(handle)
+        wait_until(lambda: orch._mem[L.RUN_ERROR] != 0)
+        raise LookupError("mine")
 
-    with Worker(3) as w:
-        with pytest.raises(kind) as info:
+    for _ in range(2):
+        with pytest.raises(LookupError, match="mine"):
             w.run(orch_fn)
-        assert info.value is error
-        w.run(lambda *_: None)
+    w.run(lambda *_: None)
 
 
 @pytest.mark.spec("ORCH-RUN-8")
 @pytest.mark.parametrize("where", ["computing", "waiting_for_room", "draining"])
 def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
-    with (
-        Gate() as started,
-        Gate() as go,
-        Worker(3, num_sub_workers=1, heap_ring_size=1 << 16) as w,
-    ):
+    small = {"num_sub_workers": 1, "heap_ring_size": 1 << 16}
+    with Gate() as started, Gate() as go, Worker(3, **small) as w:
         ran = w.share(np.zeros(2, np.int64))
 
         def first(args):
@@ -346,12 +257,9 @@ def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
             wait_until(lambda: w._session.engine.mem[L.CANCEL] != 0)
             go.open()
 
-        presser = threading.Thread(target=press)
-
         def orch_fn(orch, args, config):
             orch.submit_sub(blocked, make_args((key(4096), T.OUTPUT)))
             orch.submit_sub(after, make_args((key(4096), T.INPUT)))
-            presser.start()
             if where == "computing":
                 while True:
                     time.sleep(0.001)
@@ -359,9 +267,8 @@ def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
                 orch.alloc(1 << 16, "uint8")
                 orch.alloc(1 << 16, "uint8")
 
-        with pytest.raises(KeyboardInterrupt):
+        with Concurrently(press), pytest.raises(KeyboardInterrupt):
             w.run(orch_fn)
-        presser.join()
         assert ran.tolist() == [1, 0]
         assert w.worker_pids() == pids
         w.run(lambda orch, *_: orch.submit_sub(after, TaskArgs()))
@@ -369,54 +276,44 @@ def test_ctrl_c_unwinds_and_leaves_the_workers_alive(where):
         assert ran.tolist() == [1, 1]
 
 
-TERMINAL = """
-w = Worker(3, num_sub_workers=2)
-w.init()
-ran = w.share(np.zeros(2, np.int64))
-reader, writer = os.pipe()
-
-def first(args):
-    say("busy")
-    os.read(reader, 1)
-    ran[0] = 1
-
-def second(args):
-    ran[1] = 1
-
-blocked, after = w.register(first), w.register(second)
-w.start()
-pids = w.worker_pids()
-
-def orch_fn(orch, *_):
-    for handle in (blocked, after):  # one worker is busy, the other idle
-        args = TaskArgs()
-        args.add_tensor(ContinuousTensor.make(4096, (1,), DataType.INT64), T.INOUT)
-        orch.submit_sub(handle, args)
-    try:
-        while True:
-            time.sleep(0.001)
-    except KeyboardInterrupt:
-        os.write(writer, b"x")
-        raise
-
-try:
-    w.run(orch_fn)
-except KeyboardInterrupt:
-    print(ran.tolist(), w.worker_pids() == pids)
-w.run(lambda orch, *_: orch.submit_sub_group(after, [TaskArgs()] * 2))
-print(ran.tolist(), w.worker_pids() == pids)
-w.close()
-"""
-
-
 @pytest.mark.spec("ORCH-RUN-8")
-def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds():
-    with Program(TERMINAL) as program:
-        program.wait_for("busy")
-        program.signal_group(signal.SIGINT)
-        code, out, err = program.finish()
-        assert (code, err) == (0, "")
-        assert out.splitlines() == ["[1, 0] True", "[1, 1] True"]
+def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(capfd):
+    with Gate() as busy, Gate() as go:
+
+        def program():
+            os.setsid()  # the terminal's signals go to all that it starts
+            with Worker(3, num_sub_workers=2) as w:
+                ran = w.share(np.zeros(2, np.int64))
+
+                def first(args):
+                    busy.open(1)
+                    go.wait()
+                    ran[0] = 1
+
+                def orch_fn(orch, *_):
+                    for handle in (blocked, after):  # one worker is busy, the other idle
+                        orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
+                    try:
+                        while True:
+                            time.sleep(0.001)
+                    finally:
+                        go.open()
+
+                blocked, after = w.register(first), w.register(lambda args: ran.__setitem__(1, 1))
+                w.start()
+                pids = w.worker_pids()
+                with pytest.raises(KeyboardInterrupt):
+                    w.run(orch_fn)
+                assert (ran.tolist(), w.worker_pids()) == ([1, 0], pids)
+                w.run(lambda orch, *_: orch.submit_sub_group(after, [TaskArgs()] * 2))
+                assert (ran.tolist(), w.worker_pids()) == ([1, 1], pids)
+
+        with Fork(program) as fork:
+            busy.wait()
+            os.killpg(fork.pid, signal.SIGINT)
+            assert fork.wait() == 0
+            assert fork.everybody_ends()
+        assert capfd.readouterr() == ("", "")
 
 
 # ---------------------------------------------------------------- the end
@@ -435,35 +332,33 @@ def test_close_may_be_called_again_and_again_and_before_init():
     assert all(child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children())
 
 
-@pytest.mark.spec("ORCH-RUN-9")
-@pytest.mark.parametrize(
-    "end",
-    ["", "raise SystemExit(0)", "1/0", "import os; os.kill(os.getpid(), 15)", "w = None", "del w"],
-    ids=["falls off", "exit", "exception", "SIGTERM", "forgotten", "deleted"],
-)
-def test_a_program_that_ends_without_close_leaves_nothing(end):
-    program = f"""
-import psutil
-from simpler_ref import Worker
+PROGRAM = """
 w = Worker(3, num_sub_workers=2, heap_ring_size=1 << 16)
 w.init()
 h = w.register(lambda: None)
 w.run(lambda orch, *_: orch.submit_sub(h))
-print(psutil.Process(w.worker_pids()[0]).ppid(), *w.worker_pids(), flush=True)
-{end}
 """
+
+
+@pytest.mark.spec("ORCH-RUN-9")
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("os.kill(os.getpid(), 15)", -15)],
+    ids=["falls off", "SIGTERM"],
+)
+def test_a_program_that_ends_without_close_leaves_nothing(end, code):
     named = segments()
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=4 * DEADLINE_S,
-        check=False,
-    )
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 3, done.stderr
-    if end not in ("1/0", "import os; os.kill(os.getpid(), 15)"):
-        assert (done.returncode, done.stderr) == (0, "")
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    with Program(PROGRAM + end) as program:
+        assert program.finish() == (code, "", "")
+        assert program.everybody_ends()
     wait_until(lambda: segments() <= named)
+
+
+@pytest.mark.spec("ORCH-RUN-9")
+def test_a_worker_that_is_forgotten_leaves_nothing():
+    w = Worker(3, num_sub_workers=2)
+    w.init()
+    w.start()
+    pids = w.worker_pids()
+    del w
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))

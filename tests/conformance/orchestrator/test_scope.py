@@ -1,5 +1,7 @@
 """ORCH-SCOPE: lifetimes that nest."""
 
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Scope
-from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
     FREE,
@@ -18,8 +19,6 @@ from tests.support import (
     Gate,
     auto,
     inside,
-    key,
-    make_args,
     reads,
     writes,
 )
@@ -38,12 +37,9 @@ TABLE = [  # user scopes, depth(), current_depth(), ring
 
 def ring_in_use(orch):
     """Return the ring that an allocation comes from now."""
-    address = orch.alloc(1, "uint8").data
-    [index] = [
-        i
-        for i in range(orch.ring.ring_count())
-        if inside(address, 1, orch.ring.heap_base(i), orch.ring.heap_size(i))
-    ]
+    address, ring = orch.alloc(1, "uint8").data, orch.ring
+    rings = range(ring.ring_count())
+    [index] = [i for i in rings if inside(address, 1, ring.heap_base(i), ring.heap_size(i))]
     return index
 
 
@@ -62,61 +58,44 @@ def test_depth_and_ring_follow_the_table(scopes, depth, current, ring):
     assert driver.x.ring_of_depth(driver.mem, current) == ring
 
 
-@pytest.mark.spec("ORCH-SCOPE-1")
-def test_the_orch_function_uses_the_ring_of_its_depth():
-    def orch_fn(orch, args, config):
-        assert ring_in_use(orch) == 0
-        for ring in (1, 2, 3, 3, 3):
-            orch.scope_begin()
-            assert ring_in_use(orch) == ring
-
-    with Worker(3, heap_ring_size=1 << 16) as w:
-        w.run(orch_fn)
+@contextmanager
+def by_hand(orch):
+    orch.scope_begin()
+    yield
+    orch.scope_end()
 
 
 @pytest.mark.spec("ORCH-SCOPE-2")
-def test_a_scope_is_closed_on_the_way_out_also_by_an_exception():
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            assert ring_in_use(orch) == 1
-            with pytest.raises(ZeroDivisionError), orch.scope():
-                assert ring_in_use(orch) == 2
-                raise ZeroDivisionError
-            assert ring_in_use(orch) == 1
-            live = orch.live_tasks()
-        assert ring_in_use(orch) == 0
-        assert orch.live_tasks() < live  # the scopes have let go of their buffers
-
-    with Worker(3, heap_ring_size=1 << 16) as w:
-        w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-SCOPE-2")
-def test_scope_begin_and_scope_end_have_the_same_effect():
-    traces = []
-
-    def inner(orch):
+@pytest.mark.parametrize("scope", [by_hand, lambda orch: orch.scope()], ids=["by hand", "with"])
+def test_a_scope_ends_with_its_block_and_scope_begin_and_end_have_the_same_effect(w, scope):
+    def look(orch):
         return ring_in_use(orch), orch.live_tasks(), orch.ring.heap_held(1)
 
-    def with_guard(orch, args, config):
-        with orch.scope():
-            traces.append([inner(orch)])
-        traces[-1].append(inner(orch))
+    def orch_fn(orch, args, config):
+        with scope(orch):
+            assert look(orch) == (1, 1, 1024)
+            with scope(orch):
+                assert look(orch) == (2, 2, 1024)
+            assert look(orch) == (1, 2, 2048)
+        assert look(orch) == (0, 1, 0)  # the scopes have let go of their buffers
 
-    def by_hand(orch, args, config):
-        orch.scope_begin()
-        traces.append([inner(orch)])
-        orch.scope_end()
-        traces[-1].append(inner(orch))
+    w.run(orch_fn)
 
-    with Worker(3, heap_ring_size=1 << 16) as w:
-        w.run(with_guard)
-        w.run(by_hand)
-    assert traces[0] == traces[1] == [(1, 1, 1024), (0, 1, 0)]
+
+@pytest.mark.spec("ORCH-SCOPE-2")
+def test_a_scope_is_closed_also_by_an_exception(w):
+    def orch_fn(orch, args, config):
+        with pytest.raises(ZeroDivisionError), orch.scope():
+            assert ring_in_use(orch) == 1
+            raise ZeroDivisionError
+        assert ring_in_use(orch) == 0
+        assert orch.live_tasks() == 1
+
+    w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-SCOPE-3")
-def test_64_user_scopes_may_be_open_and_the_next_one_opens_nothing():
+def test_64_user_scopes_may_be_open_and_the_next_one_opens_nothing(w):
     def orch_fn(orch, args, config):
         for _ in range(64):
             orch.scope_begin()
@@ -128,54 +107,33 @@ def test_64_user_scopes_may_be_open_and_the_next_one_opens_nothing():
         with pytest.raises(RuntimeError, match="scope_end without scope_begin"):
             orch.scope_end()
 
-    with Worker(3) as w:
-        w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-SCOPE-3")
-def test_a_scope_on_its_own_has_the_same_limit():
-    scope = Scope()
+    w.run(orch_fn)
+    alone = Scope()
     for _ in range(65):  # the run's own, and 64
-        scope.scope_begin()
+        alone.scope_begin()
     with pytest.raises(RuntimeError, match="maximum nesting depth exceeded"):
-        scope.scope_begin()
-    assert scope.depth() == 65
+        alone.scope_begin()
+    assert alone.depth() == 65
 
 
 @pytest.mark.spec("ORCH-SCOPE-4")
-def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open():
+def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open(w):
     def orch_fn(orch, args, config):
         orch.scope_begin()
         orch.scope_end()
         for _ in range(2):
             with pytest.raises(RuntimeError, match="scope_end without scope_begin"):
                 orch.scope_end()
+        with pytest.raises(RuntimeError, match="scope_end without scope_begin"), orch.scope():
+            orch.scope_end()
         buffer = orch.alloc(8, "uint8")
-        assert orch.live_tasks() == 1
-        assert orch.ring.heap_held(0) == 1024
+        assert (orch.live_tasks(), orch.ring.heap_held(0)) == (1, 1024)
         assert buffer.data == orch.ring.heap_base(0)
 
-    def leave_open(orch, args, config):
-        orch.scope_begin()
-
-    with Worker(3, heap_ring_size=1 << 16) as w:
-        w.run(leave_open)  # a scope of an earlier run cannot be ended by a later one
-        w.run(orch_fn)
+    w.run(lambda orch, *_: orch.scope_begin())  # no later run can end it
+    w.run(orch_fn)
     with pytest.raises(RuntimeError, match="scope_end without scope_begin"):
         Scope().scope_end(lambda slot: None)
-
-
-@pytest.mark.spec("ORCH-SCOPE-4")
-def test_a_scope_ended_inside_its_with_block_is_an_error_at_its_end():
-    def orch_fn(orch, args, config):
-        with (
-            pytest.raises(RuntimeError, match="scope_end without scope_begin"),
-            orch.scope(),
-        ):
-            orch.scope_end()
-
-    with Worker(3) as w:
-        w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-SCOPE-4")
@@ -186,32 +144,28 @@ def test_a_scope_that_is_not_open_cannot_be_closed_and_nothing_changes(driver):
     assert driver.changed_since(before) == []
 
 
-@pytest.mark.spec("ORCH-SCOPE-5")
+@pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
 def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other(script):
     driver = Driver()
-    frames = [[]]
-    consumer_of_all = []
+    scopes, tasks = [[]], []
     for step in script:
         if step == "open":
             assert driver.open_scope() == L.OK
-            frames.append([])
-        elif step == "close":
-            if len(frames) > 1:
-                tasks = {s for frame in frames for s in frame} | set(consumer_of_all)
-                before = {s: driver.refs(s) for s in tasks}
-                driver.close_scope()
-                ended = frames.pop()
-                consumer_of_all += ended  # they stay live: nobody finished
-                for slot in tasks:
-                    total, released = before[slot]
-                    assert driver.refs(slot) == (total, released + (slot in ended))
-        elif step == "task":
-            frames[-1].append(driver.submit(writes(4096)))
-        else:
-            slot = driver.alloc(0)
+            scopes.append([])
+        elif step == "close" and len(scopes) > 1:
+            before = {slot: driver.refs(slot) for slot in tasks}
+            driver.close_scope()
+            ended = scopes.pop()
+            for slot, (total, released) in before.items():
+                assert driver.refs(slot) == (total, released + (slot in ended))
+        elif step in ("task", "alloc"):
+            slot = driver.submit(writes(4096)) if step == "task" else driver.alloc(0)
+            assert driver.refs(slot)[0] == 1
             driver.x.acquire_ref(driver.mem, slot)  # some consumer, so that it is not reclaimed
-            frames[-1].append(slot)
+            scopes[-1].append(slot)
+            tasks.append(slot)
+    driver.close()
 
 
 @pytest.mark.spec("ORCH-SCOPE-6")
@@ -249,13 +203,11 @@ def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
     runs, waits = driver.submit(writes(8192)), driver.submit()
     driver.settle()
     blocked = driver.submit(reads(8192))
-    states = {buffer: COMPLETED, done: COMPLETED, kept: COMPLETED}
-    states |= {reader: RUNNING, runs: READY, waits: READY, blocked: PENDING}
-    assert {slot: driver.state(slot) for slot in states} == states
-
+    slots = buffer, done, kept, reader, runs, waits, blocked
+    others = [COMPLETED, RUNNING, READY, READY, PENDING]
+    assert list(map(driver.state, slots)) == [COMPLETED, COMPLETED, *others]
     driver.close_scope()
-    states[buffer] = states[done] = FREE  # consumed and reclaimed at once
-    assert {slot: driver.state(slot) for slot in states} == states
+    assert list(map(driver.state, slots)) == [FREE, FREE, *others]  # reclaimed at once
     assert driver.finish_everything() == [driver.id(s) for s in (reader, runs, waits, blocked)]
     assert driver.reclaim() == 5
     assert driver.live() == 0
@@ -268,32 +220,14 @@ def test_a_finished_task_without_consumers_lasts_until_its_scope_ends(driver):
     driver.finish(slot)
     for _ in range(3):
         assert driver.state(slot) == COMPLETED
+        assert driver.held(1) == 1024
         driver.settle()
         driver.reclaim()
         driver.open_scope()
         driver.close_scope()
     driver.close_scope()
     assert driver.state(slot) == FREE
-
-
-@pytest.mark.spec("ORCH-SCOPE-7")
-def test_memory_of_a_finished_scope_is_free_when_scope_end_returns():
-    with Gate() as done, Worker(3, num_sub_workers=1, heap_ring_size=1 << 16) as w:
-        x = key(4096)
-        handle = w.register(lambda args: None)
-        signal = w.register(lambda args: done.open(1))
-
-        def orch_fn(orch, args, config):
-            with orch.scope():
-                orch.submit_sub(handle, make_args((key(0), T.OUTPUT), (x, T.OUTPUT)))
-                orch.submit_sub(signal, make_args((x, T.INOUT)))
-                done.wait()  # then the first task has long been collected
-                orch.submit_sub(signal, make_args((x, T.INOUT)))
-                done.wait()
-                assert orch.ring.heap_held(1) == 1024
-            assert orch.ring.heap_held(1) == 0
-
-        w.run(orch_fn)
+    assert driver.held(1) == 0
 
 
 @pytest.mark.spec("ORCH-SCOPE-8")
@@ -302,12 +236,8 @@ def test_a_task_claimed_without_an_open_scope_has_no_scope_reference():
     before = driver.words()
     slot = driver.submit(auto(8))
     assert driver.refs(slot) == (0, 0)
-    scopes = (
-        range(L.SCOPE_DEPTH, L.SCOPE_DEPTH + 1),
-        range(L.SCOPE_STACK - L.LINE, L.SCOPE_STACK + L.SCOPE_STACK_WORDS),
-    )
-    changed = driver.changed_since(before)
-    assert not [word for words in scopes for word in words if word in changed]
+    stack = range(L.SCOPE_STACK - L.LINE, L.SCOPE_STACK + L.SCOPE_STACK_WORDS)
+    assert not {L.SCOPE_DEPTH, *stack} & set(driver.changed_since(before))
     driver.finish(slot)
     assert driver.reclaim() == 1  # its own reference was the last
     assert driver.live() == 0
