@@ -12,7 +12,6 @@ from simpler_ref.native_chip import ChipCallable
 from tests.chip_kernels import add_core, orchestration
 from tests.support import make_args
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 N = 100
 
 
@@ -26,7 +25,6 @@ def device(address):
 
 # ---------------------------------------------------------------- a worker for each device
 @pytest.mark.spec("WM-CHIP-1")
-@MODES
 @pytest.mark.parametrize("when", ["before the start", "after it", "in a run"])
 def test_every_chip_runs_chip_callables(mode, when):
     with Worker(3, device_ids=[3, 0], child_mode=mode) as w:
@@ -69,7 +67,6 @@ def test_chips_and_sub_workers_work_on_the_same_memory():
 
 
 @pytest.mark.spec("WM-CHIP-1")
-@MODES
 def test_a_group_runs_on_several_chips(mode):
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
         x = [w.share(np.full(N, i + 1, np.float32)) for i in range(2)]
@@ -113,7 +110,6 @@ def test_each_pool_refuses_the_others_callables_and_names_both():
 
 # ---------------------------------------------------------------- memory of a chip
 @pytest.mark.spec("WM-CHIP-3")
-@MODES
 @pytest.mark.parametrize("where", ["worker", "orch"])
 def test_memory_goes_to_a_chip_and_back(mode, where):
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
@@ -162,7 +158,6 @@ def test_host_memory_that_the_chips_process_cannot_see_is_refused():
 
 # ---------------------------------------------------------------- child_memory
 @pytest.mark.spec("WM-CHIP-4")
-@MODES
 def test_a_tensor_in_a_chips_memory_is_used_where_it_is(mode):
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
         x = w.share(np.arange(N, dtype=np.float32))
@@ -200,7 +195,6 @@ def test_equal_addresses_on_two_chips_do_not_depend_on_each_other():
 
 
 @pytest.mark.spec("WM-CHIP-8")
-@MODES
 def test_memory_of_another_chip_fails_the_task_and_names_both(mode):
     with Worker(3, device_ids=[4, 9], child_mode=mode) as w:
         ones = w.share(np.ones(N, np.float32))
@@ -233,7 +227,6 @@ def test_memory_of_another_chip_fails_the_task_and_names_both(mode):
 
 # ---------------------------------------------------------------- a task that fails
 @pytest.mark.spec("WM-CHIP-5")
-@MODES
 def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):
     with Worker(3, device_ids=[4], child_mode=mode) as w:
         bad = w.register(orchestration("fails"))
@@ -265,7 +258,6 @@ def test_device_ids_are_for_level_3_and_distinct():
 
 # ---------------------------------------------------------------- level 2
 @pytest.mark.spec("WM-CHIP-7")
-@MODES
 def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode):
     with Worker(2, device_id=1, child_mode=mode) as w:
         x, y = w.share(np.ones(N, np.float32)), w.share(np.zeros(N, np.float32))

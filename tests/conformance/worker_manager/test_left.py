@@ -17,7 +17,6 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, Gate, make_args
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 DEPTHS = pytest.mark.parametrize("depth", [1, 4])
 
 
@@ -47,7 +46,6 @@ WAYS_BACK = {
 
 # ---------------------------------------------------------------- children
 @pytest.mark.spec("WM-LEFT-1")
-@MODES
 @DEPTHS
 @pytest.mark.parametrize("way", WAYS_BACK)
 def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, way, capfd):
@@ -102,7 +100,6 @@ def test_a_fork_behind_pythons_back_is_one_too():
 
 
 @pytest.mark.spec("WM-LEFT-1")
-@MODES
 def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
     inner = Worker(3, num_sub_workers=1)
     with Worker(3) as memory:

@@ -19,7 +19,6 @@ def test_process_is_the_default_and_anything_but_the_two_is_refused():
 
 
 @pytest.mark.spec("WM-MODE-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_all_workers_of_a_worker_follow_its_mode(mode):
     class Where:
         def run(self, callable, view, config):

@@ -11,7 +11,7 @@ import pytest
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import DEADLINE_S, Driver, wait_until
+from tests.support import DEADLINE_S, wait_until
 
 
 class Own:
@@ -45,7 +45,6 @@ def test_close_leaves_no_process_and_no_thread(outer, inner, used):
 
 
 @pytest.mark.spec("WM-STOP-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("of", ["a task", "the orch function"])
 def test_close_after_a_failure_leaves_no_process_and_no_thread(mode, of):
     before = set(threading.enumerate())
@@ -67,7 +66,6 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(mode, of):
 
 
 @pytest.mark.spec("WM-STOP-1", "WM-LOOP-4")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_start_that_fails_leaves_nothing_of_the_others(mode):
     class Refuses(Own):
         def start(self):
@@ -103,8 +101,8 @@ def test_workers_that_wait_asleep_are_stopped():
 # ---------------------------------------------------------------- D20
 @pytest.mark.spec("WM-STOP-2")
 @pytest.mark.parametrize("what", ["TASK", "CONTROL"])
-def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(what):
-    driver = Driver(sub=1)
+def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(make_driver, what):
+    driver = make_driver(sub=1)
     ready = {"TASK": L.TASK_READY, "CONTROL": L.CONTROL_REQUEST}[what]
     answer = {"TASK": L.TASK_DONE, "CONTROL": L.CONTROL_DONE}[what]
     finish = {
@@ -117,14 +115,13 @@ def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(w
     assert finish(driver.mem, 0, 1) == L.STOP
     assert driver.mailbox_state(0) == (answer, 1), "the answer can be collected"
     assert driver.word(0, L.W_SHUTDOWN) == 1
-    driver.close()
 
 
 @pytest.mark.spec("WM-STOP-2")
 @pytest.mark.parametrize("what", ["TASK", "CONTROL"])
-def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(what):
+def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(make_driver, what):
     rounds = 50 if INTERPRETED else 3000
-    driver = Driver(sub=1)
+    driver = make_driver(sub=1)
     driver.mem[L.SPIN_NS] = 2000
     ready = {"TASK": L.TASK_READY, "CONTROL": L.CONTROL_REQUEST}[what]
     finish = {
@@ -149,25 +146,23 @@ def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(what):
             driver.k.request_stop(driver.mem, 0)
             assert serving.result(DEADLINE_S) == L.STOP
             assert driver.mem[stop] == 1
-    driver.close()
 
 
 @pytest.mark.spec("WM-STOP-3")
 @pytest.mark.parametrize("state", [L.IDLE, L.TASK_DONE, L.CONTROL_DONE, L.INIT_DONE])
-def test_any_state_without_work_becomes_shutdown(state):
-    driver = Driver(sub=1)
+def test_any_state_without_work_becomes_shutdown(make_driver, state):
+    driver = make_driver(sub=1)
     driver.x.post(driver.mem, 0, state, 0)
     driver.k.request_stop(driver.mem, 0)
     assert driver.mailbox_state(0)[0] == L.SHUTDOWN
     assert driver.k.park_and_receive(driver.mem, 0) == L.STOP
-    driver.close()
 
 
 @pytest.mark.spec("WM-STOP-3")
 @pytest.mark.parametrize("stop", ["before the claim", "before the release"])
-def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(stop):
+def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(make_driver, stop):
     """A worker that saw IDLE and is about to sleep must not find IDLE again."""
-    driver = Driver(sub=1)
+    driver = make_driver(sub=1)
     if stop == "before the claim":
         driver.k.request_stop(driver.mem, 0)
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
@@ -175,11 +170,9 @@ def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(stop)
         driver.k.request_stop(driver.mem, 0)
     driver.k.release_mailbox(driver.mem, 0)
     assert driver.mailbox_state(0)[0] == L.SHUTDOWN
-    driver.close()
 
 
 @pytest.mark.spec("WM-STOP-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_registrations_while_the_worker_closes_do_not_hang(mode):
     """Another thread registers and unregisters for as long as the Worker lets it."""
     for _ in range(3 if INTERPRETED else 10):
