@@ -6,11 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from simpler_ref.native_chip import (
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-)
+from simpler_ref.native_chip import ChipError, ChipStatus, ChipWorker
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 from tests.chip_kernels import host_args, numbers
 

@@ -1,28 +1,18 @@
 """CHIP-FAULT: what fails on a chip."""
 
 import ctypes
-import os
+import faulthandler
 import platform
 import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker
 from simpler_ref.task_interface import CallConfig
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
-
-DEADLINE_S = 60.0
-"""A guard against hangs, not a measurement."""
+from tests.system.programs import Fork
 
 
 @pytest.fixture
@@ -131,36 +121,18 @@ def handler_of(number):
     return raw.raw[:8]  # the address; what is beside it is not all defined
 
 
-def program(text, expected=0):
-    """Run a program of its own; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        cwd=os.getcwd(),
-    )
-    assert done.returncode == expected, done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.mark.spec("CHIP-FAULT-5")
-def test_a_fault_that_is_not_a_kernels_kills_the_process_as_it_should():
-    for chips in (
-        "one.init()",
-        "one.init(); one.finalize()",
-        "one.init(); other.init(); one.finalize()",
-        "one.init(); other.init(); one.finalize(); other.finalize()",
-    ):
-        said = program(
-            f"""
-            import ctypes, faulthandler
-            from simpler_ref.native_chip import ChipWorker
-            faulthandler.enable()
-            one, other = ChipWorker(), ChipWorker()
-            {chips}
-            ctypes.string_at(16)
-            """,
-            -signal.SIGSEGV,
-        )
-        assert "Fatal Python error: Segmentation fault" in said
+@pytest.mark.parametrize(("opened", "closed"), [(1, 0), (1, 1), (2, 1), (2, 2)])
+def test_a_fault_that_is_not_a_kernels_kills_the_process_as_it_should(capfd, opened, closed):
+    def crash():
+        faulthandler.enable(2)
+        chips = [ChipWorker() for _ in range(opened)]
+        for chip in chips:
+            chip.init()
+        for chip in chips[:closed]:
+            chip.finalize()
+        ctypes.string_at(16)
+
+    with Fork(crash) as fork:
+        assert fork.wait() == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in capfd.readouterr().err

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration

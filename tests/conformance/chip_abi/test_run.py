@@ -5,12 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker
 from simpler_ref.task_interface import CallConfig
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration

@@ -2,11 +2,7 @@
 
 import pytest
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus
 from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 

@@ -10,7 +10,7 @@ from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import serve_mailbox
-from tests.support import DEADLINE_S, RUNNING, make_args, wait_until
+from tests.support import DEADLINE_S, RUNNING, wait_until
 
 from .own import Calls, calling
 
