@@ -14,7 +14,6 @@ from tests.support import (
     FAILED,
     READY,
     RUNNING,
-    Gate,
     make_args,
     member,
     reads,
@@ -39,16 +38,6 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
     assert sum(driver.given(w) != L.NONE for w in range(3)) == 1
     driver.finish(first)
     assert (driver.worker_of(second), driver.state(second)) == (worker, RUNNING)
-
-
-@pytest.mark.spec("WM-AFF-1")
-def test_a_task_for_a_worker_that_sleeps_is_not_held_back(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    driver.set_parked(1, True)
-    busy = driver.submit(kind=NEXT, owner=0)
-    slot = driver.submit(kind=NEXT, owner=1)
-    driver.settle()
-    assert driver.state(busy) == driver.state(slot) == RUNNING
 
 
 @pytest.mark.spec("WM-AFF-1")
@@ -77,26 +66,6 @@ def test_a_task_for_any_worker_takes_the_one_that_is_idle(make_driver):
     assert driver.worker_of(slot) == 1
 
 
-@pytest.mark.spec("WM-AFF-2")
-def test_any_is_the_default():
-    with calling(2) as w, Gate() as here, Gate() as go:
-
-        def meet(*_):
-            here.open(1)
-            go.wait()
-
-        handle = w.register(meet)
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(handle)
-            orch.submit_next_level(handle, worker=-1)
-            here.wait()
-            here.wait()
-            go.open()
-
-        w.run(orch_fn)
-
-
 # ---------------------------------------------------------------- it holds up nobody else
 @pytest.mark.spec("WM-AFF-3")
 def test_a_task_that_waits_for_its_worker_holds_up_nobody_else(make_driver):
@@ -110,28 +79,6 @@ def test_a_task_that_waits_for_its_worker_holds_up_nobody_else(make_driver):
     driver.finish(others[0])
     assert driver.state(anywhere) == RUNNING
     assert (driver.state(busy), driver.state(waiting)) == (RUNNING, READY)
-
-
-@pytest.mark.spec("WM-AFF-3")
-@pytest.mark.parametrize("seed", range(10))
-def test_when_nothing_moves_no_idle_worker_has_a_task_it_could_start(make_driver, seed):
-    rng = random.Random(seed)
-    driver = make_driver(sub=1, next_level=3)
-    for _ in range(40):
-        if rng.random() < 0.6:
-            driver.submit(kind=NEXT, owner=rng.randrange(-1, 3))
-        driver.settle()
-        assert driver.x.has_work(driver.mem) == 0
-        idle = [w for w in range(3) if driver.given(w) == L.NONE]
-        if driver.ready_queue(NEXT):
-            assert not idle
-        for worker in idle:
-            assert driver.word(worker, L.W_PINNED_HEAD) == L.NONE
-        busy = [w for w in range(3) if driver.given(w) != L.NONE]
-        if busy and rng.random() < 0.6:
-            driver.post_done(rng.choice(busy))
-            assert driver.x.has_work(driver.mem) == 1
-    driver.finish_everything()
 
 
 # ---------------------------------------------------------------- in which order

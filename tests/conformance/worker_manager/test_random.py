@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import types
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -29,42 +30,33 @@ def own_state():
     random.setstate(before[0])
 
 
-class Drawing:
-    """A Worker whose workers draw: numpy's numbers and Python's, a row for each worker."""
+@contextmanager
+def drawing(workers=2):
+    """Give a Worker, and a function that has all its workers draw, or run another task.
 
-    def __init__(self, workers=2):
-        self.w = Worker(3, num_sub_workers=workers)
-        self.workers = workers
-
-    def __enter__(self):
-        self.w.__enter__()
-        self.x = self.w.empty((self.workers, 2, COUNT))
+    The function returns what they drew, in no order: a set of rows for numpy and one for `random`.
+    """
+    with Worker(3, num_sub_workers=workers) as w:
+        x = w.empty((workers, 2, COUNT))
+        members = [make_args((row, T.OUTPUT_EXISTING)) for row in x]
 
         def draw(args):
             out = args.tensor(0).numpy()
             out[0] = np.random.rand(COUNT)
             out[1] = [random.random() for _ in range(COUNT)]
 
-        self.handle = self.w.register(draw)
-        return self
+        own = w.register(draw)
 
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
+        def run_all(handle=own):
+            w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
+            return tuple({tuple(row) for row in x[:, i].tolist()} for i in (0, 1))
 
-    def draw(self):
-        """Return what the workers draw, in no order: a set of rows for numpy and for `random`."""
-        self.run_all(self.handle)
-        return tuple({tuple(row) for row in self.x[:, i].tolist()} for i in (0, 1))
-
-    def run_all(self, handle):
-        """Have each worker run a task."""
-        members = [make_args((row, T.OUTPUT_EXISTING)) for row in self.x]
-        self.w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
+        yield w, run_all
 
 
 def drawn():
-    with Drawing() as d:
-        return d.draw()
+    with drawing() as (_, draw):
+        return draw()
 
 
 def seed(number):
@@ -77,8 +69,8 @@ def seed(number):
 def test_each_worker_draws_numbers_of_its_own(seeded):
     if seeded:
         seed(5)
-    with Drawing(3) as d:
-        numpy, python = d.draw()
+    with drawing(3) as (_, draw):
+        numpy, python = draw()
     mine = np.random.rand(COUNT), [random.random() for _ in range(COUNT)]
     assert len(numpy | {tuple(np.float32(mine[0]).tolist())}) == 4
     assert len(python | {tuple(np.float32(mine[1]).tolist())}) == 4
@@ -88,10 +80,10 @@ def test_each_worker_draws_numbers_of_its_own(seeded):
 @pytest.mark.spec("WM-RANDOM-1")
 def test_two_workers_side_by_side_draw_different_numbers():
     seed(6)
-    with Drawing(1) as one, Drawing(1) as other:
-        one.w.start()
-        other.w.start()
-        for a, b in zip(one.draw(), other.draw(), strict=True):
+    with drawing(1) as (one, draw), drawing(1) as (other, draw_there):
+        one.start()
+        other.start()
+        for a, b in zip(draw(), draw_there(), strict=True):
             assert not a & b
 
 
@@ -150,12 +142,12 @@ def test_starts_do_not_repeat_each_other_where_nobody_has_seeded():
 @pytest.mark.spec("WM-RANDOM-3")
 def test_a_successor_draws_other_numbers():
     seed(11)
-    with Drawing() as d:
-        kill = d.w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        seen = d.draw()
+    with drawing() as (w, draw):
+        kill = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        seen = draw()
         with pytest.raises(WorkerLostError):
-            d.run_all(kill)
-        for a, b in zip(seen, d.draw(), strict=True):
+            draw(kill)
+        for a, b in zip(seen, draw(), strict=True):
             assert not a & b
 
 

@@ -114,25 +114,19 @@ def shared_spans(pid):
 
 
 PROGRAM = """
-    import json, threading
-    from simpler_ref import TaskArgs, TensorArgType as T, Worker
+    import threading
     import numpy as np
+    from simpler_ref import Worker
 
-    def add(args):
-        args.tensor(0).numpy()[:] += bonus
+    def add():
+        x[:] += bonus
 
     bonus, done = 3, threading.Event()
     threading.Thread(target=done.wait).start()
     with Worker(3, num_sub_workers=1, start_method="spawn") as w:
         x, handle = w.share(np.zeros(2, np.int32)), w.register(add)
-
-        def orch_fn(orch, *_):
-            args = TaskArgs()
-            args.add_tensor(x, T.INOUT)
-            orch.submit_sub(handle, args)
-
-        w.run(orch_fn)
-        print(json.dumps(x.tolist()))
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        print(x.tolist())
     done.set()
 """
 
@@ -358,47 +352,32 @@ def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
 
 
 # ---------------------------------------------------------------- addresses
-@pytest.fixture
-def squatter(monkeypatch, tmp_path):
-    """Have so many fresh interpreters map something of their own at an address."""
+@pytest.mark.spec("WM-START-5")
+def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkeypatch, tmp_path):
+    """Three of them map something there: the first two, which are all for one start, and another."""
+    assert fresh_interpreter.ATTEMPTS == 8
+    monkeypatch.setattr(fresh_interpreter, "ATTEMPTS", 2)
     left = tmp_path / "left"
-
-    def squat(address, times):
-        left.write_text(str(times))
-        first = (
+    left.write_text("3")
+    with spawning() as w:
+        address = w._session.engine.heap.ctypes.data + (1 << 20)
+        squat = (
             f"import ctypes, pathlib; p = pathlib.Path({str(left)!r}); n = int(p.read_text()); "
             f"p.write_text(str(n - 1)); n > 0 and ctypes.CDLL(None).mmap(ctypes.c_void_p({address}), "
             "ctypes.c_size_t(4096), 0, 0x100022, -1, ctypes.c_long(0)); "
         )
-        monkeypatch.setattr(fresh_interpreter, "_PROGRAM", first + fresh_interpreter._PROGRAM)
-        return left
-
-    return squat
-
-
-@pytest.mark.spec("WM-START-5")
-def test_an_interpreter_with_something_at_an_address_gives_way_to_another(squatter):
-    with spawning() as w:
-        left = squatter(w._session.engine.heap.ctypes.data + (1 << 20), 1)
-        out = w.share(np.zeros(1, np.int32))
-        run_sub(w, w.register(lambda: out.__iadd__(1)))
-        assert out[0] == 1
-        assert left.read_text() == "-1"  # the second one found nothing there
-
-
-@pytest.mark.spec("WM-START-5")
-def test_after_so_many_interpreters_the_start_fails(squatter, monkeypatch):
-    assert fresh_interpreter.ATTEMPTS == 8
-    monkeypatch.setattr(fresh_interpreter, "ATTEMPTS", 2)
-    with spawning() as w:
+        monkeypatch.setattr(fresh_interpreter, "_PROGRAM", squat + fresh_interpreter._PROGRAM)
         before = psutil.Process().children()
-        left = squatter(w._session.engine.heap.ctypes.data, 9)
+        out = w.share(np.zeros(1, np.int32))
+        handle = w.register(lambda: out.__iadd__(1))
         with pytest.raises(
             WorkerStartError, match=r"2 fresh interpreters had.*start_method='fork'"
         ):
             w.start()
-        assert left.read_text() == "7"
         assert psutil.Process().children() == before
+        run_sub(w, handle)
+        assert out[0] == 1
+        assert left.read_text() == "-1", "the fourth one found nothing there"
 
 
 # ---------------------------------------------------------------- all the rest is as ever
