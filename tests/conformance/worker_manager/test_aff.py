@@ -41,6 +41,15 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
 
 
 @pytest.mark.spec("WM-AFF-1")
+def test_a_task_for_a_worker_that_sleeps_is_not_held_back(make_driver):
+    driver = make_driver(sub=0, next_level=2)
+    driver.set_parked(1, True)
+    slots = [driver.submit(kind=NEXT, owner=worker) for worker in (0, 1)]
+    driver.settle()
+    assert [driver.state(s) for s in slots] == [RUNNING] * 2
+
+
+@pytest.mark.spec("WM-AFF-1")
 def test_every_task_runs_on_the_worker_it_names(mode):
     with calling(3, child_mode=mode) as w:
         where = w.share(np.full(200, -1, np.int64))

@@ -157,6 +157,18 @@ def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driv
 
 
 @pytest.mark.spec("WM-PLACE-3")
+def test_what_became_ready_before_a_group_goes_first(make_driver):
+    driver = make_driver(sub=0, next_level=2)
+    busy = busy_worker(driver, kind=NEXT, owner=0)
+    earlier = busy_worker(driver, kind=NEXT, owner=0)
+    group = driver.submit_group(member(), member(), kind=NEXT)
+    driver.finish(busy)
+    assert (driver.state(earlier), driver.state(group)) == (RUNNING, READY)
+    driver.finish(earlier)
+    assert driver.state(group) == RUNNING
+
+
+@pytest.mark.spec("WM-PLACE-3")
 def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
     driver = make_driver(sub=3)
     busy = busy_worker(driver)

@@ -28,22 +28,21 @@ from tests.system.programs import Fork
 from .own import run_sub
 
 
-class Adder:
-    by = 4
-
-    def add(self, args):
-        args.tensor(0).numpy()[:] += self.by
-
-
-@leaf
-def double(x):
-    for i in range(x.size):
-        x[i] *= 2
-
-
 @pytest.fixture(scope="module")
 def spawned():
     """Give a started Worker whose worker a fresh interpreter has made, with callables it was given."""
+
+    class Adder:
+        by = 4
+
+        def add(self, args):
+            args.tensor(0).numpy()[:] += self.by
+
+    @leaf
+    def double(x):
+        for i in range(x.size):
+            x[i] *= 2
+
     with spawning() as w:
         every = w.share(np.arange(6, dtype=np.int32))[::2]
         early = [w.register(one) for one in (Adder().add, double, lambda: every.__imul__(-1))]
