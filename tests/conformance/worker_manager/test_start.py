@@ -121,9 +121,10 @@ PROGRAM = """
         x[:] += bonus
 
     bonus, done = 3, threading.Event()
-    threading.Thread(target=done.wait).start()
+    threading.Thread(target=done.wait, daemon=True).start()
     with Worker(3, num_sub_workers=1, start_method="spawn") as w:
-        x, handle = w.share(np.zeros(2, np.int32)), w.register(add)
+        x = w.share(np.zeros(2, np.int32))
+        handle = w.register(add)
         w.run(lambda orch, *_: orch.submit_sub(handle))
         print(x.tolist())
     done.set()
