@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-    CoreCallable,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker, CoreCallable
 from simpler_ref.task_interface import ArgDirection
 from tests.chip_kernels import D
+
+from .refusal import refused
 
 CORE = CoreCallable.build([D.IN, D.SCALAR], b"core")
 
@@ -38,7 +34,6 @@ def test_everything_given_can_be_read_back():
 
 @pytest.mark.spec("CHIP-BLOB-1")
 def test_the_buffer_is_the_blob():
-
     assert ctypes.string_at(CHIP.buffer_ptr(), CHIP.buffer_size()) == CHIP.to_bytes()
 
 
@@ -154,22 +149,21 @@ def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what)
     blob, words = MALFORMED[what]
     with pytest.raises(ValueError, match="no ChipCallable") as here:
         ChipCallable.from_bytes(blob)
-    with pytest.raises(ChipError, match="no ChipCallable") as there:
+    with refused(ChipStatus.BLOB, "no ChipCallable") as there:
         chip.prepare(0, blob)
-    assert there.value.code == ChipStatus.BLOB
     assert words in str(here.value)
     assert str(there.value).endswith(str(here.value))
 
 
 @pytest.mark.spec("CHIP-BLOB-2")
-@pytest.mark.parametrize("size", range(1, CHIP.buffer_size()))
-def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip, size):
-    blob = CHIP.to_bytes()[:size]
-    with pytest.raises(ValueError, match="it ends at byte") as here:
-        ChipCallable.from_bytes(blob)
-    with pytest.raises(ChipError) as there:
-        chip.prepare(0, blob)
-    assert str(there.value).endswith(str(here.value))
+def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip):
+    for size in range(1, CHIP.buffer_size()):
+        blob = CHIP.to_bytes()[:size]
+        with pytest.raises(ValueError, match="it ends at byte") as here:
+            ChipCallable.from_bytes(blob)
+        with pytest.raises(ChipError) as there:
+            chip.prepare(0, blob)
+        assert str(there.value).endswith(str(here.value))
 
 
 @pytest.mark.spec("CHIP-BLOB-2")

@@ -7,10 +7,7 @@ import subprocess
 import pytest
 
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import (
-    ChipStatus,
-    ChipStorageTaskArgs,
-)
+from simpler_ref.native_chip import ChipStatus, ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import (
     INCLUDE_DIR,
     CallConfigStorage,

@@ -1,5 +1,7 @@
 """FAIL-LOUD: nothing fails in silence."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +9,8 @@ from hypothesis import strategies as st
 
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import TaskState
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Driver, key, make_args, reads, updates
+from tests.support import COMPLETED, FAILED, Driver, key, make_args, reads, updates
 
 
 @pytest.mark.spec("FAIL-LOUD-1")
@@ -20,26 +21,15 @@ from tests.support import Driver, key, make_args, reads, updates
     )
 )
 def test_a_run_knows_of_a_failure_exactly_if_some_task_did_not_complete(tasks):
-    driver = Driver()
-    try:
-        slots, fails = [], set()
-        for use, address, bad in tasks:
-            slots.append(driver.submit(use(address * 4096)))
-            if bad:
-                fails.add(slots[-1])
+    with closing(Driver()) as driver:
+        slots = [driver.submit(use(address * 4096)) for use, address, _ in tasks]
+        fails = {slot for slot, (_, _, bad) in zip(slots, tasks, strict=True) if bad}
         driver.settle()
-        states = {}
         while busy := [driver.given(w) for w in range(2) if driver.given(w) != L.NONE]:
-            error = ValueError("no") if busy[0] in fails else None
-            driver.post_done(driver.worker_of(busy[0]), error)
-            driver.settle()
-        states = {slot: driver.state(slot) for slot in slots}
-        completed = all(state == TaskState.COMPLETED for state in states.values())
-        assert set(states.values()) <= {TaskState.COMPLETED, TaskState.FAILED}
-        assert (driver.mem[L.RUN_ERROR] == 0) == completed
-        assert completed == (not fails)
-    finally:
-        driver.close()
+            driver.finish(busy[0], ValueError("no") if busy[0] in fails else None)
+        states = {driver.state(slot) for slot in slots}
+        assert states <= {COMPLETED, FAILED}
+        assert (driver.mem[L.RUN_ERROR] == 0) == (FAILED not in states) == (not fails)
 
 
 @pytest.mark.spec("FAIL-LOUD-1")
@@ -50,7 +40,7 @@ def test_run_returns_only_if_every_task_is_done(mode, bad):
         done = w.share(np.zeros(10, np.int64))
 
         def leaf(args):
-            if args.scalar(0) == args.scalar(1):
+            if args.scalar(0) == bad:
                 raise ValueError("bad")
             done[args.scalar(0)] = 1
 
@@ -58,10 +48,8 @@ def test_run_returns_only_if_every_task_is_done(mode, bad):
 
         def orch_fn(orch, args, config):
             for i in range(10):
-                scalars = [i, 99 if bad is None else bad]
-                orch.submit_sub(
-                    handle, make_args((key(4096 * (i % 2 + 1)), T.INOUT), scalars=scalars)
-                )
+                one = key(4096 * (i % 2 + 1)), T.INOUT
+                orch.submit_sub(handle, make_args(one, scalars=[i]))
 
         if bad is None:
             assert w.run(orch_fn).tasks == 10

@@ -8,31 +8,28 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import make_args
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+
+@pytest.fixture(params=["process", "thread"])
+def tree(request):
+    """Give a Worker of level 4 whose workers are processes, or threads, and the Worker below it."""
+    below = Worker(3, num_sub_workers=1)
+    above = Worker(4, num_sub_workers=1, child_mode=request.param)
+    above.add_worker(below)
+    with above:
+        yield above, below
 
 
-@pytest.fixture
-def tree():
-    """Return a function that makes (a Worker of level 4, the Worker below it)."""
-    made = []
-
-    def make(mode):
-        below = Worker(3, num_sub_workers=1)
-        above = Worker(4, num_sub_workers=1, child_mode=mode)
-        above.add_worker(below)
-        made.append(above)
-        return above, below
-
-    yield make
-    for worker in made:
-        worker.close()
+@pytest.fixture(params=["process", "thread"])
+def two(request):
+    """Give two Workers, neither below the other."""
+    options = {"num_sub_workers": 1, "child_mode": request.param}
+    with Worker(3, **options) as one, Worker(3, **options) as other:
+        yield one, other
 
 
 @pytest.mark.spec("HIER-ENGINE-1")
-@MODES
-def test_a_nested_run_starts_as_if_it_were_alone(tree, mode):
-    above, _ = tree(mode)
-    above.init()
+def test_a_nested_run_starts_as_if_it_were_alone(tree):
+    above, _ = tree
     seen = above.share(np.full((2, 5), -1, np.int64))
 
     def nested(orch, args, config):
@@ -59,10 +56,8 @@ def test_a_nested_run_starts_as_if_it_were_alone(tree, mode):
 
 
 @pytest.mark.spec("HIER-ENGINE-2")
-@MODES
-def test_a_nested_task_has_no_edge_to_a_task_above_and_finds_what_that_wrote(tree, mode):
-    above, below = tree(mode)
-    above.init()
+def test_a_nested_task_has_no_edge_to_a_task_above_and_finds_what_that_wrote(tree):
+    above, below = tree
     x, edges = above.share(np.zeros(1, np.int64)), above.share(np.full(1, -1, np.int64))
     write = above.register(lambda args: args.tensor(0).numpy().fill(7))
     double = below.register(lambda args: np.multiply(x, 2, out=x))
@@ -82,10 +77,8 @@ def test_a_nested_task_has_no_edge_to_a_task_above_and_finds_what_that_wrote(tre
 
 
 @pytest.mark.spec("HIER-ENGINE-3")
-@MODES
-def test_what_nested_tasks_have_written_is_there_for_consumers_above(tree, mode):
-    above, below = tree(mode)
-    above.init()
+def test_what_nested_tasks_have_written_is_there_for_consumers_above(tree):
+    above, below = tree
     x, found = above.share(np.zeros(1000, np.int64)), above.share(np.zeros(1, np.int64))
     fill = below.register(lambda args: args.tensor(0).numpy().fill(args.scalar(0)))
     add_up = above.register(lambda args: found.fill(args.tensor(0).numpy().sum()))
@@ -106,47 +99,38 @@ def test_what_nested_tasks_have_written_is_there_for_consumers_above(tree, mode)
 
 
 @pytest.mark.spec("HIER-ENGINE-4")
-@MODES
-def test_a_worker_runs_within_the_orch_function_of_another(mode):
-    with (
-        Worker(3, num_sub_workers=1, child_mode=mode) as one,
-        Worker(3, num_sub_workers=1, child_mode=mode) as other,
-    ):
-        x = one.share(np.zeros(2, np.int64))
-        y = other.share(np.zeros(2, np.int64))
-        ones = one.register(lambda args: np.add(x, 1, out=x))
-        others = other.register(lambda args: np.add(y, 1, out=y))
-        timings = []
+def test_a_worker_runs_within_the_orch_function_of_another(two):
+    one, other = two
+    x, y = one.share(np.zeros(2, np.int64)), other.share(np.zeros(2, np.int64))
+    ones = one.register(lambda args: np.add(x, 1, out=x))
+    others = other.register(lambda args: np.add(y, 1, out=y))
+    timings = []
 
-        def inner(orch, args, config):
-            orch.submit_sub(others, make_args((y, T.INOUT)))
+    def inner(orch, args, config):
+        orch.submit_sub(others, make_args((y, T.INOUT)))
 
-        def outer(orch, args, config):
-            for _ in range(3):
-                orch.submit_sub(ones, make_args((x, T.INOUT)))
-                timings.append(other.run(inner))
+    def outer(orch, args, config):
+        for _ in range(3):
+            orch.submit_sub(ones, make_args((x, T.INOUT)))
+            timings.append(other.run(inner))
 
-        assert one.run(outer).tasks == 3
-        assert [timing.tasks for timing in timings] == [1, 1, 1]
-        assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
+    assert one.run(outer).tasks == 3
+    assert [timing.tasks for timing in timings] == [1, 1, 1]
+    assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
 
 
 @pytest.mark.spec("HIER-ENGINE-4")
-@MODES
-def test_the_failure_of_one_worker_is_not_that_of_another(mode):
-    with (
-        Worker(3, num_sub_workers=1, child_mode=mode) as one,
-        Worker(3, num_sub_workers=1, child_mode=mode) as other,
-    ):
-        x = one.share(np.zeros(1, np.int64))
-        adds = one.register(lambda args: np.add(x, 1, out=x))
-        fails = other.register(lambda: 1 // 0)
+def test_the_failure_of_one_worker_is_not_that_of_another(two):
+    one, other = two
+    x = one.share(np.zeros(1, np.int64))
+    adds = one.register(lambda args: np.add(x, 1, out=x))
+    fails = other.register(lambda: 1 // 0)
 
-        def outer(orch, args, config):
-            orch.submit_sub(adds, make_args((x, T.INOUT)))
-            with pytest.raises(TaskError, match="ZeroDivisionError"):
-                other.run(lambda inner, *_: inner.submit_sub(fails))
-            orch.submit_sub(adds, make_args((x, T.INOUT)))
+    def outer(orch, args, config):
+        orch.submit_sub(adds, make_args((x, T.INOUT)))
+        with pytest.raises(TaskError, match="ZeroDivisionError"):
+            other.run(lambda inner, *_: inner.submit_sub(fails))
+        orch.submit_sub(adds, make_args((x, T.INOUT)))
 
-        assert one.run(outer).tasks == 2
-        assert x[0] == 2
+    assert one.run(outer).tasks == 2
+    assert x[0] == 2

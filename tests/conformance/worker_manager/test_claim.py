@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.support import DEADLINE_S, FAILED, READY, RUNNING, Driver, member, wait_until
+from tests.support import DEADLINE_S, FAILED, READY, RUNNING, member, wait_until
 
 FOREVER_NS = 10**13
 
@@ -16,9 +16,17 @@ def threads():
         yield made
 
 
-def claim(driver, threads, worker=0, timeout_ns=FOREVER_NS):
+def claim(driver, worker=0, timeout_ns=0):
+    return driver.k.claim_mailbox(driver.mem, worker, timeout_ns)
+
+
+def release(driver, worker=0):
+    driver.k.release_mailbox(driver.mem, worker)
+
+
+def claim_beside(threads, driver, worker=0):
     """Ask for a mailbox from another thread; return when it waits, or has it."""
-    asked = threads.submit(driver.k.claim_mailbox, driver.mem, worker, timeout_ns)
+    asked = threads.submit(claim, driver, worker, FOREVER_NS)
     wait_until(lambda: asked.done() or driver.word(worker, L.W_CLAIM) == L.CLAIM_WAITS)
     return asked
 
@@ -26,8 +34,7 @@ def claim(driver, threads, worker=0, timeout_ns=FOREVER_NS):
 # ---------------------------------------------------------------- granted
 @pytest.mark.spec("WM-CLAIM-1")
 @pytest.mark.parametrize("state", [L.INIT_DONE, L.IDLE, "collected"])
-def test_the_mailbox_of_an_idle_worker_is_had_at_once(state):
-    driver = Driver(sub=2)
+def test_the_mailbox_of_an_idle_worker_is_had_at_once(driver, state):
     if state == "collected":
         driver.submit()
         driver.run_pass()
@@ -37,137 +44,115 @@ def test_the_mailbox_of_an_idle_worker_is_had_at_once(state):
         assert driver.mem[L.UNCOLLECTED] == 1
     else:
         driver.x.post(driver.mem, 0, state, 0)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+    assert claim(driver) == L.OK
     assert driver.mailbox_state(0) == (L.IDLE, 0)
     assert driver.mem[L.UNCOLLECTED] == 0
-    driver.k.release_mailbox(driver.mem, 0)
-    driver.close()
 
 
-@pytest.mark.spec("WM-CLAIM-1")
+@pytest.mark.spec("WM-CLAIM-1", "WM-CLAIM-2")
 @pytest.mark.parametrize("error", [None, ValueError("x")])
-def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_collected(threads, error):
-    driver = Driver(sub=1)
-    slot, after = driver.submit(), driver.submit()
+def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_collected(
+    make_driver, threads, error
+):
+    driver = make_driver(sub=1)
+    slot, *after = (driver.submit() for _ in range(4))
     driver.settle()
-    asked = claim(driver, threads)
+    asked = claim_beside(threads, driver)
     driver.settle()
     assert not asked.done()
     driver.post_done(0, error)
     assert not asked.done()
-    driver.settle()
+    for _ in range(3):
+        driver.settle()
     assert asked.result(DEADLINE_S) == L.OK
     assert driver.state(slot) != RUNNING
-    assert driver.state(after) == READY, "the claim comes before the next task"
+    assert [driver.state(s) for s in after] == [READY] * 3, "the claim comes first"
     assert driver.mailbox_state(0) == (L.IDLE, 0)
-    driver.k.release_mailbox(driver.mem, 0)
-    driver.close()
+    release(driver)
+    driver.settle()
+    assert driver.state(after[0]) == RUNNING
 
 
 @pytest.mark.spec("WM-CLAIM-1")
-def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(threads):
-    driver = Driver(sub=2)
+def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(driver, threads):
     group = driver.submit_group(member(), member())
     driver.settle()
-    asked = claim(driver, threads, 1)
+    asked = claim_beside(threads, driver, 1)
     driver.post_done(1)
     driver.settle()
     assert asked.result(DEADLINE_S) == L.OK
     assert driver.state(group) == RUNNING
-    driver.k.release_mailbox(driver.mem, 1)
-    driver.close()
 
 
 # ---------------------------------------------------------------- meanwhile
 @pytest.mark.spec("WM-CLAIM-2")
-def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release():
-    driver = Driver(sub=1, usable=False)
+def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release(
+    make_driver,
+):
+    driver = make_driver(sub=1, usable=False)
     driver.k.report_ready(driver.mem, 0)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+    assert claim(driver) == L.OK
     driver.k.set_usable(driver.mem, 0, 1)
     slot = driver.submit()
     driver.settle()
     assert driver.state(slot) == READY
-    driver.k.release_mailbox(driver.mem, 0)
+    release(driver)
     driver.settle()
     assert driver.state(slot) == RUNNING
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-2")
-def test_a_claimed_worker_gets_no_task_until_it_is_released():
-    driver = Driver(sub=2)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+def test_a_claimed_worker_gets_no_task_until_it_is_released(driver):
+    assert claim(driver) == L.OK
     slots = [driver.submit() for _ in range(2)]
     driver.settle()
     assert driver.given(0) == L.NONE
     assert (driver.given(1), driver.state(slots[1])) == (slots[0], READY)
     assert driver.x.has_work(driver.mem) == 0
-    driver.k.release_mailbox(driver.mem, 0)
+    release(driver)
     assert driver.x.has_work(driver.mem) == 1
     driver.settle()
     assert driver.worker_of(slots[1]) == 0
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-2")
 @pytest.mark.parametrize("what", ["group", "for one worker"])
-def test_a_task_that_needs_a_claimed_worker_waits_for_its_release(what):
-    driver = Driver(sub=0, next_level=2)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+def test_a_task_that_needs_a_claimed_worker_waits_for_its_release(make_driver, what):
+    driver = make_driver(sub=0, next_level=2)
+    assert claim(driver) == L.OK
     if what == "group":
         slot = driver.submit_group(member(), member(), kind=L.NEXT_LEVEL)
     else:
         slot = driver.submit(kind=L.NEXT_LEVEL, owner=0)
     driver.settle()
     assert driver.state(slot) == READY
-    driver.k.release_mailbox(driver.mem, 0)
+    release(driver)
     driver.settle()
     assert driver.state(slot) == RUNNING
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-2", "SCHED-WAKE-1")
-@pytest.mark.parametrize("word", ["PARK_ORCH", "PARK_SCHED"])
-def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(word):
-    driver = Driver(sub=1)
+@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED])
+def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
+    driver = make_driver(sub=1)
     for ready in (False, True):
-        assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+        assert claim(driver) == L.OK
         if ready:
             driver.submit()
             driver.settle()
-        driver.mem[getattr(L, word)] = L.ACTIVE
-        driver.k.release_mailbox(driver.mem, 0)
-        assert (driver.mem[getattr(L, word)] == 0) == ready
+        driver.mem[word] = L.ACTIVE
+        release(driver)
+        assert (driver.mem[word] == 0) == ready
         assert driver.x.has_work(driver.mem) == ready
-    driver.close()
-
-
-@pytest.mark.spec("WM-CLAIM-2")
-def test_a_busy_worker_gets_no_further_task_from_the_claim_on(threads):
-    driver = Driver(sub=1)
-    driver.submit()
-    driver.settle()
-    asked = claim(driver, threads)
-    after = [driver.submit() for _ in range(3)]
-    driver.post_done(0)
-    for _ in range(3):
-        driver.settle()
-    assert [driver.state(s) for s in after] == [READY] * 3
-    assert asked.result(DEADLINE_S) == L.OK
-    driver.k.release_mailbox(driver.mem, 0)
-    driver.settle()
-    assert driver.state(after[0]) == RUNNING
-    driver.close()
 
 
 # ---------------------------------------------------------------- not in time
 @pytest.mark.spec("WM-CLAIM-3")
-def test_a_claim_that_is_not_granted_in_time_leaves_no_trace():
-    driver = Driver(sub=1)
+def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
+    driver = make_driver(sub=1)
     slot = driver.submit()
     driver.settle()
-    assert driver.k.claim_mailbox(driver.mem, 0, 1000) == L.TIMED_OUT
+    assert claim(driver, timeout_ns=1000) == L.TIMED_OUT
     assert driver.word(0, L.W_CLAIM) == 0
     assert driver.word(0, L.W_USABLE) == L.ALIVE
     assert driver.mailbox_state(0) == (L.TASK_READY, 0), "its task is not disturbed"
@@ -175,31 +160,27 @@ def test_a_claim_that_is_not_granted_in_time_leaves_no_trace():
     after = driver.submit()
     driver.settle()
     assert driver.state(after) == RUNNING
-    driver.close()
 
 
 # ---------------------------------------------------------------- death
 @pytest.mark.spec("WM-CLAIM-4")
 @pytest.mark.parametrize("buried", [False, True])
-def test_a_claim_on_a_dead_worker_ends_at_once(buried):
-    driver = Driver(sub=2)
+def test_a_claim_on_a_dead_worker_ends_at_once(driver, buried):
     driver.kill(0)
     if buried:
         driver.settle()
-    assert driver.k.claim_mailbox(driver.mem, 0, FOREVER_NS) == L.ILLEGAL
+    assert claim(driver, timeout_ns=FOREVER_NS) == L.ILLEGAL
     assert not driver.usable(0) or not buried
     driver.settle()
     assert not driver.usable(0)
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-4")
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_claim_that_waits_for_a_worker_that_dies_ends(threads, answered):
-    driver = Driver(sub=2)
+def test_a_claim_that_waits_for_a_worker_that_dies_ends(driver, threads, answered):
     slot = driver.submit()
     driver.settle()
-    asked = claim(driver, threads)
+    asked = claim_beside(threads, driver)
     if answered:
         driver.post_done(0)
     driver.kill(0)
@@ -208,18 +189,16 @@ def test_a_claim_that_waits_for_a_worker_that_dies_ends(threads, answered):
     driver.settle()
     assert not driver.usable(0)
     assert (driver.state(slot) == FAILED) == (not answered)
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-4")
-def test_a_request_whose_worker_dies_ends(threads):
-    driver = Driver(sub=1)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+def test_a_request_whose_worker_dies_ends(make_driver, threads):
+    driver = make_driver(sub=1)
+    assert claim(driver) == L.OK
     asked = threads.submit(driver.k.request_control, driver.mem, 0, FOREVER_NS)
     wait_until(lambda: driver.mailbox_state(0)[0] == L.CONTROL_REQUEST)
     driver.kill(0)
     assert asked.result(DEADLINE_S) == L.ILLEGAL
-    driver.k.release_mailbox(driver.mem, 0)
+    release(driver)
     driver.settle()
     assert not driver.usable(0)
-    driver.close()

@@ -4,7 +4,9 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +17,9 @@ from simpler_ref.errors import ControlError, ControlTimeoutError, WorkerLostErro
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import manager as worker_manager
 from simpler_ref.workers.kinds import WorkerKind
-from tests.support import Gate, wait_until
+from tests.support import DEADLINE_S, Gate, wait_until
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+REFUSED, SILENT, DEADLY = 13, 14, 15
 
 
 class Memory(WorkerKind):
@@ -25,16 +27,17 @@ class Memory(WorkerKind):
 
     label = "memory_worker"
 
+    def __init__(self):
+        self.patience = threading.Event()
+
     def control(self, command, arg0, arg1, arg2):
-        if arg0 == 13:
+        if arg0 == REFUSED:
             raise ValueError("thirteen is refused")
-        if arg0 == 14:
-            time.sleep(0.6)
-        if arg0 == 16:
+        if arg0 == SILENT:
             while not self.patience.is_set():  # an exception thrown in from outside ends no wait
                 with suppress(SystemExit):
                     self.patience.wait(0.05)
-        if arg0 == 15:
+        if arg0 == DEADLY:
             os.kill(os.getpid(), signal.SIGKILL)
         return arg0 * 2
 
@@ -44,6 +47,7 @@ class Memory(WorkerKind):
 
 @pytest.fixture
 def make():
+    """Give a function that makes a Worker with two such workers."""
     made = []
 
     def make(mode, **more):
@@ -59,27 +63,34 @@ def make():
         w.close()
 
 
+def run_on_both(w, handle):
+    """Have each worker run a task."""
+    w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
+
+
 # ---------------------------------------------------------------- refused
 @pytest.mark.spec("WM-CTRL-1")
-@MODES
-@pytest.mark.parametrize("where", ["outside", "in a run"])
-def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode, where):
+def test_what_a_worker_refuses_raises_with_its_words_and_it_goes_on(make, mode):
     w = make(mode)
     handle = w.register(lambda: None)
 
-    def ask(orch=None, *_):
+    def ask(malloc):
         for _ in range(3):
             with pytest.raises(
                 ControlError, match=r"memory_worker 1.*ValueError: thirteen"
             ) as info:
-                w.malloc(13, 1) if orch is None else orch.malloc(1, 13)
+                malloc(REFUSED)
             assert "in control" in info.value.remote_traceback
-            assert (w.malloc(21, 1) if orch is None else orch.malloc(1, 21)) == 42
-        if orch is not None:
-            orch.submit_next_level(handle, worker=1)
+            assert malloc(21) == 42
 
-    ask() if where == "outside" else w.run(ask)
-    w.run(lambda orch, *_: orch.submit_next_level(handle, worker=1))
+    def orch_fn(orch, *_):
+        ask(lambda size: orch.malloc(1, size))
+        orch.submit_next_level(handle, worker=1)
+
+    ask(lambda size: w.malloc(size, 1))
+    w.run(orch_fn)
+    ask(lambda size: w.malloc(size, 1))
+    run_on_both(w, handle)
 
 
 # ---------------------------------------------------------------- busy for too long
@@ -103,10 +114,10 @@ def test_by_default_a_request_waits_30_seconds(make, monkeypatch):
 
 
 @pytest.mark.spec("WM-CTRL-2")
-@MODES
-def test_a_request_to_a_worker_that_stays_busy_is_not_made(make, mode):
-    with Gate() as here, Gate() as go:
-        w = make(mode, py_control_timeout_s=0.2)
+@pytest.mark.parametrize("stays_busy", [True, False])
+def test_a_request_waits_for_its_workers_task_and_not_for_ever(make, mode, stays_busy):
+    with Gate() as here, Gate() as go, ThreadPoolExecutor(1) as threads:
+        w = make(mode, py_control_timeout_s=0.2 if stays_busy else DEADLINE_S)
         done = w.share(np.zeros(1, np.int64))
 
         def wait():
@@ -119,39 +130,19 @@ def test_a_request_to_a_worker_that_stays_busy_is_not_made(make, mode):
         def orch_fn(orch, *_):
             orch.submit_next_level(handle, worker=0)
             here.wait()
-            with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*busy.*0\.2 s"):
-                orch.malloc(0, 21)
-            assert orch.malloc(1, 21) == 42, "the other one is idle"
-            go.open()
+            if stays_busy:
+                with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*busy.*0\.2 s"):
+                    orch.malloc(0, 21)
+                assert orch.malloc(1, 21) == 42, "the other one is idle"
+                go.open()
+            else:
+                asked = threads.submit(w.malloc, 21, 0)
+                go.open()
+                assert asked.result() == 42
 
         w.run(orch_fn)
         assert done[0] == 1
         assert w.malloc(21, 0) == 42
-
-
-@pytest.mark.spec("WM-CTRL-2")
-@MODES
-def test_a_request_waits_for_the_task_of_its_worker(make, mode):
-    with Gate() as here, Gate() as go:
-        w = make(mode)
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        handle = w.register(wait)
-        results = []
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(handle, worker=0)
-            here.wait()
-            asking = threading.Thread(target=lambda: results.append(w.malloc(21, 0)))
-            asking.start()
-            go.open()
-            asking.join()
-            assert results == [42]
-
-        w.run(orch_fn)
 
 
 # ---------------------------------------------------------------- no answer
@@ -162,36 +153,26 @@ def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
     w.start()
     before = w.worker_pids()
     with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s.*killed"):
-        w.malloc(14, 0)
+        w.malloc(SILENT, 0)
     assert w.malloc(21, 1) == 42
-    w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
+    run_on_both(w, handle)
     after = w.worker_pids()
     assert len(after) == 2 and after[0] != before[0] and after[1] == before[1]
-
-
-@pytest.mark.spec("WM-CTRL-4")
-def test_a_thread_that_owes_an_answer_is_not_admitted_with_the_others(make):
-    w = make("thread", py_control_timeout_s=0.2)
-    go = w._tree.next_level[0].patience = threading.Event()
-    with pytest.raises(ControlTimeoutError):
-        w.malloc(16, 0)
-    mem, manager = w._session.engine.mem, w._session.manager
-    manager.admit([0, 1])
-    usable = int(mem[L.A_WORKERS]) + L.W_USABLE
-    assert mem[[usable, usable + L.WORKER_WORDS]].tolist() == [0, L.ALIVE]
-    go.set()
 
 
 @pytest.mark.spec("WM-CTRL-4")
 @pytest.mark.parametrize("what", ["for one worker", "group"])
 def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
     w = make("thread", py_control_timeout_s=0.2)
-    go = threading.Event()
-    w._tree.next_level[0].patience = go
+    mem = w._session.engine.mem
+    first = int(mem[L.A_WORKERS])
     seen = []
     handle = w.register(lambda: seen.append(1))
     with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s"):
-        w.malloc(16, 0)
+        w.malloc(SILENT, 0)
+    w._session.manager.admit([0, 1])
+    usable = mem[first + L.W_USABLE :: L.WORKER_WORDS][:2]
+    assert usable.tolist() == [0, L.ALIVE], "it owes an answer"
 
     def orch_fn(orch, *_):
         if what == "group":
@@ -200,17 +181,14 @@ def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, wh
             orch.submit_next_level(handle, worker=1)
             orch.submit_next_level(handle, worker=0)
 
-    words = r"memory_worker.*(not answered|died)"
     for _ in range(2):
-        with pytest.raises(WorkerLostError, match=words):
+        with pytest.raises(WorkerLostError, match=r"memory_worker.*(not answered|died)"):
             w.run(orch_fn)
         with pytest.raises(ControlTimeoutError, match="earlier"):
             w.malloc(21, 0)
     w.run(lambda orch, *_: orch.submit_next_level(handle))
-    go.set()
-    mem = w._session.engine.mem
-    state = int(mem[L.A_WORKERS]) + L.W_MAILBOX
-    wait_until(lambda: mem[state] & 0xFFFFFFFF == L.CONTROL_DONE)
+    w._tree.next_level[0].patience.set()
+    wait_until(lambda: mem[first + L.W_MAILBOX] & 0xFFFFFFFF == L.CONTROL_DONE)
     seen.clear()
     w.run(orch_fn)
     assert len(seen) == 2, "it is back"
@@ -225,64 +203,53 @@ def test_a_worker_that_dies_is_reported_and_replaced(make, when):
     handle = w.register(lambda: None)
     w.start()
     pid = w.worker_pids()[0]
-    if when == "before it":
 
-        def orch_fn(orch, *_):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: pid not in w.worker_pids())
-            orch.malloc(0, 21)
+    def orch_fn(orch, *_):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: pid not in w.worker_pids())
+        orch.malloc(0, 21)
 
-        with pytest.raises(WorkerLostError, match=r"memory_worker 0.*SIGKILL"):
-            w.run(orch_fn)
-    else:
-        with pytest.raises(WorkerLostError, match=r"memory_worker 0.*SIGKILL"):
-            w.malloc(15, 0)
+    with pytest.raises(WorkerLostError, match=r"memory_worker 0.*SIGKILL"):
+        w.run(orch_fn) if when == "before it" else w.malloc(DEADLY, 0)
     assert w.malloc(21, 0) == 42, "a successor is there"
-    w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
+    run_on_both(w, handle)
     assert pid not in w.worker_pids()
 
 
 # ---------------------------------------------------------------- nothing to manage
+def memory_calls(w):
+    """Return the calls for the memory of a worker: name and arguments but the worker's number."""
+    at = w.share(np.zeros(8, np.uint8)).ctypes.data
+    return [
+        ("malloc", (8,)),
+        ("free", (8,)),
+        ("copy_to", (8, at, 8)),
+        ("copy_from", (at, 8, 8)),
+    ]
+
+
 @pytest.mark.spec("WM-CTRL-6")
-@MODES
 def test_a_worker_without_memory_says_so(mode):
     w = Worker(4, num_sub_workers=1, child_mode=mode)
     w.add_worker(Worker(3))
     with w:
-        array = w.share(np.zeros(8, np.uint8))
-        at = array.ctypes.data
-        for ask in (
-            lambda: w.malloc(8),
-            lambda: w.free(8),
-            lambda: w.copy_to(8, at, 8),
-            lambda: w.copy_from(at, 8, 8),
-        ):
+        for name, args in memory_calls(w):
             with pytest.raises(ControlError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
-                ask()
+                getattr(w, name)(*args)
 
 
 @pytest.mark.spec("WM-CTRL-6")
-@pytest.mark.parametrize("worker_id", [1, -1, 1 << 40, None, "0"])
-def test_memory_of_a_worker_that_does_not_exist_is_an_index_error(worker_id):
+def test_memory_of_a_worker_that_does_not_exist_is_an_index_error():
+    def orch_fn(orch, *_):
+        for worker_id, (name, args) in product((1, -1, 1 << 40, None, "0"), memory_calls(w)):
+            with pytest.raises(IndexError, match="worker_id"):
+                getattr(w, name)(*args, worker_id)
+            with pytest.raises(IndexError, match="worker_id"):
+                getattr(orch, name)(worker_id, *args)
+
     w = Worker(4, num_sub_workers=3)
     w.add_worker(Worker(3))
     with w:
-        at = w.share(np.zeros(8, np.uint8)).ctypes.data
-
-        def orch_fn(orch, *_):
-            for ask in (
-                lambda: w.malloc(8, worker_id),
-                lambda: w.free(8, worker_id),
-                lambda: w.copy_to(8, at, 8, worker_id),
-                lambda: w.copy_from(at, 8, 8, worker_id),
-                lambda: orch.malloc(worker_id, 8),
-                lambda: orch.free(worker_id, 8),
-                lambda: orch.copy_to(worker_id, 8, at, 8),
-                lambda: orch.copy_from(worker_id, at, 8, 8),
-            ):
-                with pytest.raises(IndexError, match="worker_id"):
-                    ask()
-
         w.run(orch_fn)
     with Worker(3, num_sub_workers=1) as w, pytest.raises(IndexError, match="0 next-level"):
         w.malloc(8)

@@ -12,7 +12,6 @@ from tests.support import (
     COMPLETED,
     FAILED,
     RUNNING,
-    Driver,
     Gate,
     make_args,
     member,
@@ -25,14 +24,20 @@ KEY = 0x7000_0000
 
 
 @pytest.fixture
-def three():
+def three(make_driver):
     """Give a driver whose three workers run a group with a consumer."""
-    driver = Driver(sub=3)
+    driver = make_driver(sub=3)
     driver.group = driver.submit_group(member(writes(KEY)), member(), member())
     driver.consumer = driver.submit(reads(KEY))
     driver.settle()
-    yield driver
-    driver.close()
+    return driver
+
+
+def answer(driver, *workers, error=None):
+    """Answer the tasks of some workers, and collect that."""
+    for worker in workers:
+        driver.post_done(worker, error)
+    driver.settle()
 
 
 def error_text(driver):
@@ -40,16 +45,23 @@ def error_text(driver):
     return raw.split(b"\0")[0].decode()
 
 
+def submit_members(handle, count):
+    """Return an orch function that submits a group whose members have their numbers."""
+    members = [make_args(scalars=[i]) for i in range(count)]
+    return lambda orch, *_: orch.submit_sub_group(handle, members)
+
+
 # ---------------------------------------------------------------- the last member
 @pytest.mark.spec("WM-DONE-1")
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("order", [[(0,), (1,), (2,)], [(2,), (0, 1)], [(1, 2), (0,)], [(0, 1, 2)]])
 def test_a_group_completes_once_with_its_last_member(three, order):
-    for done, worker in enumerate(order):
+    working = {0, 1, 2}
+    for together in order:
         assert three.state(three.group) == RUNNING
         assert three.mem[L.COMPLETED_COUNT] == 0
-        assert len(three.members(three.group)) == 3 - done
-        three.post_done(worker)
-        three.settle()
+        assert set(three.members(three.group)) == working
+        answer(three, *together)
+        working -= set(together)
     assert three.state(three.group) == COMPLETED
     assert three.mem[L.COMPLETED_COUNT] == 1
     assert three.state(three.consumer) == RUNNING
@@ -57,20 +69,10 @@ def test_a_group_completes_once_with_its_last_member(three, order):
 
 
 @pytest.mark.spec("WM-DONE-1")
-def test_members_that_finish_together_complete_their_group_once(three):
-    for worker in range(3):
-        three.post_done(worker)
-    three.settle()
-    assert three.state(three.group) == COMPLETED
-    assert three.mem[L.COMPLETED_COUNT] == 1
-
-
-@pytest.mark.spec("WM-DONE-1")
 def test_a_worker_whose_member_is_done_can_have_another_task(three):
     single = three.submit()
     three.settle()
-    three.post_done(1)
-    three.settle()
+    answer(three, 1)
     assert three.worker_of(single) == 1
     assert three.state(single) == three.state(three.group) == RUNNING
 
@@ -80,12 +82,10 @@ def test_a_worker_whose_member_is_done_can_have_another_task(three):
 @pytest.mark.parametrize("worker", [0, 1, 2])
 def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, worker):
     failed = three.members(three.group)[worker]
-    three.post_done(worker, ValueError("first"))
-    three.settle()
-    assert three.state(three.group) == RUNNING
+    answer(three, worker, error=ValueError("first"))
     for other in {0, 1, 2} - {worker}:
-        three.post_done(other, KeyError("second"))
-        three.settle()
+        assert three.state(three.group) == RUNNING
+        answer(three, other, error=KeyError("second"))
     assert three.state(three.group) == three.state(three.consumer) == FAILED
     assert error_text(three) == "ValueError: first"
     assert three.mem[L.ERROR_MEMBER] == failed
@@ -95,17 +95,13 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
 
 @pytest.mark.spec("WM-DONE-2")
 def test_the_failure_of_the_last_member_fails_the_group_as_well(three):
-    three.post_done(0)
-    three.post_done(1)
-    three.settle()
-    three.post_done(2, ValueError("last"))
-    three.settle()
+    answer(three, 0, 1)
+    answer(three, 2, error=ValueError("last"))
     assert three.state(three.group) == FAILED
     assert error_text(three) == "ValueError: last"
 
 
 @pytest.mark.spec("WM-DONE-2")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_the_error_names_the_member_and_its_worker(mode):
     with Worker(3, num_sub_workers=3, child_mode=mode) as w:
 
@@ -114,26 +110,20 @@ def test_the_error_names_the_member_and_its_worker(mode):
                 raise ValueError("not me")
 
         handle = w.register(body)
-
-        def orch_fn(orch, *_):
-            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(3)])
-
         with pytest.raises(TaskError, match=r"sub_worker \d.*task 0.*member 1.*ValueError: not me"):
-            w.run(orch_fn)
+            w.run(submit_members(handle, 3))
 
 
 # ---------------------------------------------------------------- members that need not start
 @pytest.mark.spec("WM-DONE-3")
 def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three):
     three.mem[L.SPIN_NS] = 0
-    three.post_done(0, ValueError("first"))
-    three.settle()
+    answer(three, 0, error=ValueError("first"))
     assert three.x.receive(three.mem, 1) == L.PARK, "there is nothing to call"
     assert three.mailbox_state(1) == (L.TASK_DONE, L.SKIPPED)
     three.settle()
     assert three.state(three.group) == RUNNING
-    three.post_done(2)
-    three.settle()
+    answer(three, 2)
     assert three.state(three.group) == FAILED
     assert error_text(three) == "ValueError: first"
 
@@ -141,18 +131,14 @@ def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three
 @pytest.mark.spec("WM-DONE-3")
 def test_a_member_that_has_started_is_let_finish(three):
     assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
-    three.post_done(0, ValueError("first"))
-    three.settle()
+    answer(three, 0, error=ValueError("first"))
     assert three.mailbox_state(1) == (L.TASK_READY, 0)
     assert three.given(1) == three.group
-    three.post_done(1)
-    three.post_done(2)
-    three.settle()
+    answer(three, 1, 2)
     assert three.state(three.group) == FAILED
 
 
 @pytest.mark.spec("WM-DONE-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
         done = w.share(np.zeros(1, np.int64))
@@ -165,10 +151,10 @@ def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
             go.wait()
             done[0] = 1
 
-        handle = w.register(body)
+        submit = submit_members(w.register(body), 2)
 
         def orch_fn(orch, *_):
-            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
+            submit(orch)
             wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
             go.open()
 
@@ -182,13 +168,10 @@ def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
 def test_a_member_whose_worker_dies_has_failed_and_the_others_go_on(three):
     three.kill(1, -9)
     three.settle()
-    assert three.state(three.group) == RUNNING
     assert (three.mem[L.RUN_ERROR], three.mem[L.ERROR_WORKER]) == (L.ENDPOINT_FAILURE, 1)
-    three.post_done(0)
-    three.settle()
-    assert three.state(three.group) == RUNNING
-    three.post_done(2)
-    three.settle()
+    for other in (0, 2):
+        assert three.state(three.group) == RUNNING
+        answer(three, other)
     assert three.state(three.group) == FAILED
     assert three.mem[L.BUSY] == 0
 
@@ -198,9 +181,7 @@ def test_a_worker_that_dies_after_its_answer_has_done_its_member(three):
     three.post_done(1)
     three.kill(1, -9)
     three.settle()
-    three.post_done(0)
-    three.post_done(2)
-    three.settle()
+    answer(three, 0, 2)
     assert three.state(three.group) == COMPLETED
 
 
@@ -221,15 +202,10 @@ def test_the_death_of_a_members_worker_is_reported_with_the_member():
             if args.scalar(0) == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        handle = w.register(body)
-
-        def orch_fn(orch, *_):
-            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(2)])
-
+        handle, fine = w.register(body), w.register(lambda: None)
         with pytest.raises(WorkerLostError, match=r"task 0 .*member 1.*SIGKILL") as caught:
-            w.run(orch_fn)
+            w.run(submit_members(handle, 2))
         assert caught.value.status == -signal.SIGKILL
-        fine = w.register(lambda: None)
         w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
 
 
@@ -237,8 +213,7 @@ def test_the_death_of_a_members_worker_is_reported_with_the_member():
 @pytest.mark.spec("WM-DONE-5")
 def test_the_next_task_of_a_worker_that_skipped_a_member_runs(three):
     three.mem[L.SPIN_NS] = 0
-    three.post_done(0, ValueError("first"))
-    three.settle()
+    answer(three, 0, error=ValueError("first"))
     for worker in (1, 2):
         three.x.receive(three.mem, worker)
     three.settle()
@@ -257,14 +232,12 @@ def test_the_next_task_of_a_worker_that_skipped_a_member_runs(three):
 
 @pytest.mark.spec("WM-DONE-5")
 def test_a_control_request_is_not_skipped(three):
-    three.post_done(0, ValueError("first"))
-    three.settle()
+    answer(three, 0, error=ValueError("first"))
     three.x.post(three.mem, 1, L.CONTROL_REQUEST, 0)
     assert three.x.receive(three.mem, 1) == L.CONTROL
 
 
 @pytest.mark.spec("WM-DONE-5", "WM-DONE-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_after_a_failed_group_the_same_workers_run_everything(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         count = w.share(np.zeros(2, np.int64))
@@ -276,9 +249,8 @@ def test_after_a_failed_group_the_same_workers_run_everything(mode):
             count[args.scalar(0)] += 1
 
         failing, noting = w.register(fail), w.register(note)
-        pair = [make_args(scalars=[i]) for i in range(2)]
         for _ in range(20):
             with pytest.raises(TaskError, match=r"ValueError: [01]"):
-                w.run(lambda orch, *_: orch.submit_sub_group(failing, pair))
-            w.run(lambda orch, *_: orch.submit_sub_group(noting, pair))
+                w.run(submit_members(failing, 2))
+            w.run(submit_members(noting, 2))
         assert count.tolist() == [20, 20]

@@ -11,25 +11,25 @@ from simpler_ref import Worker, WorkerLostError
 from simpler_ref.workers.kinds import WorkerKind
 from tests.support import make_args, wait_until
 
+from .own import run_sub
+
 
 @pytest.mark.spec("WM-FORK-1")
 def test_one_process_serves_all_tasks_of_a_worker_in_all_runs():
     with Worker(3, num_sub_workers=2) as w:
-        seen = w.share(np.zeros((4, 50), np.int64))
-        handle = w.register(
-            lambda args: seen.__setitem__((args.scalar(0), args.scalar(1)), os.getpid())
-        )
+        seen = w.share(np.zeros(200, np.int64))
+        handle = w.register(lambda args: seen.__setitem__(args.scalar(0), os.getpid()))
         w.start()
         pids = set(w.worker_pids())
-        for run in range(4):
 
-            def orch_fn(orch, *_, run=run):
-                for i in range(50):
-                    orch.submit_sub(handle, make_args(scalars=[run, i]))
+        def orch_fn(orch, numbers, _):
+            for number in numbers:
+                orch.submit_sub(handle, make_args(scalars=[number]))
 
-            w.run(orch_fn)
+        for first in range(0, 200, 50):
+            w.run(orch_fn, range(first, first + 50))
         assert len(pids) == 2
-        assert set(seen.flatten().tolist()) <= pids
+        assert set(seen.tolist()) <= pids
         assert set(w.worker_pids()) == pids
 
 
@@ -48,12 +48,12 @@ def test_a_worker_inherits_what_exists_without_serialisation():
         words.append("before the fork")
         w.start()
         words.append("after it")
-        w.run(lambda orch, *_: orch.submit_sub(handle))
+        run_sub(w, handle)
         assert seen.tolist() == [2, 1]
 
 
 class SeesItsBirth(WorkerKind):
-    """Notes how many threads the process had, when it was born, that it was forked by."""
+    """Notes, when it was born: who forked it, how many threads that had, and how many it has itself."""
 
     label = "newborn"
 
@@ -62,13 +62,9 @@ class SeesItsBirth(WorkerKind):
 
     def start(self, mailbox):
         parent = os.getppid()
-        count = self.births[0]
-        self.births[3 * count + 1 : 3 * count + 4] = (
-            parent,
-            len(os.listdir(f"/proc/{parent}/task")),
-            len(os.listdir("/proc/self/task")),
-        )
-        self.births[0] = count + 1
+        threads = [len(os.listdir(f"/proc/{process}/task")) for process in (parent, "self")]
+        self.births[self.births[0, 0] + 1] = parent, *threads
+        self.births[0, 0] += 1
 
     def run(self, callable, view, config):
         callable()
@@ -82,7 +78,7 @@ def test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_
         thread.start()
     try:
         with Worker(3) as memory:
-            births = memory.share(np.zeros(16, np.int64))
+            births = memory.share(np.zeros((4, 3), np.int64))
             w = Worker(3)
             w.add_next_level(SeesItsBirth(births))
             with w:
@@ -90,8 +86,8 @@ def test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_
                 nothing = w.register(lambda: None)
                 for born in (1, 2, 3):
                     w.run(lambda orch, *_: orch.submit_next_level(nothing))
-                    assert births[0] == born
-                    parent, its_threads, own = births[3 * born - 2 : 3 * born + 1].tolist()
+                    assert births[0, 0] == born
+                    parent, its_threads, own = births[born].tolist()
                     assert parent not in (0, os.getpid())
                     assert (its_threads, own) == (1, 1)
                     with pytest.raises(WorkerLostError):

@@ -13,7 +13,6 @@ from tests.support import (
     COMPLETED,
     PENDING,
     RUNNING,
-    Driver,
     auto,
     make_args,
     member,
@@ -22,6 +21,8 @@ from tests.support import (
     updates,
     writes,
 )
+
+from .own import calling, orch_words
 
 KEY = 0x7000_0000
 A, B, C = KEY, KEY + 0x100, KEY + 0x200
@@ -47,19 +48,10 @@ def test_a_group_is_one_task_with_one_slot_and_one_scope_reference(driver):
     assert driver.wiring_queue() == [group, after]
 
 
-@pytest.mark.spec("WM-GROUP-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_run_counts_a_group_as_one_task(mode):
-    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
-        nothing = w.register(lambda: None)
-        timing = w.run(lambda orch, *_: orch.submit_sub_group(nothing, [TaskArgs()] * 3))
-        assert timing.tasks == 1
-
-
 # ---------------------------------------------------------------- what each member gets
 @pytest.mark.spec("WM-GROUP-2")
-def test_each_member_is_sent_its_own_arguments_with_the_groups_callable():
-    driver = Driver(sub=3)
+def test_each_member_is_sent_its_own_arguments_with_the_groups_callable(make_driver):
+    driver = make_driver(sub=3)
     members = [
         member(reads(A), updates(B), scalars=[1]),
         member(scalars=[2, 3, 4]),
@@ -75,63 +67,18 @@ def test_each_member_is_sent_its_own_arguments_with_the_groups_callable():
     for worker in sent.values():
         assert driver.mailbox(worker)[1072:1104].tobytes() == driver.digest(9)
         assert driver.mailbox_state(worker) == (L.TASK_READY, 0)
-    driver.close()
 
 
-@pytest.mark.spec("WM-GROUP-2")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_each_member_is_called_once_with_its_own_arguments(mode):
-    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
-        data = [w.share(np.full(4, i, np.int64)) for i in range(3)]
-        calls = w.share(np.zeros(3, np.int64))
-
-        def body(args):
-            me = args.scalar(0)
-            args.tensor(0).numpy()[:] += 10 * args.scalar(1)
-            calls[me] += 1
-
-        handle = w.register(body)
-
-        def orch_fn(orch, *_):
-            for _ in range(5):
-                orch.submit_sub_group(
-                    handle, [make_args((data[i], T.INOUT), scalars=[i, i + 1]) for i in range(3)]
-                )
-
-        w.run(orch_fn)
-        assert calls.tolist() == [5, 5, 5]
-        assert [block.tolist() for block in data] == [[50] * 4, [101] * 4, [152] * 4]
-
-
-@pytest.mark.spec("WM-GROUP-2")
-def test_all_members_of_a_next_level_group_get_its_configuration():
-    class Notes:
-        def __init__(self, seen):
-            self.seen = seen
-
-        def run(self, callable, view, config):
-            self.seen[view.scalar(0)] = config.block_dim
-
-    with Worker(3) as prober:
-        seen = prober.share(np.zeros(2, np.int64))
-        w = Worker(3)
-        for _ in range(2):
-            w.add_next_level(Notes(seen))
-        with w:
-            handle = w.register(lambda: None)
-            groups = [make_args(scalars=[i]) for i in range(2)]
-            config = CallConfig(block_dim=7)
-            w.run(lambda orch, *_: orch.submit_next_level_group(handle, groups, config))
-        assert seen.tolist() == [7, 7]
-
-
-@pytest.mark.spec("WM-GROUP-2")
-def test_a_member_without_arguments_may_be_none():
-    with Worker(3, num_sub_workers=2) as w:
+@pytest.mark.spec("WM-GROUP-1", "WM-GROUP-2")
+def test_all_members_get_the_groups_configuration_also_one_without_arguments(mode):
+    with calling(2, child_mode=mode) as w:
         seen = w.share(np.zeros(2, np.int64))
-        handle = w.register(lambda args: seen.__setitem__(len(args), 1))
-        w.run(lambda orch, *_: orch.submit_sub_group(handle, [None, make_args(scalars=[1])]))
-        assert seen.tolist() == [1, 1]
+        note = w.register(lambda _, args, config: seen.__setitem__(len(args), config.block_dim))
+        members = [None, make_args(scalars=[1])]
+        config = CallConfig(block_dim=7)
+        timing = w.run(lambda orch, *_: orch.submit_next_level_group(note, members, config))
+        assert timing.tasks == 1
+        assert seen.tolist() == [7, 7]
 
 
 # ---------------------------------------------------------------- dependencies
@@ -188,14 +135,6 @@ def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, fi
     assert len(driver.members(group)) == 2
 
 
-@pytest.mark.spec("WM-GROUP-4")
-def test_members_that_name_the_same_buffer_all_wait_for_the_one_before(driver):
-    producer = driver.submit(writes(A))
-    group = driver.submit_group(member(updates(A)), member(updates(A)))
-    assert driver.producers(group) == [producer]
-    assert driver.lookup(A) == group
-
-
 # ---------------------------------------------------------------- outputs without memory
 @pytest.mark.spec("WM-GROUP-5")
 def test_the_outputs_of_all_members_come_from_one_claim(driver):
@@ -216,7 +155,6 @@ def test_the_outputs_of_all_members_come_from_one_claim(driver):
 
 
 @pytest.mark.spec("WM-GROUP-5")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_the_addresses_chosen_stand_in_each_members_arguments(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         total = w.share(np.zeros(1, np.int64))
@@ -247,8 +185,8 @@ def test_the_addresses_chosen_stand_in_each_members_arguments(mode):
 
 # ---------------------------------------------------------------- memory of workers
 @pytest.mark.spec("WM-GROUP-6")
-def test_equal_addresses_of_two_members_are_two_buffers():
-    driver = Driver(sub=0, next_level=2)
+def test_equal_addresses_of_two_members_are_two_buffers(make_driver):
+    driver = make_driver(sub=0, next_level=2)
 
     def device(tag):
         return tag(A, child_memory=True)
@@ -269,14 +207,13 @@ def test_equal_addresses_of_two_members_are_two_buffers():
     driver.finish_run()
     driver.reclaim()
     assert driver.map_count() == 0, "the keys are found again by their owners"
-    driver.close()
 
 
 # ---------------------------------------------------------------- limits
 @pytest.mark.spec("WM-GROUP-7")
-def test_the_limit_on_arguments_is_that_of_each_member():
+def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
     most = tuple(range((15024 - 8) // 8))
-    driver = Driver(sub=4)
+    driver = make_driver(sub=4)
     group = driver.submit_group(*[member(scalars=most) for _ in range(4)])
     driver.run_pass()
     for worker in range(4):
@@ -287,33 +224,19 @@ def test_the_limit_on_arguments_is_that_of_each_member():
     before = driver.words()
     assert driver.try_submit_group(member(), member(scalars=(*most, 0))) == L.TOO_MANY_ARGS
     assert driver.changed_since(before) == []
-    driver.close()
 
 
 # ---------------------------------------------------------------- calls that are refused
-def _engine_words(w):
-    """Return the words that the Orch thread writes, and the slots."""
-    mem = w._session.engine.mem
-    return mem[L.RING_BLOCK : L.SCHED].copy()
-
-
 @pytest.mark.spec("WM-GROUP-8")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_groups_that_cannot_be_are_refused_and_change_nothing(mode):
-    class Runs:
-        def run(self, callable, view, config):
-            pass
-
-    w = Worker(3, num_sub_workers=2, child_mode=mode)
-    w.add_next_level(Runs())
-    w.add_next_level(Runs())
-    with w:
-        handle = w.register(lambda: None)
+    with calling(2, num_sub_workers=2, child_mode=mode) as w:
+        handle = w.register(lambda *_: None)
         other = Worker(3)
         foreign = other.register(lambda: None)
         stale = w.register(lambda: 1)
         w.unregister(stale)
         one = TaskArgs()
+        pmu = CallConfig(enable_pmu=1)
 
         def orch_fn(orch, *_):
             sub, following = orch.submit_sub_group, orch.submit_next_level_group
@@ -334,17 +257,13 @@ def test_groups_that_cannot_be_are_refused_and_change_nothing(mode):
                 (lambda: sub(handle, [one, 5]), TypeError, "TaskArgs"),
                 (lambda: sub(handle, 5), TypeError, "iterable"),
                 (lambda: following(handle, [one], 5), TypeError, "CallConfig"),
-                (
-                    lambda: following(handle, [one], CallConfig(enable_pmu=1)),
-                    ValueError,
-                    "output_prefix",
-                ),
+                (lambda: following(handle, [one], pmu), ValueError, "output_prefix"),
             ]
             for call, kind, words in refused:
-                before = _engine_words(w)
+                before = orch_words(w)
                 with pytest.raises(kind, match=words):
                     call()
-                assert (_engine_words(w) == before).all()
+                assert (orch_words(w) == before).all()
 
         assert w.run(orch_fn).tasks == 0
 

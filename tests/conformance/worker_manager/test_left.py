@@ -2,6 +2,7 @@
 
 import cProfile
 import ctypes
+import multiprocessing
 import os
 import select
 import signal
@@ -17,7 +18,8 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, Gate, make_args
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+from .own import Calls, run_sub
+
 DEPTHS = pytest.mark.parametrize("depth", [1, 4])
 
 
@@ -29,6 +31,14 @@ def end_of(child: int) -> int:
     finally:
         os.close(fd)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fork_and_note(ended, fork=os.fork):
+    """Fork; the parent waits for the child's end and notes its exit code."""
+    child = fork()
+    if child:
+        ended[0] = end_of(child)
+    return child
 
 
 def raise_again(error):
@@ -47,22 +57,22 @@ WAYS_BACK = {
 
 # ---------------------------------------------------------------- children
 @pytest.mark.spec("WM-LEFT-1")
-@MODES
 @DEPTHS
-@pytest.mark.parametrize("way", WAYS_BACK)
-def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, way, capfd):
-    come_back, status = WAYS_BACK[way]
+def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, capfd):
     with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
         done = w.share(np.zeros(1, np.int64))
         ended = w.share(np.full(1, -1, np.int64))
         children = []
 
-        def forks():
-            child = os.fork()
-            if child:
-                children.append(child)
-            else:
-                come_back()
+        def forking(come_back):
+            def forks():
+                child = os.fork()
+                if child:
+                    children.append(child)
+                else:
+                    come_back()
+
+            return w.register(forks)
 
         def counts():
             done[0] += 1
@@ -70,39 +80,34 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
         def sees():
             ended[0] = end_of(children.pop())
 
-        fork, count, see = w.register(forks), w.register(counts), w.register(sees)
+        count, see = w.register(counts), w.register(sees)
 
-        def orch_fn(orch, *_):
+        def orch_fn(orch, fork, _):
             orch.submit_sub(fork)
             for _ in range(20):
                 orch.submit_sub(count)
             orch.submit_sub(see)
 
-        for _ in range(3):
-            done[0] = 0
-            w.run(orch_fn)
-            assert (done[0], ended[0]) == (20, status)
+        forks = {way: forking(come_back) for way, (come_back, _) in WAYS_BACK.items()}
+        for way, (_, status) in WAYS_BACK.items():
+            for _ in range(3):
+                done[0] = 0
+                w.run(orch_fn, forks[way])
+                assert (done[0], ended[0]) == (20, status), way
     said = capfd.readouterr().err
-    assert said.count("ValueError: in the child") == (3 if way == "raises" else 0)
-    assert said.count("that was all") == (3 if way == "exits with words" else 0)
+    assert said.count("ValueError: in the child") == 3
+    assert said.count("that was all") == 3
 
 
 @pytest.mark.spec("WM-LEFT-1")
 def test_a_fork_behind_pythons_back_is_one_too():
     with Worker(3, num_sub_workers=1) as w:
         ended = w.share(np.full(1, -1, np.int64))
-
-        def forks():
-            child = ctypes.PyDLL(None).fork()
-            if child:
-                ended[0] = end_of(child)
-
-        w.run(lambda orch, *_: orch.submit_sub(w.register(forks)))
+        run_sub(w, w.register(lambda: fork_and_note(ended, ctypes.PyDLL(None).fork)))
         assert ended[0] == 0
 
 
 @pytest.mark.spec("WM-LEFT-1")
-@MODES
 def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
     inner = Worker(3, num_sub_workers=1)
     with Worker(3) as memory:
@@ -110,9 +115,7 @@ def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
         task = inner.register(lambda: ran.__setitem__(0, ran[0] + 1))
 
         def orch_fn(orch, args, config):
-            child = os.fork()
-            if child:
-                ended[0] = end_of(child)
+            if fork_and_note(ended):
                 orch.submit_sub(task)
 
         w = Worker(4, child_mode=mode)
@@ -126,61 +129,57 @@ def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
     assert "belongs to process" in capfd.readouterr().err
 
 
+class ForksAtItsStart(Calls):
+    def __init__(self, ended):
+        self.number, self.ended = 0, ended
+
+    def start(self):
+        fork_and_note(self.ended)
+
+
+class ForksWhenInstalled:
+    def __init__(self, ended):
+        self.ended = ended
+
+    def __reduce__(self):
+        return fork_and_be, (self.ended,)
+
+    def __call__(self):
+        pass
+
+
+def fork_and_be(ended):
+    fork_and_note(ended)
+    return nothing
+
+
+def nothing(*_):
+    pass
+
+
 @pytest.mark.spec("WM-LEFT-1")
 @pytest.mark.parametrize("what", ["start", "install"])
 def test_the_child_of_a_workers_start_ends(what):
     with Worker(3) as memory:
         ended = memory.share(np.full(1, -1, np.int64))
-
-        def fork():
-            child = os.fork()
-            if child:
-                ended[0] = end_of(child)
-
-        class Forks:
-            def start(self):
-                fork()
-
-            def run(self, callable, view, config):
-                callable(view)
-
-        class ForksWhenInstalled:
-            def __reduce__(self):
-                return fork_and_be, (fork,)
-
-            def __call__(self):
-                pass
-
         w = Worker(3, num_sub_workers=int(what == "install"))
         if what == "start":
-            w.add_sub(Forks())
+            w.add_sub(ForksAtItsStart(ended))
         with w:
             w.start()
-            handle = w.register(ForksWhenInstalled() if what == "install" else lambda args: None)
-            w.run(lambda orch, *_: orch.submit_sub(handle))
+            run_sub(w, w.register(ForksWhenInstalled(ended) if what == "install" else nothing))
             assert ended[0] == 0
-
-
-def fork_and_be(fork):
-    fork()
-    return lambda: None
 
 
 @pytest.mark.spec("WM-LEFT-1")
 def test_what_children_are_for_works():
-    import multiprocessing
-
     with Worker(3, num_sub_workers=1) as w:
         seen = w.share(np.zeros(3, np.int64))
 
         def uses_children():
-            done = subprocess.run(
-                [sys.executable, "-c", "print(5)"], capture_output=True, check=True
-            )
-            seen[0] = int(done.stdout)
-            process = multiprocessing.get_context("fork").Process(
-                target=seen.__setitem__, args=(1, 6)
-            )
+            seen[0] = int(subprocess.check_output(["echo", "5"]))
+            fork = multiprocessing.get_context("fork")
+            process = fork.Process(target=seen.__setitem__, args=(1, 6))
             process.start()
             process.join()
             seen[2] = process.exitcode == 0
@@ -188,7 +187,7 @@ def test_what_children_are_for_works():
         handle = w.register(uses_children)
         for _ in range(2):
             seen[:] = 0
-            w.run(lambda orch, *_: orch.submit_sub(handle))
+            run_sub(w, handle)
             assert seen.tolist() == [5, 6, 1]
 
 
@@ -252,6 +251,7 @@ class Bench:
 
     def __enter__(self):
         self.w.__enter__()
+        adds_one(np.zeros(1, np.int64))  # compiled here, not again in each worker
         self.done = self.w.share(np.zeros(1, np.int64))
         self.leaves = self.w.register(lambda: self.leave(self))
         self.count = self.w.register(lambda: self.done.__setitem__(0, self.done[0] + 1))
@@ -286,15 +286,15 @@ def adds_one(x):
 @pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-10")
 @DEPTHS
 @pytest.mark.parametrize("leave", LEFT)
-@pytest.mark.parametrize("what", ["count", "compiled"])
-def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, what, depth):
+def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, depth):
     with Bench(leave, mailbox_depth=depth) as b:
-        b.run(getattr(b, what))
-        for round_ in range(3):
-            b.done[0] = 0
-            b.leave_behind()
-            b.run(getattr(b, what), 20)
-            assert b.done[0] == 20, round_
+        for handle in (b.count, b.compiled):
+            b.run(handle)
+            for round_ in range(3):
+                b.done[0] = 0
+                b.leave_behind()
+                b.run(handle, 20)
+                assert b.done[0] == 20, round_
         assert b.w.worker_pids() == b.pids
 
 
@@ -305,8 +305,7 @@ def test_what_comes_before_a_control_request_fails_nothing(leave):
         for i in range(3):
             b.leave_behind()
             late = b.w.register(lambda args, i=i: args.tensor(0).numpy().__setitem__(0, i + 10))
-            args = make_args((b.done, T.INOUT))
-            b.w.run(lambda orch, *_, late=late, args=args: orch.submit_sub(late, args))
+            run_sub(b.w, late, make_args((b.done, T.INOUT)))
             assert b.done[0] == i + 10
         assert b.w.worker_pids() == b.pids
 
@@ -345,9 +344,9 @@ def test_the_worker_has_what_it_had_at_its_start_again():
             look(0)
 
         leave, look_again = w.register(leaves), w.register(lambda: look(1))
-        w.run(lambda orch, *_: orch.submit_sub(leave))
+        run_sub(w, leave)
         os.kill(w.worker_pids()[0], signal.SIGUSR1)
-        w.run(lambda orch, *_: orch.submit_sub(look_again))
+        run_sub(w, look_again)
         assert seen.tolist() == [[1] * 8, [0] * 8]
 
 
@@ -365,9 +364,9 @@ def test_a_program_under_cprofile_loses_no_worker(task, capfd):
             h = w.register(body)
             w.run(lambda orch, *_: [orch.submit_sub(h) for _ in range(3)])
             late = w.register(lambda args: None)  # what carries a request out starts clean
-            w.run(lambda orch, *_: orch.submit_sub(late))
+            run_sub(w, late)
             pids = w.worker_pids()
-            w.run(lambda orch, *_: orch.submit_sub(h))
+            run_sub(w, h)
             assert w.worker_pids() == pids
     finally:
         profile.disable()
@@ -387,8 +386,8 @@ def test_a_failing_task_keeps_what_it_has_set_up():
 
         failing, look = w.register(fails), w.register(looks)
         with pytest.raises(TaskError, match="as any task may"):
-            w.run(lambda orch, *_: orch.submit_sub(failing))
-        w.run(lambda orch, *_: orch.submit_sub(look))
+            run_sub(w, failing)
+        run_sub(w, look)
 
 
 # ---------------------------------------------------------------- names
@@ -419,9 +418,9 @@ def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
         )
         with pytest.raises(WorkerLostError, match=words):
             w.run(orch_fn)
-            w.run(lambda orch, *_: orch.submit_sub(second, args))
+            run_sub(w, second, args)
         with pytest.raises(WorkerLostError) as caught:
-            w.run(lambda orch, *_: orch.submit_sub(second))
+            run_sub(w, second)
         assert "before that" not in str(caught.value), "the new one had done nothing"
 
 
@@ -440,10 +439,10 @@ def test_an_exception_of_a_handler_that_a_task_has_left_says_so():
             raise ValueError("of its own")
 
         leave, hit, fail = map(w.register, (leaves, victim, fails))
-        w.run(lambda orch, *_: orch.submit_sub(leave))
+        run_sub(w, leave)
         with pytest.raises(TaskError, match="Late: from a task") as caught:
-            w.run(lambda orch, *_: orch.submit_sub(hit))
+            run_sub(w, hit)
         assert "raised by the handler of SIGUSR1, raise_late" in caught.value.remote_traceback
         with pytest.raises(TaskError, match="of its own") as caught:
-            w.run(lambda orch, *_: orch.submit_sub(fail))
+            run_sub(w, fail)
         assert "handler" not in caught.value.remote_traceback

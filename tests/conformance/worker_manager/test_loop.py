@@ -1,6 +1,6 @@
 """WM-LOOP: the life of a worker."""
 
-import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,13 +10,15 @@ from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import serve_mailbox
-from tests.support import DEADLINE_S, RUNNING, Driver, make_args, wait_until
+from tests.support import DEADLINE_S, RUNNING, wait_until
+
+from .own import Calls, calling
 
 
 # ---------------------------------------------------------------- ready
 @pytest.mark.spec("WM-LOOP-1")
-def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task():
-    driver = Driver(sub=1)
+def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_driver):
+    driver = make_driver(sub=1)
     assert driver.k.wait_ready(driver.mem, 0, 0) == L.TIMED_OUT
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(driver.k.wait_ready, driver.mem, 0, 10**12)
@@ -30,98 +32,73 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task():
     driver.post_done(0)
     driver.settle()
     assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
-    driver.close()
 
 
 @pytest.mark.spec("WM-LOOP-1")
-def test_the_start_waits_until_every_worker_is_ready():
-    class Slow:
-        def __init__(self, ready):
-            self.ready = ready
-
+def test_the_start_waits_until_every_worker_is_ready(mode):
+    class Starts(Calls):
         def start(self):
-            self.ready[0] += 1
+            ready[self.number] += 1
 
-        def run(self, callable, view, config):
-            pass
-
-    for mode in ("process", "thread"):
-        with Worker(3) as memory:
-            ready = [memory.share(np.zeros(1, np.int64)) for _ in range(3)]
-            w = Worker(3, child_mode=mode)
-            for one in ready:
-                w.add_next_level(Slow(one))
-            with w:
-                w.start()
-                assert [int(one[0]) for one in ready] == [1, 1, 1]
+    with Worker(3) as memory:
+        ready = memory.share(np.zeros(3, np.int64))
+        w = Worker(3, child_mode=mode)
+        for number in range(3):
+            w.add_next_level(Starts(number))
+        with w:
+            w.start()
+            assert ready.tolist() == [1, 1, 1]
 
 
 # ---------------------------------------------------------------- one at a time
 @pytest.mark.spec("WM-LOOP-2")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_worker_runs_one_task_at_a_time_to_its_end(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         inside = w.share(np.zeros(1 << 16, np.int64))
         most = w.share(np.zeros(1, np.int64))
 
         def body():
-            me = os.getpid() % 2 if mode == "process" else 0
-            place = (os.getpid() if mode == "process" else _thread()) % (1 << 16)
+            place = threading.get_native_id() % (1 << 16)
             inside[place] += 1
             most[0] = max(most[0], inside[place])
-            sum(range(500 + me))
+            sum(range(500))
             inside[place] -= 1
 
         handle = w.register(body)
-
-        def orch_fn(orch, *_):
-            for _ in range(100):
-                orch.submit_sub(handle)
-
-        w.run(orch_fn)
+        w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(100)])
         assert most[0] == 1
-
-
-def _thread():
-    import threading
-
-    return threading.get_native_id()
 
 
 # ---------------------------------------------------------------- errors
 @pytest.mark.spec("WM-LOOP-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("pool", ["sub", "next_level"])
 def test_an_exception_is_reported_and_the_worker_serves_the_next_task(mode, pool):
-    class Calls:
-        def run(self, callable, view, config):
-            callable(view)
-
-    w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(Calls())
-    with w:
+    with calling(1, num_sub_workers=1, child_mode=mode) as w:
         done = w.share(np.zeros(1, np.int64))
 
-        def body(args):
-            if args.scalar(0):
-                raise LookupError("not there")
+        def body():
             done[0] += 1
+            if done[0] % 2:
+                raise LookupError("not there")
 
-        handle = w.register(body)
-        submit = f"submit_{pool}"
+        handle = w.register(body if pool == "sub" else lambda *_: body())
+
+        def orch_fn(orch, *_):
+            getattr(orch, f"submit_{pool}")(handle)
+
         label = {"sub": "sub_worker", "next_level": "next_level_worker"}[pool]
         for _ in range(3):
             with pytest.raises(TaskError, match=f"{label} 0.*LookupError: not there") as caught:
-                w.run(lambda orch, *_: getattr(orch, submit)(handle, make_args(scalars=[1])))
+                w.run(orch_fn)
             assert "in body" in caught.value.remote_traceback
-            w.run(lambda orch, *_: getattr(orch, submit)(handle, make_args(scalars=[0])))
-        assert done[0] == 3
+            w.run(orch_fn)
+        assert done[0] == 6
 
 
 @pytest.mark.spec("WM-LOOP-3")
-def test_the_report_is_error_1_with_type_and_text():
+def test_the_report_is_error_1_with_type_and_text(make_driver):
     """Nobody collects while the test looks at what a worker has written."""
-    driver = Driver(sub=1)
+    driver = make_driver(sub=1)
 
     def body(args):
         if args.scalar(0):
@@ -145,26 +122,22 @@ def test_the_report_is_error_1_with_type_and_text():
         finally:
             driver.k.request_stop(driver.mem, 0)
         served.result(DEADLINE_S)
-    driver.close()
 
 
 # ---------------------------------------------------------------- not ready
-class Refuses:
+class Refuses(Calls):
     """Does not start while the word says so."""
 
     def __init__(self, refuse):
         self.refuse = refuse
+        self.number = 0
 
     def start(self):
         if self.refuse[0]:
             raise OSError("the device is in use")
 
-    def run(self, callable, view, config):
-        callable(view)
-
 
 @pytest.mark.spec("WM-LOOP-4")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("by", ["start", "run"])
 def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succeed(mode, by):
     with Worker(3) as memory:
@@ -172,7 +145,7 @@ def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succ
         w = Worker(3, num_sub_workers=2, child_mode=mode)
         w.add_next_level(Refuses(refuse))
         with w:
-            handle = w.register(lambda args: None)
+            handle = w.register(lambda *_: None)
             for _ in range(2):
                 words = "next_level_worker 0.*did not start.*OSError: the device is in use"
                 with pytest.raises(WorkerStartError, match=words):
@@ -188,7 +161,6 @@ def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succ
 
 
 @pytest.mark.spec("WM-LOOP-4")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("inner", ["process", "thread"])
 def test_a_nested_worker_can_be_started_again_after_a_failed_start(mode, inner):
     with Worker(3) as memory:

@@ -2,9 +2,9 @@
 
 import logging
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -17,33 +17,37 @@ from tests.support import (
     FAILED,
     READY,
     RUNNING,
-    Driver,
     Gate,
     make_args,
     member,
     wait_until,
 )
 
-FIVE_S = 5_000_000_000
+from .own import calling
+
+NEXT = L.NEXT_LEVEL
 
 
-def singles(driver, count, **more):
-    """Submit tasks that keep a pool's workers busy, and dispatch them."""
-    slots = [driver.submit(**more) for _ in range(count)]
+def busy_worker(driver, **more):
+    """Submit a task and dispatch it."""
+    slot = driver.submit(**more)
     driver.settle()
-    return slots
+    return slot
+
+
+def states(driver, slots):
+    return [driver.state(slot) for slot in slots]
 
 
 # ---------------------------------------------------------------- all or nothing
 @pytest.mark.spec("WM-PLACE-1")
 @pytest.mark.parametrize("busy", [1, 2])
-def test_a_group_gets_all_its_workers_or_none(busy):
-    driver = Driver(sub=3)
-    tasks = singles(driver, busy)
+def test_a_group_gets_all_its_workers_or_none(make_driver, busy):
+    driver = make_driver(sub=3)
+    tasks = [busy_worker(driver) for _ in range(busy)]
     idle = [w for w in range(3) if driver.given(w) == L.NONE]
     group = driver.submit_group(member(), member(), member())
     driver.settle()
-    assert driver.state(group) == READY
     assert driver.ready_queue() == [group]
     for worker in idle:
         assert driver.given(worker) == L.NONE
@@ -51,33 +55,29 @@ def test_a_group_gets_all_its_workers_or_none(busy):
         assert driver.word(worker, L.W_MEMBER) == 0, "nothing is reserved"
     for task in tasks:
         assert driver.state(group) == READY
-        driver.post_done(driver.worker_of(task))
-        driver.settle()
+        driver.finish(task)
     assert driver.state(group) == RUNNING
     assert sorted(driver.members(group)) == [0, 1, 2]
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-1")
-def test_a_member_that_must_wait_for_its_worker_keeps_the_group_back():
-    driver = Driver(sub=0, next_level=3)
-    task = driver.submit(kind=L.NEXT_LEVEL, owner=1)
-    driver.settle()
-    group = driver.submit_group(member(worker=1), member(), kind=L.NEXT_LEVEL)
+def test_a_member_that_must_wait_for_its_worker_keeps_the_group_back(make_driver):
+    driver = make_driver(sub=0, next_level=3)
+    task = busy_worker(driver, kind=NEXT, owner=1)
+    group = driver.submit_group(member(worker=1), member(), kind=NEXT)
     driver.settle()
     assert driver.state(group) == READY
     assert driver.given(0) == driver.given(2) == L.NONE
     driver.finish(task)
     assert driver.state(group) == RUNNING
     assert driver.members(group)[1] == 0
-    driver.close()
 
 
 # ---------------------------------------------------------------- which workers
 @pytest.mark.spec("WM-PLACE-2")
 @pytest.mark.parametrize("parked", [(), (0, 1, 2, 3), (0, 2)])
-def test_members_get_distinct_workers_awake_or_not(parked):
-    driver = Driver(sub=4)
+def test_members_get_distinct_workers_awake_or_not(make_driver, parked):
+    driver = make_driver(sub=4)
     for worker in parked:
         driver.set_parked(worker, True)
     group = driver.submit_group(member(), member(), member())
@@ -86,27 +86,24 @@ def test_members_get_distinct_workers_awake_or_not(parked):
     assert len(sent) == 3 and sorted(sent.values()) == [0, 1, 2]
     awake = {0, 1, 2, 3} - set(parked)
     assert len(awake & set(sent)) == min(3, len(awake)), "those that are awake come first"
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-2")
 @pytest.mark.parametrize(
     "wanted", [(3, 0, 1), (-1, 0, -1), (-1, -1, 0), (2, -1, 0), (1, -1, -1), (-1, -1, -1)]
 )
-def test_a_member_gets_the_worker_named_for_it(wanted):
-    driver = Driver(sub=1, next_level=4)
-    group = driver.submit_group(*[member(worker=w) for w in wanted], kind=L.NEXT_LEVEL)
+def test_a_member_gets_the_worker_named_for_it(make_driver, wanted):
+    driver = make_driver(sub=1, next_level=4)
+    group = driver.submit_group(*[member(worker=w) for w in wanted], kind=NEXT)
     driver.settle()
     sent = driver.members(group)
     assert sorted(sent.values()) == [0, 1, 2]
     for worker, m in sent.items():
         assert wanted[m] in (-1, worker)
         assert worker < 4
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-1", "WM-PLACE-2")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_all_members_are_at_work_at_the_same_time(mode):
     with Worker(3, num_sub_workers=3, child_mode=mode) as w, Gate() as here, Gate() as go:
 
@@ -127,75 +124,63 @@ def test_all_members_are_at_work_at_the_same_time(mode):
 
 # ---------------------------------------------------------------- a group keeps its place
 @pytest.mark.spec("WM-PLACE-3")
-def test_later_single_tasks_do_not_overtake_a_group_that_waits():
-    driver = Driver(sub=2)
-    (first,) = singles(driver, 1)
+def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
+    first = busy_worker(driver)
     group = driver.submit_group(member(), member())
     later = [driver.submit() for _ in range(5)]
     for _ in range(3):
         driver.settle()
-        assert [driver.state(t) for t in (group, *later)] == [READY] * 6
+        assert states(driver, [group, *later]) == [READY] * 6
     driver.finish(first)
     assert driver.state(group) == RUNNING
-    assert [driver.state(t) for t in later] == [READY] * 5
+    assert states(driver, later) == [READY] * 5
     driver.post_done(0)
     driver.post_done(1)
     driver.settle()
     assert driver.state(group) == COMPLETED
-    assert [driver.state(t) for t in later[:2]] == [RUNNING] * 2
-    driver.close()
+    assert states(driver, later[:2]) == [RUNNING] * 2
 
 
 @pytest.mark.spec("WM-PLACE-3", "WM-AFF-4")
-def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits():
-    driver = Driver(sub=0, next_level=2)
-    kind = L.NEXT_LEVEL
-    before = driver.submit(kind=kind, owner=0)
+def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driver):
+    driver = make_driver(sub=0, next_level=2)
+    before = busy_worker(driver, kind=NEXT, owner=0)
+    group = driver.submit_group(member(), member(), kind=NEXT)
+    later = [driver.submit(kind=NEXT, owner=w) for w in (1, 0, 1)]
     driver.settle()
-    group = driver.submit_group(member(), member(), kind=kind)
-    later = [driver.submit(kind=kind, owner=w) for w in (1, 0, 1)]
-    driver.settle()
-    assert [driver.state(t) for t in (group, *later)] == [READY] * 4
+    assert states(driver, [group, *later]) == [READY] * 4
     driver.finish(before)
     assert driver.state(group) == RUNNING
-    assert [driver.state(t) for t in later] == [READY] * 3
+    assert states(driver, later) == [READY] * 3
     driver.finish_everything()
-    assert [driver.state(t) for t in later] == [COMPLETED] * 3
-    driver.close()
+    assert states(driver, later) == [COMPLETED] * 3
 
 
 @pytest.mark.spec("WM-PLACE-3")
-def test_what_became_ready_before_a_group_goes_first():
-    driver = Driver(sub=0, next_level=2)
-    kind = L.NEXT_LEVEL
-    busy = driver.submit(kind=kind, owner=0)
-    earlier = driver.submit(kind=kind, owner=0)
-    driver.settle()
-    group = driver.submit_group(member(), member(), kind=kind)
-    driver.settle()
+def test_what_became_ready_before_a_group_goes_first(make_driver):
+    driver = make_driver(sub=0, next_level=2)
+    busy = busy_worker(driver, kind=NEXT, owner=0)
+    earlier = busy_worker(driver, kind=NEXT, owner=0)
+    group = driver.submit_group(member(), member(), kind=NEXT)
     driver.finish(busy)
-    assert driver.state(earlier) == RUNNING
-    assert driver.state(group) == READY
+    assert (driver.state(earlier), driver.state(group)) == (RUNNING, READY)
     driver.finish(earlier)
     assert driver.state(group) == RUNNING
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-3")
-def test_groups_start_in_the_order_in_which_they_became_ready():
-    driver = Driver(sub=3)
-    (busy,) = singles(driver, 1)
+def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
+    driver = make_driver(sub=3)
+    busy = busy_worker(driver)
     large = driver.submit_group(member(), member(), member())
     small = driver.submit_group(member(), member())
     driver.settle()
     assert driver.state(small) == READY, "it would fit, and comes later"
     driver.finish(busy)
     assert (driver.state(large), driver.state(small)) == (RUNNING, READY)
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_stream_of_single_tasks_does_not_starve_a_group(mode):
     """A group of all workers, then singles for as long as it has not run."""
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
@@ -218,84 +203,70 @@ def test_a_stream_of_single_tasks_does_not_starve_a_group(mode):
 
 
 # ---------------------------------------------------------------- the warning
-class Stuck:
-    """Groups that wait in a driver, and the Scheduler thread's eye on them."""
-
-    def __init__(self, driver, stuck_ns):
-        self.driver = driver
-        driver.mem[L.STUCK_NS] = stuck_ns
-
-    def told(self) -> bool:
-        """Be the Scheduler thread until it has something to say (True), or sleeps (False)."""
-        driver = self.driver
-        driver.settle()
-        driver.mem[L.STOPPING] = 0
-        with ThreadPoolExecutor(1) as threads:
-            answer = threads.submit(driver.k.scheduler_loop, driver.mem, 1000)
-            wait_until(lambda: answer.done() or driver.mem[L.PARK_SCHED])
-            driver.k.stop_scheduler(driver.mem)
-            return answer.result(DEADLINE_S) == L.STUCK
+def told(driver):
+    """Be the Scheduler thread until it has a stuck group to tell of (True), or sleeps (False)."""
+    driver.settle()
+    driver.mem[L.STOPPING] = 0
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(driver.k.scheduler_loop, driver.mem, 1000)
+        wait_until(lambda: answer.done() or driver.mem[L.PARK_SCHED])
+        driver.k.stop_scheduler(driver.mem)
+        return answer.result(DEADLINE_S) == L.STUCK
 
 
 @pytest.mark.spec("WM-PLACE-4")
-def test_each_group_that_is_stuck_is_told_of_once():
-    driver = Driver(sub=2)
-    assert driver.mem[L.STUCK_NS] == FIVE_S
-    stuck = Stuck(driver, 0)
-    assert not stuck.told(), "nobody waits"
+def test_each_group_that_is_stuck_is_told_of_once(driver):
+    assert driver.mem[L.STUCK_NS] == 5_000_000_000
+    driver.mem[L.STUCK_NS] = 0
+    assert not told(driver), "nobody waits"
     for _ in range(3):
-        (busy,) = singles(driver, 1)
+        busy = busy_worker(driver)
         group = driver.submit_group(member(), member())
-        assert stuck.told()
-        assert not stuck.told()
+        assert told(driver)
+        assert not told(driver)
         driver.finish(busy)
         assert driver.state(group) == RUNNING
-        assert not stuck.told()
+        assert not told(driver)
         driver.post_done(0)
         driver.post_done(1)
         driver.settle()
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-4")
-@pytest.mark.parametrize("first", [L.NEXT_LEVEL, L.SUB])
-def test_groups_stuck_in_both_pools_are_both_told_of(first):
-    driver = Driver(sub=2, next_level=2)
-    stuck = Stuck(driver, 0)
-    for kind in (L.NEXT_LEVEL, L.SUB):
-        singles(driver, 1, kind=kind)
+@pytest.mark.parametrize("first", [NEXT, L.SUB])
+def test_groups_stuck_in_both_pools_are_both_told_of(make_driver, first):
+    driver = make_driver(sub=2, next_level=2)
+    driver.mem[L.STUCK_NS] = 0
+    for kind in (NEXT, L.SUB):
+        busy_worker(driver, kind=kind)
     for kind in (first, 1 - first):
         driver.submit_group(member(), member(), kind=kind)
         driver.settle()
-    assert stuck.told()
-    assert stuck.told()
-    assert not stuck.told()
-    driver.close()
+    assert told(driver)
+    assert told(driver)
+    assert not told(driver)
 
 
 @pytest.mark.spec("WM-PLACE-4")
-def test_a_group_behind_one_that_failed_is_told_of_as_well():
-    driver = Driver(sub=0, next_level=3)
-    kind = L.NEXT_LEVEL
-    stuck = Stuck(driver, 0)
-    driver.submit(kind=kind, owner=0)
-    driver.settle()
-    first = driver.submit_group(member(worker=1), member(worker=0), kind=kind)
-    second = driver.submit_group(member(), member(), kind=kind)
-    assert stuck.told()
+def test_a_group_behind_one_that_failed_is_told_of_as_well(make_driver):
+    driver = make_driver(sub=0, next_level=3)
+    driver.mem[L.STUCK_NS] = 0
+    busy_worker(driver, kind=NEXT, owner=0)
+    first = driver.submit_group(member(worker=1), member(worker=0), kind=NEXT)
+    second = driver.submit_group(member(), member(), kind=NEXT)
+    assert told(driver)
     driver.kill(1)
     driver.settle()
-    assert (driver.state(first), driver.state(second)) == (FAILED, READY)
-    assert stuck.told()
-    assert not stuck.told()
-    driver.close()
+    assert states(driver, [first, second]) == [FAILED, READY]
+    assert told(driver)
+    assert not told(driver)
 
 
 @pytest.mark.spec("WM-PLACE-4")
 @pytest.mark.parametrize("idle", ["draining", "computing"])
 def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
     caplog.set_level(logging.WARNING, "simpler_ref")
-    with Worker(3, num_sub_workers=2) as w, Gate() as go:
+    with Worker(3, num_sub_workers=2) as w, Gate() as go, ThreadPoolExecutor(1) as threads:
 
         def wait():
             go.wait()
@@ -303,58 +274,43 @@ def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
         def pair():
             pass
 
+        def open_when_told():
+            wait_until(lambda: caplog.records)
+            go.open()
+
         waiting, pairs = w.register(wait), w.register(pair)
         w.start()
         w._session.engine.mem[L.STUCK_NS] = 50_000_000
 
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
-            orch.submit_sub_group(pairs, [TaskArgs(), TaskArgs()])
+            orch.submit_sub_group(pairs, [TaskArgs()] * 2)
             if idle == "computing":
-                wait_until(lambda: caplog.records)
-                go.open()
+                open_when_told()
 
         if idle == "draining":
-
-            def helper():
-                wait_until(lambda: caplog.records)
-                go.open()
-
-            thread = Thread(target=helper)
-            thread.start()
-            w.run(orch_fn)
-            thread.join()
-        else:
-            w.run(orch_fn)
+            threads.submit(open_when_told)
+        w.run(orch_fn)
         (record,) = caplog.records
-        words = record.getMessage()
         assert record.name == "simpler_ref" and record.levelno == logging.WARNING
-        for part in (
-            "task 1",
-            "pair",
-            "group of 2",
-            "0.05 s",
-            "sub_worker",
-            "with task 0 (",
-            "wait)",
-        ):
-            assert part in words
-        assert sum(f"sub_worker {i}" in words for i in range(2)) == 1, "one of them is busy"
+        words = (
+            r"task 1 \(.*pair\), a group of 2, has waited 0\.05 s .*"
+            r"; busy are sub_worker [01] \(pid \d+\) with task 0 \(.*wait\)\. It starts"
+        )
+        assert re.search(words, record.getMessage())
 
 
 # ---------------------------------------------------------------- no worker left for it
 @pytest.mark.spec("WM-PLACE-5")
-@pytest.mark.parametrize("when", ["before", "while it waits"])
-@pytest.mark.parametrize("named", [False, True])
-def test_a_group_fails_when_it_cannot_have_its_workers_any_more(when, named):
-    driver = Driver(sub=0, next_level=2)
-    kind = L.NEXT_LEVEL
-    busy = driver.submit(kind=kind, owner=0)
-    driver.settle()
-    if when == "before":
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("named", [-1, 1])
+def test_a_group_fails_when_it_cannot_have_its_workers_any_more(make_driver, waits, named):
+    driver = make_driver(sub=0, next_level=2)
+    busy = busy_worker(driver, kind=NEXT, owner=0)
+    if not waits:
         driver.kill(1)
-    group = driver.submit_group(member(worker=1 if named else -1), member(), kind=kind)
-    if when != "before":
+    group = driver.submit_group(member(worker=named), member(), kind=NEXT)
+    if waits:
         driver.settle()
         assert driver.state(group) == READY
         driver.kill(1)
@@ -362,27 +318,28 @@ def test_a_group_fails_when_it_cannot_have_its_workers_any_more(when, named):
     assert driver.state(group) == FAILED
     assert int(driver.mem[L.RUN_ERROR]) == L.ENDPOINT_FAILURE
     assert driver.state(busy) == RUNNING
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-5")
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(place):
-    driver = Driver(sub=0, next_level=4)
+def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(make_driver, place):
+    driver = make_driver(sub=0, next_level=4)
     driver.kill(3)
     members = [member(worker=3 if i == place else -1) for i in range(3)]
-    group = driver.submit_group(*members, kind=L.NEXT_LEVEL)
+    group = driver.submit_group(*members, kind=NEXT)
     driver.settle()
     assert driver.state(group) == FAILED
     assert int(driver.mem[L.ERROR_WORKER]) == 3
-    driver.close()
 
 
 @pytest.mark.spec("WM-PLACE-5")
 def test_a_group_without_enough_workers_raises_and_the_next_run_works():
-    with Worker(3, num_sub_workers=2) as w, Gate() as go:
+    with Worker(3, num_sub_workers=2) as w, Gate() as here, Gate() as go:
+        busy = w.share(np.zeros(1, np.int64))
 
         def wait():
+            busy[0] = os.getpid()
+            here.open(1)
             go.wait()
 
         waiting, pairs = w.register(wait), w.register(lambda: None)
@@ -390,11 +347,11 @@ def test_a_group_without_enough_workers_raises_and_the_next_run_works():
 
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
-            orch.submit_sub_group(pairs, [TaskArgs(), TaskArgs()])
-            mem = w._session.engine.mem
-            free = next(i for i in range(2) if not _holds_a_task(mem, i))
-            os.kill(w.worker_pids()[free], signal.SIGKILL)
-            wait_until(lambda: mem[L.RUN_ERROR])
+            here.wait()
+            orch.submit_sub_group(pairs, [TaskArgs()] * 2)
+            (idle,) = set(w.worker_pids()) - {busy[0]}
+            os.kill(idle, signal.SIGKILL)
+            wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
             go.open()
 
         with pytest.raises(WorkerLostError, match="task 1"):
@@ -402,27 +359,13 @@ def test_a_group_without_enough_workers_raises_and_the_next_run_works():
         w.run(lambda orch, *_: orch.submit_sub_group(pairs, [TaskArgs()] * 2))
 
 
-def _holds_a_task(mem, worker):
-    start = int(mem[L.A_WORKERS]) + worker * L.WORKER_WORDS
-    return mem[start + L.W_SLOT] != L.NONE
-
-
 @pytest.mark.spec("WM-PLACE-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_groups_that_overlap_in_their_workers_do_not_lock_each_other(mode):
     """Groups that want the same workers in opposite order, with singles for one worker between."""
-
-    class Runs:
-        def run(self, callable, view, config):
-            callable(view)
-
-    w = Worker(3, child_mode=mode)
-    for _ in range(3):
-        w.add_next_level(Runs())
-    with w:
+    with calling(3, child_mode=mode) as w:
         count = w.share(np.zeros((3, 60), np.int64))
 
-        def note(args):
+        def note(number, args, config):
             count[args.scalar(1), args.scalar(0)] += 1
 
         handle = w.register(note)

@@ -3,16 +3,19 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import types
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker, WorkerLostError
+from simpler_ref import Worker, WorkerLostError
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.random_streams import draw_entropy
 from tests.spec_rules import ROOT
+from tests.support import make_args
 
 COUNT = 4
 
@@ -27,41 +30,33 @@ def own_state():
     random.setstate(before[0])
 
 
-class Drawing:
-    """A Worker whose workers draw: numpy's numbers and Python's, a row for each worker."""
+@contextmanager
+def drawing(workers=2):
+    """Give a Worker, and a function that has all its workers draw, or run another task.
 
-    def __init__(self, workers=2):
-        self.w = Worker(3, num_sub_workers=workers)
-        self.workers = workers
-
-    def __enter__(self):
-        self.w.__enter__()
-        self.x = self.w.empty((self.workers, 2, COUNT))
+    The function returns what they drew, in no order: a set of rows for numpy and one for `random`.
+    """
+    with Worker(3, num_sub_workers=workers) as w:
+        x = w.empty((workers, 2, COUNT))
+        members = [make_args((row, T.OUTPUT_EXISTING)) for row in x]
 
         def draw(args):
             out = args.tensor(0).numpy()
             out[0] = np.random.rand(COUNT)
             out[1] = [random.random() for _ in range(COUNT)]
 
-        self.handle = self.w.register(draw)
-        return self
+        own = w.register(draw)
 
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
+        def run_all(handle=own):
+            w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
+            return tuple({tuple(row) for row in x[:, i].tolist()} for i in (0, 1))
 
-    def draw(self):
-        """Return what the workers draw, in no order: a set of rows for numpy and for `random`."""
-        args = []
-        for row in self.x:
-            args.append(TaskArgs())
-            args[-1].add_tensor(row, T.OUTPUT_EXISTING)
-        self.w.run(lambda orch, *_: orch.submit_sub_group(self.handle, args))
-        return tuple({tuple(row) for row in self.x[:, i].tolist()} for i in (0, 1))
+        yield w, run_all
 
 
 def drawn():
-    with Drawing() as d:
-        return d.draw()
+    with drawing() as (_, draw):
+        return draw()
 
 
 def seed(number):
@@ -74,10 +69,10 @@ def seed(number):
 def test_each_worker_draws_numbers_of_its_own(seeded):
     if seeded:
         seed(5)
-    with Drawing(3) as d:
-        numpy, python = d.draw()
-    mine = np.float32(np.random.rand(COUNT)).tolist(), [random.random() for _ in range(COUNT)]
-    assert len(numpy | {tuple(mine[0])}) == 4
+    with drawing(3) as (_, draw):
+        numpy, python = draw()
+    mine = np.random.rand(COUNT), [random.random() for _ in range(COUNT)]
+    assert len(numpy | {tuple(np.float32(mine[0]).tolist())}) == 4
     assert len(python | {tuple(np.float32(mine[1]).tolist())}) == 4
     assert len({number for row in numpy for number in row}) == 3 * COUNT
 
@@ -85,29 +80,30 @@ def test_each_worker_draws_numbers_of_its_own(seeded):
 @pytest.mark.spec("WM-RANDOM-1")
 def test_two_workers_side_by_side_draw_different_numbers():
     seed(6)
-    with Drawing(1) as one, Drawing(1) as other:
-        one.w.start()
-        other.w.start()
-        for a, b in zip(one.draw(), other.draw(), strict=True):
+    with drawing(1) as (one, draw), drawing(1) as (other, draw_there):
+        one.start()
+        other.start()
+        for a, b in zip(draw(), draw_there(), strict=True):
             assert not a & b
 
 
 @pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
 def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
     np.random.set_bit_generator(np.random.PCG64(7))
-    with Drawing() as d:
-        numpy, _ = d.draw()
-    assert len(numpy) == 2
+    assert len(drawn()[0]) == 2
     assert np.random.rand() == np.random.Generator(np.random.PCG64(7)).random()
 
 
 @pytest.mark.spec("WM-RANDOM-2")
 def test_a_start_draws_nothing_from_the_parents_generators():
+    def numbers():
+        return np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
+
     seed(8)
     drawn()
-    after = np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
+    after = numbers()
     seed(8)
-    assert after == (np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1))
+    assert after == numbers()
 
 
 @pytest.mark.spec("WM-RANDOM-2")
@@ -130,14 +126,10 @@ print([sorted(rows) for _ in range(2) for rows in drawn()])
 
 @pytest.mark.spec("WM-RANDOM-2")
 def test_a_program_that_seeds_draws_the_same_each_time():
-    import subprocess
-
     command = [sys.executable, "-c", PROGRAM]
-    said = [
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert said[0] == said[1] and said[0].startswith("[[(0.")
+    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
+    first, second = (program.communicate()[0] for program in both)
+    assert first == second and first.startswith(b"[[(0.")
 
 
 @pytest.mark.spec("WM-RANDOM-2")
@@ -150,12 +142,12 @@ def test_starts_do_not_repeat_each_other_where_nobody_has_seeded():
 @pytest.mark.spec("WM-RANDOM-3")
 def test_a_successor_draws_other_numbers():
     seed(11)
-    with Drawing() as d:
-        kill = d.w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        seen = d.draw()
+    with drawing() as (w, draw):
+        kill = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        seen = draw()
         with pytest.raises(WorkerLostError):
-            d.w.run(lambda orch, *_: orch.submit_sub_group(kill, [TaskArgs()] * 2))
-        for a, b in zip(seen, d.draw(), strict=True):
+            draw(kill)
+        for a, b in zip(seen, draw(), strict=True):
             assert not a & b
 
 

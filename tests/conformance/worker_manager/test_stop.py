@@ -3,35 +3,49 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 
-import numpy as np
 import psutil
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import DEADLINE_S, Driver, wait_until
+from tests.support import DEADLINE_S, wait_until
+
+from .own import Calls
 
 
-class Own:
-    def run(self, callable, view, config):
-        pass
+@pytest.fixture
+def one(make_driver):
+    """Give a driver with one worker."""
+    return make_driver(sub=1)
+
+
+@pytest.fixture
+def nothing_is_left():
+    """Give a check that no process and no thread of the test is left."""
+    before = set(threading.enumerate())
+
+    def check():
+        assert psutil.Process().children(recursive=True) == []
+        assert set(threading.enumerate()) <= before
+
+    return check
 
 
 # ---------------------------------------------------------------- nothing is left
 @pytest.mark.spec("WM-STOP-1")
-@pytest.mark.parametrize("outer", ["process", "thread"])
 @pytest.mark.parametrize("inner", ["process", "thread"])
 @pytest.mark.parametrize("used", ["run", "start", "init"])
-def test_close_leaves_no_process_and_no_thread(outer, inner, used):
-    before = set(threading.enumerate())
-    w = Worker(4, num_sub_workers=1, child_mode=outer)
+def test_close_leaves_no_process_and_no_thread(nothing_is_left, mode, inner, used):
+    w = Worker(4, num_sub_workers=1, child_mode=mode)
     below = [Worker(3, num_sub_workers=2, child_mode=inner) for _ in range(2)]
     for one in below:
-        one.add_sub(Own())
+        one.add_sub(Calls())
         w.add_worker(one)
-    w.add_next_level(Own())
+    w.add_next_level(Calls())
     w.init()
     handle = w.register(lambda orch, args, config: None)
     if used == "start":
@@ -39,16 +53,13 @@ def test_close_leaves_no_process_and_no_thread(outer, inner, used):
     elif used == "run":
         w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in range(2)])
     w.close()
-    assert psutil.Process().children(recursive=True) == []
-    assert set(threading.enumerate()) <= before
+    nothing_is_left()
     w.close()
 
 
 @pytest.mark.spec("WM-STOP-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("of", ["a task", "the orch function"])
-def test_close_after_a_failure_leaves_no_process_and_no_thread(mode, of):
-    before = set(threading.enumerate())
+def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, mode, of):
     w = Worker(3, num_sub_workers=2, child_mode=mode)
     w.init()
     handle = w.register(lambda: 1 / 0)
@@ -61,19 +72,16 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(mode, of):
     with pytest.raises((TaskError, LookupError)):
         w.run(orch_fn)
     w.close()
-    assert psutil.Process().children(recursive=True) == []
-    assert set(threading.enumerate()) <= before
+    nothing_is_left()
     w.close()  # not forgotten, and yet nothing of it is left
 
 
 @pytest.mark.spec("WM-STOP-1", "WM-LOOP-4")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_start_that_fails_leaves_nothing_of_the_others(mode):
-    class Refuses(Own):
+def test_a_start_that_fails_leaves_nothing_of_the_others(nothing_is_left, mode):
+    class Refuses(Calls):
         def start(self):
             raise OSError("no")
 
-    before = set(threading.enumerate())
     w = Worker(4, num_sub_workers=1, child_mode=mode)
     below = [Worker(3, num_sub_workers=1) for _ in range(2)]
     below[1].add_sub(Refuses())
@@ -84,7 +92,7 @@ def test_a_start_that_fails_leaves_nothing_of_the_others(mode):
         w.start()
     assert psutil.Process().children(recursive=True) == []
     w.close()
-    assert set(threading.enumerate()) <= before
+    nothing_is_left()
     assert below, "not forgotten, and yet nothing of them is left"
 
 
@@ -101,104 +109,92 @@ def test_workers_that_wait_asleep_are_stopped():
 
 
 # ---------------------------------------------------------------- D20
-@pytest.mark.spec("WM-STOP-2")
-@pytest.mark.parametrize("what", ["TASK", "CONTROL"])
-def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(what):
-    driver = Driver(sub=1)
-    ready = {"TASK": L.TASK_READY, "CONTROL": L.CONTROL_REQUEST}[what]
-    answer = {"TASK": L.TASK_DONE, "CONTROL": L.CONTROL_DONE}[what]
-    finish = {
-        "TASK": driver.k.finish_and_receive,
-        "CONTROL": driver.k.finish_control_and_receive,
-    }[what]
-    driver.x.post(driver.mem, 0, ready, 0)
-    driver.k.request_stop(driver.mem, 0)
-    assert driver.mailbox_state(0) == (ready, 0)
-    assert finish(driver.mem, 0, 1) == L.STOP
-    assert driver.mailbox_state(0) == (answer, 1), "the answer can be collected"
-    assert driver.word(0, L.W_SHUTDOWN) == 1
-    driver.close()
+REQUESTS = {
+    "task": (L.TASK_READY, L.TASK_DONE, "finish_and_receive"),
+    "control": (L.CONTROL_REQUEST, L.CONTROL_DONE, "finish_control_and_receive"),
+}
 
 
 @pytest.mark.spec("WM-STOP-2")
-@pytest.mark.parametrize("what", ["TASK", "CONTROL"])
-def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(what):
-    rounds = 50 if INTERPRETED else 3000
-    driver = Driver(sub=1)
-    driver.mem[L.SPIN_NS] = 2000
-    ready = {"TASK": L.TASK_READY, "CONTROL": L.CONTROL_REQUEST}[what]
-    finish = {
-        "TASK": driver.k.finish_and_receive_in_thread,
-        "CONTROL": driver.k.finish_control_and_receive,
-    }[what]
-    stop = driver._worker(0) + L.W_SHUTDOWN
+@pytest.mark.parametrize("what", REQUESTS)
+def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(one, what):
+    ready, answer, finish = REQUESTS[what]
+    one.x.post(one.mem, 0, ready, 0)
+    one.k.request_stop(one.mem, 0)
+    assert one.mailbox_state(0) == (ready, 0)
+    assert getattr(one.k, finish)(one.mem, 0, 1) == L.STOP
+    assert one.mailbox_state(0) == (answer, 1), "the answer can be collected"
+    assert one.word(0, L.W_SHUTDOWN) == 1
+
+
+@pytest.mark.spec("WM-STOP-2")
+@pytest.mark.parametrize(
+    ("ready", "finish"),
+    [
+        (L.TASK_READY, "finish_and_receive_in_thread"),
+        (L.CONTROL_REQUEST, "finish_control_and_receive"),
+    ],
+)
+def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(one, ready, finish):
+    one.mem[L.SPIN_NS] = 2000
+    stop = one._worker(0) + L.W_SHUTDOWN
 
     def serve():
-        answer = finish(driver.mem, 0, 0)
+        answer = getattr(one.k, finish)(one.mem, 0, 0)
         while answer == L.PARK:
-            answer = driver.k.park_and_receive(driver.mem, 0)
+            answer = one.k.park_and_receive(one.mem, 0)
         return answer
 
     with ThreadPoolExecutor(1) as threads:
-        for delay in range(rounds):
-            driver.mem[stop] = 0
-            driver.x.post(driver.mem, 0, ready, 0)
+        for delay in range(50 if INTERPRETED else 3000):
+            one.mem[stop] = 0
+            one.x.post(one.mem, 0, ready, 0)
             serving = threads.submit(serve)
             for _ in range(delay % 97):
                 pass
-            driver.k.request_stop(driver.mem, 0)
+            one.k.request_stop(one.mem, 0)
             assert serving.result(DEADLINE_S) == L.STOP
-            assert driver.mem[stop] == 1
-    driver.close()
+            assert one.mem[stop] == 1
 
 
 @pytest.mark.spec("WM-STOP-3")
 @pytest.mark.parametrize("state", [L.IDLE, L.TASK_DONE, L.CONTROL_DONE, L.INIT_DONE])
-def test_any_state_without_work_becomes_shutdown(state):
-    driver = Driver(sub=1)
-    driver.x.post(driver.mem, 0, state, 0)
-    driver.k.request_stop(driver.mem, 0)
-    assert driver.mailbox_state(0)[0] == L.SHUTDOWN
-    assert driver.k.park_and_receive(driver.mem, 0) == L.STOP
-    driver.close()
+def test_any_state_without_work_becomes_shutdown(one, state):
+    one.x.post(one.mem, 0, state, 0)
+    one.k.request_stop(one.mem, 0)
+    assert one.mailbox_state(0)[0] == L.SHUTDOWN
+    assert one.k.park_and_receive(one.mem, 0) == L.STOP
 
 
 @pytest.mark.spec("WM-STOP-3")
 @pytest.mark.parametrize("stop", ["before the claim", "before the release"])
-def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(stop):
+def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(one, stop):
     """A worker that saw IDLE and is about to sleep must not find IDLE again."""
-    driver = Driver(sub=1)
     if stop == "before the claim":
-        driver.k.request_stop(driver.mem, 0)
-    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.OK
+        one.k.request_stop(one.mem, 0)
+    assert one.k.claim_mailbox(one.mem, 0, 0) == L.OK
     if stop == "before the release":
-        driver.k.request_stop(driver.mem, 0)
-    driver.k.release_mailbox(driver.mem, 0)
-    assert driver.mailbox_state(0)[0] == L.SHUTDOWN
-    driver.close()
+        one.k.request_stop(one.mem, 0)
+    one.k.release_mailbox(one.mem, 0)
+    assert one.mailbox_state(0)[0] == L.SHUTDOWN
 
 
 @pytest.mark.spec("WM-STOP-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 def test_registrations_while_the_worker_closes_do_not_hang(mode):
     """Another thread registers and unregisters for as long as the Worker lets it."""
+
+    def again_and_again(w, rounds):
+        with suppress(Exception):
+            for number in count():
+                w.unregister(w.register(lambda number=number: number))
+                rounds.append(number)
+
     for _ in range(3 if INTERPRETED else 10):
-        w = Worker(3, num_sub_workers=2, child_mode=mode)
-        w.init()
-        w.start()
-        busy, kinds = np.zeros(1, np.int64), []
-
-        def again_and_again(w=w, busy=busy, kinds=kinds):
-            try:
-                while True:
-                    w.unregister(w.register(lambda n=int(busy[0]): n))
-                    busy[0] += 1
-            except Exception as error:
-                kinds.append(error)
-
-        thread = threading.Thread(target=again_and_again)
-        thread.start()
-        wait_until(lambda busy=busy: busy[0] > 2)
-        w.close()
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
+        with ThreadPoolExecutor(1) as threads:
+            w, rounds = Worker(3, num_sub_workers=2, child_mode=mode), []
+            w.init()
+            w.start()
+            registering = threads.submit(again_and_again, w, rounds)
+            wait_until(lambda rounds=rounds: len(rounds) > 2)
+            w.close()
+            registering.result(DEADLINE_S)
