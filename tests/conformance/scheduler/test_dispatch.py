@@ -30,19 +30,6 @@ def test_a_worker_that_sees_a_task_sees_all_of_it(make_driver):
         assert worker.result(DEADLINE_S) == 0
 
 
-@pytest.mark.spec("SCHED-DISPATCH-1")
-def test_a_dispatched_task_is_running_and_its_frame_is_written(driver):
-    slot = driver.start(updates(KEY, nbytes=12), scalars=[7], callable=3)
-    worker = driver.worker_of(slot)
-    assert driver.state(slot) == RUNNING
-    assert driver.mailbox_state(worker) == (L.TASK_READY, 0)
-    box = driver.mailbox(worker)
-    assert box[1072:1104].tobytes() == driver.digest(3)
-    assert box[1104:1112].tobytes() == bytes([1, 0, 0, 0, 1, 0, 0, 0])
-    assert box[1112:1120].tobytes() == KEY.to_bytes(8, "little")
-    assert box[1152:1160].tobytes() == bytes([7, 0, 0, 0, 0, 0, 0, 0])
-
-
 # ---------------------------------------------------------------- one task at a time
 @pytest.mark.spec("SCHED-DISPATCH-2")
 def test_a_worker_has_one_task_at_a_time(driver):
