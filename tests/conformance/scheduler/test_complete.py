@@ -82,20 +82,6 @@ def test_each_consumer_is_released_once_however_many_tensors_it_shares_with_the_
     assert sorted(driver.ready_queue()) == sorted(consumers)
 
 
-@pytest.mark.spec("SCHED-COMPLETE-2")
-def test_a_diamond_releases_its_end_with_the_last_of_its_sides(driver):
-    top = driver.submit(writes(KEY))
-    left = driver.submit(reads(KEY), writes(KEY + 8))
-    right = driver.submit(reads(KEY), writes(KEY + 16))
-    end = driver.submit(reads(KEY + 8), reads(KEY + 16))
-    driver.finish(top)
-    assert driver.states(left, right) == [RUNNING, RUNNING]
-    driver.finish(left)
-    assert driver.state(end) == PENDING
-    driver.finish(right)
-    assert driver.state(end) == RUNNING
-
-
 # ---------------------------------------------------------------- the references
 @pytest.mark.spec("SCHED-COMPLETE-3")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])

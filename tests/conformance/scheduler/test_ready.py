@@ -23,22 +23,6 @@ def complete(driver, producer):
     driver.x.collect(driver.mem)
 
 
-@pytest.mark.spec("SCHED-READY-1")
-def test_a_task_is_not_ready_before_it_is_wired_though_all_its_producers_have_completed(
-    make_driver,
-):
-    driver = make_driver(sub=3)
-    producers, reads_all = start_producers(driver, 3)
-    consumer = driver.submit(*reads_all)
-    for producer in producers:
-        complete(driver, producer)
-        assert driver.state(consumer) == PENDING
-        assert driver.ready_queue() == []
-    driver.wire_next()
-    assert driver.state(consumer) == READY
-    assert driver.ready_queue() == [consumer]
-
-
 @pytest.mark.spec("SCHED-READY-1", "SCHED-READY-2")
 @pytest.mark.parametrize("wired_so_far", range(1, 5))
 def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_driver, wired_so_far):
@@ -58,7 +42,7 @@ def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_dri
     assert driver.ready_queue() == [consumer]
 
 
-@pytest.mark.spec("SCHED-READY-2")
+@pytest.mark.spec("SCHED-READY-1", "SCHED-READY-2")
 @pytest.mark.parametrize(
     "when",
     list(product(["before the submit", "before the wiring", "after the wiring"], repeat=3)),

@@ -102,15 +102,6 @@ def submit_and_pass(driver):
 
 # ---------------------------------------------------------------- what wakes
 @pytest.mark.spec("SCHED-WAKE-1")
-def test_a_completion_wakes_the_scheduler():
-    with Parked(ALWAYS_ON_DUTY) as driver:
-        slot = driver.start()
-        driver.park()
-        finish(driver, slot)
-        wait_until(lambda: driver.state(slot) == COMPLETED)
-
-
-@pytest.mark.spec("SCHED-WAKE-1")
 @BOTH
 def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, word):
     driver.mem[L.SPIN_NS] = 0
@@ -401,15 +392,15 @@ def add_one(args):
 
 
 @pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-5")
-@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("workers", [1, 2, 6 if INTERPRETED else 24])
 def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, workers):
-    tasks, runs = (12, 2) if INTERPRETED else (100, 30)
+    """The orchestration function drains at times, and at others looks on until all is done."""
+    tasks, runs = (12, 3) if INTERPRETED else (100, 20)
     rng = random.Random(workers)
     with Worker(3, num_sub_workers=workers) as w:
         handle = w.register(add_one)
-        counts = w.share(np.zeros((6, 1), np.int64))
-        buffers = [w.share(row) for row in counts]
-        expected = np.zeros(6, np.int64)
+        buffers = [w.share(np.zeros(1, np.int64)) for _ in range(6)]
+        expected = np.zeros((6, 1), np.int64)
         assert w._session.engine.mem[L.PARK_NS] == NEVER_NS
 
         def orch_fn(orch, *_):
@@ -419,31 +410,15 @@ def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, worker
                 orch.submit_sub(handle, make_args(*[(buffers[i], T.INOUT) for i in chosen]))
                 if rng.random() < 0.05:
                     os.sched_yield()
+                if rng.random() < 0.1:
+                    wait_until(lambda: np.array_equal(buffers, expected))
                 if rng.random() < 0.2:
                     orch.drain()
-                    assert np.array_equal(np.ravel(buffers), expected)
+                    assert np.array_equal(buffers, expected)
 
         for _ in range(runs):
             w.run(orch_fn)
-            assert np.array_equal(np.ravel(buffers), expected)
-
-
-@pytest.mark.spec("SCHED-WAKE-3")
-def test_a_graph_finishes_while_the_orch_function_is_busy_elsewhere(no_timeouts):
-    runs, length = (1, 5) if INTERPRETED else (20, 20)
-    with Worker(3, num_sub_workers=2) as w:
-        handle = w.register(add_one)
-        chains = [w.share(np.zeros(1, np.int64)) for _ in range(3)]
-
-        def orch_fn(orch, *_):
-            goal = int(chains[0][0]) + length
-            for chain in chains * length:
-                orch.submit_sub(handle, make_args((chain, T.INOUT)))
-            wait_until(lambda: all(chain[0] >= goal for chain in chains))
-
-        for _ in range(runs):
-            w.run(orch_fn)
-        assert [int(chain[0]) for chain in chains] == [runs * length] * 3
+            assert np.array_equal(buffers, expected)
 
 
 # ---------------------------------------------------------------- nobody else is woken
@@ -539,21 +514,6 @@ def test_an_idle_worker_uses_no_cpu():
         threading.Event().wait(0.5)
         used = cpu_s() - before
         assert used <= 0.03, f"{used} s in half a second: one process that spins would use 0.5"
-
-
-@pytest.mark.spec("SCHED-WAKE-5")
-def test_many_more_workers_than_cores_stay_live():
-    workers = 6 if INTERPRETED else 24
-    with Worker(3, num_sub_workers=workers) as w:
-        chains = [w.share(np.zeros(1, np.int64)) for _ in range(workers)]
-        handle = w.register(add_one)
-
-        def orch_fn(orch, *_):
-            for chain in chains * 10:
-                orch.submit_sub(handle, make_args((chain, T.INOUT)))
-
-        w.run(orch_fn)
-        assert [int(chain[0]) for chain in chains] == [10] * workers
 
 
 # ---------------------------------------------------------------- a submit without a pass
