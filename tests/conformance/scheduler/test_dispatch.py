@@ -15,9 +15,11 @@ FOREVER_NS = 1 << 60
 
 # ---------------------------------------------------------------- complete before it is seen
 @pytest.mark.spec("SCHED-DISPATCH-1")
-def test_a_worker_that_sees_a_task_sees_all_of_it(make_driver):
+@pytest.mark.parametrize(
+    "rounds", [40 if INTERPRETED else 2_000, pytest.param(100_000, marks=pytest.mark.long)]
+)
+def test_a_worker_that_sees_a_task_sees_all_of_it(make_driver, rounds):
     """A thread plays the worker: the moment it sees TASK_READY it compares every word of the frame."""
-    rounds = 40 if INTERPRETED else 20_000
     driver = make_driver(sub=1)
     with ThreadPoolExecutor(1) as threads:
         worker = threads.submit(driver.x.check_frames, driver.mem, 0, rounds)

@@ -10,11 +10,6 @@ import numpy as np
 import psutil
 import pytest
 
-import simpler_ref.engine.memory
-import simpler_ref.engine.scheduler
-import simpler_ref.orch.room
-import simpler_ref.orch.runs
-import simpler_ref.workers.manager
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED
@@ -376,14 +371,14 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 @pytest.fixture
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
-    for module in (
-        simpler_ref.engine.memory,
-        simpler_ref.orch.room,
-        simpler_ref.orch.runs,
-        simpler_ref.workers.manager,
+    for name in (
+        "engine.memory.PARK_NS",
+        "engine.scheduler.TIMER_NS",
+        "orch.room.PARK_NS",
+        "orch.runs.PARK_NS",
+        "workers.manager.PARK_NS",
     ):
-        monkeypatch.setattr(module, "PARK_NS", NEVER_NS)
-    monkeypatch.setattr(simpler_ref.engine.scheduler, "TIMER_NS", NEVER_NS)
+        monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
 
 
 def add_one(args):

@@ -43,11 +43,11 @@ def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
 
 @pytest.mark.spec("FLOW-UNREG-1")
 def test_slots_are_used_again_and_never_run_the_callable_before(mode):
-    """Far more callables than a table or a cache could hold if none were given back."""
+    """More callables than the worker's small cache holds."""
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         seen = w.share(np.zeros(1, np.int64))
         w.start()
-        for i in range(100):
+        for i in range(40):
             handle = w.register(_storing(seen, i))
             w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
             assert seen[0] == i
