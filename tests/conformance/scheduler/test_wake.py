@@ -35,7 +35,7 @@ KEY = 0x7000
 NEVER_NS = 1 << 60
 ALWAYS_ON_DUTY = -1
 """A timer for the Scheduler thread: it is on duty each time it parks."""
-BOTH = pytest.mark.parametrize(
+EACH_PARK_WORD = pytest.mark.parametrize(
     "word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"]
 )
 
@@ -97,7 +97,7 @@ def submit_and_pass(driver):
 
 # ---------------------------------------------------------------- what wakes
 @pytest.mark.spec("SCHED-WAKE-1")
-@BOTH
+@EACH_PARK_WORD
 def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, word):
     driver.mem[L.SPIN_NS] = 0
     driver.start()
@@ -291,7 +291,7 @@ WHO_WAITS = {
 }
 
 
-@pytest.mark.spec("SCHED-WAKE-2", "ORCH-DRAIN-1")
+@pytest.mark.spec("SCHED-WAKE-1", "SCHED-WAKE-2", "ORCH-DRAIN-1")
 @pytest.mark.parametrize("who", WHO_WAITS)
 def test_no_completion_is_missed_at_whatever_moment_of_falling_asleep_it_comes(who):
     """Nobody else runs passes, and nothing but a wake ends a sleep."""
@@ -444,7 +444,7 @@ class Sleeper(threading.Thread):
 
 
 @pytest.mark.spec("SCHED-WAKE-4")
-@BOTH
+@EACH_PARK_WORD
 def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     """A thread sleeps on the park word without having said so: no event may end its sleep."""
     sleeper = Sleeper(driver, word)
