@@ -71,7 +71,7 @@ class Parked(Driver):
 @pytest.fixture(params=[ALWAYS_ON_DUTY, NEVER_NS], ids=["on duty", "off duty"])
 def parked(request):
     """Give a driver whose Scheduler thread is on duty or off duty when it parks."""
-    with Parked(request.param) as driver:
+    with Parked(request.param, window=1 << 12) as driver:
         yield driver
 
 
