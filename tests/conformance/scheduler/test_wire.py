@@ -48,16 +48,6 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_live_fan_in
     assert sorted(driver.consumers(producer)) == sorted(consumers)
 
 
-@pytest.mark.spec("SCHED-WIRE-2")
-def test_live_fan_in_counts_every_producer_that_has_not_finished(driver):
-    producers = [driver.submit(writes(KEY + 8 * i)) for i in range(5)]
-    driver.finish(producers[1])
-    consumer = driver.start(*[reads(KEY + 8 * i) for i in range(5)])
-    assert driver.fanin(consumer) == 4
-    for producer in producers:
-        assert driver.consumers(producer) == ([] if producer == producers[1] else [consumer])
-
-
 @pytest.mark.spec("SCHED-WIRE-2", "SCHED-POISON-2", "ORCH-ALLOC-7")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
 def test_a_task_that_is_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(
