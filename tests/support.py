@@ -259,10 +259,22 @@ class Driver:
         """Reclaim what the passes have left on the consumed list; return how many tasks."""
         return self.x.reclaim_consumed(self.mem)
 
+    def start(self, *args: Arg, **more) -> int:
+        """Submit a task and run a pass, which dispatches it if it can; return the slot."""
+        slot = self.submit(*args, **more)
+        self.run_pass()
+        return slot
+
     # ------------------------------------------------------------ Scheduler
     def run_pass(self) -> int:
         """Run one scheduler pass; return how much moved."""
         return self.x.scheduler_pass(self.mem)
+
+    def wire_next(self) -> int:
+        """Wire the oldest entry of the wiring queue, as a pass does; return its slot."""
+        slot = self.x.pop_wiring(self.mem)
+        self.x.wire(self.mem, slot)
+        return slot
 
     def settle(self) -> None:
         """Run passes until nothing moves."""
@@ -359,6 +371,11 @@ class Driver:
             write_error(memoryview(self.mailbox(worker)), memoryview(self.trace(worker)), error)
         self.x.post_done(self.mem, worker, outcome)
 
+    def answer(self, slot: int, error: BaseException | None = None) -> None:
+        """Answer a RUNNING task as its worker would, and run a pass."""
+        self.post_done(self.worker_of(slot), error)
+        self.run_pass()
+
     def finish(self, slot: int, error: BaseException | None = None) -> None:
         """Bring a task that can run to its end: dispatch it, answer it, collect it."""
         self.settle()
@@ -384,6 +401,9 @@ class Driver:
 
     def state(self, slot: int) -> TaskState:
         return self.view(slot).state
+
+    def states(self, *slots: int) -> list[TaskState]:
+        return [self.state(slot) for slot in slots]
 
     def refs(self, slot: int) -> tuple[int, int]:
         """Return (fanout_total, fanout_released)."""

@@ -218,13 +218,21 @@ def without_look_ups(index: ast.expr) -> Iterator[ast.AST]:
             yield from without_look_ups(child)
 
 
-def assigned(function: ast.FunctionDef, name: str) -> Iterator[ast.expr]:
-    """Yield all that a function assigns to a name of its own."""
+@functools.cache
+def assignments(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
+    """Return all that a function assigns to each name of its own."""
+    found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AugAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name) and target.id == name:
-                    yield node.value
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+    return found
+
+
+def assigned(function: ast.FunctionDef, name: str) -> list[ast.expr]:
+    """Return all that a function assigns to a name of its own."""
+    return assignments(function).get(name, [])
 
 
 def returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
@@ -233,6 +241,7 @@ def returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
             yield node.value
 
 
+@functools.cache
 def lines_under_the_lock(function: ast.FunctionDef) -> set[int]:
     """Return the lines of a function that it runs as the Scheduler."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]

@@ -721,7 +721,9 @@ FAULTS = (
                 "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
             ),
         ),
-        (f"{SCHED}/test_wake.py::test_a_death_wakes_a_sleeper_whose_park_word_was_cleared",),
+        (
+            f"{SCHED}/test_wake.py::test_a_death_and_the_end_wake_a_sleeper_whose_park_word_was_cleared",
+        ),
     ),
     Fault(
         "unseen-end",

@@ -12,7 +12,6 @@ from tests.support import (
     PENDING,
     READY,
     RUNNING,
-    Driver,
     Gate,
     make_args,
     reads,
@@ -23,71 +22,57 @@ from tests.support import (
 KEY = 0x7000_0000
 
 
-def cancelled_driver():
-    """Return an engine with a running, a ready and a pending task, cancelled."""
-    driver = Driver(sub=1)
-    running = driver.submit(writes(KEY))
-    ready = driver.submit(writes(KEY + 8))
-    pending = driver.submit(reads(KEY))
+@pytest.fixture
+def cancelled(make_driver):
+    """Give an engine whose run is cancelled, and a running, a ready and a pending task of it."""
+    driver = make_driver(sub=1)
+    slots = [driver.submit(arg) for arg in (writes(KEY), writes(KEY + 8), reads(KEY))]
     driver.run_pass()
-    assert [driver.state(slot) for slot in (running, ready, pending)] == [RUNNING, READY, PENDING]
+    assert driver.states(*slots) == [RUNNING, READY, PENDING]
     driver.x.request_cancel(driver.mem)
-    return driver, running, ready, pending
+    return driver, *slots
 
 
 @pytest.mark.spec("SCHED-CANCEL-1")
-def test_after_a_cancel_a_ready_task_fails_instead_of_being_dispatched():
-    driver, running, ready, _ = cancelled_driver()
+def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_instead_of_being_dispatched(
+    cancelled,
+):
+    driver, running, ready, pending = cancelled
     driver.run_pass()
-    assert driver.state(ready) == FAILED
-    assert driver.worker_of(ready) == -1
+    assert driver.states(ready, pending) == [FAILED, PENDING]
     assert driver.ready_queue() == []
-    driver.post_done(driver.worker_of(running))
+    unwired = driver.submit()
+    driver.answer(running)
     driver.settle()
     assert driver.given(0) == L.NONE, "its worker stays idle"
-    driver.close()
+    for slot in (ready, pending, unwired):
+        assert (driver.state(slot), driver.worker_of(slot)) == (FAILED, -1)
 
 
 @pytest.mark.spec("SCHED-CANCEL-1")
-def test_a_task_that_becomes_ready_after_a_cancel_meets_the_same_end():
-    driver, running, _, pending = cancelled_driver()
-    driver.run_pass()
-    assert driver.state(pending) == PENDING
-    unwired = driver.submit()
-    driver.post_done(driver.worker_of(running))
-    driver.settle()
-    assert driver.state(pending) == driver.state(unwired) == FAILED
-    assert driver.worker_of(pending) == driver.worker_of(unwired) == -1
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-CANCEL-1")
-def test_a_cancel_stops_tasks_of_both_types_though_workers_are_idle():
-    driver = Driver(sub=2, next_level=2)
+def test_a_cancel_stops_tasks_of_both_types_though_workers_are_idle(make_driver):
+    driver = make_driver(sub=2, next_level=2)
     slots = [driver.submit(kind=kind) for kind in (L.SUB, L.NEXT_LEVEL) for _ in range(3)]
     driver.x.request_cancel(driver.mem)
     driver.settle()
-    assert {driver.state(slot) for slot in slots} == {FAILED}
+    assert driver.states(*slots) == [FAILED] * 6
     assert driver.mem[L.BUSY] == 0
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-CANCEL-2")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
-def test_running_tasks_finish_as_usual(error):
-    driver, running, _, _ = cancelled_driver()
+def test_running_tasks_finish_as_usual(cancelled, error):
+    driver, running, _, _ = cancelled
     driver.settle()
     assert driver.state(running) == RUNNING
-    driver.post_done(driver.worker_of(running), error)
+    driver.answer(running, error)
     driver.settle()
     assert driver.state(running) == (FAILED if error else COMPLETED)
     assert bool(driver.mem[L.RUN_ERROR]) == bool(error), "a cancel itself is no failure of a task"
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-CANCEL-3")
-def test_a_cancelled_run_drains_to_no_live_task():
-    driver = Driver(sub=2)
+def test_a_cancelled_run_drains_to_no_live_task(driver):
     driver.submit(writes(KEY))
     for i in range(20):
         driver.submit(updates(KEY + 8 * (i % 4)), reads(KEY + 8 * ((i + 1) % 4)))
@@ -96,22 +81,17 @@ def test_a_cancelled_run_drains_to_no_live_task():
     driver.finish_run(cancel=True)
     driver.settle()
     assert driver.live() > 0, "a task is still running"
-    for worker in (0, 1):
-        if driver.given(worker):
-            driver.post_done(worker)
-    driver.settle()
+    driver.finish_everything()
     driver.reclaim()
-    assert driver.live() == 0
-    assert driver.map_count() == 0
-    driver.close()
+    assert driver.live() == driver.map_count() == 0
 
 
 @pytest.mark.spec("SCHED-CANCEL-4")
-def test_the_run_after_a_cancelled_one_dispatches_normally():
-    driver, running, _, _ = cancelled_driver()
+def test_the_run_after_a_cancelled_one_dispatches_normally(cancelled):
+    driver, running, _, _ = cancelled
     driver.finish_run(cancel=True)
     driver.settle()
-    driver.post_done(driver.worker_of(running))
+    driver.answer(running)
     driver.settle()
     driver.reclaim()
     driver.end_run()
@@ -119,7 +99,6 @@ def test_the_run_after_a_cancelled_one_dispatches_normally():
     slot = driver.submit()
     driver.finish(slot)
     assert driver.state(slot) == COMPLETED
-    driver.close()
 
 
 class Stop(Exception):
@@ -153,6 +132,6 @@ def test_an_exception_of_the_orch_function_cancels_what_has_not_started():
 
         with pytest.raises(Stop):
             w.run(orch_fn)
-        assert ran.tolist()[0] == 1, "what was running has finished"
+        assert ran[0] == 1, "what was running has finished"
         w.run(lambda orch, *_: orch.submit_sub(quick, make_args(scalars=[2])))
-        assert ran.tolist()[2] == 1, "the next run works"
+        assert ran[2] == 1, "the next run works"

@@ -8,24 +8,23 @@ import pytest
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import (
-    COMPLETED,
-    CONSUMED,
-    FREE,
-    Driver,
-    auto,
-    make_args,
-    reads,
-    writes,
-)
+from tests.support import COMPLETED, CONSUMED, FREE, auto, make_args, reads, writes
 
 KEY = 0x7000_0000
 
 
+def start_in_a_scope_that_ends(driver, *args):
+    """Return a RUNNING task of a scope that has ended."""
+    driver.open_scope()
+    slot = driver.start(*args)
+    driver.close_scope()
+    return slot
+
+
 @pytest.mark.spec("SCHED-CONSUME-1")
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(order):
-    driver = Driver(sub=3)
+def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, order):
+    driver = make_driver(sub=3)
     driver.open_scope()
     producer = driver.submit(writes(KEY))
     driver.finish(producer)
@@ -37,26 +36,10 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(order):
     for which in order:
         assert driver.state(producer) == COMPLETED
         assert producer not in driver.consumed_list()
-        driver.post_done(driver.worker_of(consumers[which]))
-        driver.run_pass()
+        driver.answer(consumers[which])
     assert driver.state(producer) == CONSUMED
     assert driver.refs(producer) == (4, 5)
     assert driver.consumed_list().count(producer) == 1
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-CONSUME-1")
-def test_a_task_whose_scope_has_ended_is_consumed_when_it_finishes(driver):
-    driver.open_scope()
-    slot = driver.submit()
-    driver.run_pass()
-    driver.close_scope()
-    driver.post_done(driver.worker_of(slot))
-    driver.run_pass()
-    assert driver.state(slot) == CONSUMED
-    assert driver.consumed_list() == [slot]
-    driver.run_pass()
-    assert driver.consumed_list() == [slot]
 
 
 @pytest.mark.spec("SCHED-CONSUME-1")
@@ -67,20 +50,17 @@ def test_a_task_whose_scope_is_open_is_not_consumed(driver):
     assert driver.consumed_list() == []
 
 
-@pytest.mark.spec("SCHED-CONSUME-2", "SCHED-CONSUME-3")
+@pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2", "SCHED-CONSUME-3")
 def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
-    driver.open_scope()
-    slot = driver.submit(auto(2000))
+    slot = start_in_a_scope_that_ends(driver, auto(2000))
     slab = driver.address(slot)
-    driver.run_pass()
-    driver.close_scope()
     before = driver.words()
-    driver.post_done(driver.worker_of(slot))
+    driver.answer(slot)
     driver.settle()
     assert driver.state(slot) == CONSUMED
+    assert driver.consumed_list() == [slot]
     assert driver.lookup(slab) == slot
-    assert driver.held(1) == 2048
-    assert driver.live() == 1
+    assert (driver.held(1), driver.live()) == (2048, 1)
     owned = set(range(L.RING_BLOCK, L.SCHED)) - {L.ORCH_PASSES}
     assert not owned & set(driver.changed_since(before)), "no word of the Orch thread has changed"
     assert driver.reclaim() == 1
@@ -94,19 +74,14 @@ def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
 @pytest.mark.spec("SCHED-CONSUME-2")
 @pytest.mark.parametrize("who", ["a submit", "a drain"])
 def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
-    driver.open_scope()
-    slot = driver.submit()
-    driver.run_pass()
-    driver.close_scope()
-    driver.post_done(driver.worker_of(slot))
-    driver.run_pass()
+    slot = start_in_a_scope_that_ends(driver)
+    driver.answer(slot)
     assert driver.state(slot) == CONSUMED
     if who == "a submit":
         driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
-        assert driver.live() == 1
     else:
         assert driver.k.help_scheduler(driver.mem, 0, -1, -1, 1 << 40) == L.OK
-        assert driver.live() == 0
+    assert driver.live() == (who == "a submit")
     assert driver.state(slot) == FREE
 
 

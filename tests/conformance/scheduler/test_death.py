@@ -19,7 +19,6 @@ from tests.support import (
     PENDING,
     READY,
     RUNNING,
-    Driver,
     Gate,
     make_args,
     reads,
@@ -33,37 +32,51 @@ FEW_S = 5.0
 """A guard: how long a task waits to hear of a death that happens at once."""
 
 
-# ---------------------------------------------------------------- a worker is killed in a task
+def error_of(driver):
+    """Return the run's error as (outcome, task, worker, detail)."""
+    words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_DETAIL]
+    return tuple(driver.mem[words].tolist())
+
+
+# ---------------------------------------------------------------- a worker dies in a task
 @pytest.mark.spec("SCHED-DEATH-1")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
-def test_a_worker_killed_in_a_task_fails_it_and_says_which_and_how(number):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGTERM, "SIGTERM"),
+        (signal.SIGUSR1, "SIGUSR1"),
+        (0, "exited with status 7"),
+    ],
+)
+def test_a_worker_that_dies_in_a_task_fails_it_and_says_which_and_how(number, words):
     with Worker(3, num_sub_workers=1) as w, Gate() as started:
         pid = w.share(np.zeros(1, np.int64))
 
         def wait_for_the_end(args):
             pid[0] = os.getpid()
+            if not number:
+                os._exit(7)
             started.open(1)
             threading.Event().wait()
 
-        handle = w.register(wait_for_the_end)
-        quick = w.register(lambda: None)
+        quick, last = w.register(lambda: None), w.register(wait_for_the_end)
 
         def orch_fn(orch, *_):
             orch.submit_sub(quick)
-            orch.submit_sub(handle)
-            started.wait()
-            os.kill(int(pid[0]), number)
+            orch.submit_sub(last)
+            if number:
+                started.wait()
+                os.kill(int(pid[0]), number)
 
         with pytest.raises(WorkerLostError) as failure:
             w.run(orch_fn)
         error = failure.value
         assert isinstance(error, TaskError)
         assert (error.task, error.worker, error.pid) == (1, 0, pid[0])
-        assert error.status == -number
-        assert re.search(
-            rf"sub_worker 0 \(pid {pid[0]}\), task 1 \(.*wait_for_the_end\).*{number.name}",
-            str(error),
-        )
+        assert error.status == (-number if number else 7)
+        who = rf"sub_worker 0 \(pid {pid[0]}\), task 1 \(.*wait_for_the_end\)"
+        assert re.search(f"{who}.*{words}", str(error))
 
 
 @pytest.mark.spec("SCHED-DEATH-1")
@@ -99,35 +112,22 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
 
 
 @pytest.mark.spec("SCHED-DEATH-1")
-def test_a_worker_that_exits_in_a_task_fails_it_and_its_status_is_told():
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(lambda: os._exit(7))
-        with pytest.raises(WorkerLostError, match="exited with status 7") as failure:
-            w.run(lambda orch, *_: orch.submit_sub(handle))
-        assert failure.value.status == 7
-
-
-@pytest.mark.spec("SCHED-DEATH-1")
-@pytest.mark.parametrize("state", ["before it looked", "in the task"])
-def test_the_task_of_a_dead_worker_fails(driver, state):
+def test_the_task_of_a_dead_worker_fails(driver):
     slot = driver.submit(writes(KEY))
-    after = driver.submit(reads(KEY))
-    driver.run_pass()
+    after = driver.start(reads(KEY))
     worker = driver.worker_of(slot)
     driver.kill(worker, -9)
     assert driver.run_pass() > 0
-    assert driver.state(slot) == driver.state(after) == FAILED
+    assert driver.states(slot, after) == [FAILED, FAILED]
     assert driver.given(worker) == L.NONE
-    words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_DETAIL]
-    expected = [L.ENDPOINT_FAILURE, driver.id(slot), worker, L.DEATH_BIAS - 9]
-    assert driver.mem[words].tolist() == expected
+    expected = (L.ENDPOINT_FAILURE, driver.id(slot), worker, L.DEATH_BIAS - 9)
+    assert error_of(driver) == expected
 
 
 @pytest.mark.spec("SCHED-DEATH-1", "SCHED-COMPLETE-1")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
 def test_what_a_worker_had_answered_before_it_died_counts(driver, error):
-    slot = driver.submit()
-    driver.run_pass()
+    slot = driver.start()
     worker = driver.worker_of(slot)
     driver.post_done(worker, error)
     driver.kill(worker)
@@ -140,93 +140,64 @@ def test_what_a_worker_had_answered_before_it_died_counts(driver, error):
 
 # ---------------------------------------------------------------- the others
 @pytest.mark.spec("SCHED-DEATH-2")
-def test_a_dead_worker_gets_no_further_task_and_the_others_go_on():
-    driver = Driver(sub=3)
+def test_a_dead_worker_gets_no_further_task_and_the_others_go_on(make_driver):
+    driver = make_driver(sub=3)
     slots = [driver.submit() for _ in range(9)]
     driver.run_pass()
-    running = {driver.worker_of(slot): slot for slot in slots[:3]}
+    running = sorted(slots[:3], key=driver.worker_of)
     driver.kill(1)
     driver.settle()
-    assert driver.state(running[1]) == FAILED
-    for worker in (0, 2):
-        assert driver.state(running[worker]) == RUNNING
+    assert driver.states(*running) == [RUNNING, FAILED, RUNNING]
     driver.finish_everything()
-    assert [driver.state(slot) for slot in slots].count(COMPLETED) == 8
+    assert driver.states(*slots).count(COMPLETED) == 8
     assert all(driver.worker_of(slot) != 1 for slot in slots[3:])
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-DEATH-2")
-def test_a_worker_that_dies_idle_gets_no_task():
-    driver = Driver(sub=2)
-    driver.kill(0)
-    driver.run_pass()
-    slots = [driver.submit() for _ in range(3)]
-    driver.finish_everything()
-    assert [driver.worker_of(slot) for slot in slots] == [1, 1, 1]
-    assert {driver.state(slot) for slot in slots} == {COMPLETED}
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-DEATH-2")
-@pytest.mark.parametrize("seen", [False, True], ids=["before a pass", "after a pass"])
-def test_a_worker_that_dies_before_it_is_admitted_stays_out(seen):
-    driver = Driver(sub=2, usable=False)
+@pytest.mark.parametrize("admitted", ["before", "after", "after a pass"])
+def test_a_worker_that_dies_idle_or_before_it_is_admitted_gets_no_task(make_driver, admitted):
+    driver = make_driver(usable=False)
     driver.k.set_usable(driver.mem, 1, 1)
+    if admitted == "before":
+        driver.k.set_usable(driver.mem, 0, 1)
     driver.kill(0)
-    if seen:
+    if admitted != "after":
         driver.run_pass()
-    driver.k.set_usable(driver.mem, 0, 1)
+    if admitted != "before":
+        driver.k.set_usable(driver.mem, 0, 1)
     driver.settle()
     slots = [driver.submit() for _ in range(3)]
     driver.finish_everything()
     assert [driver.worker_of(slot) for slot in slots] == [1, 1, 1]
-    assert {driver.state(slot) for slot in slots} == {COMPLETED}
-    driver.close()
+    assert driver.states(*slots) == [COMPLETED] * 3
 
 
 @pytest.mark.spec("SCHED-DEATH-2")
-def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting():
-    driver = Driver(sub=2, next_level=1)
+def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting(make_driver):
+    driver = make_driver(sub=2, next_level=1)
     waiting = [driver.submit() for _ in range(4)]
     dependent = driver.submit(reads(KEY))
-    other = driver.submit(kind=L.NEXT_LEVEL)
-    driver.run_pass()
-    assert [driver.state(slot) for slot in waiting] == [RUNNING, RUNNING, READY, READY]
+    other = driver.start(kind=L.NEXT_LEVEL)
+    assert driver.states(*waiting) == [RUNNING, RUNNING, READY, READY]
     for worker in (1, 2):
         driver.kill(worker)
     driver.settle()
-    assert {driver.state(slot) for slot in [*waiting, dependent]} == {FAILED}
+    assert driver.states(*waiting, dependent) == [FAILED] * 5
     assert driver.state(other) == RUNNING, "a worker of the other type goes on"
     driver.finish_everything()
     assert driver.state(other) == COMPLETED
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-DEATH-2")
-def test_the_error_of_a_task_that_nobody_is_left_for_names_no_worker_and_no_exit_code():
-    driver = Driver(sub=2)
+def test_a_task_that_nobody_is_left_for_fails_and_its_error_names_no_worker(driver):
     for worker in range(2):
         driver.kill(worker)
     driver.settle()
-    driver.submit()
+    slots = [driver.submit(writes(KEY)), driver.submit(reads(KEY))]
+    assert driver.state(slots[1]) == PENDING
     driver.settle()
-    error = driver.mem[[L.RUN_ERROR, L.ERROR_WORKER, L.ERROR_DETAIL]].tolist()
-    assert error == [L.ENDPOINT_FAILURE, -1, 0]
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-DEATH-2")
-def test_a_task_that_becomes_ready_when_nobody_is_left_fails(driver):
-    driver.kill(0)
-    driver.kill(1)
-    driver.settle()
-    first = driver.submit(writes(KEY))
-    second = driver.submit(reads(KEY))
-    assert driver.state(second) == PENDING
-    driver.settle()
-    assert driver.state(first) == driver.state(second) == FAILED
-    assert driver.mem[[L.RUN_ERROR, L.ERROR_WORKER]].tolist() == [L.ENDPOINT_FAILURE, -1]
+    assert driver.states(*slots) == [FAILED, FAILED]
+    assert error_of(driver) == (L.ENDPOINT_FAILURE, driver.id(slots[0]), -1, 0)
 
 
 @pytest.mark.spec("SCHED-DEATH-2")
@@ -236,8 +207,8 @@ def test_a_run_whose_workers_all_died_raises_instead_of_hanging():
 
         def orch_fn(orch, *_):
             buffer = orch.alloc(8, np.uint8)
-            orch.submit_sub(die, make_args((buffer, T.NO_DEP)))
-            orch.submit_sub(die, make_args((buffer, T.NO_DEP)))
+            for _ in range(2):
+                orch.submit_sub(die, make_args((buffer, T.NO_DEP)))
             wait_until(lambda: not w.worker_pids())
             for _ in range(10):
                 orch.submit_sub(count)
@@ -248,21 +219,19 @@ def test_a_run_whose_workers_all_died_raises_instead_of_hanging():
 
 # ---------------------------------------------------------------- the next run
 @pytest.mark.spec("SCHED-DEATH-3")
-@pytest.mark.parametrize("when", ["in a task", "between runs"])
-def test_a_dead_worker_is_replaced_at_the_next_run(when):
+def test_a_dead_worker_is_replaced_at_the_next_run():
     with Worker(3, num_sub_workers=3) as w:
-        pids = w.share(np.zeros(3, np.int64))
-        note = w.register(lambda args: pids.__setitem__(args.scalar(0), os.getpid()))
+        pid = w.share(np.zeros(1, np.int64))
+        note = w.register(lambda: pid.__setitem__(0, os.getpid()))
         die = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
         w.start()
-        first = w.worker_pids()
         ourselves = psutil.Process()
 
         def held():
             return ourselves.num_fds(), len(ourselves.memory_maps(grouped=False))
 
-        before = held()
-        for _ in range(3):
+        fds, maps = held()
+        for when in ("in a task", "between runs") * 2:
             alive = set(w.worker_pids())
             if when == "in a task":
                 with pytest.raises(WorkerLostError):
@@ -270,26 +239,22 @@ def test_a_dead_worker_is_replaced_at_the_next_run(when):
             else:
                 os.kill(w.worker_pids()[1], signal.SIGKILL)
             wait_until(lambda: len(w.worker_pids()) == 2)
-            w.run(lambda orch, *_: orch.submit_sub(note, make_args(scalars=[0])))
+            w.run(lambda orch, *_: orch.submit_sub(note))
             now = set(w.worker_pids())
             assert len(now) == 3
             assert len(now & alive) == 2, "one successor, the others stay"
-            assert pids[0] in now
-            server = psutil.Process(next(iter(now))).parent()
-            children = server.children()
-            assert {child.pid for child in children} == now, "no zombie is left"
+            assert pid[0] in now
+            children = psutil.Process(now.pop()).parent().children()
+            assert {child.pid for child in children} == set(w.worker_pids()), "no zombie is left"
             assert psutil.STATUS_ZOMBIE not in {child.status() for child in children}
-        assert set(first) != set(w.worker_pids())
-        fds, maps = held()
-        assert fds == before[0]
-        assert maps <= before[1] + 8, "nothing that grows with the dead"
+        assert held()[0] == fds
+        assert held()[1] <= maps + 8, "nothing that grows with the dead"
 
 
 @pytest.mark.spec("SCHED-DEATH-3")
-def test_a_successor_starts_with_an_empty_mailbox():
-    driver = Driver(sub=1)
-    slot = driver.submit(scalars=[1, 2, 3])
-    driver.run_pass()
+def test_a_successor_starts_with_an_empty_mailbox(make_driver):
+    driver = make_driver(sub=1)
+    slot = driver.start(scalars=[1, 2, 3])
     driver.trace(0)[:] = 1
     driver.kill(0)
     driver.settle()
@@ -306,7 +271,6 @@ def test_a_successor_starts_with_an_empty_mailbox():
     driver.finish(again)
     assert driver.state(again) == COMPLETED
     assert driver.mailbox(0)[1072:1104].tobytes() == driver.digest(2)
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-DEATH-3")
@@ -332,38 +296,26 @@ def test_a_death_that_is_reported_late_does_not_hit_the_successor(monkeypatch):
 # ---------------------------------------------------------------- the parent dies
 @pytest.mark.spec("SCHED-DEATH-4")
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGHUP", "os._exit"])
-@pytest.mark.parametrize("busy", [False, True], ids=["idle workers", "busy workers"])
-def test_when_the_parent_dies_every_process_it_started_ends(how, busy):
-    with Gate() as started:
+def test_when_the_parent_dies_every_process_it_started_ends(how):
+    """One of its workers is busy, the others are idle."""
 
-        def program():
-            w = Worker(3, num_sub_workers=3)
-            w.init()
+    def program():
+        w = Worker(3, num_sub_workers=3)
+        w.init()
+        handle = w.register(lambda: (busy.open(1), threading.Event().wait()))
 
-            def wait_for_ever():
-                started.open(1)
-                threading.Event().wait()
+        def orch_fn(orch, *_):
+            orch.submit_sub(handle)
+            if how == "os._exit":
+                busy.wait()
+                os._exit(0)
+            threading.Event().wait()
 
-            handle = w.register(wait_for_ever)
-            w.start()
+        w.run(orch_fn)
 
-            def orch_fn(orch, *_):
-                if busy:
-                    for _ in range(3):
-                        orch.submit_sub(handle)
-                        started.wait()
-                started.open(7)
-                if how == "os._exit":
-                    os._exit(0)
-                threading.Event().wait()
-
-            w.run(orch_fn)
-
-        with Fork(program) as fork:
-            wait_until(lambda: started.opens())
-            if how != "os._exit":
-                if busy:
-                    started.wait()
-                fork.kill(signal.Signals[how])
-            fork.wait()
-            assert fork.everybody_ends()
+    with Gate() as busy, Fork(program) as fork:
+        if how != "os._exit":
+            busy.wait()
+            fork.kill(signal.Signals[how])
+        fork.wait()
+        assert fork.everybody_ends()

@@ -7,27 +7,20 @@ import pytest
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import (
-    COMPLETED,
-    DEADLINE_S,
-    PENDING,
-    READY,
-    RUNNING,
-    Driver,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import COMPLETED, DEADLINE_S, PENDING, READY, RUNNING, reads, updates, writes
 
 KEY = 0x7000_0000
+FOREVER_NS = 1 << 60
 
 
 # ---------------------------------------------------------------- complete before it is seen
 @pytest.mark.spec("SCHED-DISPATCH-1")
-def test_a_worker_that_sees_a_task_sees_all_of_it():
+@pytest.mark.parametrize(
+    "rounds", [40 if INTERPRETED else 2_000, pytest.param(100_000, marks=pytest.mark.long)]
+)
+def test_a_worker_that_sees_a_task_sees_all_of_it(make_driver, rounds):
     """A thread plays the worker: the moment it sees TASK_READY it compares every word of the frame."""
-    rounds = 40 if INTERPRETED else 20_000
-    driver = Driver(sub=1)
+    driver = make_driver(sub=1)
     with ThreadPoolExecutor(1) as threads:
         worker = threads.submit(driver.x.check_frames, driver.mem, 0, rounds)
         for number in range(1, rounds + 1):
@@ -36,23 +29,7 @@ def test_a_worker_that_sees_a_task_sees_all_of_it():
             driver.close_scope()
             assert driver.x.pass_until_idle(driver.mem, 0) == L.OK
             driver.reclaim()
-        wrong = worker.result(DEADLINE_S)
-    assert wrong == 0
-    driver.close()
-
-
-@pytest.mark.spec("SCHED-DISPATCH-1")
-def test_a_dispatched_task_is_running_and_its_frame_is_written(driver):
-    slot = driver.submit(updates(KEY, nbytes=12), scalars=[7], callable=3)
-    driver.run_pass()
-    worker = driver.worker_of(slot)
-    assert driver.state(slot) == RUNNING
-    assert driver.mailbox_state(worker) == (L.TASK_READY, 0)
-    box = driver.mailbox(worker)
-    assert box[1072:1104].tobytes() == driver.digest(3)
-    assert box[1104:1112].tobytes() == bytes([1, 0, 0, 0, 1, 0, 0, 0])
-    assert box[1112:1120].tobytes() == KEY.to_bytes(8, "little")
-    assert box[1152:1160].tobytes() == bytes([7, 0, 0, 0, 0, 0, 0, 0])
+        assert worker.result(DEADLINE_S) == 0
 
 
 # ---------------------------------------------------------------- one task at a time
@@ -60,9 +37,8 @@ def test_a_dispatched_task_is_running_and_its_frame_is_written(driver):
 def test_a_worker_has_one_task_at_a_time(driver):
     slots = [driver.submit(scalars=[i]) for i in range(6)]
     driver.settle()
-    running = [slot for slot in slots if driver.state(slot) == RUNNING]
-    assert running == slots[:2]
-    assert sorted(driver.worker_of(slot) for slot in running) == [0, 1]
+    assert [slot for slot in slots if driver.state(slot) == RUNNING] == slots[:2]
+    assert sorted(driver.worker_of(slot) for slot in slots[:2]) == [0, 1]
     frames = [driver.mailbox(worker).tobytes() for worker in (0, 1)]
     driver.settle()
     assert [driver.mailbox(worker).tobytes() for worker in (0, 1)] == frames
@@ -78,10 +54,10 @@ def test_a_worker_has_one_task_at_a_time(driver):
 # ---------------------------------------------------------------- nobody is idle for nothing
 @pytest.mark.spec("SCHED-DISPATCH-3")
 @pytest.mark.parametrize("seed", range(10))
-def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(seed):
+def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(make_driver, seed):
     rng = random.Random(seed)
     sizes = {L.NEXT_LEVEL: rng.randint(0, 3), L.SUB: rng.randint(1, 3)}
-    driver = Driver(sub=sizes[L.SUB], next_level=sizes[L.NEXT_LEVEL])
+    driver = make_driver(sub=sizes[L.SUB], next_level=sizes[L.NEXT_LEVEL])
     kinds = [L.NEXT_LEVEL] * sizes[L.NEXT_LEVEL] + [L.SUB] * sizes[L.SUB]
     for _ in range(60):
         if driver.live() < 40:
@@ -97,103 +73,74 @@ def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(seed):
             for kind in sizes:
                 idle = [w for w, k in enumerate(kinds) if k == kind and not driver.given(w)]
                 assert not (idle and driver.ready_queue(kind))
-    driver.close()
 
 
-def asleep(driver, *workers):
-    for worker in range(int(driver.mem[L.WORKERS])):
-        driver.set_parked(worker, worker in workers)
+def fall_asleep(driver, *workers):
+    for worker in workers:
+        driver.set_parked(worker, True)
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3")
-def test_a_worker_that_is_awake_is_preferred_to_one_that_sleeps():
-    driver = Driver(sub=3)
-    asleep(driver, 0, 2)
-    slot = driver.submit()
-    driver.run_pass()
-    assert driver.worker_of(slot) == 1
-    driver.close()
+def test_a_worker_that_is_awake_is_preferred_to_one_that_sleeps(make_driver):
+    driver = make_driver(sub=3)
+    fall_asleep(driver, 0, 2)
+    assert driver.worker_of(driver.start()) == 1
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3")
 def test_if_no_task_runs_a_sleeping_worker_is_woken_at_once(driver):
-    asleep(driver, 0, 1)
-    slot = driver.submit()
-    driver.run_pass()
-    assert driver.state(slot) == RUNNING
-
-
-@pytest.mark.spec("SCHED-DISPATCH-3")
-def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told():
-    driver = Driver(sub=3)
-    driver.submit()
-    driver.run_pass()  # to worker 0
-    asleep(driver, 1, 2)
-    forever = 1 << 60
-    driver.mem[L.DEFER_NS] = forever
-    slot = driver.submit()
-    driver.run_pass()
-    assert driver.state(slot) == READY
-    assert driver.x.any_deferred(driver.mem)
-    assert not driver.x.has_work(driver.mem), "until the time is up there is nothing to do"
-    assert driver.run_pass() == 0
-    driver.mem[L.DEFER_NS] = 0
-    assert driver.run_pass() > 0
-    assert driver.state(slot) == RUNNING
-    assert not driver.x.any_deferred(driver.mem)
-    driver.close()
+    fall_asleep(driver, 0, 1)
+    assert driver.state(driver.start()) == RUNNING
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
-def test_where_workers_do_not_spin_no_task_is_held_back():
-    driver = Driver(sub=3)
-    driver.mem[L.DEFER_NS] = 0
-    driver.submit()
-    driver.run_pass()  # to worker 0
-    asleep(driver, 1, 2)
-    slot = driver.submit()
-    driver.run_pass()
+@pytest.mark.parametrize("hold_ns", [FOREVER_NS, 0], ids=["workers spin", "they do not"])
+def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told(
+    make_driver, hold_ns
+):
+    driver = make_driver(sub=3)
+    driver.mem[L.DEFER_NS] = hold_ns
+    driver.start()  # on worker 0
+    fall_asleep(driver, 1, 2)
+    slot = driver.start()
+    if hold_ns:
+        assert driver.state(slot) == READY
+        assert driver.x.any_deferred(driver.mem)
+        assert not driver.x.has_work(driver.mem), "until the time is up there is nothing to do"
+        assert driver.run_pass() == 0
+        driver.mem[L.DEFER_NS] = 0
+        assert driver.run_pass() > 0
     assert driver.state(slot) == RUNNING
     assert not driver.x.any_deferred(driver.mem)
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3")
-def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first():
-    driver = Driver(sub=2)
-    driver.mem[L.DEFER_NS] = 1 << 60
-    first = driver.submit()
-    driver.run_pass()
-    asleep(driver, 1)
-    held = driver.submit()
-    driver.run_pass()
+def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first(driver):
+    driver.mem[L.DEFER_NS] = FOREVER_NS
+    first = driver.start()
+    fall_asleep(driver, 1)
+    held = driver.start()
     assert driver.x.any_deferred(driver.mem)
-    driver.post_done(0)
+    driver.answer(first)
     driver.settle()
     assert driver.state(first) == COMPLETED
     assert driver.worker_of(held) == 0
     assert not driver.x.any_deferred(driver.mem)
-    driver.close()
 
 
 # ---------------------------------------------------------------- nobody idle
 @pytest.mark.spec("SCHED-DISPATCH-4")
-def test_a_task_without_an_idle_worker_stays_at_the_head_and_the_pass_goes_on():
-    driver = Driver(sub=1)
-    running = driver.submit(writes(KEY))
-    driver.run_pass()
-    waiting = [driver.submit() for _ in range(2)]
-    driver.run_pass()
+def test_a_task_without_an_idle_worker_stays_at_the_head_and_the_pass_goes_on(make_driver):
+    driver = make_driver(sub=1)
+    running = driver.start(writes(KEY))
+    waiting = [driver.submit(), driver.start()]
     assert driver.ready_queue() == waiting
-    late = driver.submit(reads(KEY))
-    driver.run_pass()
+    late = driver.start(reads(KEY))
     assert driver.state(late) == PENDING
     assert driver.fanin(late) == 1, "wired while the queue's head waits"
-    driver.post_done(0)
-    driver.run_pass()
+    driver.answer(running)
     assert driver.state(running) == COMPLETED, "collected while the queue's head waits"
     assert driver.ready_queue() == [*waiting, late]
     driver.run_pass()
     assert driver.given(0) == waiting[0]
     assert driver.ready_queue() == [waiting[1], late]
-    driver.close()

@@ -4,11 +4,12 @@ import random
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
@@ -36,13 +37,10 @@ def test_a_pass_wires_then_dispatches_then_collects(driver):
     assert driver.state(first) == PENDING
     driver.run_pass()
     assert driver.state(first) == RUNNING, "wired and dispatched in the same pass"
-    busy = driver.submit()
-    driver.run_pass()
+    busy = driver.start()
     driver.post_done(driver.worker_of(first))
-    late = driver.submit()
-    driver.run_pass()
-    assert driver.state(first) == COMPLETED
-    assert driver.state(busy) == RUNNING
+    late = driver.start()
+    assert driver.states(first, busy) == [COMPLETED, RUNNING]
     assert driver.state(late) == READY, "its worker became idle after the pass had dispatched"
     driver.run_pass()
     assert driver.state(late) == RUNNING
@@ -64,17 +62,14 @@ def test_a_pass_reports_whether_anything_moved(driver):
 @pytest.mark.spec("SCHED-PASS-2")
 def test_a_thread_that_finds_the_pass_taken_changes_nothing(driver):
     driver.finish(driver.submit())
-    running = driver.submit()
-    driver.run_pass()
+    running = driver.start()
     driver.post_done(driver.worker_of(running))
     driver.submit()  # there is something to wire, to dispatch, and to collect
     assert driver.x.try_lock(driver.mem)
     before = driver.words()
     assert not driver.x.try_lock(driver.mem)
     assert driver.x.orch_pass(driver.mem) == -1
-    assert set(driver.changed_since(before)) <= {L.ORCH_PASSES}, (
-        "but for the sign that it was there"
-    )
+    assert set(driver.changed_since(before)) <= {L.ORCH_PASSES}, "but that it was there"
     driver.x.unlock(driver.mem)
     assert driver.x.orch_pass(driver.mem) > 0
 
@@ -99,8 +94,7 @@ def test_of_threads_that_want_the_pass_one_gets_it(driver):
             assert sorted(got) == [0, 1]
             got.clear()
             driver.x.unlock(driver.mem)
-        for one in done:
-            one.result(DEADLINE_S)
+        assert [one.result(DEADLINE_S) for one in done] == [None, None]
 
 
 # ---------------------------------------------------------------- whoever runs the passes
@@ -111,110 +105,62 @@ def add_and_double(args):
     y += x + args.scalar(0)
 
 
-def graph(buffers, rng):
-    """Return tasks as (read, written, scalar), and what they lead to one after the other."""
-    tasks = []
-    values = buffers.copy()
-    for number in range(20 if INTERPRETED else 60):
-        x, y = rng.sample(range(len(buffers)), 2)
-        tasks.append((x, y, number))
-        values[y] = 2 * values[y] + values[x] + number
+def random_graph(rng, values):
+    """Return tasks as (read, written, scalar), and what they make of the values one after the other."""
+    tasks = [(*rng.sample(range(len(values)), 2), s) for s in range(20 if INTERPRETED else 60)]
+    values = values.copy()
+    for x, y, scalar in tasks:
+        values[y] = 2 * values[y] + values[x] + scalar
     return tasks, values
 
 
-class Rig:
-    """A Worker and a graph whose result is known."""
+@contextmanager
+def two_threads_run_passes(mem):
+    stop = threading.Event()
 
-    def __init__(self, seed):
-        self.w = Worker(3, num_sub_workers=2)
-        self.gate = Gate()
-        self.seed = seed
+    def run_passes():
+        while not stop.is_set():
+            if kernels.try_lock(mem):
+                kernels.two_passes(mem)
+                kernels.unlock(mem)
 
-    def __enter__(self):
-        w = self.w.__enter__()
-        self.mix = w.register(add_and_double)
-        self.open = w.register(self.open_gate)
-        self.buffers = w.share(np.arange(5, dtype=np.uint64).reshape(5, 1))
-        self.tasks, self.expected = graph(self.buffers.copy(), random.Random(self.seed))
-        self.views = [w.share(row) for row in self.buffers]
-        return self
-
-    def open_gate(self):
-        self.gate.open(1)
-
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
-        self.gate.__exit__()
-
-    def submit_all(self, orch):
-        for x, y, scalar in self.tasks:  # INOUT on both: nobody overwrites what is still read
-            args = make_args((self.views[x], T.INOUT), (self.views[y], T.INOUT), scalars=[scalar])
-            orch.submit_sub(self.mix, args)
-
-    def check(self):
-        assert np.array_equal(np.array(self.views), self.expected)
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(run_passes) for _ in range(2)]
+        try:
+            yield
+        finally:
+            stop.set()
+    assert [one.result() for one in done] == [None, None]
 
 
 @pytest.mark.spec("SCHED-PASS-3")
+@pytest.mark.parametrize("who", ["the Scheduler thread", "the calling thread", "many threads"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_graph_ends_the_same_if_only_the_scheduler_thread_runs_passes(seed):
-    with Rig(seed) as rig:
+def test_a_graph_ends_the_same_whichever_threads_run_the_passes(who, seed):
+    with Worker(3, num_sub_workers=2) as w, Gate() as gate:
+        mix, last = w.register(add_and_double), w.register(lambda: gate.open(1))
+        values = w.share(np.arange(5, dtype=np.uint64).reshape(5, 1))
+        tasks, expected = random_graph(random.Random(seed), values)
+        views = [w.share(row) for row in values]
 
         def orch_fn(orch, *_):
-            with no_passes(orch._mem):  # submit would run them
-                rig.submit_all(orch)
-                args = TaskArgs()
-                for view in rig.views:
-                    args.add_tensor(view)
-                orch.submit_sub(rig.open, args)
-            rig.gate.wait()
-            rig.check()
+            by_submit = who != "the Scheduler thread"
+            with nullcontext() if by_submit else no_passes(orch._mem):
+                for x, y, scalar in tasks:  # INOUT on both: nobody overwrites what is still read
+                    tensors = [(views[x], T.INOUT), (views[y], T.INOUT)]
+                    orch.submit_sub(mix, make_args(*tensors, scalars=[scalar]))
+                orch.submit_sub(last, make_args(*[(view, T.INPUT) for view in views]))
+            if who != "the calling thread":
+                gate.wait()
+                assert np.array_equal(views, expected)
 
-        rig.w.run(orch_fn)
-
-
-@pytest.mark.spec("SCHED-PASS-3")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_graph_ends_the_same_if_only_the_calling_thread_runs_passes(seed):
-    with Rig(seed) as rig:
-        rig.w.start()
-        rig.w._session.scheduler.stop()
-        rig.w.run(lambda orch, *_: rig.submit_all(orch))
-        rig.check()
-
-
-@pytest.mark.spec("SCHED-PASS-3")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_graph_ends_the_same_if_many_threads_run_passes(seed):
-    with Rig(seed) as rig:
-        stop = threading.Event()
-
-        def run_passes(mem, x):
-            while not stop.is_set():
-                if x.try_lock(mem):
-                    x.two_passes(mem)
-                    x.unlock(mem)
-
-        def orch_fn(orch, *_):
-            threads = [
-                threading.Thread(target=run_passes, args=(orch._mem, kernels)) for _ in range(2)
-            ]
-            for thread in threads:
-                thread.start()
-            try:
-                rig.submit_all(orch)
-                args = TaskArgs()
-                for view in rig.views:
-                    args.add_tensor(view)
-                orch.submit_sub(rig.open, args)
-                rig.gate.wait()
-            finally:
-                stop.set()
-                for thread in threads:
-                    thread.join()
-
-        rig.w.run(orch_fn)
-        rig.check()
+        w.start()
+        if who == "the calling thread":
+            w._session.scheduler.stop()
+        many = who == "many threads"
+        with two_threads_run_passes(w._session.engine.mem) if many else nullcontext():
+            w.run(orch_fn)
+        assert np.array_equal(views, expected)
 
 
 # ---------------------------------------------------------------- arguments are only bytes
@@ -223,14 +169,13 @@ def test_a_graph_ends_the_same_if_many_threads_run_passes(seed):
 def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
     rng = random.Random(seed)
     tensors, scalars = rng.choice([0, 1, 7, 128]), rng.choice([0, 1, 5, 128])
-    wire = b""
-    for _ in range(tensors):
-        wire += rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5)
+    tensor_wires = [
+        rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5) for _ in range(tensors)
+    ]
     bits = [rng.randbytes(8) for _ in range(scalars)]
     kinds = [rng.choice((L.RAW, L.SIGNED, L.UNSIGNED, L.FLOAT64, L.FLOAT32)) for _ in bits]
-    wire += b"".join(
-        one + kind.to_bytes(8, "little") for one, kind in zip(bits, kinds, strict=True)
-    )
+    scalar_wires = [one + kind.to_bytes(8, "little") for one, kind in zip(bits, kinds, strict=True)]
+    wire = b"".join(tensor_wires + scalar_wires)
     slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, 0, wire)
     stored = np.array(driver.argument_words(slot), np.int64).tobytes()
     for i in range(tensors):
@@ -271,6 +216,20 @@ def test_no_look_without_the_lock_follows_what_others_may_change():
     assert followed_without_the_lock(Sources()) == set()
 
 
+LOOK = """
+from .queues import first_ready
+from .submit import members_at
+
+
+def through(mem, slot):
+    return mem[slot + L.S_STATE] != 0
+
+
+def has_more(mem):
+    {look}
+"""
+
+
 @pytest.mark.spec("SCHED-PASS-5")
 @pytest.mark.parametrize(
     "look",
@@ -284,14 +243,10 @@ def test_no_look_without_the_lock_follows_what_others_may_change():
 )
 def test_a_look_that_follows_a_hint_is_refused_however_it_is_written(tmp_path, look):
     folder = shutil.copytree(JIT, tmp_path / "jit", ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "schedule.py").open("a") as file:
-        file.write("\n\nfrom .queues import first_ready\nfrom .submit import members_at\n")
-        file.write("\n\ndef through(mem, slot):\n    return mem[slot + L.S_STATE] != 0\n")
-        file.write(f"\n\ndef has_more(mem):\n    {look}\n")
-    source = (folder / "schedule.py").read_text()
     old = "    if mem[L.UNCOLLECTED] != 0 or mem[L.MAY_MOVE] != 0:\n"
+    source = (folder / "schedule.py").read_text()
     assert source.count(old) == 1
-    changed = source.replace(old, old.replace(":\n", " or has_more(mem):\n"))
-    (folder / "schedule.py").write_text(changed)
+    source = source.replace(old, old.replace(":\n", " or has_more(mem):\n"))
+    (folder / "schedule.py").write_text(source + LOOK.format(look=look))
     found = {party for party, _, _ in followed_without_the_lock(Sources(folder))}
     assert {"Orch", "Scheduler thread"} <= found

@@ -12,7 +12,6 @@ from tests.support import (
     PENDING,
     READY,
     RUNNING,
-    Driver,
     make_args,
     no_passes,
     reads,
@@ -24,88 +23,78 @@ KEY = 0x7000_0000
 
 
 def fail(driver, slot):
-    driver.post_done(driver.worker_of(slot), ValueError(f"task {driver.id(slot)}"))
-    driver.run_pass()
+    driver.answer(slot, ValueError(f"task {driver.id(slot)}"))
 
 
-@pytest.mark.spec("SCHED-POISON-1")
+@pytest.mark.spec("SCHED-POISON-1", "SCHED-POISON-4")
 def test_consumers_of_a_failed_task_fail_at_once_and_pass_it_on(driver):
     root = driver.submit(writes(KEY))
     children = [driver.submit(reads(KEY), writes(KEY + 8 * i)) for i in (1, 2)]
     grandchild = driver.submit(reads(KEY + 8), reads(KEY + 16), writes(KEY + 24))
-    last = driver.submit(reads(KEY + 24))
-    driver.run_pass()
+    last = driver.start(reads(KEY + 24))
     descendants = [*children, grandchild, last]
-    assert [driver.state(slot) for slot in descendants] == [PENDING] * 4
+    assert driver.states(*descendants) == [PENDING] * 4
+    worker = driver.worker_of(root)
     fail(driver, root)
-    assert [driver.state(slot) for slot in descendants] == [FAILED] * 4
+    assert driver.states(*descendants) == [FAILED] * 4
     assert driver.ready_queue() == []
     driver.settle()
     assert [driver.worker_of(slot) for slot in descendants] == [-1] * 4, "never dispatched"
     assert driver.mem[L.FAILED_COUNT] == 5
     assert [driver.refs(slot)[1] for slot in descendants] == [2, 2, 2, 1]
+    error = driver.mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
+    assert error == [L.TASK_FAILURE, driver.id(root), worker], "poison replaces no error"
 
 
 @pytest.mark.spec("SCHED-POISON-1")
-def test_a_task_fails_once_however_many_of_its_producers_fail():
-    driver = Driver(sub=4)
+def test_a_task_fails_once_however_many_of_its_producers_fail(make_driver):
+    driver = make_driver(sub=4)
     producers = [driver.submit(writes(KEY + 8 * i)) for i in range(4)]
-    consumer = driver.submit(*[reads(KEY + 8 * i) for i in range(4)])
-    driver.run_pass()
-    fail(driver, producers[0])
-    assert driver.state(consumer) == FAILED
-    assert driver.mem[L.FAILED_COUNT] == 2
-    for failed, producer in enumerate(producers[1:], 3):
+    consumer = driver.start(*[reads(KEY + 8 * i) for i in range(4)])
+    for failed, producer in enumerate(producers, 2):
         fail(driver, producer)
         assert driver.state(consumer) == FAILED
         assert driver.mem[L.FAILED_COUNT] == failed
     assert [driver.refs(producer) for producer in producers] == [(2, 2)] * 4
     assert driver.refs(consumer) == (1, 1), "it has dropped its own reference once"
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-POISON-1")
-def test_a_long_chain_fails_as_one():
+def test_a_long_chain_fails_as_one(make_driver):
     length = 200
-    driver = Driver(window=256)
+    driver = make_driver(window=256)
     chain = [driver.submit(updates(KEY)) for _ in range(length)]
     driver.run_pass()
     fail(driver, chain[0])
-    assert {driver.state(slot) for slot in chain} == {FAILED}
+    assert set(driver.states(*chain)) == {FAILED}
     assert driver.mem[L.FAILED_COUNT] == length
     driver.finish_run()
     driver.reclaim()
     assert driver.live() == 0
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-POISON-2")
-def test_tasks_that_do_not_descend_from_the_failed_one_are_not_touched():
-    driver = Driver(sub=3)
+def test_tasks_that_do_not_descend_from_the_failed_one_are_not_touched(make_driver):
+    driver = make_driver(sub=3)
     failing, running, producer = (driver.submit(writes(KEY + 8 * i)) for i in range(3))
-    ready = driver.submit()
-    pending = driver.submit(reads(KEY + 16))
-    doomed = driver.submit(reads(KEY))
-    mixed = driver.submit(reads(KEY), reads(KEY + 16))
-    driver.run_pass()
-    before = {slot: driver.state(slot) for slot in (running, producer, ready, pending)}
-    assert list(before.values()) == [RUNNING, RUNNING, READY, PENDING]
+    untouched = [running, producer, driver.submit(), driver.submit(reads(KEY + 16))]
+    doomed = [driver.submit(reads(KEY)), driver.start(reads(KEY), reads(KEY + 16))]
+    before = [RUNNING, RUNNING, READY, PENDING]
+    assert driver.states(*untouched) == before
     fail(driver, failing)
-    assert {slot: driver.state(slot) for slot in before} == before
-    assert driver.state(doomed) == driver.state(mixed) == FAILED
+    assert driver.states(*untouched) == before
+    assert driver.states(*doomed) == [FAILED, FAILED]
     driver.finish_everything()
-    assert {driver.state(slot) for slot in before} == {COMPLETED}
-    driver.close()
+    assert driver.states(*untouched) == [COMPLETED] * 4
 
 
 @pytest.mark.spec("SCHED-POISON-3")
-def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finished():
-    driver = Driver(sub=3)
+def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finished(make_driver):
+    driver = make_driver(sub=3)
     driver.open_scope()
     failing, slow, slower = (driver.submit(writes(KEY + 8 * i)) for i in range(3))
     poisoned = driver.submit(*[reads(KEY + 8 * i) for i in range(3)], writes(KEY + 32))
-    descendant = driver.submit(reads(KEY + 32))
-    driver.run_pass()
+    descendant = driver.start(reads(KEY + 32))
     driver.close_scope()
     fail(driver, failing)
     for producer in (slow, slower):
@@ -115,13 +104,10 @@ def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finishe
         assert driver.state(descendant) == PENDING
         assert driver.consumed_list() == []
         assert driver.consumers(producer) == [poisoned]
-        driver.post_done(driver.worker_of(producer))
-        driver.run_pass()
-    everybody = {failing, slow, slower, poisoned, descendant}
-    assert set(driver.consumed_list()) == everybody
+        driver.answer(producer)
+    assert set(driver.consumed_list()) == {failing, slow, slower, poisoned, descendant}
     assert driver.reclaim() == 5
     assert driver.live() == 0
-    driver.close()
 
 
 def raise_value_error(args):
@@ -145,14 +131,3 @@ def test_the_error_is_that_of_the_task_that_failed_by_itself():
             w.run(orch_fn)
         assert failure.value.task == 2
         assert ran[0] == 0
-
-
-@pytest.mark.spec("SCHED-POISON-4")
-def test_poison_replaces_no_error(driver):
-    root = driver.submit(writes(KEY))
-    driver.submit(reads(KEY))
-    driver.run_pass()
-    worker = driver.worker_of(root)
-    fail(driver, root)
-    words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]
-    assert driver.mem[words].tolist() == [L.TASK_FAILURE, driver.id(root), worker]

@@ -8,56 +8,40 @@ import pytest
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.task_interface import TensorArgType
-from tests.support import Driver, ignores, make_args, member, reads, updates
+from tests.support import ignores, make_args, member, overwrites, reads, updates, writes
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 KEY = 0x7000_0000
 
 
 # ---------------------------------------------------------------- the same in all forms
 @pytest.mark.spec("FLOW-ARGS-1")
-def test_slot_and_mailbox_hold_what_was_submitted_without_tags():
-    driver = Driver(sub=1)
-    args = [updates(KEY, nbytes=3), reads(KEY + 8, nbytes=5), ignores(0, nbytes=0)]
+def test_slot_and_mailbox_hold_what_was_submitted_without_tags(driver):
+    args = [
+        updates(KEY, nbytes=3),
+        reads(KEY + 8, nbytes=5),
+        writes(KEY + 16),
+        overwrites(KEY + 32),
+        ignores(0, nbytes=0),
+    ]
     scalars = [2**64 - 1, 0, 7]
-    slot = driver.submit(*args, scalars=scalars)
-    plain = b"".join(arg.wire()[:34] + bytes(6) for arg in args)
-    expected = plain + struct.pack("<3Q", *scalars)
-    words = driver.argument_words(slot)
-    assert np.array(words, np.int64).tobytes() == expected
-    driver.settle()
-    box = driver.mailbox(0)[1104:].tobytes()
-    assert box[:8] == struct.pack("<ii", 3, 3)
+    slot = driver.start(*args, scalars=scalars)
+    plain = [struct.pack("<Q5IIBB6x", arg.data, arg.nbytes, 0, 0, 0, 0, 1, 5, 0) for arg in args]
+    expected = b"".join(plain) + struct.pack("<3Q", *scalars)
+    assert np.array(driver.argument_words(slot), np.int64).tobytes() == expected
+    box = driver.mailbox(driver.worker_of(slot))[1104:].tobytes()
+    assert box[:8] == struct.pack("<ii", 5, 3)
     assert box[8 : 8 + len(expected)] == expected
-    driver.close()
-
-
-@pytest.mark.spec("FLOW-ARGS-1")
-@pytest.mark.parametrize("tag", list(TensorArgType))
-def test_whatever_the_tag_the_worker_is_sent_the_same(tag):
-    driver = Driver(sub=1)
-    from tests.support import Arg
-
-    slot = driver.submit(Arg(tag, KEY, 16), scalars=[1])
-    driver.settle()
-    frame = driver.mailbox(0)[1104:1160].tobytes()
-    assert frame[8 + 34 : 8 + 40] == bytes(6)
-    assert frame == struct.pack("<iiQ5IIBB6xQ", 1, 1, KEY, 16, 0, 0, 0, 0, 1, 5, 0, 1)
-    driver.finish(slot)
-    driver.close()
 
 
 # ---------------------------------------------------------------- the blob
 @pytest.mark.spec("FLOW-ARGS-2")
 @pytest.mark.parametrize("tensors, scalars", [(0, 0), (1, 0), (0, 3), (5, 2), (128, 128)])
-def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(tensors, scalars):
-    driver = Driver(sub=2)
+def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(driver, tensors, scalars):
     for group in (False, True):
         args = [ignores(KEY + i) for i in range(tensors)]
         numbers = range(1, scalars + 1)
-        driver.mailbox(0)[1104:16128] = 0xEE
-        driver.mailbox(1)[1104:16128] = 0xEE
+        for worker in (0, 1):
+            driver.mailbox(worker)[1104:16128] = 0xEE
         if group:
             slot = driver.submit_group(member(), member(*args, scalars=numbers))
         else:
@@ -71,22 +55,21 @@ def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(tensors
             assert blob[8 + 40 * i :][:40] == ignores(KEY + i).wire()[:34] + bytes(6)
         assert blob[8 + 40 * tensors : used] == struct.pack(f"<{scalars}Q", *numbers)
         assert set(blob[used:]) <= {0xEE}, "and nothing behind it"
-        for worker in driver.members(slot):
-            driver.post_done(worker)
-        driver.settle()
-    driver.close()
+        driver.finish_everything()
 
 
 # ---------------------------------------------------------------- lifetimes
 @pytest.mark.spec("FLOW-ARGS-3")
-@MODES
 def test_a_task_keeps_its_arguments_whatever_becomes_of_those_of_the_caller(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         seen = w.share(np.zeros(50, np.int64))
         data = w.share(np.arange(50, dtype=np.int64))
-        handle = w.register(
-            lambda args: seen.__setitem__(args.scalar(0), args.tensor(0).numpy()[args.scalar(0)])
-        )
+
+        def note(args):
+            i = args.scalar(0)
+            seen[i] = args.tensor(0).numpy()[i]
+
+        handle = w.register(note)
 
         def orch_fn(orch, *_):
             args = TaskArgs()
@@ -104,7 +87,6 @@ def test_a_task_keeps_its_arguments_whatever_becomes_of_those_of_the_caller(mode
 
 
 @pytest.mark.spec("FLOW-ARGS-3")
-@MODES
 def test_the_users_memory_is_neither_copied_nor_moved(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         data = w.share(np.zeros(4, np.int64))
@@ -115,9 +97,10 @@ def test_the_users_memory_is_neither_copied_nor_moved(mode):
             args.tensor(0).numpy()[:] = 5
 
         handle = w.register(note)
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((data, T.INOUT))))
-        assert where[0] == data.ctypes.data
-        assert data.tolist() == [5] * 4
         by_hand = ContinuousTensor.make(data.ctypes.data, (2, 2), DataType.INT64)
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((by_hand, T.INOUT))))
-        assert where[0] == data.ctypes.data
+        for tensor in (data, by_hand):
+            data[:] = where[0] = 0
+            args = make_args((tensor, T.INOUT))
+            w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
+            assert where[0] == data.ctypes.data
+            assert data.tolist() == [5] * 4

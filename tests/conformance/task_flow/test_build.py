@@ -14,14 +14,7 @@ from simpler_ref import task_interface as ti
 from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.task_interface import TensorArgType as T
-
-tensors = st.builds(
-    ContinuousTensor.make,
-    st.integers(0, 2**64 - 1),
-    st.lists(st.integers(0, 4000), max_size=5),
-    st.sampled_from(list(DataType)),
-    st.booleans(),
-)
+from tests.conformance.task_flow.test_data import tensors
 
 
 @pytest.mark.spec("FLOW-BUILD-1")
@@ -134,11 +127,7 @@ def test_what_is_no_array_is_no_argument():
 def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
     shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
     tensor = ti.make_tensor(shared)
-    assert (tensor.data, tensor.shapes, tensor.dtype) == (
-        shared.ctypes.data,
-        (3, 4),
-        DataType.INT16,
-    )
+    assert tensor == ContinuousTensor.make(shared.ctypes.data, (3, 4), DataType.INT16)
     with pytest.raises(ValueError, match="not contiguous"):
         ti.make_tensor(shared[:, ::2])
     with pytest.raises(ValueError, match="private to this process"):

@@ -7,8 +7,7 @@ from simpler_ref import CallableHandle, CallConfig, TaskArgs, Worker
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.errors import CallableError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
-
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+from simpler_ref.workers.kinds import SubWorker
 
 
 def chip_callable():
@@ -33,18 +32,12 @@ def test_a_handle_tells_what_it_is_and_cannot_be_changed():
     assert (CallableKind.PYTHON_IMPORT, TargetNamespace.REMOTE_TASK_DISPATCHER) == (3, 3)
 
 
-class Runs:
-    def run(self, callable, view, config):
-        pass
-
-
 @pytest.mark.spec("FLOW-HANDLE-2", "FLOW-HANDLE-5")
-@MODES
 def test_every_submit_checks_its_handle(mode):
     other = Worker(3, num_sub_workers=1)
     foreign = other.register(lambda: None)
     w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(Runs())
+    w.add_next_level(SubWorker())
     with w:
 
         def function():
@@ -52,7 +45,7 @@ def test_every_submit_checks_its_handle(mode):
 
         live, stale = w.register(function), w.register(lambda: 0)
         w.unregister(stale)
-        copy = CallableHandle(live.hashid, live.kind, live.target_namespace)
+        by_hand = CallableHandle(live.hashid, live.kind, live.target_namespace)
         one = [TaskArgs()]
 
         def orch_fn(orch, *_):
@@ -65,10 +58,9 @@ def test_every_submit_checks_its_handle(mode):
                 for bad in (function, None, 0, live.hashid, live.digest):
                     with pytest.raises(TypeError, match=r"expects a CallableHandle returned by"):
                         submit(bad)
-                with pytest.raises(KeyError, match="does not belong to this Worker"):
-                    submit(foreign)
-                with pytest.raises(KeyError, match="does not belong to this Worker"):
-                    submit(copy)  # made by hand: nobody registered it
+                for bad in (foreign, by_hand):
+                    with pytest.raises(KeyError, match="does not belong to this Worker"):
+                        submit(bad)
                 with pytest.raises(KeyError, match="is not live on this Worker"):
                     submit(stale)
 
@@ -82,7 +74,6 @@ def test_every_submit_checks_its_handle(mode):
 
 
 @pytest.mark.spec("FLOW-HANDLE-3")
-@MODES
 @pytest.mark.parametrize("when", ["before the start", "after it"])
 def test_two_handles_over_one_callable_are_live_one_by_one(mode, when):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
@@ -96,38 +87,24 @@ def test_two_handles_over_one_callable_are_live_one_by_one(mode, when):
         first, second = w.register(add), w.register(add)
         assert first is not second and first != second
         assert first.digest == second.digest
+        assert len(w._registry._used) == 1
 
-        def both(orch, *_):
-            orch.submit_sub(first)
-            orch.submit_sub(second)
+        def submit(*handles):
+            w.run(lambda orch, *_: [orch.submit_sub(handle) for handle in handles])
 
-        w.run(both)
+        submit(first, second)
         w.unregister(first)
-        w.run(lambda orch, *_: orch.submit_sub(second))
+        submit(second)
         with pytest.raises(KeyError, match="is not live"):
-            w.run(lambda orch, *_: orch.submit_sub(first))
+            submit(first)
         w.unregister(second)
         with pytest.raises(KeyError, match="is not live"):
-            w.run(lambda orch, *_: orch.submit_sub(second))
-        third = w.register(add)
-        w.run(lambda orch, *_: orch.submit_sub(third))
+            submit(second)
+        submit(w.register(add))
         assert count[0] == 4
 
 
-@pytest.mark.spec("FLOW-HANDLE-3")
-def test_two_handles_take_one_place():
-    with Worker(3, num_sub_workers=1) as w:
-
-        def function():
-            pass
-
-        for _ in range(2):
-            w.register(function)
-        assert len(w._registry._used) == 1
-
-
 @pytest.mark.spec("FLOW-HANDLE-4")
-@MODES
 @pytest.mark.parametrize("when", ["before the start", "after it", "in a run"])
 def test_a_nested_orch_function_can_use_its_handles_however_it_got_there(mode, when):
     below = Worker(3, num_sub_workers=1)

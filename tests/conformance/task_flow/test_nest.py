@@ -10,22 +10,18 @@ from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, TaskEr
 from simpler_ref import TensorArgType as T
 from tests.support import make_args
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 
-
-def two_levels(mode="process", subs=2, count=1, **more):
-    below = [Worker(3, num_sub_workers=subs, **more) for _ in range(count)]
-    w = Worker(4, num_sub_workers=1, child_mode=mode)
-    for one in below:
-        w.add_worker(one)
+def two_levels(mode, **more):
+    """Return a Worker of level 4 and the one below it."""
+    w, below = Worker(4, num_sub_workers=1, child_mode=mode), Worker(3, num_sub_workers=1, **more)
+    w.add_worker(below)
     return w, below
 
 
 # ---------------------------------------------------------------- a task is a run below
 @pytest.mark.spec("FLOW-NEST-1")
-@MODES
 def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
-    w, (below,) = two_levels(mode)
+    w, below = two_levels(mode)
     with w:
         data = w.share(np.zeros(8, np.int64))
         seen = w.share(np.zeros(1, np.int64))
@@ -37,6 +33,7 @@ def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
 
         def orch3(orch, args, config):
             assert type(orch).__name__ == "Orchestrator"
+            assert orch.ring.next_task_id() == 0, "it has a graph of its own"
             assert (args.scalar(0), config.block_dim) == (8, 5)
             for i in range(args.scalar(0)):
                 orch.submit_sub(adding, make_args((args.tensor(0), T.INOUT), scalars=[i]))
@@ -56,31 +53,10 @@ def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
         assert seen[0] == 8
 
 
-@pytest.mark.spec("FLOW-NEST-1")
-def test_the_orchestrator_below_is_another_with_a_graph_of_its_own():
-    w, _ = two_levels("thread")
-    with w:
-        orchs, ids = [], []
-        handle = w.register(
-            lambda orch, args, config: (orchs.append(orch), ids.append(orch.ring.next_task_id()))
-        )
-
-        def orch4(orch, *_):
-            orchs.append(orch)
-            for _ in range(3):
-                orch.submit_next_level(handle)
-
-        w.run(orch4)
-        assert len({id(one) for one in orchs}) >= 2
-        assert all(one is not orchs[0] for one in orchs[1:])
-        assert ids == [0, 0, 0]
-
-
 # ---------------------------------------------------------------- starting
 @pytest.mark.spec("FLOW-NEST-2")
-@MODES
 def test_it_starts_with_its_parent_from_what_is_registered_by_then(mode):
-    w, (below,) = two_levels(mode, subs=1)
+    w, below = two_levels(mode)
     with w:
         seen = w.share(np.zeros(2, np.int64))
         leaf = below.register(lambda: seen.__setitem__(0, 1))  # after the parent's init
@@ -97,9 +73,8 @@ def test_it_starts_with_its_parent_from_what_is_registered_by_then(mode):
 
 
 @pytest.mark.spec("FLOW-NEST-2")
-@MODES
 def test_its_workers_serve_one_run_after_the_other(mode):
-    w, (below,) = two_levels(mode, subs=1)
+    w, below = two_levels(mode)
     with w:
         pids = w.share(np.zeros((20, 2), np.int64))
 
@@ -113,37 +88,35 @@ def test_its_workers_serve_one_run_after_the_other(mode):
             orch.submit_sub(leaf, make_args(scalars=[args.scalar(0)]))
 
         handle = w.register(orch3)
+
+        def orch4(orch, first, config):
+            for i in range(first, first + 10):
+                orch.submit_next_level(handle, make_args(scalars=[i]))
+
         for first in (0, 10):
-
-            def orch4(orch, *_, first=first):
-                for i in range(first, first + 10):
-                    orch.submit_next_level(handle, make_args(scalars=[i]))
-
-            w.run(orch4)
+            w.run(orch4, first)
         assert len(set(pids[:, 0].tolist())) == len(set(pids[:, 1].tolist())) == 1
 
 
 # ---------------------------------------------------------------- many levels
 @pytest.mark.spec("FLOW-NEST-3")
-@MODES
-@pytest.mark.parametrize("levels", [4, 5, 6])
-def test_levels_nest_and_each_has_sub_workers(mode, levels):
+def test_levels_nest_and_each_has_sub_workers(mode):
     """Each level counts on its sub worker, then passes on what is left to the next."""
+    chain = [Worker(level, num_sub_workers=1, child_mode=mode) for level in range(3, 7)]
+    for lower, upper in itertools.pairwise(chain):
+        upper.add_worker(lower)
     with Worker(3) as memory:
         count = memory.share(np.zeros(8, np.int64))
-        chain = [Worker(n, num_sub_workers=1, child_mode=mode) for n in range(3, levels + 1)]
-        for lower, upper in itertools.pairwise(chain):
-            upper.add_worker(lower)
+
         below = None
-        for w in chain:
-            noting = w.register(_counting(count, w.level))
-            orch_fn = _passing(noting, below)
-            upper = next((u for u in chain if u.level == w.level + 1), None)
-            below = None if upper is None else upper.register(orch_fn)
+        for w, upper in itertools.zip_longest(chain, chain[1:]):
+            counting = w.register(_counting(count, w.level))
+            orch_fn = _passing(counting, below)
+            below = upper and upper.register(orch_fn)
         with chain[-1] as top:
             for _ in range(2):
                 top.run(orch_fn)
-        assert count.tolist() == [2 * (3 <= n <= levels) for n in range(8)]
+        assert count.tolist() == [0, 0, 0, 2, 2, 2, 2, 0]
 
 
 def _counting(count, level):
@@ -184,10 +157,9 @@ def test_a_level_may_be_skipped_and_children_may_differ():
 
 # ---------------------------------------------------------------- memory through the levels
 @pytest.mark.spec("FLOW-NEST-4")
-@MODES
 @pytest.mark.parametrize("inner", ["process", "thread"])
 def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode, inner):
-    w, (below,) = two_levels(mode, subs=1, child_mode=inner)
+    w, below = two_levels(mode, child_mode=inner)
     with w:
         data = w.share(np.arange(100, dtype=np.int64))
         total = w.share(np.zeros(1, np.int64))
@@ -224,9 +196,8 @@ def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode, inner
 
 # ---------------------------------------------------------------- after a failure
 @pytest.mark.spec("FLOW-NEST-5")
-@MODES
 def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
-    w, (below,) = two_levels(mode, subs=1)
+    w, below = two_levels(mode)
     with w:
         seen = w.share(np.zeros(1, np.int64))
 
@@ -247,27 +218,6 @@ def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
 
 
 # ---------------------------------------------------------------- misuse
-def children_of(w):
-    w.init()
-    try:
-        handle = w.register(lambda orch, args, config: None)
-        count = 0
-
-        def orch_fn(orch, *_):
-            nonlocal count
-            try:
-                while True:
-                    orch.submit_next_level(handle, worker=count)
-                    count += 1
-            except (ValueError, RuntimeError):
-                pass
-
-        w.run(orch_fn)
-        return count
-    finally:
-        w.close()
-
-
 @pytest.mark.spec("FLOW-NEST-6", "FLOW-NEST-8")
 def test_children_that_cannot_be_are_refused_and_change_nothing():
     child = Worker(3)
@@ -275,9 +225,9 @@ def test_children_that_cannot_be_are_refused_and_change_nothing():
         with pytest.raises(RuntimeError, match="level >= 4"):
             Worker(level).add_worker(child)
     w = Worker(4)
-    for bad, kind in [(Worker(4), ValueError), (Worker(5), ValueError), (Worker(2), ValueError)]:
-        with pytest.raises(kind, match="level"):
-            w.add_worker(bad)
+    for level in (2, 4, 5):
+        with pytest.raises(ValueError, match="level"):
+            w.add_worker(Worker(level))
     for bad in (None, 5, object()):
         with pytest.raises(TypeError, match="expects a Worker"):
             w.add_worker(bad)
@@ -294,13 +244,9 @@ def test_children_that_cannot_be_are_refused_and_change_nothing():
         other.add_worker(child)
     with pytest.raises(RuntimeError, match="is a child"):
         child.init()
-    assert children_of(w) == 1
-    assert children_of(other) == 0
-    w = Worker(4)
-    w.init()
-    with pytest.raises(RuntimeError, match="before init"):
+    assert (len(w._tree.next_level), len(other._tree.next_level)) == (1, 0)
+    with Worker(4) as w, pytest.raises(RuntimeError, match="before init"):
         w.add_worker(Worker(3))
-    w.close()
 
 
 @pytest.mark.spec("FLOW-NEST-7")

@@ -14,6 +14,7 @@ from simpler_ref.callable_identity import build_python_serialized_descriptor
 from simpler_ref.callables.payloads import pack_payload, read_payload, staged, unpack_payload
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
+from simpler_ref.workers import installer
 from tests.segments import segments
 from tests.support import wait_until
 
@@ -46,26 +47,17 @@ def test_the_envelope_is_laid_out_as_in_the_table(payload):
 
 @pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
 def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
+    def function(args):
+        pass
+
     found = []
-    from simpler_ref.workers import installer
-
-    original = installer.staged
-
-    def spy(payload):
-        found.append(payload)
-        return original(payload)
-
-    monkeypatch.setattr(installer, "staged", spy)
+    monkeypatch.setattr(installer, "staged", lambda raw: found.append(raw) or staged(raw))
     with Worker(3, num_sub_workers=1) as w:
         w.start()
-
-        def function(args):
-            pass
-
         handle = w.register(function)
-        (raw,) = found
-        assert unpack_payload(raw) == cloudpickle.dumps(function)
-        assert digest_of(raw[16:]) == handle.digest
+    (raw,) = found
+    assert unpack_payload(raw) == cloudpickle.dumps(function)
+    assert digest_of(raw[16:]) == handle.digest
 
 
 good = cloudpickle.dumps(Trap())
@@ -74,25 +66,24 @@ envelope = pack_payload(good)
 
 @pytest.mark.spec("FLOW-PAYLOAD-2")
 @pytest.mark.parametrize(
-    "raw, digest",
+    "raw",
     [
-        (b"", digest_of(good)),
-        (envelope[:15], digest_of(good)),
-        (envelope[:-1], digest_of(good)),
-        (envelope + b"x", digest_of(good)),
-        (b"SPYX" + envelope[4:], digest_of(good)),
-        (envelope[:4] + b"\2" + envelope[5:], digest_of(good)),
-        (envelope[:5] + b"\2" + envelope[6:], digest_of(good)),
-        (envelope[:6] + b"\1\0" + envelope[8:], digest_of(good)),
-        (envelope[:8] + struct.pack("<Q", 1 << 63) + envelope[16:], digest_of(good)),
-        (envelope, digest_of(good + b".")),
-        (envelope, bytes(32)),
+        b"",
+        envelope[:15],
+        envelope[:-1],
+        envelope + b"x",
+        b"SPYX" + envelope[4:],
+        envelope[:4] + b"\2" + envelope[5:],
+        envelope[:5] + b"\2" + envelope[6:],
+        envelope[:6] + b"\1\0" + envelope[8:],
+        envelope[:8] + struct.pack("<Q", 1 << 63) + envelope[16:],
+        pack_payload(good + b"."),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_is_unpickled(raw, digest):
+def test_what_is_wrong_is_refused_before_anything_is_unpickled(raw):
     Trap.sprung = False
     with staged(raw) as name, pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
-        read_payload(name, len(raw), L.CTRL_PY_REGISTER, digest)
+        read_payload(name, len(raw), L.CTRL_PY_REGISTER, digest_of(good))
     assert not Trap.sprung
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from simpler_ref import TaskArgs, TaskError, Worker, leaf, orchestration
 from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
-from tests.support import Gate, make_args, wait_until
-
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.manager import WorkerManager
+from tests.support import DEADLINE_S, Gate, make_args, wait_until
 
 
 def adding(seen, i):
@@ -23,10 +24,7 @@ def adding(seen, i):
 
 
 @pytest.mark.spec("FLOW-REG-1")
-@MODES
 def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch):
-    from simpler_ref.workers.manager import WorkerManager
-
     monkeypatch.setattr(WorkerManager, "control", lambda *_, **__: pytest.fail("a request"))
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         seen = w.share(np.zeros(2, np.int64))
@@ -38,14 +36,9 @@ def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch)
 
 
 @pytest.mark.spec("FLOW-REG-2")
-@MODES
 def test_after_the_start_every_worker_has_it_when_register_returns(mode):
-    class Calls:
-        def run(self, callable, view, config):
-            callable(view)
-
     w = Worker(3, num_sub_workers=2, child_mode=mode)
-    w.add_next_level(Calls())
+    w.add_next_level(SubWorker())
     with w:
         w.run(lambda orch, *_: None)
         pids = w.worker_pids()
@@ -63,7 +56,6 @@ def test_after_the_start_every_worker_has_it_when_register_returns(mode):
 
 
 @pytest.mark.spec("FLOW-REG-3")
-@MODES
 def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         seen = w.share(np.zeros(50, np.int64))
@@ -82,7 +74,6 @@ def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
 
 
 @pytest.mark.spec("FLOW-REG-3")
-@MODES
 def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
     """The registration waits for the task; the other worker goes on meanwhile."""
     with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
@@ -94,57 +85,45 @@ def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
 
         waiting = w.register(wait)
         noting = w.register(lambda args: ran.__setitem__(args.scalar(0), 1))
-        found = []
-
-        def register():
-            found.append(w.register(lambda: ran.__setitem__(20, 1)))
 
         def orch_fn(orch, *_):
             orch.submit_sub(waiting)
             here.wait()
-            thread = threading.Thread(target=register)
-            thread.start()
-            for i in range(20):
-                orch.submit_sub(noting, make_args(scalars=[i]))
-            assert not found, "not every worker has it yet"
-            go.open()
-            thread.join()
-            orch.submit_sub(found[0])
+            with ThreadPoolExecutor(1) as threads:
+                late = threads.submit(w.register, lambda: ran.__setitem__(20, 1))
+                for i in range(20):
+                    orch.submit_sub(noting, make_args(scalars=[i]))
+                assert not late.done(), "not every worker has it yet"
+                go.open()
+                orch.submit_sub(late.result(DEADLINE_S))
 
         w.run(orch_fn)
         assert ran.all()
 
 
 @pytest.mark.spec("FLOW-REG-3")
-@MODES
 def test_several_threads_register_and_unregister_during_runs(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         nothing = w.register(lambda: None)
-        stop, errors = threading.Event(), []
+        stop = threading.Event()
 
-        def again(seed):
-            try:
-                while not stop.is_set():
-                    handle = w.register(lambda: seed)
-                    w.unregister(handle)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=again, args=(i,)) for i in range(3)]
-        for thread in threads:
-            thread.start()
+        def register_again_and_again(seed):
+            while not stop.is_set():
+                w.unregister(w.register(lambda: seed))
 
         def orch_fn(orch, *_):
             for _ in range(100):
                 orch.submit_sub(nothing)
                 orch.submit_sub_group(nothing, [TaskArgs()] * 2)
 
-        for _ in range(3):
-            w.run(orch_fn)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        with ThreadPoolExecutor(3) as threads:
+            try:
+                done = [threads.submit(register_again_and_again, i) for i in range(3)]
+                for _ in range(3):
+                    w.run(orch_fn)
+            finally:
+                stop.set()
+        assert [one.result() for one in done] == [None] * 3
 
 
 @pytest.mark.spec("FLOW-REG-4")
@@ -152,18 +131,17 @@ def test_the_successor_of_a_dead_worker_knows_everything():
     with Worker(3, num_sub_workers=2) as w:
         seen = w.share(np.zeros((3, 2), np.int64))
 
-        def make(row):
+        def setting(row):
             return lambda args: seen.__setitem__((row, args.scalar(0)), 1)
 
-        before = w.register(make(0))
+        before = w.register(setting(0))
         w.start()
-        after = w.register(make(1))
-        gone = w.register(lambda: None)
-        w.unregister(gone)
+        after = w.register(setting(1))
+        w.unregister(w.register(lambda: None))
         for pid in w.worker_pids():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not w.worker_pids())
-        late = w.register(make(2))
+        late = w.register(setting(2))
         pair = [make_args(scalars=[i]) for i in range(2)]
         w.run(lambda orch, *_: [orch.submit_sub_group(h, pair) for h in (before, after, late)])
         assert seen.tolist() == [[1, 1]] * 3
@@ -233,18 +211,15 @@ def test_a_worker_that_runs_in_a_thread_takes_registrations():
     top, middle, lowest = family("thread")
     with top:
         top.start()
-        ran = []
-        leaf = lowest.register(adding(top.share(np.zeros(1, np.int64)), 0))
+        ran = top.share(np.zeros(1, np.int64))
+        leaf = lowest.register(adding(ran, 0))
         nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
-        handle = top.register(
-            lambda orch, args, config: (ran.append(1), orch.submit_next_level(nested))
-        )
+        handle = top.register(lambda orch, args, config: orch.submit_next_level(nested))
         top.run(lambda orch, *_: orch.submit_next_level(handle))
-        assert ran == [1]
+        assert ran[0] == 1
 
 
 @pytest.mark.spec("FLOW-REG-3", "FLOW-REG-7")
-@MODES
 def test_a_nested_orch_function_can_register_with_its_own_worker(mode):
     below = Worker(3, num_sub_workers=1)
     w = Worker(4, child_mode=mode)
@@ -274,10 +249,7 @@ async def async_generator(orch_or_args, args=None, config=None):
 
 
 class Holds:
-    """An object with everything of a function, in every form."""
-
-    def __init__(self, function):
-        self.function = function
+    """An object that is a generator function in every form."""
 
     def method(self, *args):
         yield
@@ -321,7 +293,8 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
             with pytest.raises(TypeError, match=words):
                 decorator(function)
         assert not w._registry._used
-        for made in (Holds(None), Holds(None).method, Holds.static, Holds(None).static):
+        holds = Holds()
+        for made in (holds, holds.method, Holds.static, holds.static):
             with pytest.raises(TypeError, match="a generator function"):
                 w.register(made)
     for method in ("start", "run", "stop"):
@@ -361,18 +334,14 @@ def test_what_wraps_such_a_function_and_runs_it_is_taken():
 
 
 @pytest.mark.spec("FLOW-REG-9")
-@MODES
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_task_that_returns_work_which_nobody_does_fails(mode, kind):
-    function, _ = KINDS[kind]
+def test_a_task_that_returns_work_which_nobody_does_fails(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         done = w.share(np.zeros(1, np.int64))
-        lazy = w.register(lambda args: function(args))
         busy = w.register(lambda: done.__setitem__(0, done[0] + 1) or object())
-        for round_ in range(2):
-            with pytest.raises(
-                TaskError, match=rf"TypeError: the task returned an? .*{function.__name__}"
-            ):
-                w.run(lambda orch, *_: orch.submit_sub(lazy, TaskArgs()))
+        for count, (function, _) in enumerate(KINDS.values(), 1):
+            lazy = w.register(lambda args, function=function: function(args))
+            words = rf"TypeError: the task returned an? .*{function.__name__}"
+            with pytest.raises(TaskError, match=words):
+                w.run(lambda orch, *_, lazy=lazy: orch.submit_sub(lazy, TaskArgs()))
             w.run(lambda orch, *_: orch.submit_sub(busy))
-            assert done[0] == round_ + 1, "what else a task returns does not matter"
+            assert done[0] == count, "what else a task returns does not matter"

@@ -16,9 +16,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
-from tests.support import Driver, make_args
-
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
+from tests.support import make_args
 
 INTEGERS = [
     *((0, 0), (7, 7), (-1, -1), (-(1 << 63), -(1 << 63)), ((1 << 64) - 1, (1 << 64) - 1)),
@@ -54,7 +52,6 @@ def require_all(args):
 
 # ---------------------------------------------------------------- values come back
 @pytest.mark.spec("FLOW-SCALAR-1", "FLOW-SCALAR-2", "FLOW-SCALAR-3")
-@MODES
 def test_a_scalar_comes_back_as_it_was_added(mode):
     args = make_args(scalars=ALL)
     require_all(args)
@@ -74,23 +71,25 @@ def test_every_number_of_64_bits_comes_back(values):
 
 
 @pytest.mark.spec("FLOW-SCALAR-1")
-@pytest.mark.parametrize("count", [2, 7, 8, 9, 16, 1877])
-def test_many_scalars_keep_their_kinds_one_by_one_also_after_others(count):
+def test_many_scalars_keep_their_kinds_one_by_one_also_after_others():
     values = [-1, 2.5, np.float32(0.5), (1 << 64) - 1, 3]
     seen = [-1, 2.5, 0.5, (1 << 64) - 1, 3]
-    given = [[values[(i + turn) % 5] for i in range(count)] for turn in range(3)]
+
+    def turned(numbers, turn, count):
+        return [numbers[(i + turn) % 5] for i in range(count)]
 
     def body(args):
-        turn = args.scalar(count - 1)
-        rest = [args.scalar(i) for i in range(count - 1)]
-        assert shown(rest) == shown(seen[(i + turn) % 5] for i in range(count - 1))
+        *rest, turn = [args.scalar(i) for i in range(args.scalar_count())]
+        assert shown(rest) == shown(turned(seen, turn, len(rest)))
 
     with Worker(3, num_sub_workers=1) as w:
         handle = w.register(body)
 
         def orch_fn(orch, *_):
-            for turn, numbers in enumerate(given):
-                orch.submit_sub(handle, make_args(scalars=[*numbers[:-1], turn]))
+            for count in (2, 7, 8, 9, 16, 1877):
+                for turn in range(3):
+                    args = make_args(scalars=[*turned(values, turn, count - 1), turn])
+                    orch.submit_sub(handle, args)
 
         w.run(orch_fn)
 
@@ -132,7 +131,6 @@ def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added(value, wo
 
 # ---------------------------------------------------------------- on other ways
 @pytest.mark.spec("FLOW-SCALAR-5")
-@MODES
 def test_values_keep_it_in_groups_and_in_bulk(mode):
     def one_kind(args):
         i = args.scalar(0)
@@ -163,7 +161,6 @@ def same_as(expected):
 
 
 @pytest.mark.spec("FLOW-SCALAR-5")
-@MODES
 def test_a_nested_worker_passes_scalars_on_as_they_are(mode):
     inner = Worker(3, num_sub_workers=1)
     w = Worker(4, child_mode=mode)
@@ -185,19 +182,17 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
         seen = w.empty((4, 3), np.int64)
 
         def keep(args):
+            bits, kinds = zip(*[args._scalar(i) for i in range(3)], strict=True)
             row = args.tensor(0).numpy()
-            row[:] = [int.from_bytes(args._scalar(i)[0], "little", signed=True) for i in range(3)]
-            row[2] = args._scalar(0)[1] | args._scalar(1)[1] << 8 | args._scalar(2)[1] << 16
+            row[:2] = [int.from_bytes(one, "little", signed=True) for one in bits[:2]]
+            row[2] = kinds[0] | kinds[1] << 8 | kinds[2] << 16
 
         handle = w.register(keep)
 
         def orch_fn(orch, args, config):
             for i in range(3):
-                task = make_args((seen[i], T.INOUT))
-                task.add_scalar(args.scalar(i))
-                task.add_scalar(args.scalar_float(i))
-                task.add_scalar(i)
-                orch.submit_sub(handle, task)
+                scalars = [args.scalar(i), args.scalar_float(i), i]
+                orch.submit_sub(handle, make_args((seen[i], T.INOUT), scalars=scalars))
             columns = [args.scalar(0), [args.scalar_float(1)], args.scalar(2)]
             orch.submit_sub_many(handle, tensors=[seen[3:]], tags=[T.INOUT], scalars=columns)
 
@@ -209,28 +204,26 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
             (np.float32(-2), 3, 0.5),
         ):
             args = make_args(scalars=values)
-            seen[:] = 0
-            w.run(orch_fn, args)
-            plain = seen.tolist()
-            seen[:] = 0
-            graph.run(args)
-            assert seen.tolist() == plain
+            found = []
+            for run in (lambda args: w.run(orch_fn, args), graph.run):
+                seen[:] = 0
+                run(args)
+                found.append(seen.tolist())
+            assert found[0] == found[1]
 
 
 # ---------------------------------------------------------------- what travels
 @pytest.mark.spec("FLOW-SCALAR-6")
-def test_the_blob_has_the_64_bits_and_nothing_else():
-    driver = Driver(sub=1)
+def test_the_blob_has_the_64_bits_and_nothing_else(driver):
     wire = b"".join(make_args(scalars=ALL)._scalars)
     word = L.SUB << L.WORD_KIND
-    assert driver.x.submit_task(driver.mem, word, len(ALL) << 32, 0, wire) > 0
-    driver.settle()
-    box = driver.mailbox(0).tobytes()
+    slot = driver.x.submit_task(driver.mem, word, len(ALL) << 32, 0, wire)
+    driver.run_pass()
+    box = driver.mailbox(driver.worker_of(slot)).tobytes()
     used = 8 + 8 * len(ALL)
     bits = [scalar_to_uint64(value) for value in ALL]
     assert box[L.MAILBOX_OFF_ARGS :][:used] == struct.pack(f"<ii{len(ALL)}Q", 0, len(ALL), *bits)
     assert not any(box[L.MAILBOX_OFF_ARGS + used : L.MAILBOX_OFF_ERROR_MSG])
-    driver.close()
 
 
 KERNEL = """
@@ -260,11 +253,13 @@ def test_a_chip_finds_integers_and_floats_of_either_size():
     with Worker(3, device_ids=[0]) as w, ChipWorker() as chip:
         out = w.share(np.ones(4, np.float32))
         handle = w.register(callable_)
+        chip.prepare(0, callable_)
         args = make_args((out, T.INOUT), scalars=values)
         config = CallConfig(block_dim=1)
-        w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
-        assert out.tolist() == [-3, 0.25, 1.5, 0]
-        out[:] = 1
-        chip.prepare(0, callable_)
-        chip.run_args(0, args, config)
-        assert out.tolist() == [-3, 0.25, 1.5, 0]
+        for run in (
+            lambda: w.run(lambda orch, *_: orch.submit_next_level(handle, args, config)),
+            lambda: chip.run_args(0, args, config),
+        ):
+            out[:] = 1
+            run()
+            assert out.tolist() == [-3, 0.25, 1.5, 0]

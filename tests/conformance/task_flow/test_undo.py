@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from simpler_ref.errors import CallableError
 from simpler_ref.workers.kinds import WorkerKind
 from tests.support import Gate
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 FINE, REFUSE, HANG, DIE = range(4)
 
 
@@ -52,27 +52,27 @@ class Obedient(WorkerKind):
 
 @pytest.fixture
 def make():
-    made = []
+    """Give a way to start a Worker with three such workers; it returns that and their words."""
+    with ExitStack() as stack:
 
-    def make(mode, count=3, **more):
-        memory = Worker(3)
-        memory.init()
-        words = [memory.share(np.zeros(4, np.int64)) for _ in range(count)]
-        w = Worker(3, child_mode=mode, **more)
-        for one in words:
-            w.add_next_level(Obedient(one))
-        w.init()
-        w.start()
-        made.extend([w, memory])
-        return w, words
+        def make(mode, **more):
+            memory = stack.enter_context(Worker(3))
+            words = [memory.share(np.zeros(4, np.int64)) for _ in range(3)]
+            w = Worker(3, child_mode=mode, **more)
+            for one in words:
+                w.add_next_level(Obedient(one))
+            stack.enter_context(w).start()
+            return w, words
 
-    yield make
-    for w in made:
-        w.close()
+        yield make
 
 
 def installed(words):
     return [int(one[2]) for one in words]
+
+
+def run_on_all(w, handle):
+    w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
 
 
 def function():
@@ -81,35 +81,30 @@ def function():
 
 # ---------------------------------------------------------------- a partial failure
 @pytest.mark.spec("FLOW-UNDO-1")
-@MODES
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, mode, which):
+def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, mode):
     w, words = make(mode)
-    words[which][0] = REFUSE
-    for _ in range(2):
-        with pytest.raises(CallableError, match="the disk is full") as caught:
-            w.register(function)
-        assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
-        assert f"obedient {which}" in str(caught.value)
-        assert installed(words) == [0, 0, 0]
-        assert not w._registry._used
-    words[which][0] = FINE
-    handle = w.register(function)
-    assert installed(words) == [1, 1, 1]
-    w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
+    for which in range(3):
+        words[which][0] = REFUSE
+        for _ in range(2):
+            with pytest.raises(CallableError, match="the disk is full") as caught:
+                w.register(function)
+            assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
+            assert f"obedient {which}" in str(caught.value)
+            assert installed(words) == [0, 0, 0]
+            assert not w._registry._used
+        words[which][0] = FINE
+        handle = w.register(function)
+        assert installed(words) == [1, 1, 1]
+        run_on_all(w, handle)
+        w.unregister(handle)
 
 
 @pytest.mark.spec("FLOW-UNDO-1")
-@MODES
 def test_if_a_worker_is_busy_for_too_long_all_forget(make, mode):
     with Gate() as here, Gate() as go:
         w, words = make(mode, py_control_timeout_s=0.2)
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        waiting = w.register(wait) if mode == "thread" else w.register(_waits(here, go))
+        fds = here._fd, go._fd  # the same numbers in a forked worker
+        waiting = w.register(lambda: (os.eventfd_write(fds[0], 1), os.eventfd_read(fds[1])))
         before = installed(words)
 
         def orch_fn(orch, *_):
@@ -121,23 +116,7 @@ def test_if_a_worker_is_busy_for_too_long_all_forget(make, mode):
             go.open()
 
         w.run(orch_fn)
-        handle = w.register(function)
-        w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
-
-
-class _Waits:
-    """Two gates as descriptors: they are the same numbers in a forked worker."""
-
-    def __init__(self, here, go):
-        self.here, self.go = here._fd, go._fd
-
-    def __call__(self):
-        os.eventfd_write(self.here, 1)
-        os.eventfd_read(self.go)
-
-
-def _waits(here, go):
-    return _Waits(here, go)
+        run_on_all(w, w.register(function))
 
 
 @pytest.mark.spec("FLOW-UNDO-1")
@@ -150,14 +129,12 @@ def test_if_a_process_hangs_or_dies_in_it_all_forget_and_the_next_run_has_all(ma
     assert installed(words) == [0, 0, 0]
     words[1][0] = FINE
     w.run(lambda orch, *_: None)
-    handle = w.register(function)
+    run_on_all(w, w.register(function))
     assert installed(words) == [1, 1, 1]
-    w.run(lambda orch, *_: orch.submit_next_level_group(handle, [TaskArgs()] * 3))
 
 
 # ---------------------------------------------------------------- a roll-back that fails
 @pytest.mark.spec("FLOW-UNDO-2")
-@MODES
 def test_if_the_roll_back_is_not_confirmed_the_callable_is_of_no_more_use(make, mode):
     w, words = make(mode)
     words[2][0] = REFUSE
@@ -172,7 +149,7 @@ def test_if_the_roll_back_is_not_confirmed_the_callable_is_of_no_more_use(make, 
         with pytest.raises(CallableError, match="REGISTER_CLEANUP_UNCERTAIN"):
             w.register(function)
     other = w.register(lambda: 2)
-    w.run(lambda orch, *_: orch.submit_next_level_group(other, [TaskArgs()] * 3))
+    run_on_all(w, other)
     fresh, _ = make(mode)
     fresh.register(function)
 

@@ -3,15 +3,20 @@
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import Worker
 from simpler_ref.errors import CallableError, ControlError
 from simpler_ref.task_interface import TensorArgType as T
-from tests.conformance.task_flow.test_undo import FINE, REFUSE, function, installed, make
+from tests.conformance.task_flow.test_undo import (
+    FINE,
+    REFUSE,
+    function,
+    installed,
+    make,
+    run_on_all,
+)
 from tests.support import make_args
 
 __all__ = ["make"]
-
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 
 
 def other():
@@ -20,22 +25,6 @@ def other():
 
 # ---------------------------------------------------------------- gone
 @pytest.mark.spec("FLOW-UNREG-1")
-@MODES
-@pytest.mark.parametrize("when", ["before the start", "after it"])
-def test_an_unregistered_handle_is_dead(mode, when):
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        if when == "after it":
-            w.start()
-        handle = w.register(function)
-        w.unregister(handle)
-        with pytest.raises(KeyError, match="is not live"):
-            w.unregister(handle)
-        with pytest.raises(KeyError, match="is not live"):
-            w.run(lambda orch, *_: orch.submit_sub(handle))
-
-
-@pytest.mark.spec("FLOW-UNREG-1")
-@MODES
 def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
     w, words = make(mode)
     first, second = w.register(function), w.register(function)
@@ -44,18 +33,21 @@ def test_with_the_last_handle_every_worker_forgets_the_callable(make, mode):
     assert installed(words) == [1, 1, 1]
     w.unregister(second)
     assert installed(words) == [0, 0, 0]
+    with pytest.raises(KeyError, match="is not live"):
+        w.unregister(second)
+    with pytest.raises(KeyError, match="is not live"):
+        w.run(lambda orch, *_: orch.submit_next_level(second))
     w.register(function)
     assert installed(words) == [1, 1, 1]
 
 
 @pytest.mark.spec("FLOW-UNREG-1")
-@MODES
 def test_slots_are_used_again_and_never_run_the_callable_before(mode):
-    """Far more callables than a table or a cache could hold if none were given back."""
+    """More callables than the worker's small cache holds."""
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         seen = w.share(np.zeros(1, np.int64))
         w.start()
-        for i in range(100):
+        for i in range(40):
             handle = w.register(_storing(seen, i))
             w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
             assert seen[0] == i
@@ -69,7 +61,6 @@ def _storing(seen, i):
 
 # ---------------------------------------------------------------- during a run
 @pytest.mark.spec("FLOW-UNREG-2")
-@MODES
 def test_tasks_submitted_before_still_run(make, mode):
     w, words = make(mode)
     handle = w.register(function)
@@ -87,7 +78,6 @@ def test_tasks_submitted_before_still_run(make, mode):
 
 
 @pytest.mark.spec("FLOW-UNREG-2")
-@MODES
 def test_what_is_registered_again_before_the_run_ends_stays(make, mode):
     w, words = make(mode)
     handle = w.register(function)
@@ -101,33 +91,32 @@ def test_what_is_registered_again_before_the_run_ends_stays(make, mode):
 
     w.run(orch_fn)
     assert installed(words) == [1, 1, 1]
-    w.run(lambda orch, *_: orch.submit_next_level_group(again[0], [TaskArgs()] * 3))
+    run_on_all(w, again[0])
 
 
 # ---------------------------------------------------------------- not confirmed
-@pytest.mark.spec("FLOW-UNREG-3")
-@MODES
-def test_an_unconfirmed_removal_leaves_a_tombstone(make, mode):
+@pytest.mark.spec("FLOW-UNREG-3", "FLOW-UNREG-4")
+def test_an_unconfirmed_removal_leaves_a_tombstone_and_the_other_workers_forget(make, mode):
     w, words = make(mode)
     handle = w.register(function)
     words[1][1] = REFUSE
     with pytest.raises(ControlError, match=r"obedient 1.*the disk is full"):
         w.unregister(handle)
+    assert installed(words) == [0, 1, 0]
     words[1][1] = FINE
-    with pytest.raises(CallableError, match="REGISTER_TOMBSTONE_ACTIVE") as caught:
-        w.register(function)
-    assert caught.value.code == "REGISTER_TOMBSTONE_ACTIVE"
-    with pytest.raises(CallableError, match="UNREGISTER_TOMBSTONE_ACTIVE") as caught:
-        w.unregister(handle)
-    assert caught.value.code == "UNREGISTER_TOMBSTONE_ACTIVE"
+    for again, code in (
+        (lambda: w.register(function), "REGISTER_TOMBSTONE_ACTIVE"),
+        (lambda: w.unregister(handle), "UNREGISTER_TOMBSTONE_ACTIVE"),
+    ):
+        with pytest.raises(CallableError, match=code) as caught:
+            again()
+        assert caught.value.code == code
     with pytest.raises(KeyError, match="is not live"):
         w.run(lambda orch, *_: orch.submit_next_level(handle))
-    fine = w.register(other)
-    w.run(lambda orch, *_: orch.submit_next_level_group(fine, [TaskArgs()] * 3))
+    run_on_all(w, w.register(other))
 
 
 @pytest.mark.spec("FLOW-UNREG-3")
-@MODES
 def test_a_removal_after_a_run_that_is_not_confirmed_is_warned_of(make, mode, caplog):
     w, words = make(mode)
     handle = w.register(function)
@@ -145,18 +134,6 @@ def test_a_removal_after_a_run_that_is_not_confirmed_is_warned_of(make, mode, ca
 
 
 @pytest.mark.spec("FLOW-UNREG-4")
-@MODES
-def test_the_other_workers_forget_it_all_the_same(make, mode):
-    w, words = make(mode)
-    handle = w.register(function)
-    words[0][1] = REFUSE
-    with pytest.raises(ControlError, match="obedient 0"):
-        w.unregister(handle)
-    assert installed(words) == [1, 0, 0]
-
-
-@pytest.mark.spec("FLOW-UNREG-4")
-@MODES
 def test_other_callables_that_were_unregistered_in_the_same_run_go_all_the_same(make, mode):
     w, words = make(mode)
     first, second = w.register(function), w.register(other)
@@ -187,12 +164,8 @@ def test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_
         w.start()
 
         def run(handle):
-            tasks = range(2 * depth)
-            w.run(
-                lambda orch, *_: [
-                    orch.submit_sub(handle, make_args((counts, T.NO_DEP))) for _ in tasks
-                ]
-            )
+            args = make_args((counts, T.NO_DEP))
+            w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(2 * depth)])
 
         first = add_to(0)
         handle = w.register(first)

@@ -10,8 +10,6 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.native_chip import ChipCallable
 from tests.chip_kernels import add_core
 
-MODES = pytest.mark.parametrize("mode", ["process", "thread"])
-
 
 @pytest.mark.spec("FLOW-WALK-1")
 def test_three_levels_from_run_to_leaf_and_back():
@@ -49,7 +47,6 @@ def test_three_levels_from_run_to_leaf_and_back():
 
 
 @pytest.mark.spec("FLOW-WALK-2")
-@MODES
 def test_one_chip_adds_two_inputs_into_the_users_memory(mode):
     with Worker(3, device_ids=[0], child_mode=mode) as w3:
         a = w3.share(np.random.default_rng(1).random(1000, np.float32))
