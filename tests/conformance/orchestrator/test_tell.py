@@ -159,7 +159,7 @@ def test_who_waits_for_room_is_told_as_well_if_a_task_runs(workers, said, at_onc
 def test_nothing_is_said_while_tasks_end(w, monkeypatch):
     clock, told = [0.0], []
     monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
-    mem, watched = w._session.engine.mem, w._live().watch()
+    mem, watched = w._session.engine.mem, w._session.watch()
     monkeypatch.setattr(watched, "_tell_stall", lambda: told.append(clock[0]))
     for step in range(10):
         clock[0] = 29.0 * step

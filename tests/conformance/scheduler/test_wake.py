@@ -375,7 +375,7 @@ def no_timeouts(monkeypatch):
         "engine.memory.PARK_NS",
         "engine.scheduler.TIMER_NS",
         "orch.room.PARK_NS",
-        "orch.runs.PARK_NS",
+        "workers.ending.PARK_NS",
         "workers.manager.PARK_NS",
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
