@@ -28,6 +28,7 @@ test: $(STAMP) lint
 # The tests that search for minutes what make test looks at for seconds: those marked `long`.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long --timeout 3600 tests
+	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) -m long --timeout 3600 tests/system/test_kill_matrix.py
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.

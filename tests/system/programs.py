@@ -271,6 +271,24 @@ def in_a_fork(function: Callable[[], object]) -> None:
         assert program.everybody_ends()
 
 
+def interrupt_after(seconds: float, call: Callable[[], object]) -> None:
+    """Call, and raise a KeyboardInterrupt in the middle of it, unless it is over by then."""
+    armed = [True]
+
+    def terminate(*_: object) -> None:
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            signal.signal(signal.SIGALRM, terminate)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            call()
+        finally:
+            armed.clear()
+
+
 def _end_of_file(lifeline: int) -> bool:
     readable, _, _ = select.select([lifeline], [], [], DEADLINE_S)
     return bool(readable) and os.read(lifeline, 1) == b""

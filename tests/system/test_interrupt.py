@@ -20,7 +20,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..support import Gate, make_args, wait_until
-from .programs import Concurrently, Program, in_a_fork
+from .programs import Concurrently, Program, in_a_fork, interrupt_after
 from .programs import terminate as send
 from .workers import Bench, assert_works, mark, only, rounds
 
@@ -279,25 +279,6 @@ def test_sigterm_turned_into_an_exit_closes_everything():
 
 
 # ---------------------------------------------------------------- at any moment
-def interrupt_after(seconds, call):
-    """Call, and raise a KeyboardInterrupt in the middle of it, unless it is over by then."""
-
-    armed = [True]
-
-    def terminate(*_):
-        if armed:
-            armed.clear()
-            raise KeyboardInterrupt
-
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            signal.signal(signal.SIGALRM, terminate)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            call()
-        finally:
-            armed.clear()
-
-
 @pytest.mark.spec("ORCH-RUN-8")
 @rounds(100, 3000)
 def test_ctrl_c_at_any_moment_of_a_run_leaves_a_worker_that_works(rounds):

@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
+from simpler_ref import TaskArgs, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
 from ..support import Gate, make_args, wait_until
@@ -36,6 +36,16 @@ def mark(args):
 def only(handle, args=None):
     """Return an orchestration function that submits one task."""
     return lambda orch, _args, _config: orch.submit_sub(handle, args)
+
+
+def pass_on(args):
+    """Return the arguments a task was given, for one of its own."""
+    own = TaskArgs()
+    for i in range(args.tensor_count()):
+        own.add_tensor(args.tensor(i), T.INOUT)
+    for i in range(args.scalar_count()):
+        own.add_scalar(args.scalar(i))
+    return own
 
 
 def assert_works(worker, handle, marks):
