@@ -138,6 +138,12 @@ class Interpreter:
     program does, with all that Python does then. Warnings are errors, and Python looks harder.
     """
 
+    QUIET = (
+        "-W",
+        "error",
+        "-W",
+        "ignore:This process:DeprecationWarning",
+    )  # of forks beside threads
     SERVE = """
 import socket
 from simpler_ref.jit.entries import entries
@@ -166,7 +172,7 @@ exec(source)
         with theirs:
             number = str(theirs.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-X", "dev", "-c", PRELUDE + self.SERVE, number],
+                [sys.executable, *self.QUIET, "-X", "dev", "-c", PRELUDE + self.SERVE, number],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # and so is not a terminal for the programs either
                 pass_fds=[theirs.fileno()],
