@@ -53,12 +53,12 @@ class Program:
     process : subprocess.Popen
     """
 
-    def __init__(self, source: str, *options: str, before: tuple[str, ...] = (), **environ: str):
+    def __init__(self, source: str, before: tuple[str, ...] = (), **environ: str):
         self._lifeline, theirs = os.pipe()
         text = PRELUDE + textwrap.dedent(source)
         self.process = subprocess.Popen(
-            [*before, sys.executable, *options, "-c", text],
-            stdin=subprocess.PIPE,
+            [*before, sys.executable, "-c", text],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
@@ -98,10 +98,6 @@ class Program:
         assert self.process.returncode is None, "not waited for, so its id is still its own"
         os.killpg(self.process.pid, number)
 
-    def tell(self, line: str) -> None:
-        """Write a line to the program's stdin."""
-        self.process.stdin.write(line.encode() + b"\n")
-
     def finish(self) -> tuple[int, str, str]:
         """Wait for the end; return (exit code, rest of stdout, stderr)."""
         try:
@@ -116,21 +112,6 @@ class Program:
         return _end_of_file(self._lifeline)
 
 
-def run_program(source: str, *options: str, **environ: str) -> tuple[int, str, str]:
-    """Run a script to its end; return (exit code, stdout, stderr). Nobody it started outlives it."""
-    with Program(source, *options, **environ) as program:
-        result = program.finish()
-        assert program.everybody_ends(), f"processes outlive the program: {result}"
-        return result
-
-
-def check_program(source: str, *options: str, **environ: str) -> str:
-    """Run a script that must succeed without a word on stderr; return its output."""
-    code, out, err = run_program(source, *options, **environ)
-    assert (code, err) == (0, ""), f"exit code {code}\n{out}\n{err}"
-    return out
-
-
 class Interpreter:
     """A Python that has started already, and runs each program in a fork of itself.
 
@@ -138,12 +119,8 @@ class Interpreter:
     program does, with all that Python does then. Warnings are errors, and Python looks harder.
     """
 
-    QUIET = (
-        "-W",
-        "error",
-        "-W",
-        "ignore:This process:DeprecationWarning",
-    )  # of forks beside threads
+    # the second -W: programs fork, and a Worker has threads
+    OPTIONS = ("-X", "dev", "-W", "error", "-W", "ignore:This process:DeprecationWarning")
     SERVE = """
 import socket
 from simpler_ref.jit.entries import entries
@@ -172,7 +149,7 @@ exec(source)
         with theirs:
             number = str(theirs.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, *self.QUIET, "-X", "dev", "-c", PRELUDE + self.SERVE, number],
+                [sys.executable, *self.OPTIONS, "-c", PRELUDE + self.SERVE, number],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # and so is not a terminal for the programs either
                 pass_fds=[theirs.fileno()],

@@ -129,8 +129,8 @@ def test_what_waits_for_a_silent_thread_is_failed_with_words():
 
 # ---------------------------------------------------------------- many at once
 @pytest.mark.parametrize("mode", ["process", "thread"])
-@rounds(15, 600)
-def test_registrations_of_many_threads_beside_runs_with_groups(mode, rounds):
+@pytest.mark.long
+def test_registrations_of_many_threads_beside_runs_with_groups(mode):
     with Worker(level=3, num_sub_workers=3, child_mode=mode) as w:
         marks = w.share(np.zeros((4, 64), np.int64))
         ok = w.register(mark)
@@ -155,7 +155,7 @@ def test_registrations_of_many_threads_beside_runs_with_groups(mode, rounds):
                 threads.enter_context(Concurrently(lambda k=k: register_and_unregister(k)))
             threads.callback(done.set)
             runs = 0
-            while runs < rounds or min(used) < rounds / 3:
+            while runs < 600 or min(used) < 200:
                 before = int(marks.sum())
                 late = w.register(lambda args: mark(args)) if runs % 3 == 0 else ok
 

@@ -313,26 +313,6 @@ w.close()
     )
 
 
-def test_processes_of_a_task_are_its_own_affair(interpreter):
-    interpreter.check(
-        """
-        import subprocess
-        def start():
-            assert subprocess.run(["true"]).returncode == 0
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            assert os.waitpid(pid, 0)[1] == 0
-        with Worker(level=3, num_sub_workers=2) as w:
-            h = w.register(start)
-            def graph(orch, args, config):
-                for _ in range(4):
-                    orch.submit_sub(h)
-            w.run(graph)
-        """
-    )
-
-
 # ---------------------------------------------------------------- signals and children of the program
 def test_the_programs_own_handlers_and_waits_do_not_disturb(interpreter):
     interpreter.check(

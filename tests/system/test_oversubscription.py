@@ -109,38 +109,6 @@ def test_no_wake_is_lost_while_waiting_for_room(rounds):
     in_a_fork(program)
 
 
-@pytest.mark.spec("SCHED-WAKE-1", "SCHED-PASS-3")
-@rounds(30, 3000)
-def test_tasks_go_on_while_the_orch_function_is_busy_elsewhere(rounds):
-    """The Scheduler thread alone must see every submit and every completion, in time."""
-
-    def program():
-        rng = random.Random(4)
-        with Worker(level=3, num_sub_workers=2) as w:
-            x = w.share(np.zeros(16, np.int64))
-            up = w.register(count_up)
-            w.start()
-            nothing_saves_a_lost_wake(w)
-            mem = w._session.engine.mem
-
-            def graph(orch, args, config):
-                for _ in range(rng.randrange(1, 4)):
-                    length = rng.randrange(1, 6)
-                    before = int(x[0])
-                    for _ in range(length):
-                        orch.submit_sub(up, make_args((x, T.INOUT)))
-                        if rng.random() < 0.3:
-                            pause(rng.random() * 120e-6)
-                    due = before + length
-                    wait_until(lambda due=due: x[15] == due)
-
-            for _ in range(rounds):
-                mem[L.SPIN_NS] = rng.choice((0, 2_000, 50_000))
-                w.run(graph)
-
-    in_a_fork(program)
-
-
 @pytest.mark.spec("SCHED-DISPATCH-3", "SCHED-WAKE-1")
 @rounds(40, 4000)
 def test_two_tasks_that_need_each_other_always_meet(rounds):

@@ -18,7 +18,7 @@ import pytest
 from simpler_ref.jit import cache, entries
 from simpler_ref.jit.kernel import INTERPRETED
 
-from .programs import Program, check_program
+from .programs import Program
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
 
@@ -162,7 +162,7 @@ def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
     assert len(log) == 1 and log[0].endswith("is damaged; what is damaged is compiled again")
 
     before = {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()}
-    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
     assert {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()} == before
 
 
@@ -333,7 +333,7 @@ def test_when_every_kernel_is_damaged_a_start_compiles_all_and_the_next_one_none
     ((line,),) = starts(kernels)
     assert line.endswith("is damaged; what is damaged is compiled again")
     assert starts(kernels) == [[]]
-    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
 
 
 @compiled
