@@ -50,24 +50,31 @@ def package(tmp_path, kept):
     return tmp_path / "simpler_ref"
 
 
-def run(package, fail_points="0"):
-    """Open scopes until one is refused, in a process of its own."""
-    environment = os.environ | {
-        "SIMPLER_REF_FAIL_POINTS": fail_points,
-        "NUMBA_DISABLE_JIT": "0",
-        "PYTHONPATH": str(package.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",  # Python's own cache goes by size and time stamp
-    }
+def python(program, cwd=None, **environ):
+    """Run a program with compiled kernels in a process of its own; return what it prints."""
+    compiled = {"NUMBA_DISABLE_JIT": "0", "SIMPLER_REF_FAIL_POINTS": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=package.parent,
-        env=environment,
+        [sys.executable, "-c", program],
+        cwd=cwd,
+        env=os.environ | compiled | environ,
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def run(package, fail_points="0"):
+    """Open scopes until one is refused, in a process of its own."""
+    said = python(
+        PROGRAM,
+        cwd=package.parent,
+        SIMPLER_REF_FAIL_POINTS=fail_points,
+        PYTHONPATH=str(package.parent),
+        PYTHONDONTWRITEBYTECODE="1",  # Python's own cache goes by size and time stamp
+    )
+    return json.loads(said)
 
 
 def edit(path, old, new):
@@ -188,8 +195,7 @@ def refuse(*_, **__):
 d.Dispatcher.compile = refuse
 import simpler_ref
 """
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
+    python(program)
 
 
 FOUND = {"one": None, "two": None, "three": None}
@@ -236,5 +242,4 @@ if there:
     dot = numba.njit(lambda x, y: np.dot(x, y))
     assert dot(np.ones((3, 3)), np.ones((3, 3)))[0, 0] == 3
 """
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
+    python(program)

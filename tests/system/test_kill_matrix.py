@@ -103,6 +103,14 @@ class Rig:
         self.late_target = self.late()
         self.late_handle = None
 
+    @classmethod
+    def started(cls, members: int = 0) -> Rig:
+        """Return a rig that has started and knows a late callable; by default with few members."""
+        rig = cls(members or (2 if cls.pinned else 1))
+        rig.w.start()
+        rig.register_late()
+        return rig
+
     def __enter__(self):
         return self
 
@@ -457,10 +465,8 @@ def test_every_fail_point_has_an_act():
 # ---------------------------------------------------------------- in a task
 @act(KINDS, UNDONE)
 def test_a_task_whose_worker_dies_before_its_answer_is_lost(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
-        rig.register_late()
         pid = rig.pid(victim)
         rig.arm(victim, point)
         with pytest.raises(WorkerLostError) as info:
@@ -474,10 +480,8 @@ def test_a_task_whose_worker_dies_before_its_answer_is_lost(rig_type, point):
 
 @act(KINDS, DONE)
 def test_a_task_that_was_answered_is_done_whatever_becomes_of_its_worker(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
-        rig.register_late()
         pid = rig.pid(victim)
         rig.arm(victim, point)
         rig.w.run(rig.one(victim))
@@ -488,9 +492,7 @@ def test_a_task_that_was_answered_is_done_whatever_becomes_of_its_worker(rig_typ
 
 @act(SEVERAL_TASKS, tuple(AMONG))
 def test_of_the_tasks_a_worker_was_given_those_not_ended_are_lost(rig_type, point):
-    with rig_type(1) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(1) as rig:
         pid = rig.pid(0)
         lost = AMONG[point]
 
@@ -563,9 +565,7 @@ def test_a_worker_dies_between_clearing_a_park_word_and_waking_the_scheduler(rig
 
 @act(KINDS, UNDONE + DONE)
 def test_of_a_group_the_members_of_other_workers_are_done_or_skipped(rig_type, point):
-    with rig_type(3) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(3) as rig:
         victim, pids = 1, [rig.pid(m) for m in range(3)]
         rig.arm(victim, point)
         if point in UNDONE:
@@ -637,9 +637,7 @@ def test_a_registration_is_all_or_nothing(rig_type, point, victim):
 
 @act(KINDS, CONTROL)
 def test_a_successor_dies_while_it_is_told_of_what_was_registered(rig_type, point):
-    with rig_type(2) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(2) as rig:
         rig.kill_idle(1)
         rig.arm_start(1, point)
         try:
@@ -666,9 +664,8 @@ def test_close_does_not_mind_a_worker_that_dies_as_it_stops(rig_type):
 
 @act(KINDS, UNDONE + DONE)
 def test_close_comes_while_a_death_is_on_its_way_to_be_known(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
         rig.arm(victim, point)
         try:
             rig.w.run(rig.one(victim))

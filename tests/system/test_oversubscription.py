@@ -154,7 +154,7 @@ def test_waiting_for_a_long_task_uses_no_cpu():
     def program():
         with Worker(level=3, num_sub_workers=8) as w:
             nap = w.register(lambda: time.sleep(0.6))
-            w.start()
+            w.run(lambda *_: None)
             pids = [os.getpid(), server_of(w), *w.worker_pids()]
             before = cpu_of(pids)
             w.run(only(nap))

@@ -6,6 +6,7 @@ takes half a minute, a small one stands for all (`ONE_KERNEL`), and `make test-l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shlex
@@ -110,28 +111,25 @@ def folder_in(root):
     return root / "simpler_ref" / "kernels"
 
 
-def under(script):
-    """Return what to put before a command for it to find other mounts; skip where that is not allowed."""
-    for options in (["--mount"], ["--mount", "--map-root-user"]):
-        prefix = ("unshare", *options, "sh", "-c", f'{script} && exec "$@"', "sh")
-        try:
+def allowed(*prefixes):
+    """Return the first of these that may be put before a command; skip where none may."""
+    for prefix in prefixes:
+        with contextlib.suppress(OSError):
             if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
                 return prefix
-        except OSError:
-            break
-    return pytest.skip("to mount a file system takes root, or user namespaces, and unshare")
+    return pytest.skip("this takes root, or user namespaces, and unshare")
+
+
+def under(script):
+    """Return what to put before a command for it to find other mounts."""
+    shell = ("sh", "-c", f'{script} && exec "$@"', "sh")
+    mount = ("unshare", "--mount")
+    return allowed((*mount, *shell), (*mount, "--map-root-user", *shell))
 
 
 def as_somebody():
-    """Return what to put before a command to run it as a user without a name; or skip."""
-    user = ("--map-user=54321", "--map-group=54321")
-    prefix = ("unshare", "--user", *user)
-    try:
-        if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
-            return prefix
-    except OSError:
-        pass
-    return pytest.skip("to be another user takes user namespaces, and unshare")
+    """Return what to put before a command to run it as a user without a name."""
+    return allowed(("unshare", "--user", "--map-user=54321", "--map-group=54321"))
 
 
 def run(source, before=(), **environ):
