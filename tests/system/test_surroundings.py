@@ -246,7 +246,8 @@ def test_a_smaller_worker_runs_with_little_memory_and_few_descriptors(interprete
         TASKS
         + """
 import resource
-pages = int(open("/proc/self/statm").read().split()[0])
+with open("/proc/self/statm") as sizes:
+    pages = int(sizes.read().split()[0])
 limit = pages * resource.getpagesize() + (1 << 30)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
