@@ -127,7 +127,7 @@ def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
     for _ in range(rounds):
         cycle()
     assert holdings() == before
-    assert process.memory_info().rss - rss < rounds * (8 << 20) / 60
+    assert process.memory_info().rss - rss < (4 << 20) + rounds * (64 << 10)
     assert len(process.memory_maps(False)) - maps < rounds / 2
     assert process.children(recursive=True) == []
 
