@@ -270,7 +270,6 @@ def test_a_stopped_program_can_go_on():
 
 # ---------------------------------------------------------------- a start that fails
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
-
     with Worker(level=3, num_sub_workers=2, start_timeout_s=1.0) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)

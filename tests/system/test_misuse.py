@@ -41,8 +41,9 @@ def refused_in_a_run(w, call, kind, match):
         with orch.scope():
             orch.alloc(8, np.int8)
             before = orch._mem[L.RING_BLOCK : L.ORCH_PASSES].tolist()
-            with pytest.raises(kind, match=match):
+            with pytest.raises(kind, match=match) as caught:
                 call(orch)
+            assert caught.type is kind
             assert orch._mem[L.RING_BLOCK : L.ORCH_PASSES].tolist() == before
             orch.alloc(8, np.int8)
 
