@@ -25,9 +25,10 @@ test: $(STAMP) lint
 	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) tests/system/test_kill_matrix.py
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors tests/interleaving
 
-# The tests that search for minutes what make test looks at for seconds: those marked `long`.
+# Those marked `long`: what searches for minutes, and all cases of which make test runs a sample.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long --timeout 3600 tests
+	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) -m long --timeout 3600 tests/system/test_kill_matrix.py
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.

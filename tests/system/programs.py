@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -39,6 +40,11 @@ def say(word):
 entries()  # compiled here and now, so that no program has to do it
 
 
+def buffered() -> dict[str, str]:
+    """Return an environment in which Python buffers what it writes into a pipe."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 class Program:
     """A Python script, given as text, that runs beside the test.
 
@@ -47,19 +53,18 @@ class Program:
     process : subprocess.Popen
     """
 
-    def __init__(self, source: str, *options: str, before: tuple[str, ...] = (), **environ: str):
+    def __init__(self, source: str, before: tuple[str, ...] = (), **environ: str):
         self._lifeline, theirs = os.pipe()
         text = PRELUDE + textwrap.dedent(source)
         self.process = subprocess.Popen(
-            [*before, sys.executable, *options, "-c", text],
-            stdin=subprocess.PIPE,
+            [*before, sys.executable, "-c", text],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             pass_fds=[theirs],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-            | environ,
+            env=buffered() | environ,
             start_new_session=True,
         )
         os.close(theirs)
@@ -93,10 +98,6 @@ class Program:
         assert self.process.returncode is None, "not waited for, so its id is still its own"
         os.killpg(self.process.pid, number)
 
-    def tell(self, line: str) -> None:
-        """Write a line to the program's stdin."""
-        self.process.stdin.write(line.encode() + b"\n")
-
     def finish(self) -> tuple[int, str, str]:
         """Wait for the end; return (exit code, rest of stdout, stderr)."""
         try:
@@ -111,19 +112,83 @@ class Program:
         return _end_of_file(self._lifeline)
 
 
-def run_program(source: str, *options: str, **environ: str) -> tuple[int, str, str]:
-    """Run a script to its end; return (exit code, stdout, stderr). Nobody it started outlives it."""
-    with Program(source, *options, **environ) as program:
-        result = program.finish()
-        assert program.everybody_ends(), f"processes outlive the program: {result}"
-        return result
+class Interpreter:
+    """A Python that has started already, and runs each program in a fork of itself.
 
+    Such a program lacks the second that an interpreter and the package take to start. It ends as every
+    program does, with all that Python does then. Warnings are errors, and Python looks harder.
+    """
 
-def check_program(source: str, *options: str, **environ: str) -> str:
-    """Run a script that must succeed without a word on stderr; return its output."""
-    code, out, err = run_program(source, *options, **environ)
-    assert (code, err) == (0, ""), f"exit code {code}\n{out}\n{err}"
-    return out
+    # the second -W: programs fork, and a Worker has threads
+    OPTIONS = ("-X", "dev", "-W", "error", "-W", "ignore:This process:DeprecationWarning")
+    SERVE = """
+import socket
+from simpler_ref.jit.entries import entries
+entries()
+gc.freeze()  # at a program's end, Python need not look at what was there before
+requests = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    source, fds, *_ = socket.recv_fds(requests, 1 << 16, 4)
+    if not source or os.fork() == 0:
+        break
+    for fd in fds:
+        os.close(fd)
+    requests.send(str(os.waitstatus_to_exitcode(os.wait()[1])).encode())
+requests.close()
+for number, fd in enumerate(fds[:3]):
+    os.dup2(fd, number)
+    os.close(fd)
+if source:
+    os.setsid()
+del requests, fds
+exec(source)
+"""
+
+    def __init__(self):
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = str(theirs.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, *self.OPTIONS, "-c", PRELUDE + self.SERVE, number],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # and so is not a terminal for the programs either
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+                env=buffered(),
+            )
+
+    def __enter__(self) -> Interpreter:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._requests.close()
+        self._process.wait(DEADLINE_S)
+
+    def run(self, source: str, stdin: str = "") -> tuple[int, str, str]:
+        """Run a script to its end; return (exit code, stdout, stderr). Nobody it started outlives it."""
+        reads, writes = os.pipe()
+        os.write(writes, stdin.encode())
+        os.close(writes)
+        (stdout, stderr, lifeline), theirs = zip(*[os.pipe() for _ in range(3)], strict=True)
+        with open(stdout) as out, open(stderr) as err, open(lifeline):
+            source = textwrap.dedent(source)
+            socket.send_fds(self._requests, [source.encode()], [reads, *theirs])
+            for fd in (reads, *theirs):
+                os.close(fd)
+            ended = select.select([self._requests], [], [], DEADLINE_S)[0]
+            if not ended:
+                for child in psutil.Process(self._process.pid).children():
+                    child.kill()
+            code = int(self._requests.recv(100))
+            assert ended, f"the program hangs: {out.read()}{err.read()}"
+            assert _end_of_file(lifeline), "processes outlive the program"
+            return code, out.read(), err.read()
+
+    def check(self, source: str) -> str:
+        """Run a script that must succeed without a word on stderr; return its output."""
+        code, out, err = self.run(source)
+        assert (code, err) == (0, ""), f"exit code {code}\n{out}\n{err}"
+        return out
 
 
 class Fork:
@@ -176,17 +241,40 @@ class Fork:
         return _end_of_file(self._lifeline)
 
 
+def in_a_fork(function: Callable[[], object]) -> None:
+    """Run a function in a fork of the test, where Ctrl-C is a KeyboardInterrupt and nobody is left."""
+
+    def prepared() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        function()
+
+    with Fork(prepared) as program:
+        assert program.wait() == 0
+        assert program.everybody_ends()
+
+
+def interrupt_after(seconds: float, call: Callable[[], object]) -> None:
+    """Call, and raise a KeyboardInterrupt in the middle of it, unless it is over by then."""
+    armed = [True]
+
+    def terminate(*_: object) -> None:
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            signal.signal(signal.SIGALRM, terminate)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            call()
+        finally:
+            armed.clear()
+
+
 def _end_of_file(lifeline: int) -> bool:
     readable, _, _ = select.select([lifeline], [], [], DEADLINE_S)
     return bool(readable) and os.read(lifeline, 1) == b""
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds that nothing else announces."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.002)
 
 
 class Concurrently:

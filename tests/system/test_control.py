@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import mmap
 import os
 import random
 import signal
@@ -15,24 +14,17 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import CallableError, TaskError, Worker, WorkerLostError
+from simpler_ref import CallableError, Worker, WorkerLostError
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError, ControlTimeoutError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import WorkerKind
 
-from ..support import Gate
-from .programs import Concurrently, Fork, dies, eventually, terminate
-from .test_failures import args_of, assert_works, mark, only
-from .test_interrupt import interrupt_after
+from ..support import make_args, wait_until
+from .programs import Concurrently, dies, in_a_fork, interrupt_after, terminate
+from .workers import assert_works, mark, only, rounds, shared_words
 
-
-def shared_words(count):
-    """Return zeros that every process forked from here on shares."""
-    return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
-
-
-HANG, BLOCK, REFUSE, DIE = range(1, 5)
+HANG, BLOCK = range(1, 3)
 
 
 class Odd(WorkerKind):
@@ -56,10 +48,6 @@ class Odd(WorkerKind):
                 time.sleep(0.01)
         elif what == BLOCK:  # no line of Python until it may go on
             self.release.wait()
-        elif what == REFUSE:
-            raise LookupError("not now")
-        elif what == DIE:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self, target):
         self.obey()
@@ -110,96 +98,26 @@ class Rig:
     def all(self, handle=None):
         return lambda orch, *_: orch.submit_next_level_group(
             handle or self.ok,
-            [args_of((self.marks, T.NO_DEP), scalars=[m]) for m in range(self.members)],
+            [make_args((self.marks, T.NO_DEP), scalars=[m]) for m in range(self.members)],
         )
 
 
 # ---------------------------------------------------------------- one request
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_refused_request_says_why_and_changes_nothing(mode):
-    with Rig(3, child_mode=mode) as rig:
-        for member in range(3):
-            rig.tell(REFUSE, member)
-            with pytest.raises(CallableError, match="LookupError: not now") as caught:
-                rig.w.register(lambda args: mark(args))
-            assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
-            assert f"odd_worker {member}" in str(caught.value)
-            with pytest.raises(ControlError, match="LookupError: not now") as caught:
-                rig.w.malloc(8, worker_id=member)
-            assert "in obey" in caught.value.remote_traceback
-            rig.tell(0, 0)
-            assert rig.w.malloc(8, worker_id=member) == 9
-            rig.assert_works()
-        rig.assert_works(rig.w.register(lambda args: mark(args)))
-
-
-@pytest.mark.parametrize("member", [0, 1, 2])
-def test_a_death_in_the_middle_of_a_request_undoes_it(member):
-    with Rig(3) as rig:
-        pid = rig.pid(member)
-        rig.tell(DIE, member)
-        with pytest.raises(CallableError, match=rf"odd_worker {member} \(pid {pid}\).*SIGKILL"):
-            rig.w.register(lambda args: mark(args))
-        eventually(lambda: pid not in rig.w.worker_pids())
-        with pytest.raises(WorkerLostError, match="SIGKILL"):
-            rig.w._session.manager.control(member, L.CTRL_MALLOC, (1,), timeout_s=30.0)
-        rig.tell(0, 0)
-        late = rig.w.register(lambda args: mark(args))
-        rig.assert_works(late)
-        rig.assert_works()
-
-
-@pytest.mark.parametrize("member", [0, 1])
-def test_a_process_that_never_answers_is_killed_and_replaced(member):
-    with Rig(py_control_timeout_s=0.3) as rig:
-        pid = rig.pid(member)
-        rig.tell(HANG, member)
-        with pytest.raises(
-            CallableError, match=rf"odd_worker {member} .*within 0.3 s: it was killed"
-        ):
-            rig.w.register(lambda args: mark(args))
-        assert dies(pid)
-        rig.tell(0, 0)
-        rig.assert_works()
-        rig.assert_works(rig.w.register(lambda args: mark(args)))
-        assert rig.pid(member) != pid
-
-
-@pytest.mark.parametrize("members", [1, 2])
-def test_a_thread_that_never_answers_gets_no_task_until_it_does(members):
-    with Rig(members, child_mode="thread", py_control_timeout_s=0.3) as rig:
-        rig.tell(HANG, members - 1)
-        with pytest.raises((CallableError, ControlTimeoutError), match=r"within 0.3 s"):
-            rig.w.register(lambda args: mark(args))
-        for _ in range(2):  # what needs it fails instead of waiting for ever
-            with contextlib.suppress(WorkerLostError):
-                rig.w.run(
-                    lambda orch, *_: orch.submit_next_level(
-                        rig.ok,
-                        args_of((rig.marks, T.NO_DEP), scalars=[8]),
-                        worker=members - 1,
-                    )
-                )
-        rig.tell(0, 0)
-        while True:
-            with contextlib.suppress(TaskError):
-                rig.assert_works()
-                break
-        rig.assert_works(rig.w.register(lambda args: mark(args)))
-
-
 def test_what_waits_for_a_silent_thread_is_failed_with_words():
     with Rig(1, child_mode="thread", py_control_timeout_s=0.3) as rig:
         rig.tell(BLOCK, 0)
         with pytest.raises(ControlTimeoutError, match=r"odd_worker 0 .*within 0.3 s"):
             rig.w.malloc(8)
         stuck = rig.told[3]
-        with pytest.raises(WorkerLostError, match="odd_worker") as caught:
-            rig.w.run(only_next(rig.ok, rig.marks))
-        assert "1024" not in str(caught.value), "a made-up status"
-        with pytest.raises(WorkerLostError, match="odd_worker") as caught:
-            rig.w.run(only_next(rig.ok, rig.marks, worker=0))
-        assert "1024" not in str(caught.value), "a made-up status"
+
+        def ask(orch, worker, config):
+            args = make_args((rig.marks, T.NO_DEP), scalars=[0])
+            orch.submit_next_level(rig.ok, args, worker=worker)
+
+        for worker in (-1, 0):
+            with pytest.raises(WorkerLostError, match="odd_worker") as caught:
+                rig.w.run(ask, worker)
+            assert "1024" not in str(caught.value), "a made-up status"
         assert rig.told[3] == stuck
         rig.tell(0, 0)
         rig.release.set()
@@ -209,43 +127,9 @@ def test_what_waits_for_a_silent_thread_is_failed_with_words():
                 break
 
 
-def only_next(handle, marks, worker=-1):
-    return lambda orch, *_: orch.submit_next_level(
-        handle, args_of((marks, T.NO_DEP), scalars=[0]), worker=worker
-    )
-
-
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_worker_busy_for_longer_than_the_time_out_is_left_alone(mode):
-    with Gate() as gate, Worker(level=3, child_mode=mode, num_sub_workers=1) as w:
-        w._session.control_timeout_s = 0.2
-        marks = w.share(np.zeros(4, np.int64))
-        ok, started = w.register(mark), shared_words(1)
-
-        def wait_there():
-            started[0] = 1
-            gate.wait()
-
-        slow = w.register(wait_there)
-        w.start()
-        pids = w.worker_pids()
-
-        def register_meanwhile():
-            eventually(lambda: started[0])
-            with pytest.raises(CallableError, match=r"busy with a task for 0.2 s.*not made"):
-                w.register(lambda: None)
-            gate.open()
-
-        with Concurrently(register_meanwhile):
-            w.run(only(slow))
-        assert w.worker_pids() == pids
-        assert_works(w, ok, marks)
-        w._session.control_timeout_s = 30.0
-        w.run(only(w.register(lambda: None)))
-
-
 # ---------------------------------------------------------------- many at once
 @pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.long
 def test_registrations_of_many_threads_beside_runs_with_groups(mode):
     with Worker(level=3, num_sub_workers=3, child_mode=mode) as w:
         marks = w.share(np.zeros((4, 64), np.int64))
@@ -271,15 +155,15 @@ def test_registrations_of_many_threads_beside_runs_with_groups(mode):
                 threads.enter_context(Concurrently(lambda k=k: register_and_unregister(k)))
             threads.callback(done.set)
             runs = 0
-            while runs < 120 or min(used) < 40:
+            while runs < 600 or min(used) < 200:
                 before = int(marks.sum())
                 late = w.register(lambda args: mark(args)) if runs % 3 == 0 else ok
 
                 def graph(orch, _args, _config, late=late):
                     for i in range(5):
-                        rows = [args_of((marks[m], T.NO_DEP), scalars=[i]) for m in range(3)]
+                        rows = [make_args((marks[m], T.NO_DEP), scalars=[i]) for m in range(3)]
                         orch.submit_sub_group(late, rows)
-                        orch.submit_sub(ok, args_of((marks[3], T.INOUT), scalars=[i]))
+                        orch.submit_sub(ok, make_args((marks[3], T.INOUT), scalars=[i]))
 
                 w.run(graph)
                 assert marks.sum() == before + 20
@@ -291,7 +175,8 @@ def test_registrations_of_many_threads_beside_runs_with_groups(mode):
         assert_works(w, ok, marks[0])
 
 
-def test_registrations_of_many_threads_beside_deaths():
+@rounds(15, 300)
+def test_registrations_of_many_threads_beside_deaths(rounds):
     rng = np.random.default_rng(3)
     with Worker(level=3, num_sub_workers=3) as w:
         marks = w.share(np.zeros(8, np.int64))
@@ -316,7 +201,7 @@ def test_registrations_of_many_threads_beside_deaths():
             for k in range(2):
                 threads.enter_context(Concurrently(lambda k=k: register(k)))
             threads.callback(done.set)
-            for _ in range(40):
+            for _ in range(rounds):
                 pids = w.worker_pids()
                 if pids:
                     victim, pause = int(rng.choice(pids)), float(rng.uniform(0, 3e-3))
@@ -339,7 +224,7 @@ def test_registrations_of_many_threads_beside_deaths():
 
 def group_of(orch, handle, marks):
     orch.submit_sub_group(
-        handle, [args_of((marks, T.NO_DEP), scalars=[member]) for member in range(3)]
+        handle, [make_args((marks, T.NO_DEP), scalars=[member]) for member in range(3)]
     )
 
 
@@ -357,7 +242,7 @@ def test_close_beside_a_request_ends_both(mode):
                 caught.append(error)
 
         with Concurrently(register):
-            eventually(lambda: rig.told[3] >= 4)  # two of the start, two now
+            wait_until(lambda: rig.told[3] >= 4)  # two of the start, two now
             with Concurrently(rig.w.close):
                 time.sleep(0.05)
                 rig.tell(0, 0)
@@ -380,16 +265,15 @@ def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
                 rig.assert_works()
                 assert rig.w.malloc(8, worker_id=1) == 9
 
-    with Fork(program) as fork:
-        assert fork.wait() == 0
-        assert fork.everybody_ends()
+    in_a_fork(program)
 
 
-def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works():
+@rounds(30, 1000)
+def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works(rounds):
     def program():
         rng = random.Random(4)
         with Rig(2) as rig:
-            for i in range(150):
+            for i in range(rounds):
                 handles = []
 
                 def change(handles=handles, i=i):
@@ -404,12 +288,11 @@ def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works():
                 rig.assert_works()
             rig.assert_works(rig.w.register(lambda args: mark(args)))
 
-    with Fork(program) as fork:
-        assert fork.wait() == 0
-        assert fork.everybody_ends()
+    in_a_fork(program)
 
 
-def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two():
+@rounds(15, 300)
+def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two(rounds):
     """The kernel hands a signal to any thread that does not block it, one of a library say."""
 
     def program():
@@ -419,7 +302,7 @@ def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two():
         other.start()
         gc.collect()
         before = psutil.Process().num_fds()
-        for _ in range(100):
+        for _ in range(rounds):
             w = Worker(level=3, num_sub_workers=1, heap_ring_size=1 << 16, task_window=256)
 
             def life(w=w):
@@ -437,6 +320,4 @@ def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two():
         gc.collect()
         assert psutil.Process().num_fds() == before
 
-    with Fork(program) as fork:
-        assert fork.wait() == 0
-        assert fork.everybody_ends()
+    in_a_fork(program)

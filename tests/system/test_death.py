@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -15,172 +16,66 @@ import psutil
 import pytest
 
 import simpler_ref.workers.fork_server
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
+from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..segments import segments
-from ..support import Gate, wait_until
-from .programs import Concurrently, Fork, Program, dies, eventually, terminate
-from .test_failures import args_of, assert_works, mark, only
-
-
-def server_of(worker) -> int:
-    """Return the process of a Worker's fork server: the parent of its workers."""
-    return psutil.Process(worker.worker_pids()[0]).ppid()
-
-
-def wait_until_seen(worker, count=1):
-    """Wait until the Worker knows that so many of its processes have died."""
-    eventually(lambda: len(worker.worker_pids()) <= worker.num_sub_workers - count)
-
-
-class Rig:
-    """A Worker with a leaf that says who it is and waits, and one that marks."""
-
-    def __init__(self, workers):
-        self.w = Worker(level=3, num_sub_workers=workers)
-        self.started, self.go = Gate(), Gate()
-
-    def __enter__(self):
-        w = self.w.__enter__()
-        self.marks = w.share(np.zeros(8, np.int64))
-        self.pid = w.share(np.zeros(1, np.int64))
-
-        def wait_there():
-            self.pid[0] = os.getpid()
-            self.started.open(1)
-            self.go.wait()
-
-        self.busy, self.ok = w.register(wait_there), w.register(mark)
-        w.start()
-        return self
-
-    def __exit__(self, *error):
-        self.w.__exit__(*error)
-        self.started.__exit__()
-        self.go.__exit__()
-
-    def kill_when_busy(self, number=signal.SIGKILL):
-        self.started.wait()
-        terminate(int(self.pid[0]), number)
+from ..support import Gate, make_args, wait_until
+from .programs import Concurrently, Fork, dies, in_a_fork, terminate
+from .workers import Bench, assert_works, mark, only, rounds, server_of, shared_words
 
 
 # ---------------------------------------------------------------- a worker
-@pytest.mark.spec("SCHED-DEATH-1", "SCHED-DEATH-3")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU])
-def test_a_worker_killed_in_a_task_fails_it_and_is_replaced(number):
-    with Rig(workers=2) as rig:
-        w, before = rig.w, rig.w.worker_pids()
-        with (
-            Concurrently(lambda: rig.kill_when_busy(number)),
-            pytest.raises(WorkerLostError) as caught,
-        ):
-            w.run(only(rig.busy))
-        error = caught.value
-        assert isinstance(error, TaskError)
-        assert error.status == -number
-        assert error.pid == rig.pid[0] == before[error.worker]
-        for word in ("task 0", "wait_there", f"sub_worker {error.worker}", f"pid {error.pid}"):
-            assert word in str(error)
-        assert f"killed by {number.name}" in str(error)
-        assert_works(w, rig.ok, rig.marks)
-        after = w.worker_pids()
-        assert len(after) == 2
-        assert error.pid not in after
-        assert len(set(after) & set(before)) == 1
-
-
-@pytest.mark.parametrize("status", [0, 3, 255])
-def test_a_leaf_that_ends_its_process_fails_its_task(status):
-    with Rig(workers=1) as rig:
-        leave = rig.w.register(lambda: os._exit(status))
+@pytest.mark.parametrize("status", [0, 255])
+def test_a_task_that_ends_its_process_fails_its_task(status):
+    with Bench(workers=1) as bench:
+        leave = bench.w.register(lambda: os._exit(status))
         for _ in range(3):
             with pytest.raises(WorkerLostError, match=f"exited with status {status}") as caught:
-                rig.w.run(only(leave))
+                bench.w.run(only(leave))
             assert caught.value.status == status
-            assert_works(rig.w, rig.ok, rig.marks)
+            bench.assert_works()
 
 
-def test_what_depends_on_a_lost_task_does_not_run_and_the_other_worker_goes_on():
-    with Rig(workers=2) as rig:
-        a = rig.w.empty(1, np.int64)
+def test_the_error_says_that_no_worker_is_left():
+    with Bench(workers=2) as bench:
 
         def graph(orch, args, config):
-            lost = TaskArgs()
-            lost.add_tensor(a, T.OUTPUT_EXISTING)
-            orch.submit_sub(rig.lost, lost)
-            orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), (a, T.INPUT), scalars=[1]))
-            for _ in range(200):
-                orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[2]))
+            for pid in bench.w.worker_pids():
+                terminate(pid)
+            bench.wait_for_deaths(2)
+            orch.submit_sub(bench.ok, make_args((bench.marks, T.NO_DEP), scalars=[3]))
 
-        rig.lost = rig.w.register(lambda args: os.kill(os.getpid(), signal.SIGKILL))
-        with pytest.raises(WorkerLostError) as caught:
-            rig.w.run(graph)
-        assert caught.value.task == 0
-        assert rig.marks[1] == 0
-        assert_works(rig.w, rig.ok, rig.marks)
-
-
-@pytest.mark.spec("SCHED-DEATH-2")
-def test_a_worker_killed_while_idle_is_replaced_at_the_next_run():
-    with Rig(workers=2) as rig:
-        for round_ in range(5):
-            victim = rig.w.worker_pids()[round_ % 2]
-            terminate(victim)
-            wait_until_seen(rig.w)
-            assert_works(rig.w, rig.ok, rig.marks)
-            assert len(rig.w.worker_pids()) == 2
-            assert victim not in rig.w.worker_pids()
+        with pytest.raises(TaskError, match=r"level 3 sub_worker.*workers it needs have died"):
+            bench.w.run(graph)
+        bench.assert_works()
 
 
 def test_workers_killed_together_are_all_replaced():
-    with Rig(workers=4) as rig:
-        before = rig.w.worker_pids()
+    with Bench(workers=4) as bench:
+        before = bench.w.worker_pids()
         for pid in before:
             terminate(pid)
-        wait_until_seen(rig.w, 4)
-        assert_works(rig.w, rig.ok, rig.marks)
-        assert len(rig.w.worker_pids()) == 4
-        assert not set(before) & set(rig.w.worker_pids())
+        bench.wait_for_deaths(4)
+        bench.assert_works()
+        assert len(bench.w.worker_pids()) == 4
+        assert not set(before) & set(bench.w.worker_pids())
 
 
-@pytest.mark.spec("SCHED-DEATH-2")
-def test_tasks_fail_when_every_worker_dies_in_the_run():
-    with Rig(workers=2) as rig:
-        die = rig.w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-        def graph(orch, args, config):
-            for _ in range(50):
-                orch.submit_sub(die)
-
-        with pytest.raises(TaskError):
-            rig.w.run(graph)
-        assert_works(rig.w, rig.ok, rig.marks)
-
-        def while_nothing_runs(orch, args, config):
-            for pid in rig.w.worker_pids():
-                terminate(pid)
-            wait_until_seen(rig.w, 2)
-            orch.submit_sub(rig.ok, args_of((rig.marks, T.NO_DEP), scalars=[3]))
-
-        with pytest.raises(TaskError, match=r"level 3 sub_worker.*workers it needs have died"):
-            rig.w.run(while_nothing_runs)
-        assert_works(rig.w, rig.ok, rig.marks)
-
-
-def test_deaths_at_random_moments_never_hang_a_run():
+@rounds(10, 300)
+def test_deaths_at_random_moments_never_hang_a_run(rounds):
     rng = np.random.default_rng(11)
-    with Rig(workers=3) as rig:
+    with Bench(workers=3) as bench:
         count = 60
-        marks = rig.w.empty(count, np.int64)
+        marks = bench.w.empty(count, np.int64)
 
         def graph(orch, args, config):
             for i in range(count):
-                orch.submit_sub(rig.ok, args_of((marks, T.NO_DEP), scalars=[i]))
+                orch.submit_sub(bench.ok, make_args((marks, T.NO_DEP), scalars=[i]))
 
-        for _ in range(60):
-            pids = rig.w.worker_pids()
+        for _ in range(rounds):
+            pids = bench.w.worker_pids()
             victims = rng.choice(pids, size=min(len(pids), rng.integers(1, 4)), replace=False)
             pause = float(rng.uniform(0, 2e-3))
 
@@ -191,70 +86,68 @@ def test_deaths_at_random_moments_never_hang_a_run():
 
             marks[:] = 0
             with Concurrently(terminate_them), contextlib.suppress(TaskError):
-                rig.w.run(graph)
+                bench.w.run(graph)
                 assert (marks == 1).all()
-        assert_works_eventually(rig)
+        wait_until(lambda: works_again(bench))
 
 
-def assert_works_eventually(rig):
+def works_again(bench):
     """A worker may have been killed a moment ago, unseen as yet: one run may still meet it."""
-    while True:
-        try:
-            return assert_works(rig.w, rig.ok, rig.marks)
-        except WorkerLostError:
-            continue
+    with contextlib.suppress(WorkerLostError):
+        bench.assert_works()
+        return True
 
 
 def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
-    with Rig(workers=2) as rig:
-        pid = rig.w.worker_pids()[0]
+    with Bench(workers=2) as bench:
+        pid = bench.w.worker_pids()[0]
         terminate(pid, signal.SIGSTOP)
     assert dies(pid)
 
 
 def test_a_stopped_worker_continues_its_task_when_it_may():
-    with Rig(workers=1) as rig:
+    with Bench(workers=1) as bench:
 
         def stop_and_continue():
-            rig.kill_when_busy(signal.SIGSTOP)
-            rig.go.open()
-            eventually(lambda: psutil.Process(int(rig.pid[0])).status() == psutil.STATUS_STOPPED)
-            terminate(int(rig.pid[0]), signal.SIGCONT)
+            bench.signal_when_busy(signal.SIGSTOP)
+            bench.go.open()
+            wait_until(lambda: psutil.Process(int(bench.pid[0])).status() == psutil.STATUS_STOPPED)
+            terminate(int(bench.pid[0]), signal.SIGCONT)
 
         with Concurrently(stop_and_continue):
-            rig.w.run(only(rig.busy))
+            bench.w.run(only(bench.busy))
 
 
 # ---------------------------------------------------------------- the fork server
 def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
-    with Rig(workers=2) as rig:
+    with Bench(workers=2) as bench:
         for _ in range(2):
-            pids, server = rig.w.worker_pids(), server_of(rig.w)
+            pids, server = bench.w.worker_pids(), server_of(bench.w)
             terminate(server)
             assert all(dies(pid) for pid in pids)
-            wait_until_seen(rig.w, 2)
-            assert_works(rig.w, rig.ok, rig.marks)
-            assert not {server, *pids} & {server_of(rig.w), *rig.w.worker_pids()}
+            bench.wait_for_deaths(2)
+            bench.assert_works()
+            assert not {server, *pids} & {server_of(bench.w), *bench.w.worker_pids()}
 
 
 def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
-    with Rig(workers=2) as rig:
-        server = server_of(rig.w)
+    with Bench(workers=2) as bench:
+        server = server_of(bench.w)
 
         def kill_it():
-            rig.started.wait()
+            bench.started.wait()
             terminate(server)
 
         with Concurrently(kill_it), pytest.raises(WorkerLostError, match="SIGKILL"):
-            rig.w.run(only(rig.busy))
-        assert_works(rig.w, rig.ok, rig.marks)
+            bench.w.run(only(bench.busy))
+        bench.assert_works()
 
 
 def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
-    with Rig(workers=2) as rig:
-        pids = [server_of(rig.w), *rig.w.worker_pids()]
+    with Bench(workers=2) as bench:
+        pids = [server_of(bench.w), *bench.w.worker_pids()]
         terminate(pids[0], signal.SIGSTOP)
     assert all(dies(pid) for pid in pids)
 
@@ -271,7 +164,7 @@ def program_at_work():
                 for _ in range(rng.integers(10)):
                     with orch.scope():
                         buffer = orch.alloc(1000, np.uint8)
-                        orch.submit_sub(args, args_of((buffer, T.INOUT), scalars=[50]))
+                        orch.submit_sub(args, make_args((buffer, T.INOUT), scalars=[50]))
 
             for _ in range(rng.integers(1, 4)):
                 w.run(graph, nap)
@@ -279,10 +172,11 @@ def program_at_work():
 
 
 @pytest.mark.spec("SCHED-DEATH-4")
-def test_when_the_program_is_killed_at_any_moment_everybody_ends():
+@rounds(8, 300)
+def test_when_the_program_is_killed_at_any_moment_everybody_ends(rounds):
     rng = np.random.default_rng(3)
     named = segments()
-    for _ in range(60):
+    for _ in range(rounds):
         with Fork(program_at_work) as program:
             time.sleep(rng.uniform(0, 0.12))
             program.kill()
@@ -291,101 +185,91 @@ def test_when_the_program_is_killed_at_any_moment_everybody_ends():
     wait_until(lambda: segments() <= named)
 
 
-def hang_in_a_task():
-    with Worker(level=3, num_sub_workers=2) as w:
-        w.run(only(w.register(lambda: time.sleep(1000))))
+class Terminal:
+    """A program that leads a process group: with a busy worker and an idle one, whose pids it tells."""
 
+    def __init__(self, then):
+        self.then, self.pids, self.ready = then, shared_words(2), Gate()
 
-@pytest.mark.spec("SCHED-DEATH-4")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_when_the_program_dies_of_a_signal_busy_workers_end_too(number):
-    with Fork(hang_in_a_task) as program:
-        children = psutil.Process(program.pid)
-        eventually(lambda: len(children.children(recursive=True)) == 3)
-        program.kill(number)
-        assert program.wait() == -number
-        assert program.everybody_ends()
+    def program(self):
+        os.setsid()
+        with Bench(workers=2) as bench:
+            self.pids[:] = bench.pids
+            self.then(self, bench)
+
+    def signal_all(self, number):
+        os.killpg(self.fork.pid, number)
+
+    def __enter__(self):
+        self.fork = Fork(self.program).__enter__()
+        self.ready.wait()
+        return self
+
+    def __exit__(self, *error):
+        self.fork.__exit__(*error)
+        self.ready.__exit__()
 
 
 def test_a_signal_to_the_whole_process_group_ends_everybody():
-    with Program(
-        """
-        with Worker(level=3, num_sub_workers=2) as w:
-            h = w.register(lambda: (say("busy"), time.sleep(1000)))
-            w.run(lambda orch, args, config: orch.submit_sub(h))
-        """
-    ) as program:
-        program.wait_for("busy")
-        program.signal_group(signal.SIGTERM)
-        assert program.finish()[0] == -signal.SIGTERM
-        assert program.everybody_ends()
+    def hang(terminal, bench):
+        def graph(orch, args, config):
+            orch.submit_sub(bench.busy)
+            bench.started.wait()
+            terminal.ready.open(1)
+
+        bench.w.run(graph)
+
+    with Terminal(hang) as terminal:
+        terminal.signal_all(signal.SIGTERM)
+        assert terminal.fork.wait() == -signal.SIGTERM
+        assert terminal.fork.everybody_ends()
 
 
 def test_a_process_forked_behind_pythons_back_keeps_no_worker_alive():
     """It holds copies of every descriptor, so that none of them reads end-of-file."""
-    with Program(
-        """
-        import ctypes
-        w = Worker(level=3, num_sub_workers=2)
-        w.init()
-        w.start()
+
+    def fork(terminal, bench):
         if ctypes.PyDLL(None).fork() == 0:
-            while True:
-                time.sleep(1)
-        say("pids " + " ".join(map(str, w.worker_pids())))
+            signal.pause()
+        terminal.ready.open(1)
         signal.pause()
-        """
-    ) as program:
-        pids = [int(word) for word in program.wait_for("pids").split()]
-        program.process.kill()
-        assert all(dies(pid) for pid in pids)
-        program.signal_group(signal.SIGKILL)
-        assert program.everybody_ends()
+
+    with Terminal(fork) as terminal:
+        terminal.fork.kill()
+        assert all(dies(pid) for pid in terminal.pids.tolist())
+        terminal.signal_all(signal.SIGKILL)
+        assert terminal.fork.everybody_ends()
 
 
 def test_a_program_that_becomes_another_one_takes_its_workers_with_it():
-    with Program(
-        """
-        w = Worker(level=3, num_sub_workers=2)
-        w.init()
-        w.start()
-        pids = " ".join(map(str, w.worker_pids()))
-        os.execv(sys.executable, [sys.executable, "-c", f"print('pids {pids}', flush=True); input()"])
-        """
-    ) as program:
-        pids = [int(word) for word in program.wait_for("pids").split()]
-        assert len(pids) == 2
-        assert all(dies(pid) for pid in pids)
-        program.tell("")
-        assert program.finish()[0] == 0
+    def become(terminal, bench):
+        terminal.ready.open(1)
+        os.execvp("sleep", ["sleep", "1000"])
+
+    with Terminal(become) as terminal:
+        assert all(dies(pid) for pid in terminal.pids.tolist())
+        assert psutil.Process(terminal.fork.pid).name() == "sleep"
 
 
 def test_a_stopped_program_can_go_on():
-    with Program(
-        """
-        with Worker(level=3, num_sub_workers=2) as w:
-            h = w.register(lambda: None)
-            def graph(orch, args, config):
-                for _ in range(10):
-                    orch.submit_sub(h)
-            w.run(graph)
-            say("ready")
-            input()
-            for _ in range(100):
-                w.run(graph)
-        """
-    ) as program:
-        program.wait_for("ready")
-        program.signal_group(signal.SIGSTOP)
-        eventually(lambda: psutil.Process(program.process.pid).status() == psutil.STATUS_STOPPED)
-        program.signal_group(signal.SIGCONT)
-        program.tell("")
-        assert program.finish() == (0, "", "")
-        assert program.everybody_ends()
+    def work(terminal, bench):
+        terminal.ready.open(1)
+        while not resumed.opens():
+            bench.assert_works()
+        for _ in range(100):
+            bench.assert_works()
+
+    with Gate() as resumed, Terminal(work) as terminal:
+        terminal.signal_all(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(terminal.fork.pid).status() == psutil.STATUS_STOPPED)
+        resumed.open()
+        terminal.signal_all(signal.SIGCONT)
+        assert terminal.fork.wait() == 0
+        assert terminal.fork.everybody_ends()
 
 
+# ---------------------------------------------------------------- a start that fails
 def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
-
     with Worker(level=3, num_sub_workers=2, start_timeout_s=1.0) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
@@ -410,21 +294,21 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
 
 
 def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monkeypatch):
-    with Rig(workers=2) as rig:
-        terminate(rig.w.worker_pids()[0])
-        wait_until_seen(rig.w)
+    with Bench(workers=2) as bench:
+        terminate(bench.w.worker_pids()[0])
+        bench.wait_for_deaths()
         with monkeypatch.context() as patch:
 
             def interrupted(*_):
                 raise KeyboardInterrupt
 
-            patch.setattr(rig.w._session.manager, "_wait_ready", interrupted)
+            patch.setattr(bench.w._session.manager, "_wait_ready", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                rig.w.run(only(rig.ok, args_of((rig.marks, T.INOUT), scalars=[0])))
-        assert rig.marks.tolist() == [0] * 8
-        assert_works(rig.w, rig.ok, rig.marks)
-        assert len(rig.w.worker_pids()) == 2
-        assert rig.w._session.engine.mem[L.LIVE] == 0
+                bench.w.run(only(bench.ok, make_args((bench.marks, T.INOUT), scalars=[0])))
+        assert bench.marks.tolist() == [0] * 8
+        bench.assert_works()
+        assert len(bench.w.worker_pids()) == 2
+        assert bench.w._session.engine.mem[L.LIVE] == 0
 
 
 def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeypatch, capfd):
@@ -473,9 +357,7 @@ def test_a_start_that_lacks_descriptors_leaves_nothing_and_can_be_repeated():
         assert_works(w, ok, marks)
         w.close()
 
-    with Fork(program) as fork:
-        assert fork.wait() == 0
-        assert fork.everybody_ends()
+    in_a_fork(program)
 
 
 @pytest.mark.parametrize("name", ["simpler-monitor", "simpler-scheduler"])

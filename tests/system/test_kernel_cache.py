@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import simpler_ref
-from simpler_ref.jit import cache
+from simpler_ref.jit import cache, entries
 
 PROGRAM = """
 import json
@@ -50,24 +50,31 @@ def package(tmp_path, kept):
     return tmp_path / "simpler_ref"
 
 
-def run(package, fail_points="0"):
-    """Open scopes until one is refused, in a process of its own."""
-    environment = os.environ | {
-        "SIMPLER_REF_FAIL_POINTS": fail_points,
-        "NUMBA_DISABLE_JIT": "0",
-        "PYTHONPATH": str(package.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",  # Python's own cache goes by size and time stamp
-    }
+def python(program, cwd=None, **environ):
+    """Run a program with compiled kernels in a process of its own; return what it prints."""
+    compiled = {"NUMBA_DISABLE_JIT": "0", "SIMPLER_REF_FAIL_POINTS": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=package.parent,
-        env=environment,
+        [sys.executable, "-c", program],
+        cwd=cwd,
+        env=os.environ | compiled | environ,
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def run(package, fail_points="0"):
+    """Open scopes until one is refused, in a process of its own."""
+    said = python(
+        PROGRAM,
+        cwd=package.parent,
+        SIMPLER_REF_FAIL_POINTS=fail_points,
+        PYTHONPATH=str(package.parent),
+        PYTHONDONTWRITEBYTECODE="1",  # Python's own cache goes by size and time stamp
+    )
+    return json.loads(said)
 
 
 def edit(path, old, new):
@@ -81,12 +88,22 @@ def edit(path, old, new):
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package):
+def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package, kept):
+    files = set(package.rglob("*"))
     first = run(package)
     assert (first["scopes"], first["compiled"]) == (65, True)
+    assert set(package.rglob("*")) == files, "nothing is kept in the package"
+    plain = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
+
+    armed = run(package, "1")
+    assert armed["compiled"], "a kernel that may die is another kernel"
+    assert not run(package, "1")["compiled"]
+    assert armed["stamp"] != first["stamp"]
+    assert len(list(kept.iterdir())) == 2 * len(plain) == 2
 
     again = run(package)
     assert again == first | {"compiled": False}, "the second time it comes from the disk"
+    assert {path: path.stat().st_mtime_ns for path in plain} == plain
 
     constants = package / "jit" / "constants.py"
     edit(constants, "MAX_SCOPE_DEPTH = 64\n", "MAX_SCOPE_DEPTH = 12\n")
@@ -96,21 +113,6 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package)
 
     edit(constants, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
     assert run(package)["scopes"] == 65
-
-
-def test_kernels_with_fail_points_are_kept_apart_and_cost_the_others_nothing(package, kept):
-    assert run(package)["compiled"]
-    before = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
-
-    armed = run(package, "1")
-    assert armed["compiled"], "a kernel that may die is another kernel"
-    assert not run(package, "1")["compiled"]
-    assert len(list(kept.iterdir())) == 2 * len(before) == 2
-
-    plain = run(package)
-    assert not plain["compiled"]
-    assert plain["stamp"] != armed["stamp"]
-    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
@@ -131,13 +133,6 @@ def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
     stamps.add(stamp())
     (package / "jit" / "new.py").rename(package / "jit" / "renamed.py")
     assert stamp() not in stamps
-
-
-def test_nothing_compiled_is_kept_in_the_package(package, kept):
-    before = set(package.rglob("*"))
-    run(package)
-    assert set(package.rglob("*")) == before
-    assert list(kept.iterdir())
 
 
 # ---------------------------------------------------------------- starting up
@@ -161,11 +156,9 @@ print([name for name in sys.modules if name.startswith("scipy.linalg")])
 """
 
 
-def start(*, on_a_terminal: bool = False, package=None) -> tuple[str, str]:
+def start(*, on_a_terminal: bool = False) -> tuple[str, str]:
     """Start a program with one Worker; return what it prints, and what it says on stderr."""
     environment = os.environ | {"NUMBA_DISABLE_JIT": "0", "SIMPLER_REF_FAIL_POINTS": "0"}
-    if package is not None:
-        environment["PYTHONPATH"] = str(package.parent)
     ours, theirs = os.openpty() if on_a_terminal else os.pipe()[:2]
     try:
         done = subprocess.run(
@@ -188,10 +181,10 @@ def start(*, on_a_terminal: bool = False, package=None) -> tuple[str, str]:
     return done.stdout, said
 
 
-@pytest.mark.parametrize("on_a_terminal", [False, True])
-def test_a_second_process_compiles_nothing_says_nothing_and_does_without_scipy(on_a_terminal):
+def test_a_second_process_compiles_nothing_says_nothing_and_does_without_scipy():
     start()  # now everything is in the cache
-    assert start(on_a_terminal=on_a_terminal) == ("[]\nTrue True\n[]\n", "")
+    for on_a_terminal in (False, True):
+        assert start(on_a_terminal=on_a_terminal) == ("[]\nTrue True\n[]\n", "")
 
 
 def test_importing_neither_compiles_nor_binds_anything():
@@ -202,21 +195,25 @@ def refuse(*_, **__):
 d.Dispatcher.compile = refuse
 import simpler_ref
 """
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
+    python(program)
+
+
+FOUND = {"one": None, "two": None, "three": None}
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_nothing_is_said_when_the_cache_is_warm(monkeypatch, capsys, on_a_terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_a_terminal, raising=False)
+    monkeypatch.setattr(entries, "is_cached", lambda _: True)
+    assert [name for name, _ in entries._with_progress(FOUND)] == list(FOUND)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_on_a_terminal_a_line_counts_what_is_compiled(monkeypatch, capsys):
-    from simpler_ref.jit import entries
-
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    found = {"one": None, "two": None, "three": None}
-    monkeypatch.setattr(entries, "is_cached", lambda _: True)
-    assert [name for name, _ in entries._with_progress(found)] == list(found)
-    assert capsys.readouterr() == ("", "")
     answers = iter([False, True, False])
     monkeypatch.setattr(entries, "is_cached", lambda _: next(answers))
-    assert [name for name, _ in entries._with_progress(found)] == list(found)
+    assert [name for name, _ in entries._with_progress(FOUND)] == list(FOUND)
     out, said = capsys.readouterr()
     assert out == ""
     counts = [part.rstrip(" …\ndone")[-3:] for part in said.split("\r") if part]
@@ -224,17 +221,9 @@ def test_on_a_terminal_a_line_counts_what_is_compiled(monkeypatch, capsys):
 
 
 def test_elsewhere_two_lines_say_that_kernels_are_compiled(monkeypatch, capsys):
-    from simpler_ref.jit import entries
-
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    found = {"one": None, "two": None, "three": None}
-    monkeypatch.setattr(entries, "is_cached", lambda _: True)
-    assert [name for name, _ in entries._with_progress(found)] == list(found)
-    assert capsys.readouterr() == ("", ""), "the cache is warm"
     monkeypatch.setattr(entries, "is_cached", lambda _: False)
-    said = []
-    for _ in entries._with_progress(found):
-        said.append(capsys.readouterr().err)
+    said = [capsys.readouterr().err for _ in entries._with_progress(FOUND)]
     first = "simpler_ref: compiling 3 kernels, once on this machine (about a minute)\n"
     assert said == [first, "", ""], "before the first is compiled, and then no more"
     assert capsys.readouterr() == ("", "simpler_ref: kernels are compiled\n")
@@ -253,5 +242,4 @@ if there:
     dot = numba.njit(lambda x, y: np.dot(x, y))
     assert dot(np.ones((3, 3)), np.ones((3, 3)))[0, 0] == 3
 """
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
+    python(program)

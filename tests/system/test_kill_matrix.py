@@ -1,21 +1,18 @@
 """Every kind of worker is killed at every fail point: the right error, no hang, nothing left behind.
 
-Fail points exist only where ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import, as `make test` does
-for this file. ``SIMPLER_REF_KILL_REPEATS=100`` in the environment runs each test that many times, and on
-more kinds: with deeper mailboxes, and with all of compiled leaves.
+Fail points exist only where ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import. `make test` runs a
+sample of this file: each act at each of its points, on the kinds of workers in turn. `make test-long` has
+all combinations. ``SIMPLER_REF_KILL_REPEATS=100`` in the environment repeats each test that many times.
 """
 
 from __future__ import annotations
 
 import functools
-import mmap
+import itertools
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
 
-import numpy as np
 import psutil
 import pytest
 from numba import int64
@@ -33,6 +30,9 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import NestedWorker, WorkerKind
+
+from ..support import wait_until
+from .workers import mark, shared_words
 
 if not fail_points.FAIL_POINTS:
     reason = "fail points exist with SIMPLER_REF_FAIL_POINTS=1 only"
@@ -53,25 +53,11 @@ CONTROL = ("control", "before_control_done", "control_done")
 NUMBER = {name: number for number, name in fail_points.FAIL_NAMES.items()}
 
 
-def shared_words(count: int) -> np.ndarray:
-    """Return zeros that every process forked from here on shares."""
-    return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    while not condition():  # the cell's deadline is the guard
-        time.sleep(0.001)
-
-
 def arm_at(mem, start: int, pid: int, point: str | int) -> None:
     """Let a worker die at a point; it sleeps now, so that it has the next task before it parks again."""
     process = psutil.Process(pid)
     wait_until(lambda: mem[start + L.W_PARKED] and process.status() == psutil.STATUS_SLEEPING)
     mem[start + L.W_FAIL] = NUMBER.get(point, point)
-
-
-def mark(args):
-    args.tensor(0).numpy()[args.scalar(0)] += 1
 
 
 def hold(args):
@@ -116,6 +102,14 @@ class Rig:
         self.hold = self.w.register(self.waiting()) if self.depth > 1 else None
         self.late_target = self.late()
         self.late_handle = None
+
+    @classmethod
+    def started(cls, members: int = 0) -> Rig:
+        """Return a rig that has started and knows a late callable; by default with few members."""
+        rig = cls(members or (2 if cls.pinned else 1))
+        rig.w.start()
+        rig.register_late()
+        return rig
 
     def __enter__(self):
         return self
@@ -316,10 +310,12 @@ class Trapped(NestedWorker):
         super().start(mailbox)
 
 
-class BelowRig(Rig):
-    """A level 4 Worker over one level 3 Worker, whose sub workers die."""
+DO, DO_BOTH, DIE, DIE_INFORMED, DIE_STARTING, HEAR_OF_IT = range(6)
+"""What a `BelowRig` can be asked to do: tasks, tasks of an old and a late callable, …"""
 
-    label = "child_worker"
+
+class BelowRig(NestedRig):
+    """A level 4 Worker over one level 3 Worker, whose sub workers die."""
 
     def make(self, members):
         self.trap = shared_words(2)  # what START_FAIL shall be below; the victim's pid
@@ -340,29 +336,26 @@ class BelowRig(Rig):
             """Scalars: what to do, to which sub worker, with which number."""
             marks = args.tensor(0).numpy()
             what, sub, point = (args.scalar(i) for i in range(3))
-            mem = orch._mem
-            manager = inner._session.manager
+            mem, manager = orch._mem, inner._session.manager
             before, marks[7, 7] = marks[7, 7], manager.pids[sub]
-            if what == 1:  # let it die at a point of a task
+            if what in (DIE, DIE_INFORMED):
                 start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])
                 arm_at(mem, start, manager.pids[sub], point)
-            elif what == 2:  # kill it, and let its successor die as it starts
-                os.kill(manager.pids[sub], signal.SIGKILL)
-                wait_until(lambda: sub in manager.dead)
-                mem[L.START_FAIL] = sub + 1 << 8 | point
-                return
-            elif what == 3:  # let it die as a callable is registered
-                start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])
-                arm_at(mem, start, manager.pids[sub], point)
+            if what == DIE_INFORMED:
                 try:
                     state["late"] = inner.register(lambda args: mark(args))
                 finally:
                     wait_until(lambda: sub in manager.dead)
                 return
-            elif what == 4:  # wait until the death of the last one is known
+            if what == DIE_STARTING:  # as the successor of one that is killed
+                os.kill(manager.pids[sub], signal.SIGKILL)
+                wait_until(lambda: sub in manager.dead)
+                mem[L.START_FAIL] = sub + 1 << 8 | point
+                return
+            if what == HEAR_OF_IT:  # the death of the last one
                 wait_until(lambda: sub in manager.dead or manager.pids[sub] != before)
                 return
-            for handle_ in (handle, state.get("late") if what == 5 else None):
+            for handle_ in (handle, state.get("late") if what == DO_BOTH else None):
                 if handle_ is not None:
                     members = [to(marks, m) for m in range(subs)]
                     if subs == 1:
@@ -372,13 +365,7 @@ class BelowRig(Rig):
 
         return orchestrate
 
-    def late(self):
-        def late(orch, args, config):
-            args.tensor(0).numpy()[args.scalar(0)] += 1
-
-        return late
-
-    def ask(self, what=0, sub=0, point=0):
+    def ask(self, what=DO, sub=0, point=0):
         def graph(orch, _args, _config):
             args = TaskArgs()
             args.add_tensor(self.rows, T.NO_DEP)
@@ -430,21 +417,28 @@ def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
     return type(f"{rig_type.__name__}{depth}", (rig_type,), {"depth": depth})
 
 
-def those(*rigs: type[Rig]):
-    return pytest.mark.parametrize("rig_type", rigs, ids=lambda rig: rig.__name__)
-
-
 SUBS = [SubRig, LeafRig]
-POOLS = [*SUBS, CustomRig, NestedRig, ChipRig]
-ALL = those(*POOLS, *[deeper(rig, 2) for rig in POOLS if REPEATS > 1])
-POOLS.remove(LeafRig)  # what a leaf changes is how a task is run
-MOST = ALL if REPEATS > 1 else those(*POOLS)
-SEVERAL_TASKS = those(*[deeper(rig, 3) for rig in (*SUBS, CustomRig, NestedRig)])
+KINDS = [*SUBS, CustomRig, NestedRig, ChipRig]
+KINDS += [deeper(kind, 2) for kind in KINDS]
+SEVERAL_TASKS = [deeper(kind, 3) for kind in (*SUBS, CustomRig, NestedRig)]
 """A chip's kernels cannot wait for the test."""
 
+TURNS = itertools.count()
 
-def points(names):
-    return pytest.mark.parametrize("point", names)
+
+def act(kinds: list[type[Rig]], points: tuple[str, ...] = (), **more):
+    """Run an act in all combinations, but for `make test` once at each point: the others take turns."""
+    axes = [*more.values(), kinds]
+    cells = []
+    for point in points or [None]:
+        turn = next(TURNS)
+        sampled = tuple(axis[turn % len(axis)] for axis in axes)
+        for combination in itertools.product(*axes):
+            values = combination if point is None else (*combination, point)
+            marks = [] if combination == sampled else [pytest.mark.long]
+            name = "-".join(getattr(value, "__name__", str(value)) for value in values)
+            cells.append(pytest.param(*values, marks=marks, id=name))
+    return pytest.mark.parametrize([*more, "rig_type", *(["point"] if points else [])], cells)
 
 
 def pytest_generate_tests(metafunc):
@@ -463,14 +457,16 @@ def assert_words(error, *words):
         assert re.search(word, str(error), re.DOTALL), word
 
 
+def test_every_fail_point_has_an_act():
+    apart = {"waiting", "waking", "stopping"}
+    assert {*UNDONE, *DONE, *STARTING, *CONTROL} | apart == set(NUMBER)
+
+
 # ---------------------------------------------------------------- in a task
-@ALL
-@points(UNDONE)
+@act(KINDS, UNDONE)
 def test_a_task_whose_worker_dies_before_its_answer_is_lost(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
-        rig.register_late()
         pid = rig.pid(victim)
         rig.arm(victim, point)
         with pytest.raises(WorkerLostError) as info:
@@ -482,13 +478,10 @@ def test_a_task_whose_worker_dies_before_its_answer_is_lost(rig_type, point):
         rig.assert_replaced(victim, pid)
 
 
-@ALL
-@points(DONE)
+@act(KINDS, DONE)
 def test_a_task_that_was_answered_is_done_whatever_becomes_of_its_worker(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
-        rig.register_late()
         pid = rig.pid(victim)
         rig.arm(victim, point)
         rig.w.run(rig.one(victim))
@@ -497,12 +490,9 @@ def test_a_task_that_was_answered_is_done_whatever_becomes_of_its_worker(rig_typ
         rig.assert_replaced(victim, pid)
 
 
-@SEVERAL_TASKS
-@points(AMONG)
+@act(SEVERAL_TASKS, tuple(AMONG))
 def test_of_the_tasks_a_worker_was_given_those_not_ended_are_lost(rig_type, point):
-    with rig_type(1) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(1) as rig:
         pid = rig.pid(0)
         lost = AMONG[point]
 
@@ -524,7 +514,7 @@ def test_of_the_tasks_a_worker_was_given_those_not_ended_are_lost(rig_type, poin
         rig.assert_replaced(0, pid)
 
 
-@those(*[deeper(rig, 3) for rig in SUBS])
+@act(SEVERAL_TASKS[:2])
 def test_a_worker_dies_that_was_given_a_task_before_it_is_ready(rig_type):
     with rig_type(2) as rig:
         rig.mem[L.SPIN_NS] = 10**10  # a worker that sleeps is given no such task
@@ -550,7 +540,7 @@ def test_a_worker_dies_that_was_given_a_task_before_it_is_ready(rig_type):
         rig.assert_works()
 
 
-@those(*SUBS)
+@act(SUBS)
 def test_a_worker_dies_between_clearing_a_park_word_and_waking_the_scheduler(rig_type):
     """The orchestration function stays away, so nobody else runs the pass that what waits needs."""
     with rig_type(2) as rig:
@@ -573,12 +563,9 @@ def test_a_worker_dies_between_clearing_a_park_word_and_waking_the_scheduler(rig
         rig.assert_works()
 
 
-@MOST
-@points(UNDONE + DONE)
+@act(KINDS, UNDONE + DONE)
 def test_of_a_group_the_members_of_other_workers_are_done_or_skipped(rig_type, point):
-    with rig_type(3) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(3) as rig:
         victim, pids = 1, [rig.pid(m) for m in range(3)]
         rig.arm(victim, point)
         if point in UNDONE:
@@ -597,12 +584,10 @@ def test_of_a_group_the_members_of_other_workers_are_done_or_skipped(rig_type, p
 
 
 # ---------------------------------------------------------------- in its life
-@MOST
-@points(STARTING)
-@pytest.mark.parametrize("again", [False, True], ids=["first", "successor"])
-def test_a_start_that_fails_says_so_and_the_next_one_works(rig_type, point, again):
+@act(KINDS, STARTING, who=["first", "successor"])
+def test_a_start_that_fails_says_so_and_the_next_one_works(rig_type, point, who):
     with rig_type(2) as rig:
-        if again:
+        if who == "successor":
             rig.w.start()
             rig.register_late()
             rig.kill_idle(1)
@@ -628,9 +613,7 @@ def works_soon(rig, point, error):
             assert point == "ready"
 
 
-@MOST
-@points(CONTROL)
-@pytest.mark.parametrize("victim", range(3))
+@act(KINDS, CONTROL, victim=range(3))
 def test_a_registration_is_all_or_nothing(rig_type, point, victim):
     with rig_type(3) as rig:
         rig.w.start()
@@ -652,12 +635,9 @@ def test_a_registration_is_all_or_nothing(rig_type, point, victim):
         rig.assert_replaced(victim, pid)
 
 
-@MOST
-@points(CONTROL)
+@act(KINDS, CONTROL)
 def test_a_successor_dies_while_it_is_told_of_what_was_registered(rig_type, point):
-    with rig_type(2) as rig:
-        rig.w.start()
-        rig.register_late()
+    with rig_type.started(2) as rig:
         rig.kill_idle(1)
         rig.arm_start(1, point)
         try:
@@ -673,7 +653,7 @@ def test_a_successor_dies_while_it_is_told_of_what_was_registered(rig_type, poin
         rig.assert_works()
 
 
-@MOST
+@act(KINDS)
 def test_close_does_not_mind_a_worker_that_dies_as_it_stops(rig_type):
     with rig_type(2) as rig:
         rig.assert_works()
@@ -682,12 +662,10 @@ def test_close_does_not_mind_a_worker_that_dies_as_it_stops(rig_type):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@MOST
-@points(UNDONE + DONE)
+@act(KINDS, UNDONE + DONE)
 def test_close_comes_while_a_death_is_on_its_way_to_be_known(rig_type, point):
-    with rig_type(2 if rig_type.pinned else 1) as rig:
+    with rig_type.started() as rig:
         victim = rig.members - 1
-        rig.w.start()
         rig.arm(victim, point)
         try:
             rig.w.run(rig.one(victim))
@@ -696,16 +674,15 @@ def test_close_comes_while_a_death_is_on_its_way_to_be_known(rig_type, point):
 
 
 # ---------------------------------------------------------------- below a Worker in the middle
-@points(UNDONE + DONE)
-@pytest.mark.parametrize("subs", [1, 3])
-def test_below_in_a_task(point, subs):
-    with BelowRig(subs) as rig:
+@act([BelowRig], UNDONE + DONE, subs=[1, 3])
+def test_below_in_a_task(rig_type, point, subs):
+    with rig_type(subs) as rig:
         rig.w.run(rig.ask())
         victim = subs - 1
         before = rig.marks[:subs].copy()
         if point in UNDONE:
             with pytest.raises(TaskError) as info:
-                rig.w.run(rig.ask(1, victim, NUMBER[point]))
+                rig.w.run(rig.ask(DIE, victim, NUMBER[point]))
             assert_words(
                 info.value,
                 r"level 4 child_worker 0 level=3 \(pid \d+\), task 0",
@@ -714,26 +691,25 @@ def test_below_in_a_task(point, subs):
             )
             assert not isinstance(info.value, WorkerLostError)
         else:
-            rig.w.run(rig.ask(1, victim, NUMBER[point]))
+            rig.w.run(rig.ask(DIE, victim, NUMBER[point]))
             assert (rig.marks[:subs] - before).tolist() == [1] * subs
-            rig.w.run(rig.ask(4, victim))
+            rig.w.run(rig.ask(HEAR_OF_IT, victim))
         rig.assert_works()
 
 
-@points(STARTING)
-@pytest.mark.parametrize("again", [False, True], ids=["first", "successor"])
-def test_below_as_it_starts(point, again):
-    with BelowRig(2) as rig:
-        if again:
+@act([BelowRig], STARTING, who=["first", "successor"])
+def test_below_as_it_starts(rig_type, point, who):
+    with rig_type(2) as rig:
+        if who == "successor":
             rig.w.run(rig.ask())
-            rig.w.run(rig.ask(2, 1, NUMBER[point]))
+            rig.w.run(rig.ask(DIE_STARTING, 1, NUMBER[point]))
         else:
             rig.trap[0] = 2 << 8 | NUMBER[point]
         chain = [r"child_worker 0 level=3", r"WorkerStartError: sub_worker 1", "SIGKILL"]
         try:
             rig.w.run(rig.ask())
         except WorkerStartError as error:
-            assert not again
+            assert who == "first"
             assert_words(error, *chain)
         except TaskError as error:
             if point == "before_ready":
@@ -743,11 +719,11 @@ def test_below_as_it_starts(point, again):
         works_soon(rig, point, TaskError)
 
 
-@points(CONTROL)
-def test_below_in_a_control_request(point):
-    with BelowRig(2) as rig:
+@act([BelowRig], CONTROL)
+def test_below_in_a_control_request(rig_type, point):
+    with rig_type(2) as rig:
         rig.w.run(rig.ask())
-        graph = rig.ask(3, 1, NUMBER[point])
+        graph = rig.ask(DIE_INFORMED, 1, NUMBER[point])
         if point == "control_done":
             rig.w.run(graph)
         else:
@@ -757,11 +733,11 @@ def test_below_in_a_control_request(point):
         rig.assert_works()
         if point == "control_done":
             before = rig.marks[:2].copy()
-            rig.w.run(rig.ask(5))
+            rig.w.run(rig.ask(DO_BOTH))
             assert (rig.marks[:2] - before).tolist() == [2, 2], "its successor does not know"
 
 
 def test_below_as_it_stops():
     with BelowRig(2) as rig:
-        rig.w.run(rig.ask(1, 1, NUMBER["stopping"]))
+        rig.w.run(rig.ask(DIE, 1, NUMBER["stopping"]))
         rig.assert_works()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import resource
@@ -17,56 +16,35 @@ import pytest
 
 import simpler_ref.workers.fork_server
 import simpler_ref.workers.processes
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError, WorkerStartError
+from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers.kinds import NestedWorker, WorkerKind
 
-from ..support import Gate
-from .programs import Concurrently, Fork, Program, dies, eventually, run_program, terminate
-from .test_failures import args_of
+from ..support import Gate, make_args, wait_until
+from .programs import Concurrently, Fork, Program, dies, terminate
+from .workers import pass_on, rounds, shared_words
 
-MARK, WAIT, RAISE = range(3)
+MARK, WAIT = range(2)
 LEVELS = ("L4", "L3", "sub")
-
-
-def shared_words(count):
-    """Return zeros that every process forked from here on shares."""
-    return np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
-
-
-def pass_on(args):
-    """Return the arguments a task was given, for one of its own."""
-    own = TaskArgs()
-    for i in range(args.tensor_count()):
-        own.add_tensor(args.tensor(i), T.INOUT)
-    for i in range(args.scalar_count()):
-        own.add_scalar(args.scalar(i))
-    return own
 
 
 class Tree:
     """A level 5 Worker over a level 4 over a level 3 Worker with sub workers, and a leaf in each."""
 
-    def __init__(self, subs=1, **config):
+    def __init__(self):
         self.pids = shared_words(4)  # of the workers at L4, L3 and of the sub worker
         self.started, self.go = Gate(), Gate()
-        self.l3 = Worker(level=3, num_sub_workers=subs)
-        self.l4, self.w = Worker(level=4), Worker(level=5, **config)
+        self.l3 = Worker(level=3, num_sub_workers=1)
+        self.l4, self.w = Worker(level=4), Worker(level=5)
         self.l4.add_worker(self.l3)
         self.w.add_worker(self.l4)
         pids, started, go = self.pids, self.started, self.go
 
         def leaf(args):
             pids[2] = os.getpid()
-            what = args.scalar(0)
-            if what == WAIT:
+            if args.scalar(0) == WAIT:
                 started.open(1)
                 go.wait()
-            elif what == RAISE:
-                number = args.scalar(1)
-                raise ValueError(
-                    f"at the bottom {number}" + " " * (number > 99) + "x" * (number - 99)
-                )
             args.tensor(0).numpy()[0] += 1
 
         self.leaf = leaf_handle = self.l3.register(leaf)
@@ -93,9 +71,9 @@ class Tree:
         self.started.__exit__()
         self.go.__exit__()
 
-    def task(self, what=MARK, number=0):
+    def task(self, what=MARK):
         return lambda orch, _args, _config: orch.submit_next_level(
-            self.at_l4, args_of((self.counts, T.INOUT), scalars=[what, number])
+            self.at_l4, make_args((self.counts, T.INOUT), scalars=[what])
         )
 
     def assert_works(self):
@@ -127,73 +105,49 @@ def chain(processes, victim):
     return pattern
 
 
-# ---------------------------------------------------------------- errors
-def test_an_error_at_the_bottom_names_every_level_and_the_tree_goes_on():
+# ---------------------------------------------------------------- deaths
+VICTIMS = pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
+
+
+@VICTIMS
+def test_a_death_at_any_level_fails_the_run_leaves_no_orphan_and_is_repaired(victim):
     with Tree() as tree:
         tree.assert_works()
         processes = tree.processes()
-        for number in range(5):
-            with pytest.raises(TaskError) as caught:
-                tree.w.run(tree.task(RAISE, number))
-            pattern = chain(processes, "sub").replace("the worker was killed by SIGKILL", "")
-            assert re.search(pattern + f"ValueError: at the bottom {number}$", str(caught.value))
-            assert not isinstance(caught.value, WorkerLostError)
-            assert "in leaf" in caught.value.remote_traceback
-            tree.assert_works()
-        assert tree.processes() == processes
+        below = psutil.Process(processes[victim]).children(recursive=True)
 
+        def kill_it():
+            tree.started.wait()
+            terminate(processes[victim])
 
-def test_a_long_message_at_the_bottom_is_cut_and_its_chain_is_whole():
-    with Tree() as tree:
-        tree.assert_works()
-        with pytest.raises(TaskError) as caught:
-            tree.w.run(tree.task(RAISE, 10**4))
-        pattern = chain(tree.processes(), "sub").replace("the worker was killed by SIGKILL", "")
-        assert re.search(pattern + "ValueError: at the bottom 10000 x{200,}$", str(caught.value))
-        assert "x" * 5000 in caught.value.remote_traceback
+        with Concurrently(kill_it), pytest.raises(TaskError) as caught:
+            tree.w.run(tree.task(WAIT))
+        assert re.search(chain(processes, victim), str(caught.value)), caught.value
+        assert isinstance(caught.value, WorkerLostError) == victim.endswith("L4")
+        assert all(dies(process.pid) for process in below)
         tree.assert_works()
 
-
-# ---------------------------------------------------------------- deaths
-@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
-def test_a_death_at_any_level_fails_the_run_and_leaves_no_orphan(victim):
-    with Tree() as tree:
-        for _ in range(2):
-            tree.assert_works()
-            processes = tree.processes()
-            below = psutil.Process(processes[victim]).children(recursive=True)
-
-            def kill_it(pid=processes[victim]):
-                tree.started.wait()
-                terminate(pid)
-
-            with Concurrently(kill_it), pytest.raises(TaskError) as caught:
-                tree.w.run(tree.task(WAIT))
-            assert re.search(chain(processes, victim), str(caught.value)), caught.value
-            assert isinstance(caught.value, WorkerLostError) == victim.endswith("L4")
-            assert all(dies(process.pid) for process in below)
-            tree.assert_works()
-
-
-@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
-def test_a_death_between_runs_is_repaired(victim):
-    with Tree() as tree:
-        tree.assert_works()
         pid = tree.processes()[victim]
-        terminate(pid)
+        terminate(pid)  # between two runs
         assert dies(pid)
-        while True:
-            try:
-                tree.assert_works()
-                break
-            except TaskError as error:  # its death is not known yet where the next task goes
-                assert "SIGKILL" in str(error) or "have died" in str(error)
+        wait_until(lambda: works_again(tree))
 
 
-def test_deaths_at_random_places_and_moments_never_hang_a_run():
+def works_again(tree):
+    """The death may not be known yet where the next task goes."""
+    try:
+        tree.assert_works()
+    except TaskError as error:
+        assert "SIGKILL" in str(error) or "have died" in str(error)
+        return False
+    return True
+
+
+@rounds(4, 100)
+def test_deaths_at_random_places_and_moments_never_hang_a_run(rounds):
     rng = np.random.default_rng(7)
     with Tree() as tree:
-        for _ in range(25):
+        for _ in range(rounds):
             while True:
                 with contextlib.suppress(TaskError, WorkerStartError):
                     tree.assert_works()
@@ -212,7 +166,7 @@ def test_deaths_at_random_places_and_moments_never_hang_a_run():
             def many(orch, _args, _config):
                 for _ in range(8):
                     orch.submit_next_level(
-                        tree.at_l4, args_of((tree.counts, T.INOUT), scalars=[MARK, 0])
+                        tree.at_l4, make_args((tree.counts, T.INOUT), scalars=[MARK])
                     )
 
             before = int(tree.counts[0])
@@ -245,22 +199,8 @@ def test_when_the_top_is_killed_the_whole_tree_ends(busy):
         assert fork.everybody_ends()
 
 
-def test_the_interpreter_may_end_without_close():
-    code, _, err = run_program("""
-        l3, l4, w = Worker(level=3, num_sub_workers=2), Worker(level=4), Worker(level=5)
-        l4.add_worker(l3)
-        w.add_worker(l4)
-        h = l3.register(lambda: None)
-        at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(h))
-        at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3))
-        w.init()
-        w.run(lambda orch, args, config: orch.submit_next_level(at_l4))
-        """)
-    assert (code, err) == (0, "")
-
-
 # ---------------------------------------------------------------- the end
-@pytest.mark.parametrize("victim", [*LEVELS, *(f"server of {level}" for level in LEVELS)])
+@VICTIMS
 def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
     monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.5)
@@ -269,12 +209,6 @@ def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
         processes = tree.processes()
         terminate(processes[victim], signal.SIGSTOP)
     assert all(dies(pid) for pid in processes.values())
-
-
-def test_close_and_start_again_and_again():
-    for _ in range(5):
-        with Tree() as tree:
-            tree.assert_works()
 
 
 # ---------------------------------------------------------------- Ctrl-C
@@ -422,35 +356,6 @@ def test_a_nested_worker_whose_memory_cannot_be_mapped_says_so(capfd):
 
 
 # ---------------------------------------------------------------- memory and callables
-def test_what_is_made_at_the_top_is_changed_in_place_at_the_bottom():
-    seen = shared_words(4)
-    with Tree() as tree:
-        x = tree.w.share(np.arange(1000, dtype=np.int64))
-
-        def note(args):
-            seen[0] = args.tensor(0).data
-            seen[1] = args.tensor(0).numpy().ctypes.data
-            args.tensor(0).numpy()[:] *= 2
-
-        def at_l4(orch, args, config):
-            seen[2] = args.tensor(0).data
-            note(args)
-
-        late = tree.w.register(at_l4)
-        tree.w.run(lambda orch, *_: orch.submit_next_level(late, args_of((x, T.INOUT))))
-        assert set(seen[:3].tolist()) == {x.ctypes.data}
-        assert x.tolist() == list(range(0, 2000, 2))
-        tree.assert_works()
-
-        def slab(orch, args, config):
-            buffer = orch.alloc(10, np.int64)
-            seen[3] = buffer.data
-            orch.submit_next_level(late, args_of((buffer, T.INOUT)))
-
-        tree.w.run(slab)
-        assert seen[0] == seen[3] != 0
-
-
 def test_callables_registered_after_the_start_reach_the_child_and_its_successor():
     seen = shared_words(2)
     with Tree() as tree:
@@ -466,26 +371,10 @@ def test_callables_registered_after_the_start_reach_the_child_and_its_successor(
         assert seen[0] == 111
         pid = int(tree.pids[0])
         terminate(pid)
-        eventually(lambda: pid not in tree.w.worker_pids())
+        wait_until(lambda: pid not in tree.w.worker_pids())
         tree.w.run(lambda orch, *_: [orch.submit_next_level(h) for h in handles] and None)
         assert seen[0] == 222
         tree.w.unregister(handles[1])
         with pytest.raises(KeyError, match="not live"):
             tree.w.run(lambda orch, *_: orch.submit_next_level(handles[1]))
         tree.assert_works()
-
-
-def test_a_callable_is_registered_while_the_child_is_busy():
-    with Tree() as tree:
-        tree.w.start()
-        registered = []
-
-        def register_meanwhile():
-            tree.started.wait()
-            with Concurrently(lambda: registered.append(tree.w.register(lambda *_: None))):
-                time.sleep(0.05)  # it waits for the task
-                tree.go.open()
-
-        with Concurrently(register_meanwhile):
-            tree.w.run(tree.task(WAIT))
-        tree.w.run(lambda orch, *_: orch.submit_next_level(registered[0]))

@@ -6,20 +6,20 @@ takes half a minute, a small one stands for all (`ONE_KERNEL`), and `make test-l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shlex
 import shutil
 import subprocess
 import sys
-from textwrap import dedent
 
 import pytest
 
 from simpler_ref.jit import cache, entries
 from simpler_ref.jit.kernel import INTERPRETED
 
-from .programs import Program, check_program
+from .programs import Program
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
 
@@ -48,6 +48,26 @@ from simpler_ref.jit import cache, entries, kernel, layout as L
 def use_one_kernel():
     mem = np.zeros(L.HEADER_WORDS, np.int64)
     assert kernel.bind(entries.open_scope)(mem) == L.OK
+"""
+FILL_ARENA_AND_RINGS = """
+with Worker(level=3, num_sub_workers=2, heap_ring_size=8 << 20, arena_size=64 << 20) as w:
+    big = w.share(np.full(32 << 20, 3, np.uint8))
+    def add(args):
+        args.tensor(1).numpy()[:] = args.tensor(0).numpy()[:8 << 20] + 1
+    h = w.register(add)
+    def graph(orch, args, config):
+        for _ in range(4):
+            with orch.scope():
+                a = TaskArgs()
+                a.add_tensor(big)
+                a.add_tensor(ContinuousTensor.make(0, (8 << 20,), DataType.UINT8), T.OUTPUT)
+                orch.submit_sub(h, a)
+                b = TaskArgs()
+                b.add_tensor(a.tensor(1))
+                b.add_tensor(big[:8 << 20], T.INOUT)
+                orch.submit_sub(h, b)
+    w.run(graph)
+    assert set(big[:8 << 20]) == {11} and set(big[8 << 20:]) == {3}
 """
 SMALL = ("map_lookup", "map_insert", "map_erase", "ring_reset", "ring_release", "stop_scheduler")
 """Kernels that are compiled quickly."""
@@ -91,28 +111,25 @@ def folder_in(root):
     return root / "simpler_ref" / "kernels"
 
 
-def under(script):
-    """Return what to put before a command for it to find other mounts; skip where that is not allowed."""
-    for options in (["--mount"], ["--mount", "--map-root-user"]):
-        prefix = ("unshare", *options, "sh", "-c", f'{script} && exec "$@"', "sh")
-        try:
+def allowed(*prefixes):
+    """Return the first of these that may be put before a command; skip where none may."""
+    for prefix in prefixes:
+        with contextlib.suppress(OSError):
             if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
                 return prefix
-        except OSError:
-            break
-    return pytest.skip("to mount a file system takes root, or user namespaces, and unshare")
+    return pytest.skip("this takes root, or user namespaces, and unshare")
+
+
+def under(script):
+    """Return what to put before a command for it to find other mounts."""
+    shell = ("sh", "-c", f'{script} && exec "$@"', "sh")
+    mount = ("unshare", "--mount")
+    return allowed((*mount, *shell), (*mount, "--map-root-user", *shell))
 
 
 def as_somebody():
-    """Return what to put before a command to run it as a user without a name; or skip."""
-    user = ("--map-user=54321", "--map-group=54321")
-    prefix = ("unshare", "--user", *user)
-    try:
-        if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
-            return prefix
-    except OSError:
-        pass
-    return pytest.skip("to be another user takes user namespaces, and unshare")
+    """Return what to put before a command to run it as a user without a name."""
+    return allowed(("unshare", "--user", "--map-user=54321", "--map-group=54321"))
 
 
 def run(source, before=(), **environ):
@@ -143,7 +160,7 @@ def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
     assert len(log) == 1 and log[0].endswith("is damaged; what is damaged is compiled again")
 
     before = {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()}
-    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
     assert {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()} == before
 
 
@@ -189,13 +206,21 @@ def test_a_user_without_a_name_and_a_home_compiles_into_memory():
 
 
 @compiled
+@pytest.mark.long
 def test_a_user_without_a_name_runs_tasks(kernels):
     before = (*as_somebody(), *NO_HOME, "env", f"XDG_CACHE_HOME={kernels}")
     assert run(NAMELESS + TASKS + "run_tasks()", before) == (0, "", [])
 
 
 @compiled
-@pytest.mark.parametrize("home", ["/proc", "/dev/null", "/nonexistent"])
+@pytest.mark.parametrize(
+    "home",
+    [
+        "/proc",
+        pytest.param("/dev/null", marks=pytest.mark.long),
+        pytest.param("/nonexistent", marks=pytest.mark.long),
+    ],
+)
 def test_a_home_that_nobody_can_write_is_no_hindrance(home):
     before = ("env", "-u", "XDG_CACHE_HOME")
     code, _, log = run(ONE_KERNEL + "use_one_kernel()", before, HOME=home)
@@ -216,58 +241,38 @@ def test_a_cache_that_others_can_write_is_not_loaded(kernels):
 
 
 # ---------------------------------------------------------------- little of everything
-def test_where_memory_is_short_a_worker_says_so_and_a_smaller_one_runs():
-    source = """
-    import resource
-    pages = int(open("/proc/self/statm").read().split()[0])
-    limit = pages * resource.getpagesize() + (1 << 30)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    try:
-        run_tasks()
-    except MemoryError as error:
-        print(error)
-    run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, task_window=1024)
-    """
-    out = check_program(TASKS + dedent(source))
-    assert "cannot map" in out and "heap_ring_size, arena_size and task_window" in out
-
-
-def test_one_core_is_enough():
-    source = """
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def test_a_smaller_worker_runs_with_little_memory_and_few_descriptors(interpreter):
+    interpreter.check(
+        TASKS
+        + """
+import resource
+with open("/proc/self/statm") as sizes:
+    pages = int(sizes.read().split()[0])
+limit = pages * resource.getpagesize() + (1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+try:
     run_tasks()
-    run_tasks(mailbox_depth=4, pin=True)
-    """
-    assert check_program(TASKS + dedent(source)) == ""
+except MemoryError as error:
+    assert "heap_ring_size, arena_size and task_window" in str(error)
+else:
+    raise AssertionError("there was enough memory")
+run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, task_window=1024)
+"""
+    )
 
 
-def test_few_descriptors_are_enough():
-    source = """
-    import resource
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-    run_tasks()
-    """
-    assert check_program(TASKS + dedent(source)) == ""
-
-
-@pytest.mark.parametrize("options", ["size=64k", "size=64k,ro", "size=64k,mode=000"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "size=64k",
+        pytest.param("size=64k,ro", marks=pytest.mark.long),
+        pytest.param("size=64k,mode=000", marks=pytest.mark.long),
+    ],
+)
 def test_a_dev_shm_that_is_small_read_only_or_closed_is_enough(options):
     prefix = under(f"mount -t tmpfs -o {options} none /dev/shm")
-    assert run(TASKS + "run_tasks()", prefix) == (0, "", [])
-
-
-def test_closed_standard_streams_and_a_folder_that_is_gone_are_no_hindrance(tmp_path):
-    source = f"""
-    os.mkdir({str(tmp_path / "gone")!r})
-    os.chdir({str(tmp_path / "gone")!r})
-    os.rmdir({str(tmp_path / "gone")!r})
-    for fd in range(3):
-        os.close(fd)
-    run_tasks()
-    open({str(tmp_path / "result")!r}, "w").write("good")
-    """
-    assert check_program(TASKS + dedent(source)) == ""
-    assert (tmp_path / "result").read_text() == "good"
+    assert run(FILL_ARENA_AND_RINGS, prefix) == (0, "", [])
 
 
 # ---------------------------------------------------------------- all kernels, for minutes
@@ -327,7 +332,7 @@ def test_when_every_kernel_is_damaged_a_start_compiles_all_and_the_next_one_none
     ((line,),) = starts(kernels)
     assert line.endswith("is damaged; what is damaged is compiled again")
     assert starts(kernels) == [[]]
-    check_program(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
+    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
 
 
 @compiled

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
 
@@ -20,12 +21,11 @@ import simpler_ref.workers.threads
 from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
+from simpler_ref.system.raised_elsewhere import raise_in, take_back
 
-from ..support import Gate
-from .programs import Concurrently, Fork, dies, eventually, run_program, terminate
-from .test_control import shared_words
-from .test_failures import EXCEPTIONS, args_of, assert_works, mark, only
-from .test_nested import pass_on
+from ..support import make_args, wait_until
+from .programs import dies, in_a_fork, terminate
+from .workers import assert_works, mark, only, pass_on, rounds, shared_words
 
 
 def thread_worker(subs=2, **config):
@@ -33,61 +33,34 @@ def thread_worker(subs=2, **config):
 
 
 # ---------------------------------------------------------------- errors
-@pytest.mark.spec("WM-THREAD-4")
-def test_any_exception_is_reported_and_the_thread_survives_it():
-    idents = set()
-    with thread_worker(1) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-
-        def raise_one(args):
-            idents.add(threading.get_ident())
-            raise list(EXCEPTIONS.values())[args.scalar(0)][0]()
-
-        bad = w.register(raise_one)
-        for i, (what, (_, words)) in enumerate(EXCEPTIONS.items()):
-            with pytest.raises(TaskError) as caught:
-                w.run(only(bad, args_of(scalars=[i])))
-            assert words in str(caught.value), what
-            assert "level 3 sub_worker 0" in str(caught.value)
-            assert "raise_one" in caught.value.remote_traceback, what
-            assert not isinstance(caught.value, WorkerLostError), what
-            assert_works(w, ok, marks)
-    assert len(idents) == 1
-
-
-def test_a_failing_member_of_a_group_is_one_error_and_the_rest_finishes_or_is_skipped():
-    rng = random.Random(1)
+@pytest.mark.parametrize("failing", range(3))
+def test_a_failing_member_of_a_group_is_one_error_and_the_rest_finishes_or_is_skipped(failing):
     with thread_worker(3) as w:
-        marks = w.share(np.zeros(8, np.int64))
-        after = w.share(np.zeros(8, np.int64))
+        marks, after = w.share(np.zeros(8, np.int64)), w.share(np.zeros(8, np.int64))
         ok = w.register(mark)
 
         def fail_in(args):
-            if args.scalar(1) == args.scalar(0):
-                raise ValueError(f"member {args.scalar(0)}")
+            if args.scalar(0) == failing:
+                raise ValueError(f"member {failing}")
             mark(args)
 
         bad = w.register(fail_in)
-        for _ in range(50):
-            failing = rng.randrange(3)
+
+        def graph(orch, _args, _config):
+            members = [make_args((marks, T.INOUT), scalars=[m]) for m in range(3)]
+            orch.submit_sub_group(bad, members)
+            orch.submit_sub(ok, make_args((after, T.INOUT), (marks, T.INPUT), scalars=[0]))
+
+        for _ in range(5):
             marks[:] = after[:] = 0
-
-            def graph(orch, _args, _config, failing=failing):
-                orch.submit_sub_group(
-                    bad, [args_of((marks, T.INOUT), scalars=[m, failing]) for m in range(3)]
-                )
-                orch.submit_sub(ok, args_of((after, T.INOUT), (marks, T.INPUT), scalars=[0]))
-
             with pytest.raises(TaskError, match=rf"member {failing}: ValueError: member {failing}"):
                 w.run(graph)
-            assert marks[failing] == 0
+            assert marks[failing] == after[0] == 0
             assert marks.max() <= 1
-            assert after[0] == 0
             assert_works(w, ok, after)
 
 
-def test_a_leaf_that_leaves_its_thread_by_force_loses_its_task_alone():
+def test_a_task_that_leaves_its_thread_by_force_loses_its_task_alone():
     """The worst a leaf can do to its thread: an asynchronous exception that comes too late for it."""
     with thread_worker(1) as w:
         marks = w.share(np.zeros(4, np.int64))
@@ -101,49 +74,8 @@ def test_a_leaf_that_leaves_its_thread_by_force_loses_its_task_alone():
             assert_works(w, ok, marks)
 
 
-# ---------------------------------------------------------------- at the same time
-@pytest.mark.spec("WM-THREAD-2")
-@pytest.mark.parametrize("as_group", [False, True])
-def test_leaves_that_give_the_gil_away_run_at_the_same_time(as_group):
-    barrier = threading.Barrier(2, timeout=30)
-    with thread_worker() as w:
-        meet = w.register(lambda args: barrier.wait())
-
-        def graph(orch, _args, _config):
-            if as_group:
-                orch.submit_sub_group(meet, [args_of(scalars=[i]) for i in range(2)])
-            else:
-                for i in range(2):
-                    orch.submit_sub(meet, args_of(scalars=[i]))
-
-        for _ in range(50):
-            w.run(graph)
-
-
-def test_the_callers_thread_runs_python_while_leaves_wait():
-    with Gate() as gate, thread_worker() as w:
-        wait = w.register(lambda: gate.wait())
-
-        def graph(orch, _args, _config):
-            orch.submit_sub(wait)
-            orch.submit_sub(wait)
-            gate.open()
-
-        w.run(graph)
-
-
 # ---------------------------------------------------------------- Ctrl-C
-def interrupting(program):
-    def prepared():
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        program()
-
-    with Fork(prepared) as fork:
-        assert fork.wait() == 0
-        assert fork.everybody_ends()
-
-
-def test_ctrl_c_waits_for_the_leaves_that_run():
+def test_ctrl_c_waits_for_the_tasks_that_run():
     def program():
         ended = threading.Event()
         with thread_worker(1) as w:
@@ -151,15 +83,16 @@ def test_ctrl_c_waits_for_the_leaves_that_run():
             ok = w.register(mark)
 
             def slow():
-                eventually(lambda: w._session.engine.mem[L.CANCEL])
+                wait_until(lambda: w._session.engine.mem[L.CANCEL])
                 ended.set()
 
             slow_handle = w.register(slow)
 
             def graph(orch, _args, _config):
                 orch.submit_sub(slow_handle)
-                orch.submit_sub(ok, args_of((marks, T.NO_DEP), scalars=[1]))
+                orch.submit_sub(ok, make_args((marks, T.NO_DEP), scalars=[1]))
 
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
             for _ in range(3):
                 ended.clear()
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -169,10 +102,10 @@ def test_ctrl_c_waits_for_the_leaves_that_run():
                 assert marks[1] == 0
                 assert_works(w, ok, marks)
 
-    interrupting(program)
+    in_a_fork(program)
 
 
-def test_a_second_ctrl_c_ends_a_leaf_at_its_next_line():
+def test_a_second_ctrl_c_ends_a_task_at_its_next_line():
     def program():
         with thread_worker(2) as w:
             marks = w.share(np.zeros(4, np.int64))
@@ -183,6 +116,7 @@ def test_a_second_ctrl_c_ends_a_leaf_at_its_next_line():
                     time.sleep(0.001)
 
             hung = w.register(for_ever)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
             for _ in range(3):
                 signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
                 try:
@@ -192,10 +126,11 @@ def test_a_second_ctrl_c_ends_a_leaf_at_its_next_line():
                 for _ in range(3):  # no later task gets what was meant for this one
                     assert_works(w, ok, marks)
 
-    interrupting(program)
+    in_a_fork(program)
 
 
-def test_two_ctrl_c_at_any_moment_hit_no_later_task():
+@rounds(20, 1000)
+def test_two_ctrl_c_at_any_moment_hit_no_later_task(rounds):
     def program():
         rng = random.Random(3)
         with thread_worker(2, heap_ring_size=1 << 16) as w:
@@ -214,7 +149,7 @@ def test_two_ctrl_c_at_any_moment_hit_no_later_task():
                     raise KeyboardInterrupt
 
             signal.signal(signal.SIGALRM, shoot)
-            for _ in range(150):
+            for _ in range(rounds):
                 with contextlib.suppress(KeyboardInterrupt):
                     try:
                         shots[:] = [1, 2]
@@ -227,30 +162,10 @@ def test_two_ctrl_c_at_any_moment_hit_no_later_task():
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 assert_works(w, ok, marks)
 
-    interrupting(program)
+    in_a_fork(program)
 
 
 # ---------------------------------------------------------------- the end
-def test_close_is_refused_while_a_leaf_is_busy_and_works_afterwards():
-    with Gate() as gate, thread_worker(1) as w:
-        started = threading.Event()
-
-        def wait_there():
-            started.set()
-            gate.wait()
-
-        slow = w.register(wait_there)
-
-        def try_to_close():
-            started.wait()
-            with pytest.raises(RuntimeError, match="close during a run"):
-                w.close()
-            gate.open()
-
-        with Concurrently(try_to_close):
-            w.run(only(slow))
-
-
 class Sticky:
     """A worker whose `stop` takes until it may."""
 
@@ -289,16 +204,6 @@ def test_a_thread_that_does_not_stop_in_python_code_is_ended(monkeypatch, caplog
     assert caplog.text == ""
 
 
-def test_the_interpreter_may_end_without_close():
-    code, out, err = run_program("""
-        w = Worker(level=3, num_sub_workers=2, child_mode="thread")
-        w.init()
-        h = w.register(lambda: say("ran"))
-        w.run(lambda orch, args, config: orch.submit_sub(h))
-        """)
-    assert (code, out, err) == (0, "ran\n", "")
-
-
 def test_a_forgotten_worker_takes_its_threads_with_it():
     before = threading.active_count()
     w = thread_worker(3)
@@ -307,95 +212,25 @@ def test_a_forgotten_worker_takes_its_threads_with_it():
     assert threading.active_count() > before
     del w
     gc.collect()
-    eventually(lambda: threading.active_count() == before)
+    wait_until(lambda: threading.active_count() == before)
 
 
 # ---------------------------------------------------------------- the start
 class Starting:
-    """A worker that notes where it is called, and starts as told: None, an exception or a wait."""
+    """A worker whose start calls what it is told to, and that notes which thread runs its tasks."""
+
+    told = None
 
     def __init__(self):
-        self.told = None
-        self.called = []
+        self.ran = []
 
     def start(self):
-        self.called.append(("start", os.getpid(), threading.get_ident()))
-        if isinstance(self.told, Exception):
-            raise self.told
         if self.told is not None:
             self.told()
 
-    def stop(self):
-        self.called.append(("stop", os.getpid(), threading.get_ident()))
-
     def run(self, callable, view, config):
-        self.called.append(("run", os.getpid(), threading.get_ident()))
+        self.ran.append(threading.get_ident())
         callable(view)
-
-
-@pytest.mark.spec("WM-KIND-2")
-def test_start_run_and_stop_are_called_in_the_thread_that_serves():
-    kinds = [Starting() for _ in range(3)]
-    w = Worker(level=3, child_mode="thread")
-    w.add_sub(kinds[0])
-    w.add_next_level(kinds[1])
-    w.add_next_level(kinds[2])
-    with w:
-        nothing = w.register(lambda args: None)
-
-        def graph(orch, _args, _config):
-            orch.submit_sub(nothing)
-            for worker in (0, 1):
-                orch.submit_next_level(nothing, worker=worker)
-
-        w.run(graph)
-        w.run(graph)
-    places = {place for kind in kinds for _, *place in [kind.called[0]] for place in [tuple(place)]}
-    assert len(places) == 3
-    assert (os.getpid(), threading.get_ident()) not in places
-    for kind in kinds:
-        assert [what for what, *_ in kind.called] == ["start", "run", "run", "stop"]
-        assert len({tuple(place) for _, *place in kind.called}) == 1
-
-
-@pytest.mark.spec("WM-KIND-2")
-def test_start_run_and_stop_are_called_in_the_process_that_serves():
-    calls = shared_words(8)
-
-    class Noting:
-        def start(self):
-            calls[0] += 1
-            calls[1] = os.getpid()
-
-        def run(self, callable, view, config):
-            calls[2] += calls[1] == os.getpid()
-
-        def stop(self):
-            calls[3] += calls[1] == os.getpid()
-
-    w = Worker(level=3)
-    w.add_sub(Noting())
-    with w:
-        nothing = w.register(lambda: None)
-        w.run(lambda orch, *_: [orch.submit_sub(nothing) for _ in range(3)] and None)
-        assert calls[1] == w.worker_pids()[0] != os.getpid()
-    assert calls[[0, 2, 3]].tolist() == [1, 3, 1]
-
-
-def test_a_thread_that_cannot_start_says_why_and_the_next_start_works():
-    kind = Starting()
-    w = Worker(level=3, child_mode="thread", num_sub_workers=1)
-    w.add_sub(kind)
-    with w:
-        marks = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-        kind.told = LookupError("the device is not plugged in")
-        for _ in range(2):
-            with pytest.raises(WorkerStartError, match="LookupError: the device is not plugged in"):
-                w.start()
-        kind.told = None
-        assert_works(w, ok, marks)
-    assert [what for what, *_ in kind.called].count("stop") == 3
 
 
 def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
@@ -415,13 +250,11 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
         before = [t for t in threading.enumerate() if t.name == "sub_worker-0"]
         assert len(before) == 2
         event.set()
-        eventually(lambda: sum(t.name == "sub_worker-0" for t in threading.enumerate()) == 1)
-        runs = len([1 for what, *_ in kind.called if what == "run"])
+        wait_until(lambda: sum(t.name == "sub_worker-0" for t in threading.enumerate()) == 1)
         for _ in range(20):
             assert_works(w, ok, marks)
-        now = [ident for what, _, ident in kind.called if what == "run"]
-        assert len(now) == runs + 20
-        assert len(set(now)) == 1
+        assert len(kind.ran) == 21
+        assert len(set(kind.ran)) == 1
 
 
 # ---------------------------------------------------------------- threads and processes mixed
@@ -453,7 +286,7 @@ def mixed(above, below, subs=1):
 
     def task(marks, what=0):
         return lambda orch, *_: orch.submit_next_level(
-            l3_handle, args_of((marks, T.INOUT), scalars=[what])
+            l3_handle, make_args((marks, T.INOUT), scalars=[what])
         )
 
     return w, task, pids
@@ -468,7 +301,7 @@ def test_errors_below_name_every_level_and_the_tree_goes_on(above, below):
     w, task, pids = mixed(above, below)
     with w:
         marks = w.share(np.zeros(4, np.int64))
-        for round_ in range(3):
+        for round_ in range(2):
             w.run(task(marks))
             assert marks[0] == round_ + 1
             assert (pids[0] == os.getpid()) == (above == "thread")
@@ -504,45 +337,15 @@ def test_a_tree_of_processes_below_a_thread_is_repaired_and_ends():
     assert not any(process.is_running() for process in processes)
 
 
-def test_a_tree_below_a_thread_that_cannot_start_leaves_nothing():
-    told = shared_words(1)
-
-    class Picky:
-        def start(self):
-            if told[0]:
-                raise LookupError("not plugged in")
-
-        def run(self, callable, view, config):
-            callable(view)
-
-    w = Worker(level=4, child_mode="thread")
-    good, bad = Worker(level=3, num_sub_workers=1), Worker(level=3, child_mode="thread")
-    bad.add_sub(Picky())
-    w.add_worker(good)
-    w.add_worker(bad)
-    handle = w.register(lambda orch, args, config: None)
-    with w:
-        told[0] = 1
-        for _ in range(2):
-            with pytest.raises(WorkerStartError, match="LookupError: not plugged in"):
-                w.start()
-            assert psutil.Process().children() == []
-        told[0] = 0
-        w.run(lambda orch, *_: [orch.submit_next_level(handle, worker=i) for i in (0, 1)] and None)
-
-
 # ---------------------------------------------------------------- what was taken back leaves no trace
 @pytest.mark.spec("WM-MODE-1")
 def test_a_function_can_be_traced_after_an_exception_for_a_thread_was_taken_back():
     """Python 3.11 hangs there if it still believes that one waits for some thread."""
-    code, out, error = run_program(
-        """
-        import sys, threading
-        from simpler_ref.system.raised_elsewhere import raise_in, take_back
 
-        def traced():
-            pass
+    def traced():
+        pass
 
+    def program():
         go = threading.Event()
         thread = threading.Thread(target=go.wait)
         thread.start()
@@ -553,7 +356,5 @@ def test_a_function_can_be_traced_after_an_exception_for_a_thread_was_taken_back
         sys.settrace(None)
         go.set()
         thread.join()
-        say("traced")
-        """
-    )
-    assert (code, out.split(), error) == (0, ["traced"], "")
+
+    in_a_fork(program)

@@ -1,0 +1,320 @@
+"""Workers in one process: what close leaves, forgotten Workers, several at once, any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import TaskError, Worker
+from simpler_ref import TensorArgType as T
+
+from ..support import make_args, wait_until
+from .programs import Concurrently, Fork, dies, terminate
+from .workers import assert_works, mark, on_a_thread, only, rounds, server_of
+
+
+# ---------------------------------------------------------------- close
+def started_worker():
+    w = Worker(level=3, num_sub_workers=2)
+    w.init()
+    w.start()
+    return w
+
+
+@pytest.mark.spec("ORCH-RUN-9")
+def test_close_leaves_nothing_but_the_arrays_somebody_holds():
+    def shared_bytes():
+        with open("/proc/self/maps") as maps:
+            spans = [line.split()[0].split("-") for line in maps if line.split()[1][3] == "s"]
+        return sum(int(end, 16) - int(start, 16) for start, end in spans)
+
+    gc.collect()
+    before = shared_bytes()
+    w = Worker(level=3, num_sub_workers=2, arena_size=1 << 20)
+    w.init()
+    w.start()
+    pids, server = w.worker_pids(), server_of(w)
+    kept = w.share(np.arange(10))
+    w.close()
+    w.close()
+    assert all(dies(pid) for pid in (*pids, server))
+    assert shared_bytes() - before == 1 << 20
+    assert kept.tolist() == list(range(10))
+    del kept
+    assert shared_bytes() == before
+
+
+@pytest.fixture
+def no_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_forgotten_worker_is_closed_at_once(no_collection):
+    w = started_worker()
+    pids, watch = w.worker_pids(), weakref.ref(w)
+    del w
+    assert watch() is None
+    assert all(dies(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("collect", [gc.collect, lambda: on_a_thread(gc.collect)])
+def test_a_worker_in_a_cycle_is_closed_by_whichever_thread_collects_it(no_collection, collect):
+    w = started_worker()
+    w.myself = w
+    pids = w.worker_pids()
+    del w
+    collect()
+    assert all(dies(pid) for pid in pids)
+
+
+def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
+    """Garbage collection may run on any thread: also on the one that close would join."""
+    from simpler_ref.workers import manager as worker_manager
+
+    w = started_worker()
+    manager = w._session.manager
+    pids, monitor = w.worker_pids(), manager._monitor
+    holder = [w]
+    del w
+    original = worker_manager.WorkerManager._mark_dead
+
+    def drop_it(self, worker, code):
+        if holder:
+            holder.clear()
+        original(self, worker, code)
+
+    manager._mark_dead = drop_it.__get__(manager)
+    terminate(pids[0])
+    monitor.join(30)
+    assert not monitor.is_alive()
+    assert all(dies(pid) for pid in pids)
+    assert not holder
+    assert manager._socket.fileno() == -1
+    manager._mark_dead = None
+
+
+@rounds(15, 60)
+def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
+    process = psutil.Process()
+
+    def cycle():
+        with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 16, task_window=1024) as w:
+            marks = w.share(np.zeros(4, np.int64))
+            ok = w.register(mark)
+            assert_works(w, ok, marks)
+
+    def holdings():
+        gc.collect()
+        return len(process.open_files()), process.num_fds(), process.num_threads()
+
+    for _ in range(5):
+        cycle()
+    before, rss, maps = holdings(), process.memory_info().rss, len(process.memory_maps(False))
+    for _ in range(rounds):
+        cycle()
+    assert holdings() == before
+    assert process.memory_info().rss - rss < (4 << 20) + rounds * (64 << 10)
+    assert len(process.memory_maps(False)) - maps < rounds / 2
+    assert process.children(recursive=True) == []
+
+
+@rounds(300, 2000)
+def test_runs_without_end_take_no_more_memory(rounds):
+    with Worker(level=3, num_sub_workers=2) as w:
+        x = w.share(np.zeros(4, np.int64))
+        ok = w.register(mark)
+
+        def graph(orch, args, config):
+            for _ in range(5):
+                with orch.scope():
+                    buffer = orch.alloc(1 << 16, np.uint8)
+                    orch.submit_sub(ok, make_args((x, T.INOUT), (buffer, T.INPUT), scalars=[1]))
+
+        w.start()
+        everyone = [psutil.Process(pid) for pid in (os.getpid(), *w.worker_pids())]
+        for _ in range(200):
+            w.run(graph)
+        before = [p.memory_info().rss for p in everyone]
+        for _ in range(rounds):
+            w.run(graph)
+        after = [p.memory_info().rss for p in everyone]
+        assert max(b - a for a, b in zip(before, after, strict=True)) < 4 << 20
+        assert x[1] % 5 == 0
+
+
+@rounds(15, 200)
+def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch, rounds):
+    """Nobody has to be killed: a stop is never lost, whatever the worker is just doing."""
+    import simpler_ref.workers.fork_server as fork_server
+
+    reports = []
+    handle_death = fork_server._Server.handle_death
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def handle_and_tell(self, pidfd):
+        _, pid = self.workers[pidfd]
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        theirs.send(bytes([info.si_status, info.si_code == os.CLD_EXITED]))
+        handle_death(self, pidfd)
+
+    monkeypatch.setattr(fork_server._Server, "handle_death", handle_and_tell)
+    rng = np.random.default_rng(7)
+    for _ in range(rounds):
+        with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 16, task_window=256) as w:
+            nothing = w.register(lambda: None)
+
+            def graph(orch, args, config):
+                for _ in range(rng.integers(4)):
+                    orch.submit_sub(args)
+
+            w.run(graph, nothing)
+            until = time.perf_counter() + rng.uniform(0, 150e-6)
+            while time.perf_counter() < until:
+                pass
+        reports += [ours.recv(2) for _ in range(2)]
+    ours.close()
+    theirs.close()
+    assert set(reports) == {bytes([0, True])}
+
+
+# ---------------------------------------------------------------- more than one
+def test_two_workers_at_once_do_not_know_of_each_other():
+    with Worker(level=3, num_sub_workers=2) as a:
+        ok_a = a.register(mark)
+        a.start()
+        with Worker(level=3, num_sub_workers=2) as b:
+            ok_b = b.register(mark)
+            marks_a, marks_b = a.share(np.zeros(4, np.int64)), b.share(np.zeros(4, np.int64))
+            for _ in range(10):
+                assert_works(a, ok_a, marks_a)
+                assert_works(b, ok_b, marks_b)
+            terminate(b.worker_pids()[0])
+            assert_works(a, ok_a, marks_a)
+            wait_until(lambda: len(b.worker_pids()) == 1)
+            assert_works(b, ok_b, marks_b)
+            terminate(server_of(a))
+            wait_until(lambda: not a.worker_pids())
+            assert_works(b, ok_b, marks_b)
+            assert_works(a, ok_a, marks_a)
+        assert_works(a, ok_a, marks_a)
+
+
+@rounds(1, 8)
+def test_workers_of_many_threads_run_at_the_same_time(rounds):
+    def life(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(rounds):
+            with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 20) as w:
+                ok = w.register(mark)
+                w.start()
+                for _ in range(30):
+                    x = w.share(np.zeros(2, np.int64))  # a new array: asks whose it is
+
+                    def graph(orch, args, config):
+                        for _ in range(rng.integers(1, 5)):
+                            orch.submit_sub(*args)
+
+                    w.run(graph, (ok, make_args((x, T.INOUT), scalars=[1])))
+
+                    def in_the_run(orch, args, config):
+                        handle, x = args
+                        orch.submit_sub(handle, make_args((x[1:], T.INOUT), scalars=[0]))
+
+                    w.run(in_the_run, (ok, x))
+                    assert x[1] > 1
+
+    with contextlib.ExitStack() as threads:
+        for seed in range(4):
+            threads.enter_context(Concurrently(lambda seed=seed: life(seed)))
+
+
+def test_a_worker_lives_on_any_thread_and_may_change_threads():
+    with Worker(level=3, num_sub_workers=2) as w:
+        marks = w.share(np.zeros(4, np.int64))
+        ok = w.register(mark)
+        on_a_thread(lambda: assert_works(w, ok, marks))
+        assert_works(w, ok, marks)
+        terminate(w.worker_pids()[0])
+        wait_until(lambda: len(w.worker_pids()) == 1)
+        on_a_thread(lambda: assert_works(w, ok, marks))
+        with pytest.raises(TaskError):
+            w.run(only(w.register(lambda: 1 / 0)))
+
+    def whole_life():
+        with Worker(level=3, num_sub_workers=2) as mine:
+            marks = mine.share(np.zeros(4, np.int64))
+            assert_works(mine, mine.register(mark), marks)
+
+    on_a_thread(whole_life)
+
+
+def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():
+    """Locks held by threads that do not exist in the fork must not be waited for."""
+    with Worker(level=3, num_sub_workers=1) as w:
+        array = w.share(np.zeros(5))
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with w._life.lock, w._session.arena._lock:
+                held.set()
+                release.wait(30)
+
+        def in_the_fork():
+            nonlocal array
+            del array
+            w.close()
+
+        with Concurrently(hold):
+            held.wait(30)
+            with Fork(in_the_fork) as fork:
+                assert fork.wait() == 0
+            release.set()
+        assert w.run(lambda *_: None).tasks == 0
+
+
+def test_the_program_starts_no_process_but_the_fork_server_and_the_workers():
+    with Worker(level=3, num_sub_workers=3) as w:
+        w.start()
+        tree = [p.pid for p in psutil.Process().children(recursive=True)]
+        server = server_of(w)
+        assert sorted(tree) == sorted([server, *w.worker_pids()])
+        assert psutil.Process(server).num_threads() == 1
+
+
+def test_no_process_keeps_descriptors_of_a_worker_that_is_not_its_own():
+    def descriptors(pid):
+        return sorted(
+            link.split(":")[0] for link in map(link_of, Path(f"/proc/{pid}/fd").iterdir())
+        )
+
+    def link_of(descriptor):
+        try:
+            return os.readlink(descriptor)
+        except FileNotFoundError:  # closed since it was listed
+            return "closed"
+
+    with Worker(level=3, num_sub_workers=1) as first:
+        first.start()
+        alone = descriptors(server_of(first))
+        with Worker(level=3, num_sub_workers=1) as second:
+            second.start()
+            assert descriptors(server_of(second)) == alone
+            assert len(descriptors(second.worker_pids()[0])) == len(alone) - 3
+            with Fork(signal.pause) as fork:
+                left = len(alone) - 3 + 1  # and its lifeline
+                wait_until(lambda: len(descriptors(fork.pid)) == left)
+                assert "socket" not in descriptors(fork.pid)
