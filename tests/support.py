@@ -558,6 +558,12 @@ def no_passes(mem):
         kernels.unlock(mem)
 
 
+def tasks_given(w, worker: int = 0) -> int:
+    """Return how many tasks a worker of a started Worker has been given and has not been seen to end."""
+    mem = w._session.engine.mem
+    return int(mem[int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE]) + L.W_GIVEN])
+
+
 def inside(address: int, nbytes: int, base: int, size: int) -> bool:
     """Say whether bytes [address, address + n) are within [base, base + size)."""
     return base <= address and address + nbytes <= base + size

@@ -3,11 +3,12 @@
 import os
 import random
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from numba import int64
 
 from simpler_ref import TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
@@ -27,6 +28,7 @@ from tests.support import (
     member,
     no_passes,
     reads,
+    tasks_given,
     wait_until,
     writes,
 )
@@ -38,10 +40,45 @@ DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 
 
-def given(w, worker=0):
-    """Return how many tasks a worker of a real Worker has been given."""
-    mem = w._session.engine.mem
-    return int(mem[int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE]) + L.W_GIVEN])
+@contextmanager
+def held_worker(mode, depth, workers=1):
+    """Give a Worker, a task that says that it runs and then waits, and the gates of both."""
+    with (
+        Gate() as here,
+        Gate() as go,
+        Worker(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=depth) as w,
+    ):
+
+        def wait():
+            here.open(1)
+            go.wait()
+
+        yield w, w.register(wait), here, go
+
+
+@leaf
+def mark(marks: int64[:], number: int):
+    marks[number] += 1
+
+
+@leaf
+def note(log: int64[:], number: int):
+    log[1 + log[0]] = number
+    log[0] += 1
+
+
+def in_python(function):
+    """Return what a leaf of an array and a number does, as a Python callable."""
+    plain = function.py_func
+    return lambda args: plain(args.tensor(0).numpy(), args.scalar(0))
+
+
+KINDS = pytest.mark.parametrize("kind", [lambda made: made, in_python], ids=["leaf", "python"])
+
+
+def numbered(array, number):
+    """Return the arguments of a task that waits for no other."""
+    return make_args((array, T.NO_DEP), scalars=[number])
 
 
 # ---------------------------------------------------------------- 1: how many
@@ -78,17 +115,16 @@ def test_one_frame_is_the_default():
 @pytest.mark.spec("SPEED-DEPTH-1")
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_a_real_worker_has_no_more_tasks_than_frames(mode, depth):
-    with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
-        handle = w.register(go.wait)
+    with held_worker(mode, depth) as (w, hold, _, go):
 
         def orch_fn(orch, *_):
             for _ in range(depth + 4):
-                orch.submit_sub(handle)
-            wait_until(lambda: given(w) == depth)
+                orch.submit_sub(hold)
+            wait_until(lambda: tasks_given(w) == depth)
             go.open()
 
         assert w.run(orch_fn).tasks == depth + 4
-        assert given(w) == 0
+        assert tasks_given(w) == 0
 
 
 # ---------------------------------------------------------------- 2: in which order
@@ -135,28 +171,18 @@ def test_a_worker_goes_through_its_frames_in_turn(make, depth):
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-2")
 def test_independent_tasks_of_one_worker_run_in_the_order_of_their_submits(mode, depth):
-    @leaf
-    def note(log, number):
-        log[1 + log[0]] = number
-        log[0] += 1
-
-    def note_in_python(args):
-        note.py_func(args.tensor(0).numpy(), args.scalar(0))
-
     with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
-        handles = [w.register(note), w.register(note_in_python)]
-        log = w.share(np.zeros(500, np.int64))
+        handles = [w.register(note), w.register(in_python(note))]
+        log = w.share(np.zeros(301, np.int64))
 
         def orch_fn(orch, *_):
             for number in range(300):
-                handle = handles[number % 7 == 3]
-                orch.submit_sub(handle, make_args((log, T.NO_DEP), scalars=[number]))
+                orch.submit_sub(handles[number % 7 == 3], numbered(log, number))
 
         for _ in range(3):
             log[:] = 0
             w.run(orch_fn)
-            assert log[0] == 300
-            assert log[1:301].tolist() == list(range(300))
+            assert log.tolist() == [300, *range(300)]
 
 
 # ---------------------------------------------------------------- 3: to which worker
@@ -377,42 +403,22 @@ def test_a_request_is_found_in_whichever_frame_the_worker_waits_for(make, depth)
 @MODES
 @pytest.mark.spec("SPEED-DEPTH-5")
 def test_a_callable_registered_during_a_run_is_known_after_the_tasks_in_the_frames(mode):
-    with (
-        Gate() as here,
-        Gate() as go,
-        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=3) as w,
-    ):
+    with held_worker(mode, 3) as (w, hold, here, go), ThreadPoolExecutor(1) as threads:
         log = w.share(np.zeros(8, np.int64))
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        def note(args):
-            words = args.tensor(0).numpy()
-            words[0] += 1
-            words[words[0]] = args.scalar(0)
-
-        def another(args):
-            note(args)
-
-        hold, first = w.register(wait), w.register(note)
+        first = w.register(in_python(note))
+        mem = w._session.engine.mem
 
         def orch_fn(orch, *_):
             orch.submit_sub(hold)
             for number in (1, 2):
-                orch.submit_sub(first, make_args((log, T.NO_DEP), scalars=[number]))
+                orch.submit_sub(first, numbered(log, number))
             here.wait()
-            assert given(w) == 3
-            found = []
-            asking = threading.Thread(target=lambda: found.append(w.register(another)))
-            asking.start()
-            mem = w._session.engine.mem
+            assert tasks_given(w) == 3
+            asked = threads.submit(w.register, lambda args: in_python(note)(args))
             wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_CLAIM] == L.CLAIM_WAITS)
-            orch.submit_sub(first, make_args((log, T.NO_DEP), scalars=[4]))
+            orch.submit_sub(first, numbered(log, 4))
             go.open()
-            asking.join(DEADLINE_S)
-            orch.submit_sub(found[0], make_args((log, T.NO_DEP), scalars=[5]))
+            orch.submit_sub(asked.result(DEADLINE_S), numbered(log, 5))
 
         w.run(orch_fn)
         assert log.tolist() == [4, 1, 2, 4, 5, 0, 0, 0]
@@ -440,53 +446,41 @@ def test_of_two_failures_of_a_worker_the_first_ones_words_are_reported(make, dep
     assert trace == b"ValueError: the first\n"
 
 
+@leaf
+def choose(marks: int64[:], number: int):
+    if number == 2:
+        raise ValueError("the first")
+    if number == 3:
+        raise LookupError("the second")
+    marks[number] += 1
+
+
 @MODES
+@KINDS
 @pytest.mark.spec("SPEED-DEPTH-6", "SPEED-DEPTH-7")
-@pytest.mark.parametrize("kind", ["leaf", "python"])
 def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode, kind):
-    @leaf
-    def choose(marks, number):
-        if number == 2:
-            raise ValueError("the first")
-        if number == 3:
-            raise LookupError("the second")
-        marks[number] += 1
-
-    def choose_in_python(args):
-        choose.py_func(args.tensor(0).numpy(), args.scalar(0))
-
-    with (
-        Gate() as go,
-        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=6) as w,
-    ):
-        hold = w.register(go.wait)
-        handle = w.register(choose if kind == "leaf" else choose_in_python)
+    with held_worker(mode, 6) as (w, hold, _, go):
+        handle = w.register(kind(choose))
         marks = w.share(np.zeros(6, np.int64))
-        submit = lambda orch, n: orch.submit_sub(  # noqa: E731
-            handle, make_args((marks, T.NO_DEP), scalars=[n])
-        )
-        w.run(lambda orch, *_: submit(orch, 0))  # its types are settled
+        mem = w._session.engine.mem
 
         def orch_fn(orch, *_):
             orch.submit_sub(hold)
             for number in range(1, 6):
-                submit(orch, number)
-            with no_passes(orch._mem):  # both have failed before anybody looks
-                assert given(w) == 6
+                orch.submit_sub(handle, numbered(marks, number))
+            with no_passes(mem):  # both have failed before anybody looks
+                assert tasks_given(w) == 6
                 go.open(1)
-                mem = orch._mem
                 first = int(mem[L.A_WORKERS]) + L.W_MAILBOX
                 frames = [first + i * L.WORKER_WORDS for i in range(6)]
                 wait_until(lambda: all(mem[at] & 0xFFFFFFFF == L.TASK_DONE for at in frames))
 
-        with pytest.raises(
-            TaskError, match=r"task 2 \(.*choose.*\): ValueError: the first"
-        ) as failure:
+        with pytest.raises(TaskError, match=r"task 2 \(.*\): ValueError: the first") as failure:
             w.run(orch_fn)
         assert "the first" in failure.value.remote_traceback
         assert "the second" not in failure.value.remote_traceback
-        assert marks.tolist() == [1, 1, 0, 0, 1, 1]
-        w.run(lambda orch, *_: submit(orch, 5))
+        assert marks.tolist() == [0, 1, 0, 0, 1, 1]
+        w.run(lambda orch, *_: orch.submit_sub(handle, numbered(marks, 5)))
         assert marks[5] == 2
 
 
@@ -549,49 +543,31 @@ def test_a_failure_that_was_answered_before_the_death_comes_first(make, failed):
     assert driver.mem[L.RUN_ERROR] == outcome
 
 
+@KINDS
 @pytest.mark.spec("SPEED-DEPTH-8")
-@pytest.mark.parametrize("kind", ["leaf", "python"])
 def test_a_real_worker_that_dies_among_its_tasks_loses_just_those_it_had_not_ended(kind):
-    @leaf
-    def mark(marks, number):
-        marks[number] += 1
-
-    def mark_in_python(args):
-        mark.py_func(args.tensor(0).numpy(), args.scalar(0))
-
-    with (
-        Gate() as here,
-        Gate() as go,
-        Worker(3, num_sub_workers=1, mailbox_depth=5) as w,
-    ):
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        hold, deadly = w.register(wait), w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        handle = w.register(mark if kind == "leaf" else mark_in_python)
+    with held_worker("process", 5) as (w, hold, here, go):
+        deadly = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        handle = w.register(kind(mark))
         marks = w.share(np.zeros(5, np.int64))
-        one = lambda n: make_args((marks, T.NO_DEP), scalars=[n])  # noqa: E731
-        w.run(lambda orch, *_: orch.submit_sub(handle, one(0)))
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold)
+            orch.submit_sub(handle, numbered(marks, 1))
+            orch.submit_sub(deadly)
+            for number in (2, 3, 4):
+                orch.submit_sub(handle, numbered(marks, number))
+            here.wait()
+            assert tasks_given(w) == 5
+            go.open(1)
+
         for _ in range(3):
             marks[:] = 0
-
-            def orch_fn(orch, *_):
-                orch.submit_sub(hold)
-                orch.submit_sub(handle, one(1))
-                orch.submit_sub(deadly)
-                for number in (2, 3, 4):
-                    orch.submit_sub(handle, one(number))
-                here.wait()
-                assert given(w) == 5
-                go.open(1)
-
             with pytest.raises(WorkerLostError, match=r"task 2 \(.*SIGKILL") as failure:
                 w.run(orch_fn)
             assert (failure.value.task, failure.value.status) == (2, -signal.SIGKILL)
             assert marks.tolist() == [0, 1, 0, 0, 0]
-            w.run(lambda orch, *_: [orch.submit_sub(handle, one(n)) for n in range(5)])
+            w.run(lambda orch, *_: [orch.submit_sub(handle, numbered(marks, n)) for n in range(5)])
             assert marks.tolist() == [1, 2, 1, 1, 1]
 
 
@@ -630,53 +606,35 @@ class Stop(Exception):
 
 
 @MODES
+@KINDS
 @pytest.mark.spec("SPEED-DEPTH-9")
-@pytest.mark.parametrize("kind", ["leaf", "python"])
 def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstarted(mode, kind):
-    @leaf
-    def mark(marks, number):
-        marks[number] += 1
-
-    def mark_in_python(args):
-        mark.py_func(args.tensor(0).numpy(), args.scalar(0))
-
-    with (
-        Gate() as here,
-        Gate() as go,
-        Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=4) as w,
-    ):
-        marks = w.share(np.zeros(2, np.int64))
-
-        def wait():
-            here.open(1)
-            go.wait()
-            marks[0] += 1
-
-        hold, handle = w.register(wait), w.register(mark if kind == "leaf" else mark_in_python)
-        one = lambda: make_args((marks, T.NO_DEP), scalars=[1])  # noqa: E731
-        w.run(lambda orch, *_: orch.submit_sub(handle, one()))
+    with held_worker(mode, 4) as (w, hold, here, go):
+        handle = w.register(kind(mark))
+        marks = w.share(np.zeros(1, np.int64))
+        mem = w._session.engine.mem
 
         def orch_fn(orch, *_):
             orch.submit_sub(hold)
             for _ in range(8):
-                orch.submit_sub(handle, one())
+                orch.submit_sub(handle, numbered(marks, 0))
             here.wait()
-            assert given(w) == 4
+            assert tasks_given(w) == 4
             raise Stop
 
         def let_go():
-            mem = w._session.engine.mem
             skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
             # a frame keeps its word until it is filled again, so all have to be filled first
-            wait_until(lambda: given(w) == 4 and (mem[skip] == L.SKIPPED).sum() == 3)
+            wait_until(lambda: tasks_given(w) == 4 and (mem[skip] == L.SKIPPED).sum() == 3)
             go.open(1)
 
         for round_ in range(3):
             with pytest.raises(Stop), Concurrently(let_go):
                 w.run(orch_fn)
-            assert marks.tolist() == [round_ + 1, round_ + 1], "the one that ran has finished"
-            w.run(lambda orch, *_: orch.submit_sub(handle, one()))
-            assert marks.tolist() == [round_ + 1, round_ + 2], "the next run works"
+            assert marks[0] == round_
+            assert not go.opens(), "the one that ran has finished"
+            w.run(lambda orch, *_: orch.submit_sub(handle, numbered(marks, 0)))
+            assert marks[0] == round_ + 1, "the next run works"
 
 
 # ---------------------------------------------------------------- 10: told to stop
@@ -732,26 +690,18 @@ def test_a_request_to_stop_among_tasks_at_any_moment_is_obeyed(make, depth):
 @MODES
 @pytest.mark.spec("SPEED-DEPTH-10")
 def test_a_worker_closed_after_a_run_that_was_cut_short_leaves_nothing_behind(mode):
-    with Gate() as here, Gate() as go:
-        w = Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=3)
-        with w:
+    with held_worker(mode, 3, workers=2) as (w, hold, here, go):
 
-            def wait():
-                here.open(1)
-                go.wait()
+        def orch_fn(orch, *_):
+            for _ in range(6):
+                orch.submit_sub(hold)
+            for _ in range(2):
+                here.wait()
+            go.open()
+            raise Stop
 
-            hold = w.register(wait)
-
-            def orch_fn(orch, *_):
-                for _ in range(6):
-                    orch.submit_sub(hold)
-                for _ in range(2):
-                    here.wait()
-                go.open()
-                raise Stop
-
-            with pytest.raises(Stop):
-                w.run(orch_fn)
+        with pytest.raises(Stop):
+            w.run(orch_fn)
 
 
 # ---------------------------------------------------------------- 11: the same results
