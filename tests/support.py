@@ -359,6 +359,17 @@ class Driver:
             write_error(memoryview(self.mailbox(worker)), memoryview(self.trace(worker)), error)
         self.x.post_done(self.mem, worker, outcome)
 
+    def submit_and_settle(self, *args: Arg, **more) -> int:
+        """Submit, then run passes until nothing moves; return the slot."""
+        slot = self.submit(*args, **more)
+        self.settle()
+        return slot
+
+    def answer_and_settle(self, worker: int, *answer, **more) -> None:
+        """Answer as `post_done` does, then run passes until nothing moves."""
+        self.post_done(worker, *answer, **more)
+        self.settle()
+
     def finish(self, slot: int, error: BaseException | None = None) -> None:
         """Bring a task that can run to its end: dispatch it, answer it, collect it."""
         self.settle()

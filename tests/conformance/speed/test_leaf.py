@@ -745,41 +745,35 @@ def test_in_threads_two_leaves_run_at_the_same_time():
 @compiled_only
 @WHEN
 @pytest.mark.spec("SPEED-LEAF-7")
-def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(late):
+def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(w, late):
     @leaf
     def bad(a: int64[:]):
         a[0] = 1
         a.no_such_thing()
 
-    with Worker(3, num_sub_workers=1) as w:
-        if late:
-            w.start()
-        with pytest.raises(TypeError, match=r"bad cannot be compiled: .*no_such_thing") as refusal:
-            w.register(bad)
-        # numba points at the line of the statement, by a path that may be relative
-        assert re.search(rf"{os.path.basename(__file__)}\", line \d+", str(refusal.value))
-        assert refusal.value.__cause__ is not None
-
-        @leaf
-        def good(a: int64[:]):
-            a[0] = 1
-
-        handle = w.register(good)
-        assert good.address != 0, "it is compiled already"
-        a = w.share(np.zeros(1, np.int64))
-        run(w, handle, a)
-        assert a[0] == 1
+    if late:
+        w.start()
+    with pytest.raises(TypeError, match=r"bad cannot be compiled: .*no_such_thing") as refusal:
+        w.register(bad)
+    # numba points at the line of the statement, by a path that may be relative
+    assert re.search(rf"{os.path.basename(__file__)}\", line \d+", str(refusal.value))
+    assert refusal.value.__cause__ is not None
+    good = leaf_of({"a": int64[:]}, "a[0] = 1")
+    handle = w.register(good)
+    assert good.address != 0, "it is compiled already"
+    a = w.share(np.zeros(1, np.int64))
+    run(w, handle, a)
+    assert a[0] == 1
 
 
 @compiled_only
 @pytest.mark.spec("SPEED-LEAF-7")
-def test_an_array_after_a_number_cannot_be_compiled():
+def test_an_array_after_a_number_cannot_be_compiled(w):
     @leaf
     def mixed(n: int, a: int64[:]):
         a[0] = n
 
-    words = r"mixed cannot be compiled: the tensors .* come first"
-    with Worker(3, num_sub_workers=1) as w, pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=r"mixed cannot be compiled: the tensors .* come first"):
         w.register(mixed)
 
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import threading
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from simpler_ref import (
     DataType,
     RingFullError,
     Rows,
-    TaskArgs,
     TaskError,
     Worker,
 )
@@ -28,11 +26,13 @@ from tests.support import (
     Driver,
     Gate,
     Terminated,
+    make_args,
     reads,
     terminated_after,
     wait_until,
     writes,
 )
+from tests.system.programs import Concurrently
 
 KIB = 1024
 
@@ -73,46 +73,29 @@ def next_level():
 @pytest.mark.spec("SPEED-MANY-1")
 def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
     class Note:
+        def __init__(self, number):
+            self.number = number
+
         def run(self, callable, view, config):
-            view.tensor(0).numpy()[:] = view.scalar(0), config.block_dim
+            view.tensor(0).numpy()[:] = view.scalar(0), config.block_dim, self.number
 
     worker = Worker(3)
-    for _ in range(2):
-        worker.add_next_level(Note())
+    for number in range(3):
+        worker.add_next_level(Note(number))
     with worker as w:
         handle = w.register(repr)
-        table = w.empty((20, 2), np.int64)
-        workers = [i % 2 for i in range(20)]
+        table = w.empty((20, 3), np.int64)
+        workers = [i * i % 3 for i in range(19)]
         config = CallConfig(block_dim=5)
 
         def orch_fn(orch, args, _):
-            orch.submit_next_level_many(
-                handle, [table], [T.OUTPUT_EXISTING], [np.arange(20)], config, workers=workers
-            )
+            many, last = ([rows] for rows in (table[:19], table[19:]))
+            submit, tags = orch.submit_next_level_many, [T.OUTPUT_EXISTING]
+            submit(handle, many, tags, [np.arange(19)], config, workers=workers)
+            submit(handle, last, tags, [[19]], config, workers=1)
 
-        timing = w.run(orch_fn)
-        assert timing.tasks == 20
-        assert table.tolist() == [[i, 5] for i in range(20)]
-
-
-@pytest.mark.spec("SPEED-MANY-1")
-def test_each_task_waits_for_the_worker_it_names(next_level):
-    orch, handle = next_level.orch, next_level.prepared
-    orch.submit_next_level_many(handle, workers=[2, 0, 2, 1])
-    slots = int(next_level.mem[L.A_SLOTS])
-    words = [int(next_level.mem[slots + i * L.SLOT_WORDS + L.S_CALLABLE]) for i in range(4)]
-    assert [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1 for word in words] == [2, 0, 2, 1]
-    orch.submit_next_level_many(handle, workers=1, count=1)
-    word = int(next_level.mem[slots + 4 * L.SLOT_WORDS + L.S_CALLABLE])
-    assert (word >> L.WORD_WORKER & L.WORKER_MASK) - 1 == 1
-
-
-@pytest.mark.spec("SPEED-MANY-1")
-def test_no_task_at_all_changes_nothing(hand):
-    before = hand.picture()
-    got = hand.orch.submit_sub_many(hand.sub, [BLOCK[:0]], [T.INOUT])
-    assert got.shape == (0, 1)
-    assert hand.picture() == before
+        assert w.run(orch_fn).tasks == 20
+        assert table.tolist() == [[i, 5, on] for i, on in enumerate([*workers, 1])]
 
 
 # ---------------------------------------------------------------- columns
@@ -144,22 +127,6 @@ def test_rows_of_an_array_are_named_in_any_order_and_as_often_as_wanted(hand, ki
     assert other.tolist() == [[BLOCK[i].ctypes.data] for i in (7, 5)]
 
 
-@pytest.mark.spec("SPEED-MANY-2")
-def test_an_array_that_repeats_one_row_gives_all_tasks_the_same_tensor(hand):
-    rows = np.broadcast_to(BLOCK[2], (5, 4, 2))
-    got = hand.orch.submit_sub_many(hand.sub, [rows], [T.INOUT])
-    assert got.tolist() == [[BLOCK[2].ctypes.data]] * 5
-    assert int(hand.mem[L.EDGE_COUNT]) == 4
-
-
-@pytest.mark.spec("SPEED-MANY-2")
-def test_a_column_may_have_a_tag_for_each_task(hand):
-    hand.orch.submit_sub_many(
-        hand.sub, [make_tensor(BLOCK[0])], [[T.OUTPUT, T.INPUT, T.NO_DEP, T.INPUT, T.INOUT]]
-    )
-    assert int(hand.mem[L.EDGE_COUNT]) == 3
-
-
 @pytest.mark.spec("SPEED-MANY-3")
 @pytest.mark.parametrize(
     "column",
@@ -183,23 +150,24 @@ def test_a_column_may_have_a_tag_for_each_task(hand):
 )
 def test_scalars_travel_as_those_of_add_scalar_do(hand, column):
     hand.orch.submit_sub_many(hand.sub, scalars=[column, 5], count=3)
-    slots = int(hand.mem[L.A_SLOTS])
-    for i in range(3):
-        args = TaskArgs()
-        args.add_scalar(column[i] if isinstance(column, list) or np.shape(column) else column)
-        body = int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY])
-        args.add_scalar(5)
+    for i, body in enumerate(bodies(hand, 3)):
+        value = column[i] if isinstance(column, list) or np.shape(column) else column
+        args = make_args(scalars=[value, 5])
         sent = hand.mem[body : body + 2 * L.SCALAR_WORDS].tobytes()
         assert sent == b"".join(args._scalars)
+
+
+def bodies(hand, count):
+    """Return where the arguments of the first tasks stand."""
+    slots = int(hand.mem[L.A_SLOTS])
+    return [int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY]) for i in range(count)]
 
 
 @pytest.mark.spec("SPEED-MANY-3")
 def test_all_scalars_may_come_in_one_array(hand):
     table = np.arange(6, dtype=np.int32).reshape(3, 2)
     hand.orch.submit_sub_many(hand.sub, scalars=table)
-    slots = int(hand.mem[L.A_SLOTS])
-    bodies = [int(hand.mem[slots + i * L.SLOT_WORDS + L.S_BODY]) for i in range(3)]
-    sent = [hand.mem[body : body + 4 : L.SCALAR_WORDS].tolist() for body in bodies]
+    sent = [hand.mem[body : body + 4 : L.SCALAR_WORDS].tolist() for body in bodies(hand, 3)]
     assert sent == table.tolist()
 
 
@@ -309,21 +277,14 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
 
 @pytest.mark.spec("SPEED-MANY-5")
 def test_outside_of_the_run_and_on_another_thread_it_is_refused(hand):
-    caught = []
+    def submit():
+        hand.orch.submit_sub_many(hand.sub, count=1)
 
-    def elsewhere():
-        try:
-            hand.orch.submit_sub_many(hand.sub, count=1)
-        except RuntimeError as error:
-            caught.append(str(error))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert "belongs to the thread" in caught[0]
+    with pytest.raises(RuntimeError, match="belongs to the thread"), Concurrently(submit):
+        pass
     hand.orch._close()
     with pytest.raises(RuntimeError, match="run has ended"):
-        hand.orch.submit_sub_many(hand.sub, count=1)
+        submit()
 
 
 # ---------------------------------------------------------------- refused half-way, or made to wait
@@ -381,12 +342,9 @@ def test_where_there_is_no_room_the_call_waits(limit, mode):
         def orch_fn(orch, args, config):
             for start in range(0, n, 4):
                 with orch.scope():
-                    orch.submit_sub_many(
-                        handle,
-                        [output(2 * KIB), table[start : start + 4]],
-                        [T.OUTPUT, T.INOUT],
-                        [np.arange(start, start + 4)],
-                    )
+                    tensors = [output(2 * KIB), table[start : start + 4]]
+                    numbers = np.arange(start, start + 4)
+                    orch.submit_sub_many(handle, tensors, [T.OUTPUT, T.INOUT], [numbers])
 
         timing = w.run(orch_fn)
         assert timing.tasks == n

@@ -157,11 +157,6 @@ def test_scopes_left_open_are_ended_with_the_run(w):
 
 
 @pytest.mark.spec("SPEED-REPLAY-2")
-def test_an_empty_recording_runs_no_task(w):
-    assert w.record(lambda *_: None).run().tasks == 0
-
-
-@pytest.mark.spec("SPEED-REPLAY-2")
 def test_tasks_for_workers_one_level_down_run_there():
     child = Worker(3, num_sub_workers=1)
     parent = Worker(4)
@@ -275,14 +270,6 @@ def test_a_scalar_may_be_any_number_also_one_like_the_address_of_a_recorded_buff
 
     w.record(orch_fn).run()
     assert x[0] == RECORDED_LAST - 12345
-
-
-@pytest.mark.spec("SPEED-REPLAY-4")
-def test_the_arguments_may_be_passed_on_as_a_whole(w):
-    x, y = numbers(w, 0, 0)
-    graph = w.record(w.pass_on, make_args((x, T.INOUT), scalars=[3, 1]))
-    graph.run(make_args((y, T.INOUT), scalars=[7, 4]))
-    assert (x[0], y[0]) == (0, 11)
 
 
 # ---------------------------------------------------------------- arguments that do not fit

@@ -242,6 +242,17 @@ class Sharing:
         self.driver.x.stay_apart(self.mem, 0)
         return bool(self.mem[self.me + L.W_MOVED])
 
+    def wake_from(self, core):
+        """Let a thread on some core wake it; return whether it keeps off that core now."""
+
+        def wake():
+            os.sched_setaffinity(0, {core})
+            self.driver.x.wake_elsewhere(self.mem, 0)
+
+        with ThreadPoolExecutor(1) as scheduler:
+            scheduler.submit(wake).result()
+        return self.mem[self.me + L.W_KEPT_OFF] != 0
+
     def goes(self):
         """Let it look around, free to go; return where to."""
         self.mem[self.me + L.W_MOVED] = 0
@@ -393,61 +404,46 @@ def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores)
         sharing.mem[sharing.other + L.W_PARKED] = parked
         assert sharing.looks() == parked
         os.sched_setaffinity(0, cores)
-        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-        kept_off = sharing.mem[sharing.me + L.W_KEPT_OFF] != 0
+        kept_off = sharing.wake_from(sharing.here)
         assert kept_off == parked == (os.sched_getaffinity(0) != cores)
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
 def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(sharing, cores):
-    with ThreadPoolExecutor(1) as scheduler:
-        woken_from = []
-
-        def wake(core):
-            os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-            woken_from.append(core)
-
-        scheduler.submit(wake, sharing.here).result()
-        assert os.sched_getaffinity(0) == cores - {sharing.here}
-        scheduler.submit(wake, sharing.home).result()
-        assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
-    assert woken_from == [sharing.here, sharing.home]
+    assert sharing.wake_from(sharing.here)
+    assert os.sched_getaffinity(0) == cores - {sharing.here}
+    sharing.wake_from(sharing.home)
+    assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
     sharing.driver.x.stay_apart(sharing.mem, 0)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
-def test_the_number_of_a_dead_worker_is_left_alone(sharing, cores):
-    sharing.mem[sharing.me + L.W_DEATH] = L.DEATH_BIAS - signal.SIGKILL
+@pytest.mark.parametrize(
+    ("why", "word", "value"),
+    [
+        ("it is dead", L.W_DEATH, L.DEATH_BIAS - signal.SIGKILL),
+        ("its thread is not known yet", L.W_THREAD, 0),
+        ("its thread is nobody's", L.W_THREAD, 1 << 22),
+    ],
+)
+def test_who_wakes_a_worker_leaves_all_threads_where_they_may_run_if(
+    sharing, cores, why, word, value
+):
+    sharing.mem[sharing.me + word] = value
     sharing.driver.x.wake_elsewhere(sharing.mem, 0)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
-def test_a_thread_that_wakes_others_stays_where_it_may_run_itself(sharing, cores):
-    for thread in (0, 1 << 22):  # not known yet; nobody's
-        sharing.mem[sharing.me + L.W_THREAD] = thread
-        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-        assert os.sched_getaffinity(0) == cores
-        assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
-
-
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
-def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing, cores):
+def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
     os.sched_setaffinity(0, {sharing.here})
-    with ThreadPoolExecutor(1) as scheduler:
-
-        def wake(core):
-            os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-
-        for core in (sharing.here, sharing.home):
-            scheduler.submit(wake, core).result()
-            sharing.driver.x.stay_apart(sharing.mem, 0)
-            assert os.sched_getaffinity(0) == {sharing.here}
+    for core in (sharing.here, sharing.home):
+        sharing.wake_from(core)
+        sharing.driver.x.stay_apart(sharing.mem, 0)
+        assert os.sched_getaffinity(0) == {sharing.here}
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
