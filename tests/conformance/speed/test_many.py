@@ -23,7 +23,6 @@ from tests.by_hand import HEAP, ByHand
 from tests.support import (
     READY,
     RUNNING,
-    Driver,
     Gate,
     Terminated,
     make_args,
@@ -378,8 +377,8 @@ def test_a_task_for_a_worker_without_one_is_placed_at_once(driver):
 
 
 @pytest.mark.spec("SCHED-WAKE-6")
-def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass():
-    driver = Driver(window=256)
+def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass(make):
+    driver = make(1, window=256)
     for _ in range(2):
         driver.x.pass_in_bulk(driver.mem, driver.submit())
     for waiting in range(1, 64):
@@ -387,7 +386,6 @@ def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass():
         assert len(driver.wiring_queue()) == waiting
     driver.x.pass_in_bulk(driver.mem, driver.submit())
     assert driver.wiring_queue() == []
-    driver.close()
 
 
 @pytest.mark.spec("SPEED-MANY-8")
@@ -450,8 +448,8 @@ def test_after_the_call_nothing_waits_that_could_run():
         ("nobody is at work", True),
     ],
 )
-def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(case, placed):
-    driver = Driver(sub=2)
+def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(make, case, placed):
+    driver = make(1, sub=2)
     driver.mem[L.HOLD_NS] = 0
     first = driver.submit(writes(0x7000))
     driver.x.pass_in_bulk(driver.mem, first)
@@ -466,4 +464,3 @@ def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(ca
     assert driver.mem[L.WIRING_PUSHED] % L.LOOK_EVERY != 0
     driver.x.pass_in_bulk(driver.mem, second)
     assert (second not in driver.wiring_queue()) == placed
-    driver.close()

@@ -22,7 +22,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import cores as placement
 from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
-from tests.support import DEADLINE_S, Driver, make_args, wait_until
+from tests.support import DEADLINE_S, make_args, wait_until
 from tests.system.programs import Fork
 
 NEVER_NS = 10**13
@@ -265,25 +265,20 @@ class Sharing:
 
 
 @pytest.fixture
-def sharing(cores):
-    made = Sharing(Driver(sub=2), cores)
-    yield made
-    made.driver.close()
-    made.mem = None
+def sharing(make, cores):
+    return Sharing(make(1, sub=2), cores)
 
 
 @pytest.fixture
-def keeping():
+def keeping(make):
     """Give an engine whose one worker is at work on another core, while a second task is ready."""
-    driver = Driver(sub=1)
+    driver = make(1, sub=1)
     for _ in range(2):
-        driver.submit()
-    driver.settle()
+        driver.submit_and_settle()
     driver.mem[L.CORES] = 2
     driver.mem[L.ORCH_KEEPS] = L.KEEPS
     driver.mem[driver._worker(0) + L.W_CORE] = 1000
-    yield driver
-    driver.close()
+    return driver
 
 
 @pytest.mark.spec("SPEED-WAIT-15")
@@ -303,8 +298,7 @@ def test_the_core_is_kept_for_the_answer_of_a_worker_on_another_one(keeping, cor
     mem, worker = keeping.mem, keeping._worker(0)
     waited = L.KEEP_NS - (why != "the time is up")
     if why == "no task is ready":
-        keeping.post_done(0)
-        keeping.settle()
+        keeping.answer_and_settle(0)
     elif why == "a group waits":
         mem[L.STUCK_SINCE + L.SUB] = 1
     elif why == "workers are more than cores":
