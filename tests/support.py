@@ -376,6 +376,17 @@ class Driver:
         self.post_done(self.worker_of(slot), error)
         self.run_pass()
 
+    def submit_and_settle(self, *args: Arg, **more) -> int:
+        """Submit, then run passes until nothing moves; return the slot."""
+        slot = self.submit(*args, **more)
+        self.settle()
+        return slot
+
+    def answer_and_settle(self, worker: int, *answer, **more) -> None:
+        """Answer as `post_done` does, then run passes until nothing moves."""
+        self.post_done(worker, *answer, **more)
+        self.settle()
+
     def finish(self, slot: int, error: BaseException | None = None) -> None:
         """Bring a task that can run to its end: dispatch it, answer it, collect it."""
         self.settle()
@@ -576,6 +587,12 @@ def no_passes(mem):
         yield
     finally:
         kernels.unlock(mem)
+
+
+def tasks_given(w, worker: int = 0) -> int:
+    """Return how many tasks a worker of a started Worker has been given and has not been seen to end."""
+    mem = w._session.engine.mem
+    return int(mem[int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE]) + L.W_GIVEN])
 
 
 def inside(address: int, nbytes: int, base: int, size: int) -> bool:

@@ -39,6 +39,21 @@ def chain(driver, tasks, **more):
     return [driver.submit(updates(KEY), **more) for _ in range(tasks)]
 
 
+def pair(driver, how=reads):
+    """Give worker 0 a task, and worker 1 one that waits for it; return both."""
+    first = driver.submit(writes(KEY), owner=0)
+    second = driver.submit_and_settle(how(KEY), owner=1)
+    assert (driver.all_given(0), driver.all_given(1)) == ([first], [second])
+    return first, second
+
+
+def given_back(driver):
+    """Have a task given ahead that comes back unstarted."""
+    pair(driver)
+    driver.post_done(1, outcome=L.RETURNED)
+    driver.run_pass()
+
+
 # ---------------------------------------------------------------- 1: what is given, and when it starts
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("depth", [2, 3, 7])
@@ -65,10 +80,7 @@ def test_one_frame_holds_nothing_that_is_not_ready(make):
 @pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make):
     driver = make(2, sub=2)
-    left = driver.submit(writes(KEY), owner=0)
-    right = driver.submit(reads(KEY), owner=1)
-    driver.settle()
-    assert (driver.all_given(0), driver.all_given(1)) == ([left], [right])
+    pair(driver)
     assert driver.may_start(1) == L.WOULD_BLOCK
     driver.post_done(0)
     assert driver.may_start(1) == L.OK, "before anybody has taken that end"
@@ -79,14 +91,11 @@ def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make):
 @pytest.mark.spec("SPEED-AHEAD-1")
 def test_an_end_stays_seen_when_its_frame_is_used_again(make):
     driver = make(2, sub=2)
-    driver.submit(writes(KEY), owner=0)
-    driver.submit(reads(KEY), owner=1)
-    driver.settle()
+    pair(driver)
     for _ in range(5):
         driver.submit(owner=0)
     for _ in range(5):
-        driver.post_done(0)
-        driver.settle()
+        driver.answer_and_settle(0)
     assert driver.may_start(1) == L.OK
 
 
@@ -94,8 +103,7 @@ def test_an_end_stays_seen_when_its_frame_is_used_again(make):
 def test_a_task_behind_a_group_or_behind_what_is_in_no_frame_is_not_given_ahead(make):
     driver = make(2, sub=2)
     driver.submit_group(member(writes(KEY)), member())
-    behind = driver.submit(reads(KEY))
-    driver.settle()
+    behind = driver.submit_and_settle(reads(KEY))
     assert driver.state(behind) == PENDING
     assert behind not in driver.all_given(0) + driver.all_given(1)
     other = make(2, sub=1)
@@ -109,14 +117,15 @@ def test_a_task_behind_a_group_or_behind_what_is_in_no_frame_is_not_given_ahead(
     assert other.all_given(0) == [slots[2], behind], "now it has one"
 
 
+@leaf
+def add(a: int64[:], b: int64[:], c: int64[:], new: int64[:]):
+    new[0] = a[0] + b[0] - c[0]
+
+
 @MODES
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("kind", ["leaf", "python"])
 def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(mode, kind):
-    @leaf
-    def add(a: int64[:], b: int64[:], c: int64[:], new: int64[:]):
-        new[0] = a[0] + b[0] - c[0]
-
     def add_in_python(args):
         add.py_func(*(args.tensor(i).numpy() for i in range(4)))
 
@@ -132,9 +141,8 @@ def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(mode, kind):
                     # all who read the place in the step before are waited for
                     near = [old[k : k + 1] for k in (i, (i + 1) % width, (i - 1) % width)]
                     tensors = [(one, T.INPUT) for one in near]
-                    orch.submit_sub(
-                        handle, make_args(*tensors, (new[i : i + 1], T.OUTPUT_EXISTING))
-                    )
+                    tensors.append((new[i : i + 1], T.OUTPUT_EXISTING))
+                    orch.submit_sub(handle, make_args(*tensors))
 
         start = np.arange(width)
         expected = start
@@ -160,11 +168,9 @@ def test_ready_tasks_take_the_frames_before_others(make):
 @pytest.mark.spec("SPEED-AHEAD-2")
 def test_nothing_is_given_ahead_while_a_ready_group_waits_although_frames_are_left(make):
     driver = make(3, sub=2)
-    head = driver.submit(updates(KEY))
-    driver.settle()
+    head = driver.submit_and_settle(updates(KEY))
     group = driver.submit_group(member(), member())
-    after = driver.submit(updates(KEY))
-    driver.settle()
+    after = driver.submit_and_settle(updates(KEY))
     assert (driver.state(head), driver.state(group)) == (RUNNING, READY)
     assert driver.state(after) == PENDING
     assert after not in driver.all_given(0) + driver.all_given(1)
@@ -183,8 +189,7 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make, why):
         driver.post_done(1, ValueError("no"))
     else:
         driver.finish_run(cancel=True)
-    driver.post_done(0)
-    driver.settle()
+    driver.answer_and_settle(0)
     assert driver.all_given(0) in ([slots[1]], [])
     assert not {slots[2], slots[3]} & set(driver.all_given(0))
 
@@ -219,8 +224,7 @@ def test_nothing_is_given_ahead_that_a_sleeping_worker_could_start_first(make):
     (left,) = (slot for slot in readers if slot != ahead)
     assert driver.all_given(0) == [first, ahead], "another could start as early on worker 1"
     driver.set_parked(1, False)
-    late = driver.submit(reads(KEY))
-    driver.settle()
+    late = driver.submit_and_settle(reads(KEY))
     assert [driver.worker_of(slot) for slot in (left, late)] == [1, 1]
 
 
@@ -237,7 +241,7 @@ def test_a_task_for_one_worker_is_given_to_no_other(make):
 def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make):
     driver = make(2, sub=2)
     left = driver.submit(writes(KEY), owner=1)
-    right = driver.submit(reads(KEY), owner=0)
+    right = driver.submit(reads(KEY), owner=0)  # workers are looked at in their order
     driver.settle()
     driver.post_done(1)
     assert driver.may_start(0) == L.OK
@@ -259,8 +263,7 @@ def test_what_waits_for_a_failed_task_is_not_started(make, how):
     driver = make(3, sub=2)
     head = driver.submit(writes(KEY), owner=0)
     here = driver.submit(updates(KEY), owner=0)
-    there = driver.submit(reads(KEY), owner=1)
-    driver.settle()
+    there = driver.submit_and_settle(reads(KEY), owner=1)
     assert (driver.all_given(0), driver.all_given(1)) == ([head, here], [there])
     if how == "raises":
         driver.post_done(0, ValueError("no"))
@@ -274,8 +277,7 @@ def test_what_waits_for_a_failed_task_is_not_started(make, how):
     if how != "is lost":
         driver.post_done(0, outcome=L.SKIPPED)
     assert driver.may_start(1) == L.SKIPPED
-    driver.post_done(1, outcome=L.SKIPPED)
-    driver.settle()
+    driver.answer_and_settle(1, outcome=L.SKIPPED)
     assert [driver.state(slot) for slot in (head, here, there)] == [FAILED] * 3
     assert driver.mem[L.FAILED_COUNT] == 3
     if how != "is skipped":
@@ -289,112 +291,73 @@ def test_what_waits_for_a_failed_task_is_not_started(make, how):
 @pytest.mark.spec("SPEED-AHEAD-5")
 def test_a_failure_is_seen_though_the_frame_of_the_failed_task_was_filled_again(make):
     driver = make(2, sub=2)
-    driver.submit(writes(KEY), owner=0)
-    there = driver.submit(reads(KEY), owner=1)
-    driver.settle()
-    assert driver.all_given(1) == [there]
+    _, there = pair(driver)
     more = [driver.submit(owner=0) for _ in range(3)]
     driver.settle()
-    driver.post_done(0, ValueError("no"))
-    driver.settle()
+    driver.answer_and_settle(0, ValueError("no"))
     for _ in more:
-        driver.post_done(0)
-        driver.settle()
+        driver.answer_and_settle(0)
     assert driver.may_start(1) == L.SKIPPED
     assert driver.state(there) == FAILED
-
-
-def skipped_before_its_producer_is_known_to_have_failed(driver):
-    """Let worker 1 have seen a failure at worker 0 that nobody has taken yet; return both tasks."""
-    head = driver.submit(writes(KEY), owner=0)
-    behind = driver.submit(updates(KEY), owner=1)
-    driver.settle()
-    assert driver.all_given(1) == [behind]
-    return head, behind
 
 
 @pytest.mark.spec("SPEED-AHEAD-5")
 def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again(make):
     driver = make(2, sub=3)
-    head, behind = skipped_before_its_producer_is_known_to_have_failed(driver)
-    last = driver.submit(reads(KEY), owner=2)
-    driver.settle()
+    head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
+    last = driver.submit_and_settle(reads(KEY), owner=2)
     assert driver.all_given(2) == [last]
-    driver.post_done(1, outcome=L.SKIPPED)
-    driver.settle()
+    driver.answer_and_settle(1, outcome=L.SKIPPED)
     assert (driver.state(head), driver.state(behind)) == (RUNNING, FAILED)
     for _ in range(2):
-        driver.submit(owner=1)
-        driver.settle()
-        driver.post_done(1)
-        driver.settle()
+        driver.submit_and_settle(owner=1)
+        driver.answer_and_settle(1)
     assert driver.may_start(2) == L.SKIPPED
 
 
 @pytest.mark.spec("SPEED-AHEAD-5")
 def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make):
     driver = make(2, sub=2)
-    head, behind = skipped_before_its_producer_is_known_to_have_failed(driver)
+    head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
     for worker in (0, 1):
         driver.submit(owner=worker)
     driver.settle()
-    last = driver.submit(reads(KEY))
-    driver.settle()
+    last = driver.submit_and_settle(reads(KEY))
     assert driver.state(last) == PENDING, "all frames are full"
-    driver.post_done(1, outcome=L.SKIPPED)
-    driver.settle()
+    driver.answer_and_settle(1, outcome=L.SKIPPED)
     assert (driver.state(head), driver.state(behind)) == (RUNNING, FAILED)
     assert last not in driver.all_given(0) + driver.all_given(1)
-    driver.post_done(0, ValueError("no"))
-    driver.settle()
+    driver.answer_and_settle(0, ValueError("no"))
     assert driver.state(last) == FAILED
 
 
-def chain_behind(go, hold, handle, count):
-    """Return an orchestration function: a chain of numbered tasks, all submitted before one starts."""
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(hold, make_args((count, T.INOUT)))
-        for number in range(1, 9):
-            orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
-        go.open(1)
-
-    return orch_fn
-
-
-@MODES
 @pytest.mark.spec("SPEED-AHEAD-5")
-def test_a_real_failure_reaches_everything_behind_it(mode):
+@pytest.mark.parametrize(
+    ("how", "mode"), [("raises", "process"), ("raises", "thread"), ("dies", "process")]
+)
+def test_a_real_failure_or_death_reaches_everything_behind_it(how, mode):
     def work(args):
-        count = args.tensor(0).numpy()
+        if args.scalar(0) == 3 and how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
         if args.scalar(0) == 3:
             raise ValueError("the third")
-        count[0] += 1
+        args.tensor(0).numpy()[0] += 1
 
     with Gate() as go, Worker(3, num_sub_workers=2, child_mode=mode, mailbox_depth=4) as w:
         count = w.share(np.zeros(1, np.int64))
         handle, hold = w.register(work), w.register(go.wait)
 
-        with pytest.raises(TaskError, match=r"task 3 \(.*ValueError: the third"):
-            w.run(chain_behind(go, hold, handle, count))
-        assert count[0] == 2
+        def orch_fn(orch, *_):
+            orch.submit_sub(hold, make_args((count, T.INOUT)))
+            for number in range(1, 9):  # all are submitted before one starts
+                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
+            go.open(1)
 
-
-@pytest.mark.spec("SPEED-AHEAD-5")
-def test_a_real_death_reaches_everything_behind_it():
-    def work(args):
-        if args.scalar(0) == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        args.tensor(0).numpy()[0] += 1
-
-    with Gate() as go, Worker(3, num_sub_workers=2, mailbox_depth=4) as w:
-        count = w.share(np.zeros(1, np.int64))
-        handle, hold = w.register(work), w.register(go.wait)
-
+        raises = pytest.raises(TaskError, match=r"task 3 \(.*ValueError: the third")
         for _ in range(3):
             count[0] = 0
-            with pytest.raises(WorkerLostError, match="task 3"):
-                w.run(chain_behind(go, hold, handle, count))
+            with raises if how == "raises" else pytest.raises(WorkerLostError, match="task 3"):
+                w.run(orch_fn)
             assert count[0] == 2
 
 
@@ -418,15 +381,12 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes
     driver.settle()
     assert [driver.state(slot) for slot in slots] == [PENDING] * 2
     assert driver.all_given(1) == []
-    driver.post_done(0)
-    driver.settle()
+    driver.finish(head)
     assert driver.state(slots[0]) == RUNNING, "given again, when it is ready"
     assert driver.state(head) == COMPLETED
     assert driver.all_given(1) == slots[:1], "and what follows when it is ready, for now"
-    driver.post_done(1)
-    driver.settle()
-    driver.post_done(1)
-    driver.settle()
+    for slot in slots:
+        driver.finish(slot)
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
 
 
@@ -435,14 +395,12 @@ def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worke
     driver = make(3, sub=3)
     driver.submit(writes(KEY), owner=0)
     middle = driver.submit(updates(KEY), owner=1)
-    last = driver.submit(reads(KEY), owner=2)
-    driver.settle()
+    last = driver.submit_and_settle(reads(KEY), owner=2)
     driver.post_done(1, outcome=L.RETURNED)
     assert driver.may_start(2) == L.RETURNED
     driver.settle()
     assert driver.may_start(2) == L.RETURNED
-    driver.post_done(2, outcome=L.RETURNED)
-    driver.settle()
+    driver.answer_and_settle(2, outcome=L.RETURNED)
     assert [driver.state(slot) for slot in (middle, last)] == [PENDING] * 2
     assert len(driver.finish_everything()) == 3
 
@@ -450,11 +408,7 @@ def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worke
 @pytest.mark.spec("SPEED-AHEAD-6")
 def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make):
     driver = make(2, sub=2, window=128)
-    driver.submit(writes(KEY), owner=0)
-    driver.submit(reads(KEY), owner=1)
-    driver.settle()
-    driver.post_done(1, outcome=L.RETURNED)
-    driver.settle()
+    given_back(driver)
     driver.finish_everything()
     ahead = []
     for _ in range(40):
@@ -472,11 +426,7 @@ def test_the_more_often_tasks_come_back_the_more_come_in_the_usual_way(make):
     paused = []
     for _ in range(9):
         driver.mem[L.PREDISPATCH_AFTER] = 0  # that time is over
-        driver.submit(writes(KEY), owner=0)
-        driver.submit(reads(KEY), owner=1)
-        driver.settle()
-        driver.post_done(1, outcome=L.RETURNED)
-        driver.run_pass()
+        given_back(driver)
         paused.append(int(driver.mem[L.PREDISPATCH_AFTER] - driver.mem[L.READY_ORDER]))
         driver.finish_everything()
     assert paused == [16, 48, 112, 240, 496, 1008, 1024, 1024, 1024]
@@ -537,8 +487,7 @@ def test_a_task_waits_ahead_for_eight_others_at_most(make, inputs):
     driver = make(10, sub=1)
     for i in range(inputs):
         driver.submit(overwrites(KEY + 8 * i))
-    last = driver.submit(*(reads(KEY + 8 * i) for i in range(inputs)))
-    driver.settle()
+    last = driver.submit_and_settle(*(reads(KEY + 8 * i) for i in range(inputs)))
     assert driver.state(last) == PENDING
     assert (last in driver.all_given(0)) == (inputs == 8)
     for _ in range(inputs):

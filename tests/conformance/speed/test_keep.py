@@ -9,9 +9,8 @@ import pickle
 import random
 import resource
 import stat
-import subprocess
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
@@ -19,6 +18,7 @@ import pytest
 
 from simpler_ref.jit import cache
 from simpler_ref.jit.kernel import INTERPRETED
+from tests.system.programs import Program
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
 
@@ -109,28 +109,17 @@ def test_other_sources_another_function_or_processor_is_another_kernel(folder, m
 
 
 # ---------------------------------------------------------------- damage
-def emptied(data):
-    return b""
-
-
-def cut_short(data):
-    return data[:100]
-
-
-def half(data):
-    return data[: len(data) // 2]
-
-
-def noise(data):
-    return random.Random(1).randbytes(len(data))
-
-
-def longer(data):
-    return data + b"\0"
+DAMAGES = {
+    "emptied": lambda data: b"",
+    "cut short": lambda data: data[:100],
+    "half": lambda data: data[: len(data) // 2],
+    "noise": lambda data: random.Random(1).randbytes(len(data)),
+    "longer": lambda data: data + b"\0",
+}
 
 
 @pytest.mark.spec("SPEED-KEEP-2")
-@pytest.mark.parametrize("damage", [emptied, cut_short, half, noise, longer])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_compiled_again_and_written_anew(damage, folder, caplog):
     version()
     path = only_file(folder)
@@ -332,47 +321,30 @@ def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder
         while not stop.is_set():
             cache._write(name, mine)
 
-    writers = [threading.Thread(target=write, args=(mine,)) for mine in whole]
-    for writer in writers:
-        writer.start()
-    try:
-        for _ in range(2000):
-            assert cache._read(name) in whole
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join()
+    with ThreadPoolExecutor(len(whole)) as threads:
+        writers = [threads.submit(write, mine) for mine in whole]
+        try:
+            for _ in range(2000):
+                assert cache._read(name) in whole
+        finally:
+            stop.set()
+        assert [writer.result() for writer in writers] == [None] * 4
     assert [path.name for path in folder.iterdir()] == [name]
 
 
 START = """
-import sys
 from simpler_ref.jit import entries, kernel
-sys.stdin.read()
+sys.stdin.readline()
 print(kernel.is_cached(entries.open_scope), kernel.bind(entries.open_scope) is not None)
 """
 
 
 @pytest.mark.spec("SPEED-KEEP-7")
 def test_programs_that_start_together_without_a_kernel_all_have_it(folder):
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", START],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    try:
-        for program in programs:
-            program.stdin.close()
-            program.stdin = None
-        ends = [program.communicate(timeout=100) for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-            program.communicate()
-    assert [(out.endswith(" True\n"), err) for out, err in ends] == [(True, "")] * 3
+    with Program(START) as one, Program(START) as two, Program(START) as three:
+        for program in (one, two, three):
+            program.tell("go")
+        for program in (one, two, three):
+            code, out, err = program.finish()
+            assert (code, out.split()[1:], err) == (0, ["True"], "")
     only_file(folder)

@@ -1,9 +1,9 @@
 """SPEED-LEAF: compiled leaves."""
 
+import functools
 import linecache
 import os
 import re
-import types as python_types
 
 import cloudpickle
 import numpy as np
@@ -17,11 +17,22 @@ from simpler_ref.callables.leaves import Leaf
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import scalar_to_uint64
-from tests.support import Gate, make_args, wait_until
+from tests.support import Gate, make_args, tasks_given, wait_until
 
 compiled_only = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 WHEN = pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+
+
+@pytest.fixture
+def mode():
+    return "process"
+
+
+@pytest.fixture
+def w(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as made:
+        yield made
 
 
 def task(*values, tag=T.INOUT):
@@ -30,14 +41,35 @@ def task(*values, tag=T.INOUT):
     return make_args(*((v, tag) for v in tensors), scalars=values[len(tensors) :])
 
 
-def run(w, handle, *values):
+def run(w, handle, *values, tag=T.INOUT):
     """Run one task."""
-    w.run(lambda orch, *_: orch.submit_sub(handle, task(*values)))
+    w.run(lambda orch, *_: orch.submit_sub(handle, task(*values, tag=tag)))
 
 
-def run_as_given(w, handle, *values):
-    """Run one task for whose tensors the runtime provides no memory."""
-    w.run(lambda orch, *_: orch.submit_sub(handle, task(*values, tag=T.NO_DEP)))
+def leaf_of(parameters, *lines):
+    """Return a leaf with these parameters, annotated with their types, and these lines."""
+    text = f"def made({', '.join(parameters)}):\n" + "".join(f"    {line}\n" for line in lines)
+    names = {}
+    exec(text, names)
+    names["made"].__annotations__ = parameters
+    return leaf(names["made"])
+
+
+@functools.cache
+def put_as(kind):
+    """Return the leaf that puts a number of a type into an array of float32."""
+    return leaf_of({"a": float32[:], "n": kind}, "a[0] = n")
+
+
+@leaf
+def put(a: int64[:], n: int):
+    a[0] = n
+
+
+@leaf
+def touch(a: int32[:], b: int32[:, :], n: int):
+    a[0] += 1
+    b[0, 0] += n
 
 
 def source_line(function, words):
@@ -76,107 +108,85 @@ ELEMENT_TYPES += ["uint32", "bool"]
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_every_element_type_comes_as_itself():
-    def last_to_first(a, b):
-        for i in range(len(a)):
-            b[i] = a[len(a) - 1 - i]
-
-    with Worker(3, num_sub_workers=1) as w:
-        handles = {name: w.register(leaf(renamed(last_to_first, name))) for name in ELEMENT_TYPES}
-        for name, handle in handles.items():
-            values = np.array([0, 1, -1, 100, 0.5, 1 << 31, -(1 << 62)])
-            a, b = w.share(values.astype(np.int64).astype(name)), w.empty(7, name)
-            run(w, handle, a, b)
-            assert b.tolist() == a[::-1].tolist(), name
+def test_every_element_type_comes_as_itself(w):
+    pairs = [(w.share(VALUES.astype(name)), w.empty(7, name)) for name in ELEMENT_TYPES]
+    names = [f"{which}{i}" for i in range(len(pairs)) for which in "ab"]
+    lines = [f"    b{i}[k] = a{i}[6 - k]" for i in range(len(pairs))]
+    reverse = leaf_of(dict.fromkeys(names, np.ndarray), "for k in range(7):", *lines)
+    run(w, w.register(reverse), *(array for pair in pairs for array in pair))
+    for a, b in pairs:
+        assert b.tolist() == a[::-1].tolist(), a.dtype
 
 
-def renamed(function, name):
-    """Return another function with the same code: each is a leaf of its own."""
-    made = python_types.FunctionType(
-        function.__code__, function.__globals__, name, None, function.__closure__
-    )
-    made.__qualname__ = name
-    return made
+ELEMENT_TYPES = ["float32", "int32", "int16", "int8", "uint8", "int64", "uint64", "uint16"]
+ELEMENT_TYPES += ["uint32", "bool"]
+VALUES = np.array([0, 1, -1, 100, 0.5, 1 << 31, -(1 << 62)]).astype(np.int64)
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-@pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 3, 4), (3, 1, 2, 2), (2, 1, 3, 2, 2)])
-def test_an_array_of_one_to_five_dimensions_has_its_shape(shape):
+def test_an_array_of_one_to_five_dimensions_has_its_shape(w):
     @leaf
-    def number(a):
-        for i, where in enumerate(np.ndindex(a.shape)):
-            a[where] = 10 * i + len(a.shape)
+    def shapes_of(a, b, c, d, e, sizes):
+        a[3] = b[1, 2] = c[1, 0, 2] = d[2, 0, 1, 0] = e[1, 0, 2, 0, 1] = len(e.shape)
+        for i, size in enumerate(a.shape + b.shape + c.shape + d.shape + e.shape):
+            sizes[i] = size
 
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(number)
-        a = w.empty(shape, np.int32)
-        for _ in range(2):  # the first settles the types, the second finds the code
-            a[:] = -1
-            run(w, handle, a)
-            assert a.ravel().tolist() == [10 * i + len(shape) for i in range(a.size)]
-        assert number.kinds is None or w.child_mode == "thread", "the worker's copy was settled"
+    handle = w.register(shapes_of)
+    shapes = [(7,), (2, 3), (2, 3, 4), (3, 1, 2, 2), (2, 1, 3, 2, 2)]
+    sizes, arrays = w.empty(15, np.int64), [w.empty(shape, np.int32) for shape in shapes]
+    for _ in range(2):  # the first settles the types, the second finds the code
+        sizes[:] = 0
+        for a in arrays:
+            a[:] = 0
+        run(w, handle, *arrays, sizes)
+        assert sizes.tolist() == [size for shape in shapes for size in shape]
+        assert [np.flatnonzero(a == 5).tolist() for a in arrays] == [[3], [5], [14], [10], [21]]
+        assert [a.sum() for a in arrays] == [5] * 5
+    assert shapes_of.kinds is None, "the worker's copy was settled"
 
 
 SCALARS = [
-    (int, -5, -5.0),
-    (int, (1 << 63) - 1, float((1 << 63) - 1)),
-    (float, -2.75, -2.75),
-    (bool, True, 1.0),
-    (bool, 256, 1.0),
-    (np.float32, np.float32(1.5), 1.5),
-    (float32, np.float32(-0.25), -0.25),
-    (np.float64, 1e30, 1e30),
-    (np.int8, -1, -1.0),
-    (int8, 127, 127.0),
-    (np.int16, -32768, -32768.0),
-    (int32, -(1 << 31), -float(1 << 31)),
-    (np.uint8, 3, 3.0),
-    (uint8, 255, 255.0),
-    (np.uint16, 65535, 65535.0),
-    (uint32, (1 << 32) - 1, float((1 << 32) - 1)),
-    (np.uint64, (1 << 64) - 1, float((1 << 64) - 1)),
-    (uint64, 1 << 63, float(1 << 63)),
-    (boolean, False, 0.0),
-    (np.bool_, True, 1.0),
-    (float64, float("inf"), float("inf")),
+    (int, -5),
+    (int, (1 << 63) - 1),
+    (float, -2.75),
+    (bool, True),
+    (bool, 256),
+    (np.float32, np.float32(1.5)),
+    (float32, np.float32(-0.25)),
+    (np.float64, 1e30),
+    (np.int8, -1),
+    (int8, 127),
+    (np.int16, -32768),
+    (int32, -(1 << 31)),
+    (np.uint8, 3),
+    (uint8, 255),
+    (np.uint16, 65535),
+    (uint32, (1 << 32) - 1),
+    (np.uint64, (1 << 64) - 1),
+    (uint64, 1 << 63),
+    (boolean, False),
+    (np.bool_, True),
+    (float64, float("inf")),
 ]
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_every_kind_of_number_comes_as_itself():
+def test_every_kind_of_number_comes_as_itself(w):
     names = [f"n{i}" for i in range(len(SCALARS))]
-    words = [f"def numbers(out, {', '.join(names)}):"]
-    words += [f"    out[{2 * i}: {2 * i + 2}] = parts({name})" for i, name in enumerate(names)]
-
-    @njit
-    def parts(value):
-        """A number as two 32-bit floats: nearly itself, and its sign."""
-        pair = np.zeros(2, np.float32)
-        pair[0] = value
-        pair[1] = 1.0 if value > 0 else 0.0
-        return pair
-
-    names_of = {"parts": parts}
-    exec("\n".join(words), names_of)
-    names_of["numbers"].__annotations__ = {
-        name: note for name, (note, _, _) in zip(names, SCALARS, strict=True)
-    }
-    numbers = leaf(names_of["numbers"])
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(numbers)
-        out = w.empty(2 * len(SCALARS), np.float32)
-        for _ in range(2):
-            out[:] = 7
-            run(w, handle, out, *(value for _, value, _ in SCALARS))
-            for i, (note, _, seen) in enumerate(SCALARS):
-                scaled = seen / 1e290 if abs(seen) > 1e200 else seen
-                assert out[2 * i : 2 * i + 2].tolist() == [np.float32(scaled), float(seen > 0)], (
-                    note
-                )
+    notes = dict(zip(names, (kind for kind, _ in SCALARS), strict=True))
+    lines = [f"out[{2 * i}], out[{2 * i + 1}] = {name}, {name} > 0" for i, name in enumerate(names)]
+    handle = w.register(leaf_of({"out": np.ndarray} | notes, *lines))
+    out = w.empty(2 * len(SCALARS), np.float32)
+    for _ in range(2):
+        out[:] = 7
+        run(w, handle, out, *(value for _, value in SCALARS))
+        for i, (kind, value) in enumerate(SCALARS):
+            seen = bool(value) if kind in (bool, boolean, np.bool_) else value
+            assert out[2 * i : 2 * i + 2].tolist() == [np.float32(seen), seen > 0], kind
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_an_array_without_elements_is_no_trouble():
+def test_an_array_without_elements_is_no_trouble(w):
     @leaf
     def fill(a, b, sizes):
         sizes[0] = len(a)
@@ -184,23 +194,23 @@ def test_an_array_without_elements_is_no_trouble():
         for i in range(len(a)):
             a[i] = 1
 
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(fill)
-        sizes = w.empty(2, np.int64)
-        for nothing in (w.empty(0, np.int32), ContinuousTensor.make(0, (0,), DataType.INT32)):
-            for _ in range(2):
-                sizes[:] = -1
-                run(w, handle, nothing, w.empty((0, 5), np.uint8), sizes)
-                assert sizes.tolist() == [0, 5]
+    handle = w.register(fill)
+    sizes = w.empty(2, np.int64)
+    for nothing in (w.empty(0, np.int32), ContinuousTensor.make(0, (0,), DataType.INT32)):
+        for _ in range(2):
+            sizes[:] = -1
+            run(w, handle, nothing, w.empty((0, 5), np.uint8), sizes)
+            assert sizes.tolist() == [0, 5]
+
+
+@leaf
+def times_three(a: int64[:]):
+    a[0] = 3 * a[0] % 1_000_003
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-1")
 def test_tasks_of_leaves_and_of_python_callables_take_turns(mode):
-    @leaf
-    def times_three(a: int64[:]):
-        a[0] = 3 * a[0] % 1_000_003
-
     def plus_one(args):
         args.tensor(0).numpy()[0] += 1
 
@@ -221,7 +231,7 @@ def test_tasks_of_leaves_and_of_python_callables_take_turns(mode):
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_a_leaf_may_allocate_call_compiled_functions_and_close_over_numbers(mode):
+def test_a_leaf_may_allocate_call_compiled_functions_and_close_over_numbers(w):
     factor, offset = 3, 0.5
 
     @njit
@@ -238,31 +248,23 @@ def test_a_leaf_may_allocate_call_compiled_functions_and_close_over_numbers(mode
         more = [cube(value) for value in temporary]
         a[0] = np.sum(np.array(more)) + offset + descend(5)
 
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        w.start()
-        handles = [w.register(busy), w.register(leaf(renamed(busy.py_func, "again")))]
-        a = w.empty(1, np.float32)
-        for handle in handles:
-            for n in (0, 1, 1000, 3):
-                run(w, handle, a, n)
-                assert a[0] == 27 * n + 0.5 + 120
+    w.start()
+    handle, a = w.register(busy), w.empty(1, np.float32)
+    for n in (0, 1, 1000, 3):
+        run(w, handle, a, n)
+        assert a[0] == 27 * n + 0.5 + 120
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-1")
 def test_the_members_of_a_group_can_be_leaves(mode):
-    @leaf
-    def put(a: int64[:], n: int):
-        a[n] = 10 + n
-
     with Worker(3, num_sub_workers=3, child_mode=mode) as w:
         handle = w.register(put)
-        rows = [w.share(np.zeros(3, np.int64)) for _ in range(3)]
-        for _ in range(5):
-            w.run(
-                lambda orch, *_: orch.submit_sub_group(handle, [task(rows[n], n) for n in range(3)])
-            )
-        assert [row.tolist() for row in rows] == [[10, 0, 0], [0, 11, 0], [0, 0, 12]]
+        row = w.share(np.zeros(3, np.int64))
+        for start in range(5):
+            members = [task(row[n : n + 1], start + n) for n in range(3)]
+            w.run(lambda orch, *_, members=members: orch.submit_sub_group(handle, members))
+            assert row.tolist() == [start, start + 1, start + 2]
 
 
 @MODES
@@ -298,67 +300,43 @@ def test_a_worker_below_runs_leaves_and_two_workers_can_have_the_same(mode):
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_a_task_may_bring_more_arrays_than_a_word_of_a_mask_has_bits_for():
-    arrays, numbers = [f"a{i}" for i in range(L.MASK_TENSORS + 9)], [f"n{i}" for i in range(9)]
-    lines = [f"def many({', '.join(arrays + numbers)}):"]
-    lines += [f"    {a}[0] = n{i % 9} + {i}" for i, a in enumerate(arrays)]
-    made = {}
-    exec("\n".join(lines), made)
-    many = made["many"]
-    many.__annotations__ = dict.fromkeys(arrays, uint8[:]) | dict.fromkeys(numbers, int)
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(leaf(many))
-        given = [w.share(np.zeros(1, np.uint8)) for _ in arrays]
-        run(w, handle, *given, *(20 * i for i in range(9)))
-        assert [int(a[0]) for a in given] == [20 * (i % 9) + i for i in range(len(given))]
+def test_a_task_may_bring_more_arrays_than_a_word_of_a_mask_has_bits_for(w):
+    arrays, numbers = [f"a{i}" for i in range(L.MASK_TENSORS + 1)], [f"n{i}" for i in range(9)]
+    notes = dict.fromkeys(arrays, uint8[:]) | dict.fromkeys(numbers, int)
+    head = f"for i, a in enumerate(({', '.join(arrays)})):"
+    many = leaf_of(notes, head, f"    a[0] = ({', '.join(numbers)})[i % 9] + i")
+    given = w.share(np.zeros((len(arrays), 1), np.uint8))
+    run(w, w.register(many), *given, *(20 * i for i in range(9)))
+    assert given[:, 0].tolist() == [20 * (i % 9) + i for i in range(len(given))]
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_a_leaf_goes_when_it_is_unregistered_and_another_may_take_its_place(mode):
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        a = w.share(np.zeros(1, np.int64))
-        w.start()
-        for number in range(4):
-
-            @leaf
-            def put(a: int64[:], n: int):
-                a[0] = n + number  # noqa: B023
-
-            handle = w.register(put)
-            for n in (3, -3):
-                run(w, handle, a, n)
-                assert a[0] == n + number
-            w.unregister(handle)
-            with pytest.raises(KeyError, match="not live"):
-                run(w, handle, a, 1)
+def test_a_leaf_goes_when_it_is_unregistered_and_another_may_take_its_place(w):
+    a = w.share(np.zeros(1, np.int64))
+    w.start()
+    for number in range(2):
+        handle = w.register(leaf_of({"a": int64[:], "n": int}, f"a[0] = n + {number}"))
+        for n in (3, -3):
+            run(w, handle, a, n)
+            assert a[0] == n + number
+        w.unregister(handle)
+        with pytest.raises(KeyError, match="not live"):
+            run(w, handle, a, 1)
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
-def test_a_successor_of_a_dead_worker_runs_leaves_too():
-    @leaf
-    def put(a: int64[:], n: int):
-        a[0] = n
-
-    def end():
-        os._exit(3)
-
-    with Worker(3, num_sub_workers=1) as w:
-        early = w.register(put)
-        deadly = w.register(end)
-        w.start()
-        late = w.register(leaf(_put_twice))
-        a = w.share(np.zeros(1, np.int64))
-        with pytest.raises(TaskError):
-            w.run(lambda orch, *_: orch.submit_sub(deadly))
-        run(w, early, a, 4)
-        assert a[0] == 4
-        run(w, late, a, 4)
-        assert a[0] == 8
-
-
-def _put_twice(a: int64[:], n: int):
-    a[0] = 2 * n
+def test_a_successor_of_a_dead_worker_runs_leaves_too(w):
+    early, deadly = w.register(put), w.register(lambda: os._exit(3))
+    w.start()
+    late = w.register(times_three)
+    a = w.share(np.zeros(1, np.int64))
+    with pytest.raises(TaskError):
+        w.run(lambda orch, *_: orch.submit_sub(deadly))
+    run(w, early, a, 4)
+    assert a[0] == 4
+    run(w, late, a)
+    assert a[0] == 12
 
 
 # ---------------------------------------------------------------- 2, 3: the types are settled once
@@ -380,7 +358,7 @@ def test_annotations_settle_the_types_at_once():
 
 
 @pytest.mark.spec("SPEED-LEAF-2")
-def test_annotations_may_be_text():
+def test_annotations_may_be_text(w):
     source = (
         "from __future__ import annotations\n"
         "from numba import int64\n"
@@ -391,18 +369,17 @@ def test_annotations_may_be_text():
     texts = leaf(module["texts"])
     assert module["texts"].__annotations__ == {"a": "int64[:]", "n": "int"}
     assert [str(kind) for kind in texts.kinds] == ["array(int64, 1d, C)", "int64"]
-    with Worker(3, num_sub_workers=1) as w:
-        w.start()
-        handle = w.register(texts)  # it travels to the worker, where nobody knows those names
-        a = w.share(np.zeros(1, np.int64))
-        run(w, handle, a, 4)
-        assert a[0] == 5
+    w.start()
+    handle = w.register(texts)  # it travels to the worker, where nobody knows those names
+    a = w.share(np.zeros(1, np.int64))
+    run(w, handle, a, 4)
+    assert a[0] == 5
     texts(a, 5)
     assert a[0] == 6
 
 
 @pytest.mark.spec("SPEED-LEAF-2")
-def test_a_call_settles_what_is_not_annotated():
+def test_a_call_settles_what_is_not_annotated(w):
     @leaf
     def put(a, n: int, x):
         a[n] = x
@@ -412,54 +389,50 @@ def test_a_call_settles_what_is_not_annotated():
     assert [str(kind) for kind in put.kinds] == ["array(int32, 1d, C)", "int64", "float64"]
     with pytest.raises(TypeError, match=r"put: a is a float32 array of 1 dimension.*int32 array"):
         put(np.zeros(3, np.float32), 1, 2.5)
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(put)
-        a = w.share(np.zeros(3, np.int32))
-        run(w, handle, a, 2, 7.9)
-        assert a.tolist() == [0, 0, 7]
+    a = w.share(np.zeros(3, np.int32))
+    run(w, w.register(put), a, 2, 7.9)
+    assert a.tolist() == [0, 0, 7]
 
 
 @MODES
 @WHEN
 @pytest.mark.spec("SPEED-LEAF-2")
-def test_a_workers_first_task_settles_what_is_not_annotated(mode, late):
+def test_a_workers_first_task_settles_what_is_not_annotated(w, late):
     @leaf
     def put(a: np.ndarray, n):
         a[0] = n
 
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        if late:
-            w.start()
-        handle = w.register(put)
-        first, other = w.share(np.zeros(2, np.int16)), w.share(np.zeros((2, 2), np.int16))
-        for n in (3, 4):
-            run(w, handle, first, n)
-            assert first.tolist() == [n, 0]
-        with pytest.raises(TaskError, match=r"TypeError: leaf .*put: a is a int16 array of 2 dim"):
-            run(w, handle, other, 1)
-        assert other.tolist() == [[0, 0], [0, 0]]
-        run(w, handle, first, 5)
-        assert first[0] == 5
+    if late:
+        w.start()
+    handle = w.register(put)
+    first, other = w.share(np.zeros(2, np.int16)), w.share(np.zeros((2, 2), np.int16))
+    for n in (3, 4):
+        run(w, handle, first, n)
+        assert first.tolist() == [n, 0]
+    with pytest.raises(TaskError, match=r"TypeError: leaf .*put: a is a int16 array of 2 dim"):
+        run(w, handle, other, 1)
+    assert other.tolist() == [[0, 0], [0, 0]]
+    run(w, handle, first, 5)
+    assert first[0] == 5
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-2")
-def test_arguments_for_which_a_leaf_cannot_be_compiled_settle_nothing(mode):
+def test_arguments_for_which_a_leaf_cannot_be_compiled_settle_nothing(w):
     @leaf
     def copy(a, b):
         a[0] = b[0]
 
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(copy)
-        a, b = w.share(np.zeros(1, np.int32)), w.share(np.ones(1, np.int32))
-        below = ContinuousTensor.make(b.ctypes.data, (1,), DataType.INT64, child_memory=True)
-        with pytest.raises(TaskError, match=r"next-level worker's memory"):
-            run(w, handle, a, below)
-        if not INTERPRETED:
-            with pytest.raises(TaskError, match=r"TypeError: leaf .*copy cannot be compiled"):
-                run(w, handle, a, 3)
-        run(w, handle, a, b)
-        assert a[0] == 1
+    handle = w.register(copy)
+    a, b = w.share(np.zeros(1, np.int32)), w.share(np.ones(1, np.int32))
+    below = ContinuousTensor.make(b.ctypes.data, (1,), DataType.INT64, child_memory=True)
+    with pytest.raises(TaskError, match=r"next-level worker's memory"):
+        run(w, handle, a, below)
+    if not INTERPRETED:
+        with pytest.raises(TaskError, match=r"TypeError: leaf .*copy cannot be compiled"):
+            run(w, handle, a, 3)
+    run(w, handle, a, b)
+    assert a[0] == 1
 
 
 @compiled_only
@@ -479,26 +452,18 @@ def test_a_call_that_cannot_be_compiled_settles_nothing():
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-3")
-def test_a_scalar_of_a_first_task_is_a_64_bit_integer_or_float_as_it_was_added(mode):
-    @leaf
-    def whole(a: float32[:], n):
-        a[0] = n
-
-    @leaf
-    def real(a: float32[:], n):
-        a[0] = n
-
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        integers, floats = w.register(whole), w.register(real)
-        a = w.share(np.zeros(1, np.float32))
-        for value in (-3, True, np.int8(5)):
-            run(w, integers, a, value)
-            assert a[0] == value, value
-        with pytest.raises(TaskError, match=r"TypeError: .*n takes int64, and scalar 0 is 2\.5"):
-            run(w, integers, a, 2.5)
-        for value in (2.5, 3, -1, np.float32(0.25), (1 << 64) - 1):
-            run(w, floats, a, value)
-            assert a[0] == np.float32(value), value
+def test_a_scalar_of_a_first_task_is_a_64_bit_integer_or_float_as_it_was_added(w):
+    notes = ({"a": float32[:], name: np.ndarray} for name in "nx")
+    integers, floats = (w.register(leaf_of(note, f"a[0] = {[*note][1]}")) for note in notes)
+    a = w.share(np.zeros(1, np.float32))
+    for value in (-3, True, np.int8(5)):
+        run(w, integers, a, value)
+        assert a[0] == value, value
+    with pytest.raises(TaskError, match=r"TypeError: .*n takes int64, and scalar 0 is 2\.5"):
+        run(w, integers, a, 2.5)
+    for value in (2.5, 3, -1, np.float32(0.25), (1 << 64) - 1):
+        run(w, floats, a, value)
+        assert a[0] == np.float32(value), value
 
 
 # ---------------------------------------------------------------- 4: other arguments
@@ -519,101 +484,98 @@ WRONG = {
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-4")
-def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(mode):
-    @leaf
-    def touch(a: int32[:], b: int32[:, :], n: int):
-        a[0] += 1
-        b[0, 0] += n
-
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(touch)
-        arrays = {
-            "a": w.share(np.zeros(2, np.int32)),
-            "b": w.share(np.zeros((2, 2), np.int32)),
-            "b32f": w.share(np.zeros(2, np.float32)),
-            "u": w.share(np.zeros(2, np.uint32)),
-        }
-        for what, (names, numbers, words) in WRONG.items():
-            with pytest.raises(TaskError, match=f"(?s)TypeError: leaf .*touch.*{words}") as failure:
-                run(w, handle, *(arrays[name] for name in names), *numbers)
-            assert "TypeError" in failure.value.remote_traceback, what
-            assert not any(array.any() for array in arrays.values()), what
-            run(w, handle, arrays["a"], arrays["b"], 3)  # the next task is not hurt
-            assert (arrays["a"][0], arrays["b"][0, 0]) == (1, 3)
-            arrays["a"][:] = arrays["b"][:] = 0
-
-
-@MODES
-@pytest.mark.spec("SPEED-LEAF-11")
-@pytest.mark.parametrize("data", [0, 8, 4095, 1 << 47, 0x7FF9 << 48, 0x7FFF << 48, (1 << 64) - 8])
-def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(mode, data):
-    @leaf
-    def touch(a: int32[:], b: int32[:, :], none: int32[:]):
-        a[0] += 1
-        b[0, 0] += 1
-        a[1] = len(none)
-
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(touch)
-        a = w.share(np.zeros(2, np.int32))
-        b, none = w.share(np.zeros((1, 1), np.int32)), w.share(np.zeros(0, np.int32))
-        wrong = ContinuousTensor.make(data, (1, 1), DataType.INT32)
-        with pytest.raises(TaskError, match=r"ValueError") as failure:
-            run_as_given(w, handle, a, wrong, none)
-        assert not isinstance(failure.value, WorkerLostError)
-        assert not a.any()
-        run_as_given(w, handle, a, b, ContinuousTensor.make(0, (0,), DataType.INT32))
-        assert (a.tolist(), b.tolist()) == ([1, 0], [[1]])
+def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(w):
+    handle = w.register(touch)
+    arrays = {
+        "a": w.share(np.zeros(2, np.int32)),
+        "b": w.share(np.zeros((2, 2), np.int32)),
+        "b32f": w.share(np.zeros(2, np.float32)),
+        "u": w.share(np.zeros(2, np.uint32)),
+    }
+    for what, (names, numbers, words) in WRONG.items():
+        with pytest.raises(TaskError, match=f"(?s)TypeError: leaf .*touch.*{words}") as failure:
+            run(w, handle, *(arrays[name] for name in names), *numbers)
+        assert "TypeError" in failure.value.remote_traceback, what
+        assert not any(array.any() for array in arrays.values()), what
+        run(w, handle, arrays["a"], arrays["b"], 3)  # the next task is not hurt
+        assert (arrays["a"][0], arrays["b"][0, 0]) == (1, 3)
+        arrays["a"][:] = arrays["b"][:] = 0
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-4")
-def test_a_scalar_that_cannot_be_of_its_type_is_refused(mode):
-    def put(kind):
-        def store(a, n):
-            a[0] = n
+def test_memory_of_another_worker_and_a_tensor_without_dimensions_are_refused(w):
+    handle = w.register(touch)
+    a, b = w.share(np.zeros(2, np.int32)), w.share(np.zeros((1, 1), np.int32))
+    there = ContinuousTensor.make(a.ctypes.data, (2,), DataType.INT32, child_memory=True)
+    with pytest.raises(TaskError, match=r"ValueError: .*next-level worker's memory"):
+        run(w, handle, there, b, 1)
+    with pytest.raises(TaskError, match=r"TypeError: .*1 … 5 dimensions, not 0"):
+        run(w, handle, ContinuousTensor.make(a.ctypes.data, (), DataType.INT32), b, 1)
+    assert not a.any()
+    run(w, handle, a, b, 1)
+    assert a.tolist() == [1, 0]
 
-        store.__annotations__ = {"a": float32[:], "n": kind}
-        return leaf(store)
 
-    bad = {
-        np.int8: (128, 1.0, 1 << 63),
-        np.uint8: (-1, 255.0),
-        np.int32: (1 << 31, float("nan")),
-        np.uint16: (1 << 16, np.float32(1)),
-        np.int64: (2.5, (1 << 64) - 1),
-        np.uint64: (-1, 0.0),
-        np.bool_: (1.0,),
-    }
-    good = {np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
-    good |= {np.int64: -7, np.uint64: 1 << 63, np.bool_: 1}
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        a = w.share(np.zeros(1, np.float32))
-        handles = {kind: w.register(put(kind)) for kind in bad}
-        for kind, handle in handles.items():
-            for value in bad[kind]:
-                a[0] = 77
-                words = rf"TypeError: .*n takes \w+, and scalar 0 is {re.escape(repr(value))}"
-                if isinstance(value, np.float32):
-                    words = "TypeError: .*scalar 0 is 1.0"
-                with pytest.raises(TaskError, match=words):
-                    run(w, handle, a, value)
-                assert a[0] == 77
-            run(w, handle, a, good[kind])
-            assert a[0] == good[kind]
+@MODES
+@pytest.mark.spec("SPEED-LEAF-11")
+def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(w):
+    handle = w.register(touch_all)
+    a = w.share(np.zeros(2, np.int32))
+    b, none = w.share(np.zeros((1, 1), np.int32)), w.share(np.zeros(0, np.int32))
+    for data in (0, 8, 4095, 1 << 47, 0x7FF9 << 48, 0x7FFF << 48, (1 << 64) - 8):
+        wrong = ContinuousTensor.make(data, (1, 1), DataType.INT32)
+        with pytest.raises(TaskError, match=r"ValueError") as failure:
+            run(w, handle, a, wrong, none, tag=T.NO_DEP)
+        assert not isinstance(failure.value, WorkerLostError)
+        assert not a.any()
+    run(w, handle, a, b, ContinuousTensor.make(0, (0,), DataType.INT32), tag=T.NO_DEP)
+    assert (a.tolist(), b.tolist()) == ([1, 0], [[1]])
+
+
+@leaf
+def touch_all(a: int32[:], b: int32[:, :], none: int32[:]):
+    a[0] += 1
+    b[0, 0] += 1
+    a[1] = len(none)
+
+
+WRONG_SCALARS = {
+    np.int8: (128, 1.0, 1 << 63),
+    np.uint8: (-1, 255.0),
+    np.int32: (1 << 31, float("nan")),
+    np.uint16: (1 << 16, np.float32(1)),
+    np.int64: (2.5, (1 << 64) - 1),
+    np.uint64: (-1, 0.0),
+    np.bool_: (1.0,),
+}
+RIGHT_SCALARS = {np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
+RIGHT_SCALARS |= {np.int64: -7, np.uint64: 1 << 63, np.bool_: 1}
+
+
+@MODES
+@pytest.mark.spec("SPEED-LEAF-4")
+def test_a_scalar_that_cannot_be_of_its_type_is_refused(w):
+    a = w.share(np.zeros(1, np.float32))
+    handles = {kind: w.register(put_as(kind)) for kind in WRONG_SCALARS}
+    for kind, handle in handles.items():
+        for value in WRONG_SCALARS[kind]:
+            a[0] = 77
+            words = rf"TypeError: .*n takes \w+, and scalar 0 is {re.escape(repr(value))}"
+            if isinstance(value, np.float32):
+                words = "TypeError: .*scalar 0 is 1.0"
+            with pytest.raises(TaskError, match=words):
+                run(w, handle, a, value)
+            assert a[0] == 77
+        run(w, handle, a, RIGHT_SCALARS[kind])
+        assert a[0] == RIGHT_SCALARS[kind]
 
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-10")
-@pytest.mark.parametrize("kind", [float, np.float32], ids=lambda kind: kind.__name__)
-def test_any_number_is_converted_for_a_parameter_that_is_a_float(mode, kind):
-    def store(a, n):
-        a[0] = n
-
-    store.__annotations__ = {"a": float32[:], "n": kind}
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(leaf(store))
-        a = w.share(np.zeros(1, np.float32))
+def test_any_number_is_converted_for_a_parameter_that_is_a_float(w):
+    a = w.share(np.zeros(1, np.float32))
+    for handle in [w.register(put_as(kind)) for kind in (float, np.float32)]:
         for value in (3, -1, 2.5, np.float32(0.1), (1 << 64) - 1, True, -0.0, float("inf"), 1e30):
             for _ in range(2):
                 a[0] = 77
@@ -623,49 +585,21 @@ def test_any_number_is_converted_for_a_parameter_that_is_a_float(mode, kind):
 
 @MODES
 @pytest.mark.spec("SPEED-LEAF-10")
-def test_bits_without_a_kind_are_taken_for_the_type_of_the_parameter(mode):
-    def put(kind):
-        def store(a, n):
-            a[0] = n
-
-        store.__annotations__ = {"a": float32[:], "n": kind}
-        return leaf(store)
-
+def test_bits_without_a_kind_are_taken_for_the_type_of_the_parameter(w):
     given = {float: 2.5, np.float32: np.float32(0.25), int: -3, np.uint16: 9, np.bool_: True}
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        a = w.share(np.zeros(1, np.float32))
-        handles = {kind: w.register(put(kind)) for kind in given}
-        for kind, value in given.items():
-            for _ in range(2):
-                a[0] = 77
-                run(w, handles[kind], a, scalar_to_uint64(value))
-                assert a[0] == value, kind
-        with pytest.raises(TaskError, match=r"n takes uint16, and scalar 0 is 0x10000,"):
-            run(w, handles[np.uint16], a, scalar_to_uint64(1 << 16))
-        with pytest.raises(
-            TaskError, match=r"n takes float32, and scalar 0 is 0x3ff0000000000000,"
-        ):
-            run(w, handles[np.float32], a, scalar_to_uint64(1.0))
-
-
-@MODES
-@pytest.mark.spec("SPEED-LEAF-4")
-def test_memory_of_another_worker_and_a_tensor_without_dimensions_are_refused(mode):
-    @leaf
-    def touch(a: int32[:]):
-        a[0] += 1
-
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(touch)
-        a = w.share(np.zeros(2, np.int32))
-        there = ContinuousTensor.make(a.ctypes.data, (2,), DataType.INT32, child_memory=True)
-        with pytest.raises(TaskError, match=r"ValueError: .*next-level worker's memory"):
-            run(w, handle, there)
-        with pytest.raises(TaskError, match=r"TypeError: .*1 … 5 dimensions, not 0"):
-            run(w, handle, ContinuousTensor.make(a.ctypes.data, (), DataType.INT32))
-        assert not a.any()
-        run(w, handle, a)
-        assert a.tolist() == [1, 0]
+    a = w.share(np.zeros(1, np.float32))
+    handles = {kind: w.register(put_as(kind)) for kind in given}
+    for kind, value in given.items():
+        for _ in range(2):
+            a[0] = 77
+            run(w, handles[kind], a, scalar_to_uint64(value))
+            assert a[0] == value, kind
+    for kind, value, words in [
+        (np.uint16, 1 << 16, r"n takes uint16, and scalar 0 is 0x10000,"),
+        (np.float32, 1.0, r"n takes float32, and scalar 0 is 0x3ff0000000000000,"),
+    ]:
+        with pytest.raises(TaskError, match=words):
+            run(w, handles[kind], a, scalar_to_uint64(value))
 
 
 # ---------------------------------------------------------------- 5: exceptions
@@ -689,32 +623,28 @@ class Ours(Exception):
 @MODES
 @WHEN
 @pytest.mark.spec("SPEED-LEAF-5")
-@pytest.mark.parametrize("depth", [1, 2])
-def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(mode, late, depth):
+def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w, late):
     expected = {
         1: (r"ValueError: \('n is', (1|np.int64\(1\))\)", 'raise ValueError("n is", n)'),
         2: ("LookupError: not there", 'raise LookupError("not there")'),
         3: ("RuntimeError", "raise RuntimeError"),
         4: ("Ours: it is ours", 'raise Ours("it is ours")'),
     }
-    with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
-        if late:
-            w.start()
-        handle = w.register(choosy)
-        a = w.share(np.zeros(1, np.int64))
-        for round_ in range(2):
-            for n, (words, line) in expected.items():
-                with pytest.raises(
-                    TaskError, match=rf"sub_worker 0.*\(choosy\): {words}"
-                ) as failure:
-                    run(w, handle, a, n)
-                trace = failure.value.remote_traceback
-                number = source_line(choosy.py_func, line)
-                assert f'{os.path.basename(__file__)}", line {number}, in choosy' in trace
-                assert line in trace
-                assert re.search(words, trace)
-                run(w, handle, a, 100 * round_ + 10 + n)
-                assert a[0] == 100 * round_ + 10 + n
+    if late:
+        w.start()
+    handle = w.register(choosy)
+    a = w.share(np.zeros(1, np.int64))
+    for round_ in range(2):
+        for n, (words, line) in expected.items():
+            with pytest.raises(TaskError, match=rf"sub_worker 0.*\(choosy\): {words}") as failure:
+                run(w, handle, a, n)
+            trace = failure.value.remote_traceback
+            number = source_line(choosy.py_func, line)
+            assert f'{os.path.basename(__file__)}", line {number}, in choosy' in trace
+            assert line in trace
+            assert re.search(words, trace)
+            run(w, handle, a, 100 * round_ + 10 + n)
+            assert a[0] == 100 * round_ + 10 + n
 
 
 @MODES
@@ -740,56 +670,45 @@ def test_an_exception_among_leaves_that_follow_each_other_fails_its_own_task_onl
 @MODES
 @compiled_only
 @pytest.mark.spec("SPEED-LEAF-5")
-def test_what_compiled_code_raises_by_itself_keeps_type_and_text(mode):
+def test_what_compiled_code_raises_by_itself_keeps_type_and_text(w):
     @leaf(boundscheck=True)
     def trouble(a: int64[:], n: int):
         a[0] = 10 // n
         a[n] = 1
 
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(trouble)
-        a = w.share(np.zeros(2, np.int64))
-        with pytest.raises(TaskError, match=r"\(.*trouble\): ZeroDivisionError: "):
-            run(w, handle, a, 0)
-        with pytest.raises(TaskError, match=r"\(.*trouble\): IndexError: .*out of bounds"):
-            run(w, handle, a, 5)
-        run(w, handle, a, 1)
-        assert a.tolist() == [10, 1]
+    handle = w.register(trouble)
+    a = w.share(np.zeros(2, np.int64))
+    with pytest.raises(TaskError, match=r"\(.*trouble\): ZeroDivisionError: "):
+        run(w, handle, a, 0)
+    with pytest.raises(TaskError, match=r"\(.*trouble\): IndexError: .*out of bounds"):
+        run(w, handle, a, 5)
+    run(w, handle, a, 1)
+    assert a.tolist() == [10, 1]
 
 
 # ---------------------------------------------------------------- 6: without the interpreter
 @compiled_only
 @pytest.mark.spec("SPEED-LEAF-6")
-def test_leaves_that_follow_each_other_are_run_in_one_call():
+def test_leaves_that_follow_each_other_are_run_in_one_call(monkeypatch):
     """The worker's Python code asks for them once: all others are run by the same call."""
-
-    @leaf
-    def plus(a: int64[:]):
-        a[0] += 1
-
     with Worker(3, num_sub_workers=1, child_mode="thread", mailbox_depth=16) as w, Gate() as go:
-        hold, handle = w.register(go.wait), w.register(plus)
-        a = w.share(np.zeros(1, np.int64))
+        hold, handle = w.register(go.wait), w.register(times_three)
+        a = w.share(np.ones(1, np.int64))
         run(w, handle, a)
         kernels = w._session.engine.kernels
         calls, entry = [], kernels.run_leaves
-        try:
-            kernels.run_leaves = lambda *args: calls.append("leaves") or entry(*args)
-            w.run(lambda orch, *_: hold_then_many(orch, hold, handle, a, go))
-        finally:
-            kernels.run_leaves = entry
-        assert a[0] == 1 + 15
-        assert calls == ["leaves"]
 
+        def hold_then_many(orch, *_):
+            orch.submit_sub(hold)
+            for _ in range(15):
+                orch.submit_sub(handle, task(a, tag=T.NO_DEP))
+            wait_until(lambda: tasks_given(w) == 16)
+            go.open(1)
 
-def hold_then_many(orch, hold, handle, a, go):
-    """Have a worker given a task that waits and 15 more behind it before the first can end."""
-    mem = orch._mem
-    orch.submit_sub(hold)
-    for _ in range(15):
-        orch.submit_sub(handle, make_args((a, T.NO_DEP)))
-    wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_GIVEN] == 16)
-    go.open(1)
+        monkeypatch.setattr(kernels, "run_leaves", lambda *args: calls.append(1) or entry(*args))
+        w.run(hold_then_many)
+        assert a[0] == pow(3, 1 + 15, 1_000_003)
+        assert calls == [1]
 
 
 @compiled_only
@@ -826,41 +745,35 @@ def test_in_threads_two_leaves_run_at_the_same_time():
 @compiled_only
 @WHEN
 @pytest.mark.spec("SPEED-LEAF-7")
-def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(late):
+def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(w, late):
     @leaf
     def bad(a: int64[:]):
         a[0] = 1
         a.no_such_thing()
 
-    with Worker(3, num_sub_workers=1) as w:
-        if late:
-            w.start()
-        with pytest.raises(TypeError, match=r"bad cannot be compiled: .*no_such_thing") as refusal:
-            w.register(bad)
-        # numba points at the line of the statement, by a path that may be relative
-        assert re.search(rf"{os.path.basename(__file__)}\", line \d+", str(refusal.value))
-        assert refusal.value.__cause__ is not None
-
-        @leaf
-        def good(a: int64[:]):
-            a[0] = 1
-
-        handle = w.register(good)
-        assert good.address != 0, "it is compiled already"
-        a = w.share(np.zeros(1, np.int64))
-        run(w, handle, a)
-        assert a[0] == 1
+    if late:
+        w.start()
+    with pytest.raises(TypeError, match=r"bad cannot be compiled: .*no_such_thing") as refusal:
+        w.register(bad)
+    # numba points at the line of the statement, by a path that may be relative
+    assert re.search(rf"{os.path.basename(__file__)}\", line \d+", str(refusal.value))
+    assert refusal.value.__cause__ is not None
+    good = leaf_of({"a": int64[:]}, "a[0] = 1")
+    handle = w.register(good)
+    assert good.address != 0, "it is compiled already"
+    a = w.share(np.zeros(1, np.int64))
+    run(w, handle, a)
+    assert a[0] == 1
 
 
 @compiled_only
 @pytest.mark.spec("SPEED-LEAF-7")
-def test_an_array_after_a_number_cannot_be_compiled():
+def test_an_array_after_a_number_cannot_be_compiled(w):
     @leaf
     def mixed(n: int, a: int64[:]):
         a[0] = n
 
-    words = r"mixed cannot be compiled: the tensors .* come first"
-    with Worker(3, num_sub_workers=1) as w, pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=r"mixed cannot be compiled: the tensors .* come first"):
         w.register(mixed)
 
 

@@ -2,33 +2,41 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.support import DEADLINE_S, Driver, wait_until
+from tests.support import DEADLINE_S, wait_until
 
 NEVER_NS = 10**13
 FRAMES = 16
 
 
-@pytest.fixture
-def resting():
-    """The Orch thread drains, and rests: a worker has tasks in all of its frames."""
-    driver = Driver(sub=1, depth=FRAMES)
+@contextmanager
+def draining(make, depth, workers):
+    """Give an engine whose Orch thread drains, while worker 0 has tasks in all of its frames."""
+    driver = make(depth, sub=workers)
     driver.mem[L.PARK_NS] = NEVER_NS
-    for _ in range(FRAMES):
-        driver.submit()
+    for _ in range(depth):
+        driver.submit(owner=0)
     driver.settle()
     driver.finish_run()
     with ThreadPoolExecutor(1) as threads:
         drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
-        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
+        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
         yield driver
         while driver.mailbox_state(0)[0] == L.TASK_READY:
             end_task(driver)
         assert drained.result(DEADLINE_S) == L.OK
-    driver.close()
+
+
+@pytest.fixture
+def resting(make):
+    """The Orch thread drains, and rests."""
+    with draining(make, FRAMES, workers=1) as driver:
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
+        yield driver
 
 
 def end_task(driver, outcome=L.SUCCESS):
@@ -63,21 +71,12 @@ def test_or_by_the_death_of_one(resting):
 
 
 @pytest.mark.spec("SPEED-REST-1")
-@pytest.mark.parametrize("idle", ["a worker has none", "there are fewer frames"])
-def test_it_does_not_rest_where(idle):
-    fewer = idle == "there are fewer frames"
-    depth = 3 if fewer else FRAMES
-    driver = Driver(sub=1 if fewer else 2, depth=depth)
-    for _ in range(depth):
-        driver.submit(owner=0)
-    driver.settle()
-    driver.finish_run()
-    with ThreadPoolExecutor(1) as threads:
-        drained = threads.submit(driver.k.help_scheduler, driver.mem, 0, -1, -1, NEVER_NS)
-        wait_until(lambda: driver.mem[L.PARK_ORCH] != 0)
+@pytest.mark.parametrize(("depth", "workers"), [(FRAMES, 2), (3, 1)])
+def test_it_does_not_rest_where_a_worker_has_no_task_or_there_are_fewer_frames(
+    make, depth, workers
+):
+    with draining(make, depth, workers) as driver:
         assert driver.mem[L.PARK_ORCH] == L.ACTIVE
         for done in range(depth):
             end_task(driver)
             wait_until(lambda done=done: driver.mem[L.COMPLETED_COUNT] == done + 1)
-        assert drained.result(DEADLINE_S) == L.OK
-    driver.close()

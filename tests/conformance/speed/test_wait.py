@@ -22,24 +22,26 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import cores as placement
 from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
-from tests.support import DEADLINE_S, Driver, make_args, wait_until
+from tests.support import DEADLINE_S, make_args, wait_until
 from tests.system.programs import Fork
 
 NEVER_NS = 10**13
 
+MODES = pytest.mark.parametrize("mode", ["process", "thread"])
 SPIN, SPARE, YIELD, DEFER = 50_000, 100_000, 3_000, 30_000
 
 
 # ---------------------------------------------------------------- the cores there are
-def system(root: Path, cgroup: str, mounts: list[str], limits: dict[str, str]) -> Path:
-    """Write the files of a system with control groups, and return its root."""
+def quota_of(root: Path, groups: str, mount: str = "", files: dict[str, str] | None = None):
+    """Return the quota in a system with these control groups, which `root` becomes."""
     (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(cgroup)
-    (root / "proc/self/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
-    for name, text in limits.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text + "\n")
-    return root
+    (root / "proc/self/cgroup").write_text(groups)
+    (root / "proc/self/mountinfo").write_text(f"{mount}\n")
+    for name, text in (files or {}).items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return cpu_quota(root)
 
 
 V2 = "24 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
@@ -58,8 +60,7 @@ V1 = "33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
     ],
 )
 def test_the_smallest_quota_of_nested_groups_counts(tmp_path, limits, cores):
-    files = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
-    assert cpu_quota(system(tmp_path, "0::/a/b\n", [V2], files)) == cores
+    assert quota_of(tmp_path, "0::/a/b\n", V2, limits) == cores
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
@@ -68,28 +69,25 @@ def test_the_smallest_quota_of_nested_groups_counts(tmp_path, limits, cores):
     [("-1", "-1", None), ("-1", "200000", 2.0), ("50000", "-1", 0.5), ("300000", "100000", 1.0)],
 )
 def test_quotas_of_the_first_version_of_control_groups_count(tmp_path, inner, outer, cores):
-    top = "sys/fs/cgroup/cpu"
-    limits = {
-        f"{top}/a/b/cpu.cfs_quota_us": inner,
-        f"{top}/a/b/cpu.cfs_period_us": "100000",
-        f"{top}/a/cpu.cfs_quota_us": outer,
-        f"{top}/a/cpu.cfs_period_us": "100000",
-    }
+    files = {}
+    for group, quota in (("a/b", inner), ("a", outer)):
+        files[f"cpu/{group}/cpu.cfs_quota_us"] = quota
+        files[f"cpu/{group}/cpu.cfs_period_us"] = "100000"
     groups = "5:memory:/a/b\n4:cpu,cpuacct:/a/b\n0::/\n"
-    assert cpu_quota(system(tmp_path, groups, [V1], limits)) == cores
+    assert quota_of(tmp_path, groups, V1, files) == cores
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
 def test_a_container_that_sees_its_own_group_as_the_top_finds_its_quota(tmp_path):
-    mounts = [V2.replace(" / ", " /pods/mine ", 1)]
-    limits = {"sys/fs/cgroup/cpu.max": "200000 100000", "sys/fs/cgroup/x/cpu.max": "max 100000"}
-    assert cpu_quota(system(tmp_path, "0::/pods/mine/x\n", mounts, limits)) == 2.0
+    mount = V2.replace(" / ", " /pods/mine ", 1)
+    files = {"cpu.max": "200000 100000", "x/cpu.max": "max 100000"}
+    assert quota_of(tmp_path, "0::/pods/mine/x\n", mount, files) == 2.0
 
 
 @pytest.mark.spec("SPEED-WAIT-1")
-@pytest.mark.parametrize("cgroup", ["", "0::/a\n", "0::/../a\n", "1:name=systemd:/a\n"])
-def test_a_system_that_says_nothing_sets_no_quota(tmp_path, cgroup):
-    assert cpu_quota(system(tmp_path, cgroup, [V2], {})) is None
+@pytest.mark.parametrize("groups", ["", "0::/a\n", "0::/../a\n", "1:name=systemd:/a\n"])
+def test_a_system_that_says_nothing_sets_no_quota(tmp_path, groups):
+    assert quota_of(tmp_path, groups, V2) is None
     assert cpu_quota(tmp_path / "nothing") is None
 
 
@@ -130,15 +128,23 @@ def test_of_two_hyperthreads_of_a_core_one_comes_first(tmp_path, monkeypatch):
     assert find_cores(tmp_path).mask == (1, 2, 3)
 
 
+@pytest.fixture
+def mask():
+    """Give the cores this thread may use, and let it use them again afterwards."""
+    mask = os.sched_getaffinity(0)
+    yield mask
+    os.sched_setaffinity(0, mask)
+
+
+@pytest.fixture
+def cores(mask):
+    """Give the same, two at least."""
+    if len(mask) == 1:
+        pytest.skip("there is one core only")
+    return mask
+
+
 # ---------------------------------------------------------------- how long they spin
-def worker_on(monkeypatch, cores: int, workers: int, **settings) -> Worker:
-    """Return an initialised Worker that finds so many cores."""
-    monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
-    made = Worker(3, num_sub_workers=workers, **settings)
-    made.init()
-    return made
-
-
 def times(worker: Worker) -> tuple[int, ...]:
     mem = worker._session.engine.mem
     return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.DEFER_NS))
@@ -146,37 +152,27 @@ def times(worker: Worker) -> tuple[int, ...]:
 
 @pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
 @pytest.mark.parametrize(
-    ("cores", "workers", "expected"),
+    ("cores", "workers", "spin_us", "expected"),
     [
-        (1, 1, (SPIN, 0, DEFER)),
-        (1, 16, (SPIN, 0, DEFER)),
-        (2, 1, (SPIN, YIELD, DEFER)),
-        (2, 16, (SPIN, YIELD, DEFER)),
-        (4, 3, (SPIN, YIELD, DEFER)),
-        (4, 2, (SPARE, YIELD, DEFER)),
+        (1, 1, None, (SPIN, 0, DEFER)),
+        (1, 16, None, (SPIN, 0, DEFER)),
+        (2, 1, None, (SPIN, YIELD, DEFER)),
+        (2, 16, None, (SPIN, YIELD, DEFER)),
+        (4, 3, None, (SPIN, YIELD, DEFER)),
+        (4, 2, None, (SPARE, YIELD, DEFER)),
+        (2, 1, 0, (0, 0, 0)),
+        (2, 1, 1.5, (1500, 1500, 1500)),
+        (2, 1, 700, (700_000, YIELD, DEFER)),
     ],
 )
-def test_spinning_follows_from_cores_and_threads(monkeypatch, cores, workers, expected):
-    made = worker_on(monkeypatch, cores, workers)
-    try:
+def test_spinning_follows_from_cores_and_threads_or_from_spin_us(
+    monkeypatch, cores, workers, spin_us, expected
+):
+    monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
+    with Worker(3, num_sub_workers=workers, spin_us=spin_us) as made:
         assert times(made) == expected
         assert made.placement().waits == expected
         assert made.placement().threads == workers + 1
-    finally:
-        made.close()
-
-
-@pytest.mark.spec("SPEED-WAIT-2")
-@pytest.mark.parametrize(
-    ("spin_us", "expected"),
-    [(0, (0, 0, 0)), (1.5, (1500, 1500, 1500)), (700, (700_000, YIELD, DEFER))],
-)
-def test_spin_us_replaces_the_choice(monkeypatch, spin_us, expected):
-    made = worker_on(monkeypatch, 2, 1, spin_us=spin_us)
-    try:
-        assert times(made) == expected
-    finally:
-        made.close()
 
 
 @pytest.mark.spec("SPEED-WAIT-11")
@@ -207,39 +203,25 @@ def test_a_thread_that_waits_is_never_more_patient_than_the_table_says(driver):
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
-def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver):
+def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver, mask):
     patience = driver._worker(0) + L.W_BACK_OFF
-    core = {min(os.sched_getaffinity(0))}
-    before = os.sched_getaffinity(0)
 
     def hog():
-        os.sched_setaffinity(0, core)
         while True:
             pass
 
+    os.sched_setaffinity(0, {min(mask)})
     with Fork(hog):
-        os.sched_setaffinity(0, core)
-        try:
-            deadline = time.monotonic() + DEADLINE_S
-            driver.mem[patience] = L.CROWDED_NS
-            while driver.mem[patience] != 0:
-                driver.x.offer_core(driver.mem, patience)
-                assert time.monotonic() < deadline
-        finally:
-            os.sched_setaffinity(0, before)
+        driver.mem[patience] = L.CROWDED_NS
+
+        def offered_at_once():
+            driver.x.offer_core(driver.mem, patience)
+            return driver.mem[patience] == 0
+
+        wait_until(offered_at_once)
 
 
 # ---------------------------------------------------------------- threads on one core
-@pytest.fixture
-def cores():
-    """Give the cores this thread may use, two at least, and let it use them again afterwards."""
-    cores = os.sched_getaffinity(0)
-    if len(cores) == 1:
-        pytest.skip("there is one core only")
-    yield cores
-    os.sched_setaffinity(0, cores)
-
-
 class Sharing:
     """Two workers of an engine of their own; this thread plays the first."""
 
@@ -260,6 +242,17 @@ class Sharing:
         self.driver.x.stay_apart(self.mem, 0)
         return bool(self.mem[self.me + L.W_MOVED])
 
+    def wake_from(self, core):
+        """Let a thread on some core wake it; return whether it keeps off that core now."""
+
+        def wake():
+            os.sched_setaffinity(0, {core})
+            self.driver.x.wake_elsewhere(self.mem, 0)
+
+        with ThreadPoolExecutor(1) as scheduler:
+            scheduler.submit(wake).result()
+        return self.mem[self.me + L.W_KEPT_OFF] != 0
+
     def goes(self):
         """Let it look around, free to go; return where to."""
         self.mem[self.me + L.W_MOVED] = 0
@@ -272,25 +265,20 @@ class Sharing:
 
 
 @pytest.fixture
-def sharing(cores):
-    made = Sharing(Driver(sub=2), cores)
-    yield made
-    made.driver.close()
-    made.mem = None
+def sharing(make, cores):
+    return Sharing(make(1, sub=2), cores)
 
 
 @pytest.fixture
-def keeping():
+def keeping(make):
     """Give an engine whose one worker is at work on another core, while a second task is ready."""
-    driver = Driver(sub=1)
+    driver = make(1, sub=1)
     for _ in range(2):
-        driver.submit()
-    driver.settle()
+        driver.submit_and_settle()
     driver.mem[L.CORES] = 2
     driver.mem[L.ORCH_KEEPS] = L.KEEPS
     driver.mem[driver._worker(0) + L.W_CORE] = 1000
-    yield driver
-    driver.close()
+    return driver
 
 
 @pytest.mark.spec("SPEED-WAIT-15")
@@ -310,8 +298,7 @@ def test_the_core_is_kept_for_the_answer_of_a_worker_on_another_one(keeping, cor
     mem, worker = keeping.mem, keeping._worker(0)
     waited = L.KEEP_NS - (why != "the time is up")
     if why == "no task is ready":
-        keeping.post_done(0)
-        keeping.settle()
+        keeping.answer_and_settle(0)
     elif why == "a group waits":
         mem[L.STUCK_SINCE + L.SUB] = 1
     elif why == "workers are more than cores":
@@ -411,65 +398,50 @@ def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores)
         sharing.mem[sharing.other + L.W_PARKED] = parked
         assert sharing.looks() == parked
         os.sched_setaffinity(0, cores)
-        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-        kept_off = sharing.mem[sharing.me + L.W_KEPT_OFF] != 0
+        kept_off = sharing.wake_from(sharing.here)
         assert kept_off == parked == (os.sched_getaffinity(0) != cores)
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
 def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(sharing, cores):
-    with ThreadPoolExecutor(1) as scheduler:
-        woken_from = []
-
-        def wake(core):
-            os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-            woken_from.append(core)
-
-        scheduler.submit(wake, sharing.here).result()
-        assert os.sched_getaffinity(0) == cores - {sharing.here}
-        scheduler.submit(wake, sharing.home).result()
-        assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
-    assert woken_from == [sharing.here, sharing.home]
+    assert sharing.wake_from(sharing.here)
+    assert os.sched_getaffinity(0) == cores - {sharing.here}
+    sharing.wake_from(sharing.home)
+    assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
     sharing.driver.x.stay_apart(sharing.mem, 0)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
-def test_the_number_of_a_dead_worker_is_left_alone(sharing, cores):
-    sharing.mem[sharing.me + L.W_DEATH] = L.DEATH_BIAS - signal.SIGKILL
+@pytest.mark.parametrize(
+    ("why", "word", "value"),
+    [
+        ("it is dead", L.W_DEATH, L.DEATH_BIAS - signal.SIGKILL),
+        ("its thread is not known yet", L.W_THREAD, 0),
+        ("its thread is nobody's", L.W_THREAD, 1 << 22),
+    ],
+)
+def test_who_wakes_a_worker_leaves_all_threads_where_they_may_run_if(
+    sharing, cores, why, word, value
+):
+    sharing.mem[sharing.me + word] = value
     sharing.driver.x.wake_elsewhere(sharing.mem, 0)
     assert os.sched_getaffinity(0) == cores
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
-def test_a_thread_that_wakes_others_stays_where_it_may_run_itself(sharing, cores):
-    for thread in (0, 1 << 22):  # not known yet; nobody's
-        sharing.mem[sharing.me + L.W_THREAD] = thread
-        sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-        assert os.sched_getaffinity(0) == cores
-        assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
-
-
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
-def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing, cores):
+def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
     os.sched_setaffinity(0, {sharing.here})
-    with ThreadPoolExecutor(1) as scheduler:
-
-        def wake(core):
-            os.sched_setaffinity(0, {core})
-            sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-
-        for core in (sharing.here, sharing.home):
-            scheduler.submit(wake, core).result()
-            sharing.driver.x.stay_apart(sharing.mem, 0)
-            assert os.sched_getaffinity(0) == {sharing.here}
+    for core in (sharing.here, sharing.home):
+        sharing.wake_from(core)
+        sharing.driver.x.stay_apart(sharing.mem, 0)
+        assert os.sched_getaffinity(0) == {sharing.here}
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@MODES
 def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_is_away(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         handle = w.register(lambda: time.sleep(2e-3))
@@ -509,7 +481,7 @@ def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypat
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@MODES
 def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
     cores = find_cores().mask
     with Worker(3, num_sub_workers=len(cores) + 1, child_mode=mode) as w:
@@ -632,7 +604,7 @@ def as_sorted(sets) -> list[set[int]]:
 
 
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-8")
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@MODES
 @pytest.mark.parametrize("more", [-1, 0, 2])
 def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, more):
     workers = max(1, len(order()) + more)
@@ -664,7 +636,7 @@ def test_nobody_is_pinned_unless_asked_for():
 
 
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-5")
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@MODES
 def test_a_nested_worker_comes_before_those_below_it(mode):
     width = 1 + max(find_cores().mask)
     child = Worker(3, num_sub_workers=2)
@@ -740,7 +712,7 @@ def test_a_successor_stands_where_the_dead_worker_stood():
 
 
 @pytest.mark.spec("SPEED-WAIT-7")
-@pytest.mark.parametrize("mode", ["process", "thread"])
+@MODES
 def test_a_core_that_is_not_there_makes_the_start_fail(monkeypatch, mode, capfd):
     monkeypatch.setattr(placement, "find_cores", lambda: Cores((1000,), None))
     w = Worker(3, num_sub_workers=1, pin=True, child_mode=mode)
