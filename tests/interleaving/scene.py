@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simpler_ref.jit import claims, entries
 from simpler_ref.jit import layout as L
-from tests.property.test_every_order import NAMES, parse
+from tests.ahead_model import NAMES, parse
 
 from .actors import World, played
 from .memory import Memory, Recorder, WeakMemory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from tests.property.test_every_order import NAMES
+from tests.ahead_model import NAMES
 
 from .scene import Scene
 from .schedules import Drawn
