@@ -6,6 +6,7 @@ Where a word of the engine stands, only the kernels and the view of them know.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -29,6 +30,7 @@ LAYERS = [
     {"", "__main__"},
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
+ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {("workers.fresh_interpreter", "worker")}
 """What looks up when it is called: a child Worker travels to a fresh interpreter."""
 
@@ -74,6 +76,10 @@ def arrows(late: bool) -> Iterator[tuple[str, str]]:
                 yield from ((module, target) for target in targets(module, node))
 
 
+def is_kernels(module: str) -> bool:
+    return module.split(".")[0] == "jit"
+
+
 def layer(module: str) -> int:
     (found,) = (i for i, names in enumerate(LAYERS) if module.split(".")[0] in names)
     return found
@@ -85,6 +91,13 @@ def test_no_import_looks_up(late):
     assert len(found) > (10 if late else 300)
     up = {(a, b) for a, b in found if layer(a) < layer(b)}
     assert up == (LATE if late else set())
+
+
+def test_kernels_import_only_kernels():
+    """And all imports within the package are relative, so that they are found here."""
+    found = {*arrows(late=False), *arrows(late=True)}
+    assert {(a, b) for a, b in found if is_kernels(a) and not is_kernels(b)} == set()
+    assert not any(ABSOLUTE.search(path.read_text()) for path in MODULES.values())
 
 
 def test_no_modules_import_each_other():
@@ -133,7 +146,7 @@ INDEXING = {"workers.loop", "orch.compiled.steps"}
 
 
 def knows_places(module: str) -> bool:
-    return module.split(".")[0] == "jit" or module.startswith("engine.view")
+    return is_kernels(module) or module.startswith("engine.view")
 
 
 def layout_names(tree: ast.Module) -> set[str]:
