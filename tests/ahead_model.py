@@ -62,6 +62,18 @@ def parse(program: str) -> list[Task]:
     return tasks
 
 
+def draw_program(rng, size: int, workers: int, groups: float, edges: float) -> str:
+    """Return a program; how likely a task is a group, and reads from each earlier one, is given."""
+    words = []
+    for number, name in enumerate(NAMES[:size]):
+        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
+        if workers > 1 and rng.random() < groups:
+            where = f"*{rng.randint(2, workers)}"
+        before = "".join(one for one in NAMES[:number] if rng.random() < edges)
+        words.append(name + where + "<" * bool(before) + before)
+    return " ".join(words)
+
+
 class Work(NamedTuple):
     """What has become of a task."""
 

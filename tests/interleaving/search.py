@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from tests.ahead_model import NAMES
+from tests.ahead_model import NAMES, draw_program
 
 from .scene import Scene
 from .schedules import Drawn
@@ -37,13 +37,7 @@ def draw(seed, kind):
     """Return a scene: `kind` is "liveness" or "death"."""
     rng = random.Random(f"{kind} {seed}")
     size, workers = rng.randint(2, 6), rng.choice([1, 2, 2, 2, 3])
-    words = []
-    for number, name in enumerate(NAMES[:size]):
-        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
-        if workers > 1 and rng.random() < 0.12:
-            where = f"*{rng.randint(2, workers)}"
-        before = [one for one in NAMES[:number] if rng.random() < 0.4]
-        words.append(name + where + "<" * any(before) + "".join(before))
+    program = draw_program(rng, size, workers, groups=0.12, edges=0.4)
     how = {
         "workers": workers,
         "depth": rng.choice([1, 2, 2, 3, 5]),
@@ -58,7 +52,7 @@ def draw(seed, kind):
         how |= {"services": "".join(rng.sample(NAMES[:size], rng.randint(0, 2))), "away": True}
     else:
         how |= {"runs": 2, "requests": rng.choice([0, 0, 1])}
-    return Scene(" ".join(words), **how)
+    return Scene(program, **how)
 
 
 def search(seed, kind, plays):

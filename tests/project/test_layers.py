@@ -6,6 +6,7 @@ Where a word of the engine stands, only the kernels and the view of them know.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -44,6 +45,11 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
 def is_for_types(node: ast.AST) -> bool:
     """Say whether it is the block of what only type checkers import."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -70,8 +76,8 @@ def targets(module: str, node: ast.ImportFrom) -> Iterator[str]:
 
 
 def arrows(late: bool) -> Iterator[tuple[str, str]]:
-    for module, path in MODULES.items():
-        for node, when in imports(ast.parse(path.read_text())):
+    for module in MODULES:
+        for node, when in imports(tree(module)):
             if when == late:
                 yield from ((module, target) for target in targets(module, node))
 
@@ -166,9 +172,9 @@ def layout_names(tree: ast.Module) -> set[str]:
 def test_only_the_kernels_and_the_view_know_where_a_word_stands():
     used = {
         (module, name)
-        for module, path in MODULES.items()
+        for module in MODULES
         if not knows_places(module)
-        for name in layout_names(ast.parse(path.read_text()))
+        for name in layout_names(tree(module))
     }
     assert len(used) > 100
     others = {(m, n) for m, n in used if n not in VALUES and not n.startswith(PREFIXES)}
@@ -179,9 +185,9 @@ def test_only_the_kernels_and_the_view_know_where_a_word_stands():
 def test_only_the_kernels_and_the_view_index_the_engines_words():
     found = {
         module
-        for module, path in MODULES.items()
+        for module in MODULES
         if not knows_places(module)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.Subscript)
         and (getattr(node.value, "attr", None) or getattr(node.value, "id", "")) in ("mem", "_mem")
     }

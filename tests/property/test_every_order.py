@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.ahead_model import FIRST_KEY, NAMES, AheadModel, parse
+from tests.ahead_model import FIRST_KEY, AheadModel, draw_program, parse
 from tests.walk import live_words, walk
 
 CLOCKS = [word + kind for word in (L.HELD_SINCE, L.STUCK_SINCE) for kind in (0, 1)]
@@ -147,18 +147,12 @@ MISHAPS = ["fail", "fail", "back", "back", "die", "cancel"]
 def draw(rng, size):
     """Return a program, and how it is played."""
     workers = rng.choice([2, 2, 3])
-    words = []
-    for number, name in enumerate(NAMES[:size]):
-        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
-        before = [one for one in NAMES[:number] if rng.random() < 0.5]
-        words.append(
-            name + ("*2" if rng.random() < 0.1 else where) + "<" * any(before) + "".join(before)
-        )
+    program = draw_program(rng, size, workers, groups=0.1, edges=0.5)
     mishaps = [rng.choice(MISHAPS) for _ in range(rng.choice([1, 1, 2]))]
     how = {one: 1 if one == "cancel" else mishaps.count(one) for one in mishaps}
     how |= {"workers": workers, "depth": rng.choice([2, 2, 3]), "scoped": rng.random() < 0.3}
     how |= {"at_once": rng.randint(0, size), "coarse": rng.random() < 0.7}
-    return " ".join(words), how
+    return program, how
 
 
 def explored(program, how, most=float("inf")):
