@@ -5,17 +5,12 @@ through all situations that Orch thread, Scheduler and workers can get into.
 
 Not in it, but in tests/interleaving: the order of the stores within one such step, workers that sleep,
 control requests.
-
-    python -m tests.property.test_every_order TASKS SECONDS [SEED]
-
-plays some larger programs, then draws others of so many tasks, until the time is up.
 """
 
 from __future__ import annotations
 
 import operator
 import random
-import sys
 import time
 
 import numpy as np
@@ -127,6 +122,15 @@ PROGRAMS = [
 ]
 
 
+LARGER = [
+    ("a@0 b@1<a c@0<b d@1 e@1", {"at_once": 3, "back": 1}),
+    ("a@0 b@1<a c@0 d@1 e<b", {"at_once": 5, "fail": 1, "back": 1, "die": 1}),
+    ("a b<a c<a d<bc e<d", {"at_once": 5, "fail": 1, "back": 1}),
+    ("a@0 b@1<a c<b", {"workers": 3, "fail": 1, "back": 1, "die": 2}),
+]
+PROGRAMS += [pytest.param(*one, marks=pytest.mark.long) for one in LARGER]
+
+
 @pytest.mark.parametrize(("program", "how"), PROGRAMS)
 def test_whatever_the_order_no_task_starts_early_twice_or_never(program, how):
     model = EveryOrder(program, **how)
@@ -134,14 +138,10 @@ def test_whatever_the_order_no_task_starts_early_twice_or_never(program, how):
     assert model.ahead > 0
 
 
-# ---------------------------------------------------------------- more than a test has time for
-LARGER = [
-    ("a@0 b@1<a c@0<b d@1 e@1", {"at_once": 3, "back": 1}),
-    ("a@0 b@1<a c@0 d@1 e<b", {"at_once": 5, "fail": 1, "back": 1, "die": 1}),
-    ("a b<a c<a d<bc e<d", {"at_once": 5, "fail": 1, "back": 1}),
-    ("a@0 b@1<a c<b", {"workers": 3, "fail": 1, "back": 1, "die": 2}),
-]
+# ---------------------------------------------------------------- programs drawn at random
 MISHAPS = ["fail", "fail", "back", "back", "die", "cancel"]
+MOST = 100_000
+"""A program with more situations than that is given up."""
 
 
 def draw(rng, size):
@@ -155,26 +155,12 @@ def draw(rng, size):
     return program, how
 
 
-def explored(program, how, most=float("inf")):
-    """Return how many situations there are in a program."""
-    try:
-        return EveryOrder(program, **how).explore(most)
-    except AssertionError:
-        print(program, how)
-        raise
-
-
-def main(size, seconds, seed=0, most=100_000):
-    until = time.monotonic() + seconds
-    for program, how in LARGER:
-        print(program, how, explored(program, how), "situations", flush=True)
-    rng = random.Random(seed)
-    found = []
+@pytest.mark.long
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_so_it_is_in_programs_drawn_at_random(size):
+    rng = random.Random()
+    until = time.monotonic() + 60
     while time.monotonic() < until:
-        found.append(explored(*draw(rng, size), most))
-    given_up = sum(one > most for one in found)
-    print(f"{len(found)} programs, {sum(found)} situations; {given_up} programs were not finished")
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+        program, how = draw(rng, size)
+        print(program, how)
+        EveryOrder(program, **how).explore(MOST)
