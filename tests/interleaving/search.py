@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 from tests.ahead_model import NAMES, draw_program
 
@@ -68,14 +67,3 @@ def search(seed, kind, plays):
             for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
                 deaths[worker] = rng.randint(1, 60)
         attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths, weak=number % 4 == 3)
-
-
-def play_for(seconds, seed=0, plays=40):
-    """Play scenes until the time is up; return how many there were, and the next seed."""
-    until = time.monotonic() + seconds
-    first = seed
-    while time.monotonic() < until:
-        for kind in ("liveness", "death"):
-            search(seed, kind, plays)
-        seed += 1
-    return 2 * (seed - first), seed

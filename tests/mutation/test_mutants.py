@@ -44,7 +44,12 @@ def test_without_a_fault_all_the_tests_named_here_pass(runner):
 @each_fault
 def test_a_fault_is_caught_by_each_test_named_for_it(fault, runner):
     outcome = runner.run_with(fault)
-    assert outcome.missed_by(fault) == [], outcome.output
+    missed = outcome.missed_by(fault)
+    print(f"\n{fault.name}: {fault.what}")
+    for test in fault.caught_by:
+        how = "MISSED" if test in missed else "hangs" if outcome.hung else "fails"
+        print(f"    {how:6} {test}")
+    assert missed == [], outcome.output
 
 
 # ---------------------------------------------------------------- the checker itself
