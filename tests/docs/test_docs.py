@@ -20,8 +20,8 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots
 from simpler_ref.jit.slots import EVENTS
 from tests import spec_rules
+from tests.spec_rules import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 DEADLINE_S = 100.0
@@ -125,10 +125,9 @@ def test_every_program_shown_on_a_page_prints_what_the_page_says(page, block, ca
 
 # ---------------------------------------------------------------- the state machine
 @pytest.fixture
-def drawing(monkeypatch):
+def drawing(extension):
     """Return the extension that draws the state machine."""
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    return importlib.import_module("state_machine")
+    return extension("state_machine")
 
 
 def test_the_drawing_has_an_arrow_and_words_for_every_step_of_the_state_machine(drawing):
