@@ -42,7 +42,7 @@ spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
 
 mutants: $(STAMP)
-	@$(BIN)/python -m tests.mutation
+	@$(BIN)/python -m pytest -m long -s -q --timeout 3600 tests/mutation/test_mutants.py
 
 # ARGS: how many mutants, of which files, for how long; --help says more
 sweep: $(STAMP)

@@ -1,12 +1,19 @@
 """Orch thread, Scheduler and workers of one engine, and a second opinion on what may happen.
 
-What each task waits for is worked out beside the engine, from who wrote a buffer last. Who uses the model
-says what happens, and in which order.
+A program is a list of tasks. What each of them waits for is worked out beside the engine, from who wrote
+a buffer last. The model offers the steps that can come next; who uses it says which one comes. Parts of a
+pass are steps of their own, in any order: workers do something between them, and an order that no pass
+has does no harm. A worker's answer is two stores: it may die, and others may look, in between.
+
+It is not the reference model of tests/property: that one says what every word of the engine holds after a
+step, this one remembers who has started and ended. So it is small enough to be put back to an earlier
+situation a million times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from simpler_ref.jit import layout as L
@@ -16,7 +23,6 @@ from .support import (
     CONSUMED,
     FAILED,
     FREE,
-    PENDING,
     RUNNING,
     Driver,
     member,
@@ -24,14 +30,55 @@ from .support import (
     reads,
 )
 
+NAMES = "abcdefgh"
 FIRST_KEY = 0x1000
+Steps = Iterator[tuple[str, Callable[[], object]]]
+
+
+class Task(NamedTuple):
+    """What is submitted. `uses` are a way to use a buffer, e.g. `reads`, and the buffer's number."""
+
+    uses: list[tuple[Callable, int]]
+    owner: int = -1
+    members: int = 0  # of a group, 0 for a task of its own
+    kind: int = L.SUB
+
+    @property
+    def producers(self) -> list[int]:
+        """The tasks it reads from, if each task writes the buffer of its own number."""
+        return [number for how, number in self.uses if how is reads]
+
+
+def parse(program: str) -> list[Task]:
+    """Read a program: ``a@0 b<a c*2<ab`` is a task for worker 0, one behind it, a group behind both."""
+    tasks = []
+    for word in program.split():
+        members, owner, producers = re.fullmatch(
+            r"\w(?:\*(\d))?(?:@(\d))?(?:<(\w+))?", word
+        ).groups()
+        uses = [(reads, NAMES.index(name)) for name in producers or ""]
+        uses.append((overwrites, len(tasks)))
+        tasks.append(Task(uses, int(owner or -1), int(members or 0)))
+    return tasks
+
+
+def draw_program(rng, size: int, workers: int, groups: float, edges: float) -> str:
+    """Return a program; how likely a task is a group, and reads from each earlier one, is given."""
+    words = []
+    for number, name in enumerate(NAMES[:size]):
+        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
+        if workers > 1 and rng.random() < groups:
+            where = f"*{rng.randint(2, workers)}"
+        before = "".join(one for one in NAMES[:number] if rng.random() < edges)
+        words.append(name + where + "<" * bool(before) + before)
+    return " ".join(words)
 
 
 class Work(NamedTuple):
-    """A task, and what has become of it."""
+    """What has become of a task."""
 
     producers: frozenset[int]
-    members: int = 0  # of a group, 0 for a task of its own
+    members: int = 0
     started: int = 0
     ended: tuple[bool, ...] = ()
     refused: bool = False  # a worker was told not to start it, or died over it
@@ -41,49 +88,181 @@ class Work(NamedTuple):
 
 
 class AheadModel:
-    """One engine and its actors. No step waits for anything."""
+    """One engine and its actors. No step waits for anything.
 
-    def __init__(self, depth: int, sub: int, next_level: int = 0, window: int = 16):
-        self.driver = Driver(depth=depth, sub=sub, next_level=next_level, window=window)
-        self.pools = {L.NEXT_LEVEL: range(next_level), L.SUB: range(next_level, next_level + sub)}
-        self.all = range(next_level + sub)
+    The first `at_once` tasks are there from the start. If `scoped`, each task has a scope of its own, so
+    that it is gone when it is done. If `coarse`, a worker runs and answers a task in one step, and a task
+    that is submitted is wired at once. Of mishaps (fail, back, die, cancel) so many may happen.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[Task],
+        *,
+        workers=2,
+        next_level=0,
+        depth=2,
+        window=8,
+        scoped=False,
+        at_once=0,
+        coarse=False,
+        **mishaps: int,
+    ):
+        self.driver = Driver(depth=depth, sub=workers, next_level=next_level, window=window)
         self.driver.mem[L.DEFER_NS] = 0
+        self.all = range(next_level + workers)
+        self.program, self.scoped, self.coarse = program, scoped, coarse
         self.works: list[Work] = []
         self.slots: list[int] = []
         self.last_writer: dict[int, int] = {}
         self.at_work: dict[int, int] = {}  # worker → the task it has started
+        self.answers: dict[int, int] = {}  # worker → what it is about to answer
+        self.ends: dict[
+            int, tuple[int, int]
+        ] = {}  # worker → the W_ENDED it is about to write, and how
         self.dead: set[int] = set()
+        self.left = mishaps
         self.cancelled = False
+        self.told = False  # the workers have been told of the cancel
+        self.losing = False  # deaths are noted, and what the dead had is still to be lost
+        self.torn = False  # a worker has died between its two stores
+        self.ahead = 0  # how often a task that was given ahead has started
+        for _ in range(at_once):
+            self.submit_next()
+        self.wire()
 
-    # ------------------------------------------------------------ Orch thread
-    def submit(self, uses: Iterable[tuple], *, kind=L.SUB, owner=-1, members=0):
-        """Submit a task; `uses` are a way to use a buffer, e.g. `reads`, and the buffer's number."""
+    # ------------------------------------------------------------ what can happen next
+    def steps(self) -> Steps:
+        yield from self.orch_steps()
+        yield from self.scheduler_steps()
+        for worker in self.all:
+            for what, step in self.worker_steps(worker):
+                yield f"worker {worker} {what}", step
+
+    def orch_steps(self) -> Steps:
+        if len(self.works) < len(self.program) and self.may_submit():
+            yield f"submit task {len(self.works)}", self.submit_next
+        if self.left.get("cancel"):
+            yield "cancel", self.request_cancel
+        elif self.cancelled and not self.told and not self.losing:
+            yield "tell of the cancel", self.tell
+
+    def scheduler_steps(self) -> Steps:
+        mem, x = self.driver.mem, self.driver.x
+        if self.losing:
+            yield "lose what the dead had", self.lose
+            return
+        if mem[L.DEATHS] != mem[L.DEATHS_SEEN]:
+            yield "note deaths", self.note_deaths
+        if mem[L.WIRING_TAKEN] != mem[L.WIRING_PUSHED]:
+            yield "wire", self.wire
+        yield "dispatch", self.dispatch
+        for worker in self.all:
+            if self.driver.word(worker, L.W_GIVEN):
+                yield (
+                    f"collect from {worker}",
+                    lambda worker=worker: x.collect_from(mem, worker, worker),
+                )
+        if mem[L.PREDISPATCH_AFTER] > mem[L.READY_ORDER]:
+            yield "the pause is over", self.end_pause
+
+    def worker_steps(self, worker) -> Steps:
+        if worker in self.dead:
+            return
+        if worker in self.ends:
+            yield "shows its end", lambda: self.show(worker)
+        elif worker in self.answers:
+            yield "answers", lambda: self.post(worker, self.answers.pop(worker))
+        elif worker in self.at_work:
+            yield from self.end_steps(worker)
+        elif self.task_at(worker) is not None:
+            turn = self.may_start(worker)
+            if turn == L.OK and self.coarse:
+                for what, step in self.end_steps(worker):
+                    yield f"starts and {what}", lambda step=step: (self.start(worker), step())
+            elif turn == L.OK:
+                yield "starts", lambda: self.start(worker)
+            elif turn != L.WOULD_BLOCK:
+                yield "will not start", lambda: self.answers.update({worker: turn})
+            elif self.left.get("back"):
+                yield "has waited", lambda: self.lose_patience(worker)
+        if self.left.get("die"):
+            yield "dies", lambda: self.kill(worker)
+
+    def end_steps(self, worker) -> Steps:
+        yield "is done", lambda: self.post(worker, L.SUCCESS)
+        if self.left.get("fail"):
+            yield "fails", lambda: self.fail(worker)
+
+    # ------------------------------------------------------------ steps of the Orch thread
+    def may_submit(self):
+        return not self.driver.mem[L.RUN_ERROR] and not self.cancelled
+
+    def submit_next(self):
+        """Submit the next task, and work out what it waits for."""
+        driver, number = self.driver, len(self.works)
+        task = self.program[number]
+        if self.scoped:
+            driver.reclaim()
+            driver.open_scope()
         args, producers, written = [], set(), []
-        for how, key in uses:
+        for how, key in task.uses:
             args.append(how(FIRST_KEY + 8 * key))
             if how is not overwrites and key in self.last_writer:
                 producers.add(self.last_writer[key])
             if how is not reads:
                 written.append(key)
-        number = len(self.works)
-        if members:
-            rest = [member() for _ in range(members - 1)]
-            slot = self.driver.submit_group(member(*args), *rest, kind=kind)
+        if task.members:
+            rest = [member() for _ in range(task.members - 1)]
+            slot = driver.submit_group(member(*args), *rest, kind=task.kind)
         else:
-            slot = self.driver.submit(*args, kind=kind, owner=owner)
-        self.works.append(Work(frozenset(producers), members))
+            slot = driver.submit(*args, kind=task.kind, owner=task.owner)
+        self.works.append(Work(frozenset(producers), task.members))
         self.slots.append(slot)
-        assert self.driver.id(slot) == number
+        assert driver.id(slot) == number
         self.last_writer |= dict.fromkeys(written, number)
+        if self.scoped:
+            driver.close_scope()
+        if self.coarse:
+            self.wire()
 
-    def may_submit(self):
-        return not self.driver.mem[L.RUN_ERROR] and not self.cancelled
-
-    def cancel(self):
+    def request_cancel(self):
+        self.left["cancel"] -= 1
         self.cancelled = True
+        self.driver.x.request_cancel(self.driver.mem)
+
+    def tell(self):
+        self.told = True
         self.driver.finish_run(cancel=True)
 
-    # ------------------------------------------------------------ workers
+    # ------------------------------------------------------------ steps of the Scheduler
+    def wire(self):
+        mem, x = self.driver.mem, self.driver.x
+        while (slot := x.pop_wiring(mem)) != L.NONE:
+            x.wire(mem, slot)
+
+    def dispatch(self):
+        mem, x = self.driver.mem, self.driver.x
+        x.dispatch(mem, L.NEXT_LEVEL)
+        x.dispatch(mem, L.SUB)
+        if mem[L.UNCOLLECTED]:
+            x.set_idle(mem)
+
+    def note_deaths(self):
+        mem, x = self.driver.mem, self.driver.x
+        mem[L.DEATHS_SEEN] = mem[L.DEATHS]
+        x.note_deaths(mem)
+        x.collect(mem)
+        self.losing = True
+
+    def lose(self):
+        self.driver.x.lose_tasks(self.driver.mem)
+        self.losing = False
+
+    def end_pause(self):
+        self.driver.mem[L.PREDISPATCH_AFTER] = 0
+
+    # ------------------------------------------------------------ steps of a worker
     def task_at(self, worker):
         """Return the task that a worker is at, or None."""
         if worker in self.dead or self.driver.mailbox_state(worker)[0] != L.TASK_READY:
@@ -96,6 +275,9 @@ class AheadModel:
 
     def start(self, worker):
         """Let a worker start the task it is at."""
+        ahead = self.driver.frame_word(worker, L.W_WAITS) != 0
+        assert not (ahead and self.told), "what was given ahead starts in a cancelled run"
+        self.ahead += ahead
         number = self.task_at(worker)
         work = self.works[number]
         for one in work.producers:
@@ -105,26 +287,44 @@ class AheadModel:
         self.works[number] = work._replace(started=work.started + 1)
         self.at_work[worker] = number
 
-    def end_task(self, worker, error=None, outcome=L.SUCCESS):
-        """Let a worker answer the task that it has started."""
-        number = self.at_work.pop(worker)
-        work = self.works[number]
-        well = error is None and outcome == L.SUCCESS
-        self.works[number] = work._replace(ended=(*work.ended, well))
-        self.driver.post_done(worker, error, outcome)
+    def lose_patience(self, worker):
+        self.left["back"] -= 1
+        self.answers[worker] = L.RETURNED
 
-    def decline(self, worker, answer):
-        """Let a worker answer SKIPPED or RETURNED to the task it is at."""
-        if answer == L.SKIPPED:
+    def fail(self, worker):
+        self.left["fail"] -= 1
+        self.post(worker, L.TASK_FAILURE)
+
+    def post(self, worker, outcome):
+        """Let a worker answer; the second of its two stores, W_ENDED, waits for `show`."""
+        mem = self.driver.mem
+        place = self.driver._frame(worker, None) + L.W_ENDED
+        before = int(mem[place])
+        if worker in self.at_work:
+            number = self.at_work.pop(worker)
+            work = self.works[number]
+            self.works[number] = work._replace(ended=(*work.ended, outcome == L.SUCCESS))
+        elif outcome == L.SKIPPED:
             self._refuse(self.task_at(worker))
-        self.driver.post_done(worker, outcome=answer)
+        self.driver.post_done(worker, outcome=outcome)
+        self.ends[worker] = place, int(mem[place])
+        mem[place] = before
+        if self.coarse:
+            self.show(worker)
+
+    def show(self, worker):
+        place, word = self.ends.pop(worker)
+        self.driver.mem[place] = word
 
     def kill(self, worker):
+        self.left["die"] -= 1
+        self.torn |= self.ends.pop(worker, None) is not None
         driver = self.driver
         for slot, frame in zip(driver.all_given(worker), driver.frames(worker), strict=True):
             if driver.mailbox_state(worker, frame)[0] == L.TASK_READY:  # it has not answered it
                 self._refuse(driver.id(slot))
         self.dead.add(worker)
+        self.answers.pop(worker, None)
         self.at_work.pop(worker, None)
         driver.kill(worker)
 
@@ -136,11 +336,6 @@ class AheadModel:
         """Return the state of a task, FREE if it is gone."""
         mem, slot = self.driver.mem, self.slots[number]
         return int(mem[slot + L.S_STATE]) if mem[slot + L.S_ID] == number else L.FREE
-
-    def given_ahead(self):
-        """Return how many tasks stand in frames before they are ready."""
-        given = [slot for worker in self.all for slot in self.driver.all_given(worker)]
-        return sum(self.driver.state(slot) == PENDING for slot in given)
 
     def check_order(self):
         """A task is done after those that it waits for, and not before."""
@@ -169,14 +364,18 @@ class AheadModel:
                 assert work.started == 1, fate
 
     def finish(self):
-        """Let everybody go on until nothing can; then all is as it was before."""
+        """Let everybody go on until nothing can, without a mishap; then all is as it was before."""
+        self.left = {"back": 1 << 60}
+        if self.losing:
+            self.lose()
+        if self.cancelled and not self.told:
+            self.tell()
         for _ in range(100_000):
-            moved = self.driver.run_pass()
-            busy = [worker for worker in self.all if self.task_at(worker) is not None]
-            if not busy and not moved:
+            steps = [step for worker in self.all for _, step in self.worker_steps(worker)]
+            for step in steps:
+                step()
+            if not self.driver.run_pass() and not steps:
                 break
-            for worker in busy:
-                self.work(worker)
         self.check_ends()
         self.check_empty()
 

@@ -15,7 +15,7 @@ ADD = [D.IN, D.IN, D.OUT]
 KERNELS = """
 #include "simpler_kernel.h"
 
-enum { ADD, RETURN_CODE, READ_AT, WRITE_AT, DIVIDE, ILLEGAL, OVERFLOW, MARK, LAST, MEET };
+enum { RETURN_CODE = 1, READ_AT, WRITE_AT, DIVIDE, ILLEGAL, OVERFLOW };
 
 static volatile int sink;
 
@@ -78,7 +78,7 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
     return 0;
 #endif
 }
-""".replace("__builtin_ia32_pause()", '__asm__ volatile("" ::: "memory")')
+"""
 
 RETURN_CODE, READ_AT, WRITE_AT, DIVIDE, ILLEGAL, OVERFLOW = range(1, 7)
 
@@ -168,28 +168,28 @@ def orchestrations() -> bytes:
     return compile_kernel(ORCHESTRATIONS)
 
 
+def _core(what, *signature):
+    return CoreCallable.build(signature, compile_kernel(KERNELS, extra_flags=[f"-DWHAT={what}"]))
+
+
 @functools.cache
 def add_core() -> CoreCallable:
-    return CoreCallable.build(
-        [D.IN, D.IN, D.OUT], compile_kernel(KERNELS, extra_flags=["-DWHAT=0"])
-    )
+    return _core(0, D.IN, D.IN, D.OUT)
 
 
 @functools.cache
 def mark_core() -> CoreCallable:
-    return CoreCallable.build([D.INOUT], compile_kernel(KERNELS, extra_flags=["-DWHAT=1"]))
+    return _core(1, D.INOUT)
 
 
 @functools.cache
 def meet_core() -> CoreCallable:
-    return CoreCallable.build([D.INOUT], compile_kernel(KERNELS, extra_flags=["-DWHAT=2"]))
+    return _core(2, D.INOUT)
 
 
 @functools.cache
 def bad_core() -> CoreCallable:
-    return CoreCallable.build(
-        [D.SCALAR, D.SCALAR], compile_kernel(KERNELS, extra_flags=["-DWHAT=3"])
-    )
+    return _core(3, D.SCALAR, D.SCALAR)
 
 
 def orchestration(name, signature=(), children=()):

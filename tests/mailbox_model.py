@@ -2,6 +2,8 @@
 
 The steps are the kernels themselves. What Python code sees to (a request waits for no other, a worker
 that died is replaced between two runs, …) is said here, once more, by `steps`.
+
+`ahead_model` has several workers and no requests; with both in one model, no walk would come to its end.
 """
 
 from __future__ import annotations

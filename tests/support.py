@@ -474,6 +474,15 @@ class Driver:
         """Return the slot a key leads to, or NONE."""
         return self.k.map_lookup(self.mem, data, owner)
 
+    def map_entries(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return what the TensorMap holds: (address, owner) → (slot, slot of the slab or NONE)."""
+        base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
+        table = self.mem[base : base + (mask + 1) * L.ENTRY_WORDS].reshape(-1, L.ENTRY_WORDS)
+        used = table[table[:, L.E_SLOT] != L.NONE].tolist()
+        found = {(data, owner): (slot, slab) for data, owner, slot, slab in used}
+        assert len(found) == len(used), "a key stands twice"
+        return found
+
     def map_count(self) -> int:
         return int(self.mem[L.MAP_COUNT])
 

@@ -1,21 +1,17 @@
 """The drawings of records and rings are those of the code, and refuse what does not fit."""
 
-import importlib
 import re
-from pathlib import Path
 
 import pytest
 
 from simpler_ref.jit import layout as L
 
-DOCS = Path(__file__).parents[2] / "docs"
 STORY = ["alloc a 2000", "alloc b 3000", "release b", "alloc c 2500", "release a", "alloc d 1500"]
 
 
 @pytest.fixture
-def layouts(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    return importlib.import_module("layouts")
+def layouts(extension):
+    return extension("layouts")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """The page on limits has what rules decide and programs can notice."""
 
 import re
-from pathlib import Path
 
 from tests import spec_rules
+from tests.spec_rules import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/limits.md").read_text()
 RULE = re.compile(r"\*\*([A-Z]+-[A-Z]+-\d+)\*\*")
 

@@ -1,13 +1,11 @@
 """Links lead somewhere: between the pages, from the README and spec/, and from names to the code."""
 
-import importlib
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+from tests.spec_rules import ROOT
+
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "spec").glob("**/*.md"))]
 PAGES += sorted(
     (ROOT / "benchmarks").glob("**/*.md")
@@ -15,12 +13,6 @@ PAGES += sorted(
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"#+ (.*)")
 LABEL = re.compile(r"\((.+)\)=")
-
-
-@pytest.fixture
-def extension(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    return importlib.import_module
 
 
 def name(page):

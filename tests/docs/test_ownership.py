@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,9 @@ from simpler_ref.jit import entries, slots
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.schema import Field
 
+from ..spec_rules import ROOT
 from .accesses import JIT, Sources
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 

@@ -4,17 +4,17 @@ import importlib
 import itertools
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.spec_rules import ROOT
+
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture
-def page(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    return importlib.import_module("peers_page")
+def page(extension):
+    return extension("peers_page")
 
 
 def peer(title, workers="processes", own=False, skipped=""):

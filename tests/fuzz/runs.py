@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from . import chips, decoders
@@ -36,3 +38,15 @@ def run(target: Target, examples: int, number: int) -> None:
         target.check(data)
 
     whatever_comes()
+
+
+FIXED = 1
+"""A number that gives the same inputs in every run of the tests."""
+
+
+def run_fixed_and_new(name: str, examples: int) -> None:
+    """Give a target inputs that are always the same, then as many that are new."""
+    drawn = random.SystemRandom().randrange(1 << 32)
+    print(f"with other inputs each time; these again: python -m tests.fuzz 0 {drawn} {name!r}")
+    for number in (FIXED, drawn):
+        run(targets()[name], examples, number)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from . import chips
 from .chips import CHIP_TARGETS
-from .runs import run
+from .runs import run_fixed_and_new
 
 EXAMPLES = 40
-FIXED = 1
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,7 +22,4 @@ def _chip():
 
 @pytest.mark.parametrize("name", CHIP_TARGETS)
 def test_bytes_are_refused_or_do_what_they_say(name):
-    drawn = random.SystemRandom().randrange(1 << 32)
-    print(f"with other inputs each time; these again: python -m tests.fuzz 0 {drawn} {name!r}")
-    for number in (FIXED, drawn):
-        run(CHIP_TARGETS[name], EXAMPLES, number)
+    run_fixed_and_new(name, EXAMPLES)

@@ -9,11 +9,9 @@ import pytest
 from . import decoders
 from .__main__ import fuzz, main
 from .decoders import TARGETS
-from .runs import run
+from .runs import run_fixed_and_new
 
 EXAMPLES = 50
-FIXED = 1
-"""A seed that gives the same inputs in every run; a second one is drawn and printed."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +23,7 @@ def _engine():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_become_something_that_encodes_to_them_or_are_refused(name):
-    drawn = random.SystemRandom().randrange(1 << 32)
-    print(f"with other inputs each time; these again: python -m tests.fuzz 0 {drawn} {name!r}")
-    for number in (FIXED, drawn):
-        run(TARGETS[name], EXAMPLES, number)
+    run_fixed_and_new(name, EXAMPLES)
 
 
 @pytest.mark.long

@@ -149,7 +149,29 @@ class Memory(dict):
         self.world.stored()
 
 
-class Recorder(Memory):
+class Ordered(Memory):
+    """Memory whose accesses are as strong as the kernels say, or as `weakened` makes them."""
+
+    def load(self, i):
+        return self.read(i, self.order("load", i, ORDERED))
+
+    def load_sc(self, i):
+        return self.read(i, self.order("load_sc", i, SEQ_CST))
+
+    def store(self, i, value):
+        self.write(i, int(value), self.order("store", i, ORDERED))
+
+    def change(self, i, made):
+        order = self.order(sys._getframe(1).f_code.co_name, i, SEQ_CST, depth=4)
+        if order != PLAIN:
+            return self.change_at_once(i, made, order)
+        old = self.read(i, PLAIN)  # it falls apart: a load and a store
+        if (new := made(old)) is not None:
+            self.write(i, new, PLAIN)
+        return old
+
+
+class Recorder(Ordered):
     """Finds out which words several actors use, and which of those at the same time.
 
     Each actor has a clock: how far it has come, and how far others had when it last took over what they
@@ -211,12 +233,6 @@ class Recorder(Memory):
             self.used(i, True, True)
         dict.__setitem__(self, i, int(value))
 
-    def load(self, i):
-        return self.read(i, self.order("load", i, ORDERED))
-
-    def load_sc(self, i):
-        return self.read(i, self.order("load_sc", i, SEQ_CST))
-
     def read(self, i, order):
         self.world.step()
         self.used(i, False, False)
@@ -224,12 +240,11 @@ class Recorder(Memory):
         join(me.clock if order != PLAIN else me.until_fence, self.released.get(i, NOTHING))
         return self.get(i, 0)
 
-    def store(self, i, value):
-        order = self.order("store", i, ORDERED)
+    def write(self, i, value, order):
         self.world.step()
-        self.write(i, value, order, NOTHING)
+        self.put(i, value, order, NOTHING)
 
-    def write(self, i, value, order, before):
+    def put(self, i, value, order, before):
         self.used(i, True, False)
         me = self.world.current
         self.released[i] = dict(me.clock if order != PLAIN else me.at_fence)
@@ -238,15 +253,10 @@ class Recorder(Memory):
         dict.__setitem__(self, i, int(value))
         self.world.stored()
 
-    def change(self, i, made):
-        operation = sys._getframe(1).f_code.co_name
-        order = self.order(operation, i, SEQ_CST, depth=4)
+    def change_at_once(self, i, made, order):
         old = self.read(i, order)
-        if order == PLAIN:  # it falls apart: a load and a store
-            self.world.step()
-        new = made(old)
-        if new is not None:
-            self.write(i, new, order, NOTHING if order == PLAIN else self.released.get(i, NOTHING))
+        if (new := made(old)) is not None:
+            self.put(i, new, order, self.released.get(i, NOTHING))
         return old
 
     def fence(self):
@@ -297,16 +307,18 @@ class Seen:
         """What it had seen at its last fence: its plain stores carry this along."""
 
 
-class WeakMemory(Memory):
+class WeakMemory(Ordered):
     def __init__(self, words, cells=(), points=None, weakened=()):
         super().__init__(words, cells, points, weakened)
         self.values = {i: [(value, NOTHING)] for i, value in self.cells.items()}
         self.fenced: dict[int, int] = {}
 
-    def become_cell(self, i):
-        """Nobody has played at this word before: from now on it is kept like the others."""
-        self.cells[i] = self.pop(i, 0)
-        self.values[i] = [(self.cells[i], NOTHING)]
+    def history(self, i):
+        """Return all values of a word; one that nobody has played at before is kept from now on."""
+        if i not in self.cells:
+            self.cells[i] = self.pop(i, 0)
+            self.values[i] = [(self.cells[i], NOTHING)]
+        return self.values[i]
 
     def newest(self, i):
         if i not in self.cells:
@@ -331,27 +343,12 @@ class WeakMemory(Memory):
         else:
             dict.__setitem__(self, i, int(value))
 
-    def load(self, i):
-        if i not in self.cells:
-            self.become_cell(i)
-        return self.read(i, self.order("load", i, ORDERED))
-
-    def load_sc(self, i):
-        if i not in self.cells:
-            self.become_cell(i)
-        return self.read(i, self.order("load_sc", i, SEQ_CST))
-
-    def store(self, i, value):
-        if i not in self.cells:
-            self.become_cell(i)
-        self.write(i, int(value), self.order("store", i, ORDERED))
-
     def meet(self, actor):
         actor.view.now = {i: len(values) - 1 for i, values in self.values.items()}
 
     def read(self, i, order):
         self.at(i)
-        seen, values = self.world.current.view, self.values[i]
+        seen, values = self.world.current.view, self.history(i)
         oldest = seen.now.get(i, 0)
         if order == SEQ_CST:
             oldest = max(oldest, self.fenced.get(i, 0))
@@ -377,7 +374,7 @@ class WeakMemory(Memory):
         self.changed(f"writes ({order})", i, value)
 
     def put(self, i, value, order, before=NOTHING):
-        seen, values = self.world.current.view, self.values[i]
+        seen, values = self.world.current.view, self.history(i)
         n = len(values)
         seen.now[i] = n
         view = dict(seen.now if order != PLAIN else seen.released)
@@ -388,21 +385,12 @@ class WeakMemory(Memory):
         if order == SEQ_CST:
             self.fenced[i] = n
 
-    def change(self, i, made):
-        operation = sys._getframe(1).f_code.co_name
-        if i not in self.cells:
-            self.become_cell(i)
-        order = self.order(operation, i, SEQ_CST, depth=4)
-        if order == PLAIN:  # it falls apart: a load and a store
-            old = self.read(i, PLAIN)
-            if (new := made(old)) is not None:
-                self.write(i, new, PLAIN)
-            return old
+    def change_at_once(self, i, made, order):
         self.at(i)
-        seen, values = self.world.current.view, self.values[i]
+        seen, values = self.world.current.view, self.history(i)
         old, view = values[-1]
         seen.now[i] = len(values) - 1
-        join(seen.now if order != PLAIN else seen.after_fence, view)
+        join(seen.now, view)
         new = made(old)
         if new is not None:
             self.put(i, new, order, view)  # it goes on carrying what the store that it read carried

@@ -7,9 +7,11 @@ and writes a number of its own; a *service* never ends.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 from simpler_ref.jit import claims, entries
 from simpler_ref.jit import layout as L
-from tests.property.test_every_order import NAMES, parse
+from tests.ahead_model import NAMES, parse
 
 from .actors import World, played
 from .memory import Memory, Recorder, WeakMemory
@@ -26,75 +28,56 @@ TIMER_NS = 500_000
 STUCK_NS = 5_000_000_000
 PARK_NS = 100_000_000
 FAILED_FUNCTION = 1
+WARM_UP = 12
+"""So many plays find out which words are shared, and before which a schedule has to choose."""
 AFTERWARDS = "a b<a c<a d<bc"
 """What the run after a death has to do."""
 
 
+@dataclass(eq=False)
 class Scene:
-    """A program, in the words of `parse`, and how it is played.
+    """A program, in the words of `parse`, and how it is played."""
 
-    `services` and `fails` name tasks. `bulk`: it is submitted as compiled code does. `away`: after its
-    submits the Orch thread never comes back. `cancel`: it is cancelled then. `runs`: so many runs, of
-    which all but the first have AFTERWARDS to do. `requests`: so many threads make control requests.
-    `rests`: the Orch thread rests however short the tasks are.
+    text: str
+    _: KW_ONLY
+    workers: int = 2
+    depth: int = 2
+    services: str = ""
+    """Names of tasks that never end."""
+    fails: str = ""
+    """Names of tasks that fail."""
+    bulk: bool = False
+    """It is submitted as compiled code does."""
+    away: bool = False
+    """After its submits the Orch thread never comes back."""
+    drains: bool = False
+    cancel: bool = False
+    """It is cancelled after its submits."""
+    runs: int = 1
+    """All but the first have AFTERWARDS to do."""
+    requests: int = 0
+    """So many threads make control requests."""
+    spin_ns: int = 300
+    yield_ns: int = 0
+    rests: bool = False
+    """The Orch thread rests however short the tasks are."""
 
-    `warm_up` plays find out which words are shared, and before which a schedule has to choose.
-    """
-
-    def __init__(
-        self,
-        program,
-        *,
-        workers=2,
-        depth=2,
-        services="",
-        fails="",
-        bulk=False,
-        away=False,
-        drains=False,
-        cancel=False,
-        runs=1,
-        requests=0,
-        spin_ns=300,
-        yield_ns=0,
-        rests=False,
-        warm_up=12,
-    ):
-        self.how = {"workers": workers, "depth": depth, "services": services, "fails": fails}
-        self.how |= {
-            "bulk": bulk,
-            "away": away,
-            "drains": drains,
-            "cancel": cancel,
-            "runs": runs,
-            "requests": requests,
-        }
-        self.how |= {"spin_ns": spin_ns, "yield_ns": yield_ns, "rests": rests}
-        self.rests = rests
-        self.program, self.after = parse(program), parse(AFTERWARDS)
-        self.program_text = self.text = program
-        self.workers, self.depth = workers, depth
-        self.services = {NAMES.index(name) for name in services}
-        self.fails = {NAMES.index(name) for name in fails}
-        self.bulk, self.away, self.cancel, self.runs = bulk, away, cancel, runs
-        self.drains = drains
-        self.requests = requests
-        self.image = self.started(spin_ns, yield_ns)
+    def __post_init__(self):
+        self.program, self.after = parse(self.text), parse(AFTERWARDS)
+        self.image = self.started()
         self.cells: set[int] = set()
         self.points: set[int] = set()
-        self.races: dict[int, str] = {}
-        for seed in range(warm_up):
+        for seed in range(WARM_UP):
             recorder = Recorder(self.image)
             play = Play(self, recorder, Drawn(f"warm {seed}"))
             if seed % 3 == 2:
-                play.to_die = {seed % workers: 3 + 2 * seed}
+                play.to_die = {seed % self.workers: 3 + 2 * seed}
             play.run()
             self.cells |= recorder.shared()
             self.points |= recorder.racy()
-            self.races |= recorder.races
         self.points &= self.cells
 
-    def started(self, spin_ns, yield_ns):
+    def started(self):
         """Return the words of an engine whose workers are ready."""
         memory = Memory({})
         _, geometry = L.plan(window=16, rings=1, next_level=0, sub=self.workers, depth=self.depth)
@@ -103,9 +86,9 @@ class Scene:
             geometry,
             heap_bases=[1 << 30],
             heap_size=1 << 20,
-            spin_ns=spin_ns,
-            yield_ns=yield_ns,
-            defer_ns=2 * spin_ns,
+            spin_ns=self.spin_ns,
+            yield_ns=self.yield_ns,
+            defer_ns=2 * self.spin_ns,
             cores=2,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
@@ -132,9 +115,6 @@ class Scene:
         play = Play(self, memory(self.image, self.cells, self.points), schedule, traced)
         play.to_die = deaths or {}
         return play
-
-    def __repr__(self):
-        return f"Scene({self.program_text!r}, **{self.how})"
 
 
 class Play:
@@ -411,10 +391,10 @@ class Play:
             assert seen == right, f"{task} reads {seen} from {NAMES[producer]}, not {right}"
         config = mem[args - L.MAIL_COUNTS + L.MAIL_CONFIG]
         assert config == 0, f"{task} comes with the configuration {config}"
-        if self.run_number == 0 and number in self.scene.services:
+        if self.run_number == 0 and NAMES[number] in self.scene.services:
             self.calls[worker] = number, part, 0
             world.wait(lambda: False)
-        fails = self.run_number == 0 and number in self.scene.fails
+        fails = self.run_number == 0 and NAMES[number] in self.scene.fails
         data = mem[args + 1 + (tensors - 1) * L.TENSOR_WORDS + L.TENSOR_DATA]
         mem[DATA + (data - KEY) // 8] = self.content(number, part)
         if fails:
@@ -473,7 +453,7 @@ class Play:
     def may_fail(self, number, task):
         if self.run_number == 0 and self.scene.cancel and (number, 0) not in self.begun:
             return True
-        if self.run_number == 0 and number in self.scene.fails:
+        if self.run_number == 0 and NAMES[number] in self.scene.fails:
             return True
         if any(not self.went_well(producer) for producer in task.producers):
             return True

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 
-from tests.property.test_every_order import NAMES
+from tests.ahead_model import NAMES, draw_program
 
 from .scene import Scene
 from .schedules import Drawn
@@ -37,13 +36,7 @@ def draw(seed, kind):
     """Return a scene: `kind` is "liveness" or "death"."""
     rng = random.Random(f"{kind} {seed}")
     size, workers = rng.randint(2, 6), rng.choice([1, 2, 2, 2, 3])
-    words = []
-    for number, name in enumerate(NAMES[:size]):
-        where = rng.choice(["", "", *(f"@{worker}" for worker in range(workers))])
-        if workers > 1 and rng.random() < 0.12:
-            where = f"*{rng.randint(2, workers)}"
-        before = [one for one in NAMES[:number] if rng.random() < 0.4]
-        words.append(name + where + "<" * any(before) + "".join(before))
+    program = draw_program(rng, size, workers, groups=0.12, edges=0.4)
     how = {
         "workers": workers,
         "depth": rng.choice([1, 2, 2, 3, 5]),
@@ -58,7 +51,7 @@ def draw(seed, kind):
         how |= {"services": "".join(rng.sample(NAMES[:size], rng.randint(0, 2))), "away": True}
     else:
         how |= {"runs": 2, "requests": rng.choice([0, 0, 1])}
-    return Scene(" ".join(words), **how)
+    return Scene(program, **how)
 
 
 def search(seed, kind, plays):
@@ -74,14 +67,3 @@ def search(seed, kind, plays):
             for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
                 deaths[worker] = rng.randint(1, 60)
         attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths, weak=number % 4 == 3)
-
-
-def play_for(seconds, seed=0, plays=40):
-    """Play scenes until the time is up; return how many there were, and the next seed."""
-    until = time.monotonic() + seconds
-    first = seed
-    while time.monotonic() < until:
-        for kind in ("liveness", "death"):
-            search(seed, kind, plays)
-        seed += 1
-    return 2 * (seed - first), seed

@@ -49,22 +49,32 @@ def patched(text: str, patch: Patch) -> str:
     return text.replace(patch.old, patch.new)
 
 
+def patched_files(fault: Fault, package: Path) -> dict[Path, str]:
+    """Return what the files of a package hold with a fault in them."""
+    texts: dict[Path, str] = {}
+    for patch in fault.patches:
+        path = package / patch.file
+        texts[path] = patched(texts.get(path) or path.read_text(), patch)
+    return texts
+
+
 @contextmanager
 def put_in(fault: Fault, copy: Path) -> Iterator[None]:
     """Put a fault into a copy, and take it out again."""
-    before: dict[Path, str] = {}
+    changed = patched_files(fault, copy / "simpler_ref")
+    before = {path: path.read_text() for path in changed}
     try:
-        for patch in fault.patches:
-            path = copy / "simpler_ref" / patch.file
-            text = path.read_text()
-            before.setdefault(path, text)
-            path.write_text(patched(text, patch))
-            forget_compiled(path)
+        write_all(changed)
         yield
     finally:
-        for path, text in before.items():
-            path.write_text(text)
-            forget_compiled(path)
+        write_all(before)
+
+
+def write_all(texts: dict[Path, str]) -> None:
+    """Write files anew."""
+    for path, text in texts.items():
+        path.write_text(text)
+        forget_compiled(path)
 
 
 def forget_compiled(path: Path) -> None:

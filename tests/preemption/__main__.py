@@ -18,12 +18,13 @@ ROUND_S = 10.0
 
 
 def main(seconds: float, seed: int | None) -> int:
-    if reason := rounds.why_not():
-        print(reason)
-        return 2
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        tracer = rounds.build(Path(folder))
+        try:
+            tracer = rounds.build(Path(folder))
+        except rounds.NoTracer as why:
+            print(why)
+            return 2
         while True:
             chosen = random.randrange(1 << 32) if seed is None else seed
             rest = max(1.0, end - time.monotonic())

@@ -15,7 +15,6 @@ from simpler_ref import (
     CallableError,
     ControlError,
     Rows,
-    TaskArgs,
     TaskError,
     Worker,
     WorkerLostError,
@@ -25,7 +24,8 @@ from simpler_ref import (
 from simpler_ref import TensorArgType as T
 
 from ..property.test_random_runs import FACTOR, MASK, WORDS, Program, mix
-from .shapes import Shape
+from ..support import make_args
+from .shapes import LENGTH, RINGS, Shape
 
 ARRAYS = 5
 TINY, WIDES = 3000, 1000
@@ -114,7 +114,7 @@ class Graph(Program):
             return False
         if not room or (depth > 1 and rng.random() < 0.04):
             self.close()
-        elif depth < shape.rings and ((depth == 1 and shape.is_tight) or rng.random() < 0.1):
+        elif depth < RINGS and ((depth == 1 and shape.is_tight) or rng.random() < 0.1):
             self.orch.scope_begin()
             self.frames.append([])
             self.tasks.append(0)
@@ -153,15 +153,6 @@ class Graph(Program):
             orch.submit_sub(compiled if rng.random() < 0.7 else self.handle, made[0])
 
 
-def arguments(*tensors, scalars=()):
-    args = TaskArgs()
-    for tensor, tag in tensors:
-        args.add_tensor(tensor, tag)
-    for scalar in scalars:
-        args.add_scalar(scalar)
-    return args
-
-
 # ---------------------------------------------------------------- acts
 class Stage:
     """A Worker, what is registered with it, the arrays it works on, and the acts."""
@@ -189,9 +180,9 @@ class Stage:
         """Start the workers, and make what takes long, before anybody is got in the way of."""
         self.worker.start()
         rng = random.Random(self.shape.seed)
-        self.tiny = [arguments((self.cells, T.NO_DEP), scalars=[cell]) for cell in range(TINY)]
+        self.tiny = [make_args((self.cells, T.NO_DEP), scalars=[cell]) for cell in range(TINY)]
         self.wides = [
-            arguments(*[(self.cells, T.NO_DEP)] * rng.randrange(1, WIDE), scalars=[cell])
+            make_args(*[(self.cells, T.NO_DEP)] * rng.randrange(1, WIDE), scalars=[cell])
             for cell in range(TINY, CELLS)
         ]
         if "replay" in self.shape.acts:
@@ -235,7 +226,7 @@ class Stage:
     def graph_on(self, orch, values, seed):
         rng = random.Random(seed)
         graph = Graph(self, orch, self.arrays, values, rng)
-        for _ in range(rng.randint(1, self.shape.length)):
+        for _ in range(rng.randint(1, LENGTH)):
             if not graph.step():
                 break
         return graph
@@ -266,7 +257,7 @@ class Stage:
             while len(graph.frames) > 1:
                 graph.close()
             tensor = rng.choice(self.arrays)
-            orch.submit_sub(self.fail, arguments((tensor, T.INOUT), scalars=[number]))
+            orch.submit_sub(self.fail, make_args((tensor, T.INOUT), scalars=[number]))
             self.graph_on(orch, values, rng.getrandbits(32))
 
         try:
@@ -306,7 +297,7 @@ class Stage:
         """
         shape, tiny, wide = self.shape, iter(self.tiny), iter(self.wides)
         used = [0, 0]
-        for _ in range(rng.randint(1, 4 * shape.length)):
+        for _ in range(rng.randint(1, 4 * LENGTH)):
             members = rng.choice([shape.subs, rng.randint(1, shape.subs)])
             many = 0 if shape.is_compiled else rng.randint(0, 5)
             if used[0] + members + 1 > TINY or used[1] + many > WIDES:
@@ -363,7 +354,7 @@ class Stage:
         def orch_fn(orch, *_):
             for cell in range(cells):
                 orch.scope_begin()
-                orch.submit_sub(handle, arguments((self.cells, T.NO_DEP), scalars=[cell]))
+                orch.submit_sub(handle, make_args((self.cells, T.NO_DEP), scalars=[cell]))
                 orch.scope_end()
 
         self.run(orch_fn)

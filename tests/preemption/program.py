@@ -25,7 +25,7 @@ from simpler_ref.jit import layout as L
 
 from .acts import Caller, Stage, Wrong
 from .permission import allow_tracing
-from .shapes import MAIN, MONITOR, SCHEDULER, SERVER, WORKER, Shape, shape_of
+from .shapes import MAIN, MONITOR, RINGS, SCHEDULER, SERVER, WORKER, Shape, shape_of
 
 NEVER_NS = 1 << 60
 OF_THE_ENGINE = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED
@@ -55,7 +55,7 @@ def make_worker(shape: Shape) -> Worker:
         num_sub_workers=shape.subs,
         mailbox_depth=shape.depth,
         task_window=shape.window,
-        ring_depth=shape.rings,
+        ring_depth=RINGS,
         heap_ring_size=shape.heap,
         child_mode=shape.mode,
         spin_us=shape.spin_us,

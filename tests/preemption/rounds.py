@@ -34,6 +34,8 @@ HANG_S = 60.0
 """How long a program may take to end once nobody is in its way any more."""
 AFTER_S = 0.5
 """How long the tracers stay when a program should have begun to close."""
+ANSWER_S = 2.0
+"""How long a program that hangs may take to say what state it is in."""
 NOT_PERMITTED, GONE = 4, 3
 
 
@@ -76,41 +78,43 @@ class Outcome(NamedTuple):
 
 
 # ---------------------------------------------------------------- the tracer
+class NoTracer(Exception):
+    """Nothing can be traced here; the text says why."""
+
+
 def build(folder: Path) -> Path:
-    """Compile the tracer into a folder."""
-    made = folder / "tracer"
-    compiler = shutil.which("cc")
-    assert compiler is not None
-    subprocess.run(
-        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", made, SOURCE, "-lm"], check=True
-    )
-    return made
+    """Compile the tracer into a folder, and try it.
 
-
-def why_not() -> str:
-    """Say why nothing can be traced here; nothing if it can."""
+    Raises
+    ------
+    NoTracer
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
-        return f"the tracer knows Linux on x86-64 and aarch64, this is {sys.platform} on {machine}"
+        raise NoTracer(
+            f"the tracer knows Linux on x86-64 and aarch64, this is {sys.platform} on {machine}"
+        )
     if machine == "aarch64" and " atomics" not in Path("/proc/cpuinfo").read_text():
-        return "single steps break the exclusive loads of a processor without LSE atomics"
+        raise NoTracer("single steps break the exclusive loads of a processor without LSE atomics")
     if shutil.which("cc") is None:
-        return "there is no C compiler: cc"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        subprocess.Popen(
-            [sys.executable, "-c", SUBJECT],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        ) as other,
-    ):
+        raise NoTracer("there is no C compiler: cc")
+    made = folder / "tracer"
+    strict = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *strict, "-o", made, SOURCE, "-lm"], check=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", SUBJECT],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        tracer = Tracer(build(Path(folder)), Victim(MAIN, SLOW), other.pid, 0)
+        tracer = Tracer(made, Victim(MAIN, SLOW), other.pid, 0)
         status = tracer.stop()
         other.kill()
-    return "" if status == 0 else f"ptrace is not permitted: {tracer.said}"
+    if status != 0:
+        raise NoTracer(f"ptrace is not permitted: {tracer.said}")
+    return made
 
 
 class Tracer:
@@ -276,7 +280,7 @@ class Round:
         assert self.program.stdin is not None
         self.program.stdin.write(b"state\n")
         self.program.stdin.flush()
-        time.sleep(2.0)
+        time.sleep(ANSWER_S)
         for thread in [self.program.pid, *self.said["parties"]["worker"]]:
             if self.is_ours(thread):
                 os.kill(thread, signal.SIGUSR1)

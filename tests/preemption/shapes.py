@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 MAIN, SCHEDULER, MONITOR, SERVER, WORKER = "main", "scheduler", "monitor", "server", "worker"
 SLOW, STOP, KILL = "slow", "stop", "kill"
+RINGS = 4
+LENGTH = 120
+"""Most steps of a graph."""
 
 
 class Victim(NamedTuple):
@@ -24,7 +27,6 @@ class Shape(NamedTuple):
     next_level: int
     depth: int
     window: int | None
-    rings: int
     heap: int
     mode: str
     spin_us: float | None
@@ -55,11 +57,6 @@ class Shape(NamedTuple):
     def slabs(self) -> int:
         """How many slabs of HEAP_ALIGN bytes open scopes may hold."""
         return self.heap // 2048
-
-    @property
-    def length(self) -> int:
-        """Most steps of a graph."""
-        return 120
 
     @property
     def bulk(self) -> int:
@@ -106,7 +103,6 @@ def shape_of(seed: int) -> Shape:
         next_level=rng.choice([0, 0, 1, 2]),
         depth=rng.choice([1, 1, 2, 16]),
         window=window,
-        rings=4,
         heap=rng.choice([1 << 16, 1 << 18]) if window else 1 << 20,
         mode="thread" if not kills and rng.random() < 0.15 else "process",
         spin_us=rng.choice([None, None, 0.0, 20.0, 2000.0]),

@@ -51,39 +51,25 @@ def got_worse(old, new):
 
 
 CHAIN = "run: chain of dependent tasks, 1 worker"
+RESTLESS = {"floor_spread": 0.01}
+TIMES = {
+    "worse by more than the noise": (entry(1.0), entry(1.2), True),
+    "within the noise of the first run": (entry(1.0, 0.1), entry(1.15, 0.0), False),
+    "within the noise of the second run": (entry(1.0, 0.0), entry(1.15, 0.1), False),
+    "a restless floor is noise": (entry(1.0, 0.0, **RESTLESS), entry(1.3, 0.0, **RESTLESS), False),
+    "a calm floor is none": (entry(1.0, 0.0), entry(1.3, 0.0), True),
+    "a slower machine": (entry(1.0), entry(3.0, 0.03, floor=3 * FLOOR_US), False),
+    "more multiples but less time": (entry(1.0), entry(0.9, floor=FLOOR_US / 2), False),
+    "less than a hundredth": (entry(1.0, 0.0), entry(1.009, 0.0), False),
+    "more than a hundredth": (entry(1.0, 0.0), entry(1.011, 0.0), True),
+}
 
 
-def test_what_got_slower_by_more_than_the_noise_is_named():
-    before = run(chain_1=entry(1.0), stencil_1=entry(2.0))
-    after = run(chain_1=entry(1.2), stencil_1=entry(2.0))
-    assert got_worse(before, after) == [CHAIN]
-
-
-def test_a_change_within_the_noise_of_either_run_is_not_named():
-    assert got_worse(run(chain_1=entry(1.0, 0.1)), run(chain_1=entry(1.15, 0.0))) == []
-    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.15, 0.1))) == []
-
-
-def test_a_restless_floor_counts_as_noise():
-    before, after = entry(1.0, 0.0, floor_spread=0.01), entry(1.3, 0.0, floor_spread=0.01)
-    assert got_worse(run(chain_1=before), run(chain_1=after)) == []
-    calm = entry(1.3, 0.0)
-    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=calm)) == [CHAIN]
-
-
-def test_a_slower_machine_is_no_regression():
-    before = run(chain_1=entry(1.0))
-    assert got_worse(before, run(chain_1=entry(3.0, 0.03, floor=3 * FLOOR_US))) == []
-
-
-def test_a_quicker_machine_hides_no_regression_in_multiples_alone():
-    """More multiples but less time: the floor moved, the figure did not get worse."""
-    assert got_worse(run(chain_1=entry(1.0)), run(chain_1=entry(0.9, floor=FLOOR_US / 2))) == []
-
-
-def test_less_than_a_hundredth_is_no_change():
-    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.009, 0.0))) == []
-    assert got_worse(run(chain_1=entry(1.0, 0.0)), run(chain_1=entry(1.011, 0.0))) == [CHAIN]
+@pytest.mark.parametrize(("before", "after", "worse"), TIMES.values(), ids=TIMES)
+def test_what_got_slower_by_more_than_the_noise_is_named_and_nothing_else(before, after, worse):
+    old = run(chain_1=before, stencil_1=entry(2.0, floor=before["floor_us"]))
+    new = run(chain_1=after, stencil_1=entry(2.0, floor=after["floor_us"]))
+    assert got_worse(old, new) == [CHAIN] * worse
 
 
 def test_where_more_is_better_less_is_worse():

@@ -6,6 +6,8 @@ Where a word of the engine stands, only the kernels and the view of them know.
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -29,6 +31,7 @@ LAYERS = [
     {"", "__main__"},
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
+ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {("workers.fresh_interpreter", "worker")}
 """What looks up when it is called: a child Worker travels to a fresh interpreter."""
 
@@ -40,6 +43,11 @@ def name_of(path: Path) -> str:
 
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
 
 
 def is_for_types(node: ast.AST) -> bool:
@@ -68,10 +76,14 @@ def targets(module: str, node: ast.ImportFrom) -> Iterator[str]:
 
 
 def arrows(late: bool) -> Iterator[tuple[str, str]]:
-    for module, path in MODULES.items():
-        for node, when in imports(ast.parse(path.read_text())):
+    for module in MODULES:
+        for node, when in imports(tree(module)):
             if when == late:
                 yield from ((module, target) for target in targets(module, node))
+
+
+def is_kernels(module: str) -> bool:
+    return module.split(".")[0] == "jit"
 
 
 def layer(module: str) -> int:
@@ -85,6 +97,13 @@ def test_no_import_looks_up(late):
     assert len(found) > (5 if late else 300)
     up = {(a, b) for a, b in found if layer(a) < layer(b)}
     assert up == (LATE if late else set())
+
+
+def test_kernels_import_only_kernels():
+    """And all imports within the package are relative, so that they are found here."""
+    found = {*arrows(late=False), *arrows(late=True)}
+    assert {(a, b) for a, b in found if is_kernels(a) and not is_kernels(b)} == set()
+    assert not any(ABSOLUTE.search(path.read_text()) for path in MODULES.values())
 
 
 def test_no_modules_import_each_other():
@@ -141,7 +160,7 @@ INDEXING = {"workers.loop", "orch.compiled.steps"}
 
 
 def knows_places(module: str) -> bool:
-    return module.split(".")[0] == "jit" or module.startswith("engine.view")
+    return is_kernels(module) or module.startswith("engine.view")
 
 
 def layout_names(tree: ast.Module) -> set[str]:
@@ -161,9 +180,9 @@ def layout_names(tree: ast.Module) -> set[str]:
 def test_only_the_kernels_and_the_view_know_where_a_word_stands():
     used = {
         (module, name)
-        for module, path in MODULES.items()
+        for module in MODULES
         if not knows_places(module)
-        for name in layout_names(ast.parse(path.read_text()))
+        for name in layout_names(tree(module))
     }
     assert len(used) > 100
     others = {(m, n) for m, n in used if n not in VALUES and not n.startswith(PREFIXES)}
@@ -174,9 +193,9 @@ def test_only_the_kernels_and_the_view_know_where_a_word_stands():
 def test_only_the_kernels_and_the_view_index_the_engines_words():
     found = {
         module
-        for module, path in MODULES.items()
+        for module in MODULES
         if not knows_places(module)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.Subscript)
         and (getattr(node.value, "attr", None) or getattr(node.value, "id", "")) in ("mem", "_mem")
     }

@@ -1,101 +1,84 @@
 """Tasks that are given ahead of time: whatever the workers do, and in whatever order, none starts early.
 
-A test plays Orch thread, Scheduler and workers; what each does next is thrown with dice.
+Long programs, of which dice choose each step; `test_every_order.py` takes every step of short ones.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
-from tests.ahead_model import AheadModel
+from tests.ahead_model import AheadModel, Task
 from tests.support import overwrites, reads, updates
 
+SELDOM = {"fails": 0.005, "dies": 0.005, "cancel": 0.005}
+"""How often a mishap comes about that could."""
 
-class Play(AheadModel):
-    """Actors that throw dice."""
 
-    def __init__(self, seed: int, depth: int):
-        self.rng = random.Random(seed)
-        super().__init__(
-            depth, sub=self.rng.randint(1, 3), next_level=self.rng.randint(0, 1), window=512
-        )
-        self.speeds = [self.rng.choice([1, 1, 5, 20]) for _ in self.all]
-        self.patience = self.rng.choice([0.02, 0.1, 0.3])
-        self.ahead = 0
+def draw_task(rng, pools):
+    uses = [
+        (rng.choice([reads, reads, updates, overwrites]), key)
+        for key in rng.sample(range(6), rng.randint(1, 3))
+    ]
+    kind = rng.choice([kind for kind, pool in pools.items() if pool])
+    if rng.random() < 0.1:
+        return Task(uses, members=rng.randint(1, len(pools[kind])), kind=kind)
+    return Task(uses, rng.choice(pools[kind]) if rng.random() < 0.2 else -1, kind=kind)
 
-    # ------------------------------------------------------------ one step of an actor
-    def submit_any(self):
-        if not self.may_submit() or len(self.works) == 400:
-            return
-        rng = self.rng
-        keys = rng.sample(range(6), rng.randint(1, 3))
-        uses = [(rng.choice([reads, reads, updates, overwrites]), key) for key in keys]
-        kind = rng.choice([k for k, pool in self.pools.items() if pool])
-        pool = self.pools[kind]
-        if rng.random() < 0.1:
-            self.submit(uses, kind=kind, members=rng.randint(1, len(pool)))
-        else:
-            self.submit(uses, kind=kind, owner=rng.choice(pool) if rng.random() < 0.2 else -1)
 
-    def pass_(self):
-        if self.rng.random() < 0.2:
-            self.driver.mem[L.PREDISPATCH_AFTER] = 0  # it need not wait before it tries again
-        self.driver.run_pass()
-        self.ahead += self.given_ahead()
-        if not self.cancelled:
-            self.check_order()
+def play(seed, depth, steps):
+    """Take so many steps, then let everybody go on to the end; return the model."""
+    rng = random.Random(seed)
+    subs, next_level = rng.randint(1, 3), rng.randint(0, 1)
+    pools = {L.NEXT_LEVEL: range(next_level), L.SUB: range(next_level, next_level + subs)}
+    program = [draw_task(rng, pools) for _ in range(400)]
+    mishaps = {"fail": steps, "back": steps, "die": rng.choice([0, 0, 0, 3])}
+    mishaps["cancel"] = rng.choice([0, 0, 0, 1])
+    how = {"depth": depth, "window": 512, "scoped": rng.random() < 0.5}
+    model = AheadModel(program, workers=subs, next_level=next_level, **how, **mishaps)
+    odds = SELDOM | {"has waited": rng.choice([0.02, 0.1, 0.3])}
 
-    def work(self, worker):
-        """Let a worker take its next step: start what it is at, answer it, or wait."""
-        if self.task_at(worker) is None:
-            return
-        if worker in self.at_work:
-            well = self.rng.random() > 0.02
-            self.end_task(worker, None if well else ValueError(f"task {self.at_work[worker]}"))
-            return
-        turn = self.may_start(worker)
-        if turn == L.OK:
-            self.start(worker)
-        elif turn != L.WOULD_BLOCK:
-            self.decline(worker, turn)
-        elif self.rng.random() < self.patience:
-            self.decline(worker, L.RETURNED)
+    def run_pass():
+        if not model.losing:
+            yield "pass", model.driver.run_pass
 
-    # ------------------------------------------------------------ all of it
-    def play(self, steps: int):
-        odds = [("submit", 6), ("pass", 5), ("work", 12)]
-        if self.rng.random() < 0.2:
-            odds.append(("kill", 0.05))
-        if self.rng.random() < 0.2:
-            odds.append(("cancel", 0.1))
-        names, weights = zip(*odds, strict=True)
-        for step in self.rng.choices(names, weights, k=steps):
-            if step == "submit":
-                self.submit_any()
-            elif step == "pass":
-                self.pass_()
-            elif step == "cancel":
-                self.cancel()
-            else:
-                [worker] = self.rng.choices(self.all, self.speeds)
-                self.work(worker) if step == "work" else self.kill(worker)
-        self.finish()
-        self.driver.close()
+    workers = [functools.partial(model.worker_steps, worker) for worker in model.all]
+    speeds = [rng.choice([1, 1, 5, 20]) for _ in workers]
+    actors = rng.choices(
+        [model.orch_steps, model.scheduler_steps, run_pass, *workers],
+        [6, 5, 3, *(12 * speed / sum(speeds) for speed in speeds)],
+        k=steps,
+    )
+    for actor in actors:
+        if possible := list(actor()):
+            name, step = rng.choice(possible)
+            if rng.random() < odds.get(name, 1):
+                step()
+        if actor not in workers:
+            model.check_order()
+    model.finish()
+    model.driver.close()
+    return model
 
 
 @pytest.mark.parametrize("depth", [2, 3, 6])
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**9))
 def test_no_task_that_is_given_ahead_starts_early_twice_or_never(depth, seed):
-    Play(seed, depth).play(1000)
+    play(seed, depth, 1000)
+
+
+@pytest.mark.long
+@settings(max_examples=3000)
+@given(seed=st.integers(0, 10**9), depth=st.integers(2, 16))
+def test_nor_in_thousands_of_plays(depth, seed):
+    play(seed, depth, 1000)
 
 
 def test_the_plays_are_about_tasks_given_ahead():
-    plays = [Play(seed, 4) for seed in range(5)]
-    for one in plays:
-        one.play(400)
-    assert sum(one.ahead for one in plays) > 50
+    assert sum(play(seed, 4, 400).ahead for seed in range(10)) > 50

@@ -1,4 +1,7 @@
-"""Random columns: many tasks in one call leave the graph that a loop over the rows leaves."""
+"""Random columns: many tasks in one call leave the graph that a loop over the rows leaves.
+
+The acts of tests/preemption do the same with chains on workers, and compare what they compute.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, TensorArgType, Worker
+from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, TensorArgType
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.model.enums import to_dtype
-from simpler_ref.task_interface import make_tensor
 
 from ..by_hand import ByHand
 
@@ -128,77 +130,3 @@ def test_many_tasks_in_one_call_leave_the_graph_that_a_loop_leaves(before, batch
             addresses = hand.relative(got.reshape(-1).view(np.int64)).tolist()
             answers.append((addresses, hand.picture(addresses)))
         assert answers[0] == answers[1]
-
-
-# ---------------------------------------------------------------- with workers that answer
-def fold(args):
-    """Leave a number in the last tensor that says what the others hold and which task this is."""
-    *read, written = [args.tensor(i).numpy() for i in range(args.tensor_count())]
-    total = args.scalar(0) * 1000003
-    for array in read:
-        total = total * 31 + int(array.sum())
-    written[:] = (total + np.arange(written.size)) % 1000000007
-
-
-@pytest.mark.spec("SPEED-MANY-1")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_many_tasks_in_one_call_compute_what_a_loop_computes(mode):
-    rows, width = 12, 3
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
-        handle = w.register(fold)
-        table = w.empty((rows, width), np.int64)
-        total = w.empty(1, np.int64)
-
-        def start():
-            table[:] = np.arange(rows * width).reshape(rows, width)
-            total[:] = 7
-
-        def in_bulk(orch, args, config):
-            made = orch.submit_sub_many(
-                handle,
-                [table, ContinuousTensor.make(0, (2,), DataType.INT64)],
-                [TensorArgType.INPUT, TensorArgType.OUTPUT],
-                [np.arange(rows)],
-            )
-            new = [ContinuousTensor.make(int(a), (2,), DataType.INT64) for a in made[:, 1]]
-            orch.submit_sub_many(
-                handle,
-                [new, make_tensor(total)],
-                [TensorArgType.INPUT, TensorArgType.INOUT],
-                [np.arange(rows)],
-            )
-            orch.submit_sub_many(
-                handle,
-                [make_tensor(total), table[::-1]],
-                [TensorArgType.INPUT, TensorArgType.INOUT],
-                np.arange(rows)[:, None],
-            )
-
-        def one_by_one(orch, args, config):
-            new = []
-            for i in range(rows):
-                a = TaskArgs()
-                a.add_tensor(table[i], TensorArgType.INPUT)
-                a.add_tensor(ContinuousTensor.make(0, (2,), DataType.INT64), TensorArgType.OUTPUT)
-                a.add_scalar(i)
-                orch.submit_sub(handle, a)
-                new.append(a.tensor(1))
-            for i in range(rows):
-                a = TaskArgs()
-                a.add_tensor(new[i], TensorArgType.INPUT)
-                a.add_tensor(total, TensorArgType.INOUT)
-                a.add_scalar(i)
-                orch.submit_sub(handle, a)
-            for i in range(rows):
-                a = TaskArgs()
-                a.add_tensor(total, TensorArgType.INPUT)
-                a.add_tensor(table[rows - 1 - i], TensorArgType.INOUT)
-                a.add_scalar(i)
-                orch.submit_sub(handle, a)
-
-        outcomes = []
-        for orchestrate in (one_by_one, in_bulk):
-            start()
-            timing = w.run(orchestrate)
-            outcomes.append((table.tolist(), total.tolist(), timing.tasks, timing.edges))
-        assert outcomes[0] == outcomes[1]

@@ -1,20 +1,21 @@
-"""Random programs, recorded and replayed: the graph, and what it computes, are those of a fresh run."""
+"""Random programs, recorded and replayed: the graph is that of a fresh run.
+
+The acts of tests/preemption replay random graphs on workers, and compare what they compute.
+"""
 
 from __future__ import annotations
 
 import mmap
-import random
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, TensorArgType, Worker
+from simpler_ref import ContinuousTensor, DataType, TaskArgs, TensorArgType
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..by_hand import ByHand
-from .test_random_runs import WORDS, Program, mix
 
 MEMORY = np.frombuffer(mmap.mmap(-1, 1 << 15), np.uint8).reshape(8, 4096)
 """The first four rows are given to a recording, the others to its replays."""
@@ -147,47 +148,3 @@ def test_a_replay_leaves_the_graph_of_a_fresh_run(ops, other):
         made, expected = again.picture(addresses), fresh.picture(addresses)
         assert made == expected
         assert graph.tasks == made["counts"]["NEXT_TASK_ID"]
-
-
-# ---------------------------------------------------------------- with workers that answer
-@pytest.mark.timeout(300)
-@pytest.mark.spec("SPEED-REPLAY-2", "SPEED-REPLAY-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_replay_computes_what_a_fresh_run_computes_on_other_arrays_too(mode):
-    workers, count = 2, 5
-    length = 15 if INTERPRETED else 80
-    with Worker(3, num_sub_workers=workers, heap_ring_size=1 << 20, child_mode=mode) as w:
-        handle = w.register(mix)
-        sets = [[w.empty(WORDS, np.uint64) for _ in range(count)] for _ in range(2)]
-
-        def start(arrays):
-            for name, array in enumerate(arrays):
-                array[:] = [name * 100 + k for k in range(WORDS)]
-
-        @settings(max_examples=3 if INTERPRETED else 25, phases=[Phase.generate])
-        @given(seed=st.integers(0, 2**32 - 1))
-        def check(seed):
-            rng = random.Random(seed)
-            values = {name: [name * 100 + k for k in range(WORDS)] for name in range(count)}
-
-            def orch_fn(orch, args, config):
-                shared = [args.tensor(i) for i in range(count)]
-                program = Program(orch, handle, shared, values, rng, workers)
-                for _ in range(rng.randint(1, length)):
-                    program.step()
-
-            def args_of(arrays):
-                args = TaskArgs()
-                for array in arrays:
-                    args.add_tensor(array)
-                return args
-
-            graph = w.record(orch_fn, args_of(sets[0]))
-            expected = [values[name] for name in range(count)]
-            for arrays in (sets[0], sets[1], sets[0]):
-                start(arrays)
-                timing = graph.run(args_of(arrays))
-                assert [array.tolist() for array in arrays] == expected
-                assert timing.tasks == graph.tasks
-
-        check()

@@ -130,12 +130,12 @@ class Walk(Player):
         self.driver.reclaim()
 
     def map(self):
-        base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
-        table = self.mem[base : base + (mask + 1) * L.ENTRY_WORDS].reshape(-1, L.ENTRY_WORDS)
-        rows = table[table[:, L.E_SLOT] != L.NONE].tolist()
-        for data, owner, slot, _ in rows:
-            assert self.driver.lookup(data, owner) == slot
-        return sorted([self.place(data), owner, self.name(slot)] for data, owner, slot, _ in rows)
+        rows = self.driver.map_entries()
+        for key, (slot, _) in rows.items():
+            assert self.driver.lookup(*key) == slot
+        return sorted(
+            [self.place(data), owner, self.name(slot)] for (data, owner), (slot, _) in rows.items()
+        )
 
 
 def check_walk(case):
