@@ -249,7 +249,6 @@ def test_a_docstring_names_its_rules_last(path):
 
 
 # ---------------------------------------------------------------- the build
-@pytest.mark.long  # `make docs` is the same
 def test_the_pages_build_without_a_warning(tmp_path):
     options = ["-W", "--keep-going", "-q", "-b", "dummy"]
     done = subprocess.run(
