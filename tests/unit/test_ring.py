@@ -104,7 +104,7 @@ class Pair:
         ]
         self.most[index] = max(self.most[index], len(alive)) if alive else 0
         assert len(alive) <= end - first <= min(mask + 1, len(ring.claims))
-        assert mask + 1 <= max(self.fifo, 4 * self.most[index]) or not alive
+        assert mask + 1 <= max(self.fifo, 4 * self.most[index] - 1) or not alive
 
     def close(self):
         unmap(self.engine)

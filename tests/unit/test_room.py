@@ -1,0 +1,87 @@
+"""Room for bodies and ids: what is handed out, and what is said before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simpler_ref.jit import layout as L
+
+from ..support import Driver, ignores
+
+SLOTS = 12
+KEY = 0x7000_0000
+
+
+def block_of(words):
+    """Return the size of the block for so many words, the next power of two."""
+    size = L.SPILL_SMALLEST
+    while size < words:
+        size *= 2
+    return size
+
+
+@given(
+    area=st.integers(1, 40),
+    steps=st.lists(
+        st.one_of(st.just("end"), st.tuples(st.integers(0, 100), st.integers(0, 60))), max_size=40
+    ),
+)
+def test_bodies_take_the_blocks_they_need_and_no_more_than_there_are(area, steps):
+    """A block is used again for a body of its size; a fresh one follows those before it."""
+    driver = Driver(window=SLOTS, sub=1)
+    mem = driver.mem
+    first = int(mem[L.A_SPILL])
+    mem[L.A_SPILL_END] = end = first + area * L.SPILL_SMALLEST
+    driver.close_scope()
+    used, free, taken = first, [], []
+    for step in steps:
+        if step == "end":
+            if taken:
+                slot, *block = taken.pop(0)
+                driver.finish(slot)
+                assert driver.reclaim() == 1
+                free += [block] if block[1] else []
+            if not taken:
+                used, free = first, []
+            continue
+        tensors, scalars = step
+        words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + L.SCALAR_WORDS * scalars
+        size = block_of(words) if words > L.INLINE_WORDS else 0
+        again = [place for place, of in free if of == size]
+        slot = driver.try_submit([ignores(KEY)] * tensors, range(scalars))
+        if size > end - first:
+            assert slot == L.TOO_MANY_ARGS
+            continue
+        if len(taken) == SLOTS or (size and not again and used + size > end):
+            assert slot == L.WOULD_BLOCK
+            continue
+        place = int(mem[slot + L.S_BODY])
+        if not size:
+            assert place == slot + L.S_INLINE
+        elif again:
+            assert place == again[-1]
+            free.remove([place, size])
+        else:
+            assert place == used
+            used += size
+        assert mem[L.SPILL_USED] == used
+        taken.append((slot, place, size))
+    for slot, *_ in taken:
+        driver.finish(slot)
+    driver.close()
+
+
+def test_ids_go_on_when_all_of_a_window_is_reclaimed():
+    driver = Driver(rings=1, window=4)
+    driver.mem[L.ID_WINDOW] = 4
+    for _ in range(3):
+        driver.open_scope()
+        for _ in range(4):
+            driver.submit()
+        assert driver.try_submit() == L.WOULD_BLOCK
+        driver.close_scope()
+        driver.finish_everything()
+        driver.reclaim()
+        assert driver.live() == 0
+    driver.close()
