@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 
-from ..support import Driver, ignores
+from ..support import Driver, ignores, reads
 
 SLOTS = 12
 KEY = 0x7000_0000
@@ -24,7 +24,10 @@ def block_of(words):
 @given(
     area=st.integers(1, 40),
     steps=st.lists(
-        st.one_of(st.just("end"), st.tuples(st.integers(0, 100), st.integers(0, 60))), max_size=40
+        st.one_of(
+            st.just("end"), st.tuples(st.integers(0, 80), st.integers(0, 60), st.integers(0, 40))
+        ),
+        max_size=40,
     ),
 )
 def test_bodies_take_the_blocks_they_need_and_no_more_than_there_are(area, steps):
@@ -45,11 +48,12 @@ def test_bodies_take_the_blocks_they_need_and_no_more_than_there_are(area, steps
             if not taken:
                 used, free = first, []
             continue
-        tensors, scalars = step
-        words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + L.SCALAR_WORDS * scalars
+        tensors, scalars, edges = step
+        words = -(-(tensors + edges) // L.MASK_TENSORS) + 5 * (tensors + edges)
+        words += L.SCALAR_WORDS * scalars + L.EDGE_WORDS * edges
         size = block_of(words) if words > L.INLINE_WORDS else 0
         again = [place for place, of in free if of == size]
-        slot = driver.try_submit([ignores(KEY)] * tensors, range(scalars))
+        slot = driver.try_submit([ignores(KEY)] * tensors + [reads(KEY)] * edges, range(scalars))
         if size > end - first:
             assert slot == L.TOO_MANY_ARGS
             continue

@@ -32,10 +32,10 @@ def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(
         driver.settle()
     driver.mem[L.SPIN_NS], driver.mem[L.YIELD_NS] = 3_000_000, 10**9
     driver.mem[driver._worker(0) + L.W_THREAD] = 1
+    driver.mem[driver._worker(0) + L.W_PATIENCE] = -1  # so that it offers its core at once
     before = driver.words()
     assert driver.x.receive(driver.mem, 0) == L.PARK
     assert changed_words_of(driver, 0, before) == {L.W_PATIENCE, L.W_CORE}
-    assert 0 < driver.word(0, L.W_PATIENCE) < 3_000_000_000
     driver.close()
 
 
@@ -131,3 +131,56 @@ def test_the_mailbox_of_a_worker_that_dies_idle_says_so(driver):
     driver.kill(0)
     assert driver.mailbox_state(0)[0] == MailboxState.SHUTDOWN
     assert driver.mailbox_state(1)[0] == MailboxState.IDLE
+
+
+@pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.parametrize("how", ["pass_after_submit", "leave_pass_out"])
+def test_an_orch_thread_that_submits_relieves_the_scheduler_thread_and_says_where_it_is(
+    driver, how
+):
+    driver.mem[L.PARK_SCHED] = L.ON_DUTY
+    getattr(driver.x, how)(driver.mem)
+    assert driver.mem[L.PARK_SCHED] == L.OFF_DUTY
+    assert driver.mem[L.ORCH_CORE] != 0
+    assert driver.mem[L.ORCH_PASSES] == 1
+
+
+@pytest.mark.spec("SCHED-WAKE-7")
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
+def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(depth, word):
+    driver = Driver(sub=1, depth=depth)
+    for _ in range(2 * depth + 1):
+        driver.submit()
+        driver.settle()
+        driver.mem[word] = L.OFF_DUTY
+        driver.x.announce_uncollected(driver.mem, 0)
+        assert driver.mem[word] == L.OFF_DUTY, "it has not answered yet"
+        driver.post_done(0)
+        driver.x.announce_uncollected(driver.mem, 0)
+        assert driver.mem[word] == 0
+        driver.settle()
+    driver.close()
+
+
+@pytest.mark.spec("SPEED-WAIT-3")
+@pytest.mark.skipif(not INTERPRETED, reason="the clock is replaced")
+@pytest.mark.parametrize("limit", [1, 10, 3000])
+def test_patience_comes_back_step_by_step_and_is_lost_at_once(driver, monkeypatch, limit):
+    from simpler_ref.jit import cores
+
+    offers, clock = [], [0]
+    monkeypatch.setattr(cores, "now_ns", lambda: clock[0])
+    monkeypatch.setattr(cores, "yield_core", lambda: offers.append(1))
+    patience = driver._worker(0) + L.W_PATIENCE
+    driver.mem[L.YIELD_NS] = limit
+    seen = []
+    for _ in range(L.PATIENCE_STEPS):
+        driver.x.offer_core(driver.mem, patience)
+        seen.append(int(driver.mem[patience]))
+    assert len(offers) == L.PATIENCE_STEPS
+    assert seen == sorted(seen)
+    assert limit <= seen[-1] <= limit + limit // L.PATIENCE_STEPS + 1
+    monkeypatch.setattr(cores, "yield_core", lambda: clock.append(clock.pop() + L.CROWDED_NS + 1))
+    driver.x.offer_core(driver.mem, patience)
+    assert driver.mem[patience] == 0
