@@ -51,11 +51,15 @@ USES = st.lists(
 )
 
 
+@pytest.mark.spec("ORCH-SUBMIT-2", "ORCH-STATE-4")
 @given(tasks=st.lists(st.tuples(USES, st.integers(0, 20), st.integers(0, 2)), max_size=12))
 def test_a_submit_writes_its_own_words_and_the_references_of_its_producers(tasks):
     driver = Driver(window=16)
     mem = driver.mem
     data = [driver.address(driver.alloc(8)), *[KEY + 8 * i for i in range(5)]]
+    for i in range(16):  # as tasks of before have left them
+        body = int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS + L.S_INLINE
+        mem[body : body + L.INLINE_WORDS] = 7
     for uses, scalars, members in tasks:
         before = driver.words()
         args = [how(data[which]) for how, which in uses]
@@ -149,6 +153,19 @@ def test_a_claim_given_back_leaves_no_request_in_the_frame_that_is_filled_next(e
     driver.close()
 
 
+@pytest.mark.spec("WM-CLAIM-2")
+def test_a_claim_given_up_leaves_the_frame_of_the_task_that_runs_alone():
+    driver = Driver(sub=1, depth=3)
+    driver.submit()
+    driver.settle()
+    box = driver._worker(0) + L.W_MAILBOX
+    driver.mem[box + L.MAIL_COMMAND] = 7
+    before = driver.mailbox(0).copy()
+    assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.TIMED_OUT
+    assert (driver.mailbox(0) == before).all()
+    driver.close()
+
+
 @pytest.mark.spec("WM-LOOP-1")
 def test_a_worker_that_died_before_it_is_admitted_is_not_admitted():
     driver = Driver(usable=False)
@@ -204,13 +221,15 @@ def test_two_passes_leave_no_mailbox_uncollected_though_only_a_member_is_done(dr
     assert driver.mailbox_state(0)[0] == L.IDLE
 
 
-def test_an_emptied_ready_queue_is_small_again():
-    many = L.CIRCULAR_SMALLEST + 1
+def test_a_ready_queue_keeps_its_order_as_it_grows_and_is_small_again_when_it_is_empty():
+    many = L.CIRCULAR_SMALLEST + 9
     driver = Driver(window=2 * many)
     for slot in range(1, many + 1):
         driver.x.push_ready(driver.mem, L.SUB, slot)
+        if slot in (5, 6, 7):  # so that it does not begin at the start of its array
+            assert driver.x.pop_ready(driver.mem, L.SUB) == slot - 4
     assert driver.mem[L.READY_MASK + L.SUB] == 2 * L.CIRCULAR_SMALLEST - 1
-    for slot in range(1, many + 1):
+    for slot in range(4, many + 1):
         assert driver.x.pop_ready(driver.mem, L.SUB) == slot
     assert driver.mem[L.READY_MASK + L.SUB] == L.CIRCULAR_SMALLEST - 1
     driver.close()

@@ -87,6 +87,10 @@ class Looks(Play):
         may_miss = mem[L.MAY_MOVE] != 0 or (some_idle and bool(waiting))
         assert bool(k.may_miss_an_end(mem)) == may_miss
         self.look_at_turns()
+        for number in set(waiting) - set(map(self.driver.id, self.driver.wiring_queue())):
+            unplaced = [one for one in self.waits_for(number) if not k.is_placed(mem, one)]
+            groups = [one for one in self.works[number].producers if self.works[one].members]
+            assert groups or mem[self.slots[number] + L.S_UNPLACED] == len(unplaced)
         asleep = {worker: self.rng.random() < 0.5 for worker in self.all}
         for worker in self.all:
             self.driver.set_parked(worker, asleep[worker])
