@@ -11,7 +11,7 @@ from simpler_ref.jit.dispatch import HOLD, NOBODY
 
 from ..kernels import kernels as k
 from ..property.test_random_ahead import Play
-from ..support import PENDING, READY, RUNNING, Driver
+from ..support import FAILED, PENDING, READY, RUNNING, Driver
 
 NEVER_NS = 1 << 60
 
@@ -68,6 +68,11 @@ class Looks(Play):
             and self.driver.state(edge.producer) in (PENDING, READY, RUNNING)
         ]
 
+    def waits_for_no_frame(self, number):
+        """Say whether a producer was a group, which counts to the end, or has failed in no frame."""
+        before = self.works[number].producers
+        return any(self.works[one].members or self.state(one) == FAILED for one in before)
+
     # ------------------------------------------------------------ comparisons
     def look(self):
         mem = self.driver.mem
@@ -89,8 +94,8 @@ class Looks(Play):
         self.look_at_turns()
         for number in set(waiting) - set(map(self.driver.id, self.driver.wiring_queue())):
             unplaced = [one for one in self.waits_for(number) if not k.is_placed(mem, one)]
-            groups = [one for one in self.works[number].producers if self.works[one].members]
-            assert groups or mem[self.slots[number] + L.S_UNPLACED] == len(unplaced)
+            found = mem[self.slots[number] + L.S_UNPLACED]
+            assert found == len(unplaced) or self.waits_for_no_frame(number)
         asleep = {worker: self.rng.random() < 0.5 for worker in self.all}
         for worker in self.all:
             self.driver.set_parked(worker, asleep[worker])
