@@ -280,6 +280,15 @@ EQUIVALENT: tuple[Known, ...] = (
         ),
         "The area has room for the smallest block.",
     ),
+    Known(
+        Key(
+            "submit.py",
+            "alloc_buffer",
+            "prepare(mem, slot, -1, 0, 1)",
+            "prepare(mem, slot, -0, 0, 1)",
+        ),
+        "Nobody asks a buffer in the host's memory for its callable or its worker.",
+    ),
 )
 """They behave as the source does, but for what nobody promises."""
 

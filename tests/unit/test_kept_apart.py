@@ -12,7 +12,7 @@ from simpler_ref.jit import tensormap
 
 from ..kernels import Kernels
 from ..kernels import kernels as k
-from ..support import Driver, auto, ignores, member, overwrites, reads, updates, writes
+from ..support import Driver, ignores, member, overwrites, reads, updates, writes
 
 KEY = 0x7000_0000
 table = Kernels(tensormap)
@@ -339,14 +339,3 @@ def test_every_queue_begins_small_and_a_fresh_engine_knows_what_it_was_told():
     blocks = [L.RING_BLOCK + ring * L.LINE for ring in (0, 1)]
     assert [mem[b + L.R_BASE] for b in blocks] == [1024, 2048]
     assert [mem[b + L.R_SIZE] for b in blocks] == [7, 7]
-
-
-def test_the_queue_of_a_ring_is_used_to_its_last_entry_before_it_grows():
-    driver = Driver(window=64)
-    driver.mem[L.FIFO_MASK] = 3
-    for _ in range(4):
-        driver.submit(auto(1))
-    assert driver.mem[L.FIFO_MASK] == 3
-    driver.submit(auto(1))
-    assert driver.mem[L.FIFO_MASK] == 7
-    driver.close()

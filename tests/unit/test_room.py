@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 
 from ..support import Driver, ignores, reads
+from .test_ring import Pair
 
 SLOTS = 12
 TENSORS = st.sampled_from([0, 1, 7, 8, 11, 23, 50])
@@ -89,3 +91,37 @@ def test_ids_go_on_when_all_of_a_window_is_reclaimed():
         driver.reclaim()
         assert driver.live() == 0
     driver.close()
+
+
+@pytest.mark.parametrize("ring", [0, 1, 2, 3])
+def test_the_queue_of_a_ring_is_used_to_its_last_entry_before_it_grows(ring):
+    driver = Driver(window=64)
+    for _ in range(ring):
+        driver.open_scope()
+    driver.mem[L.FIFO_MASK + ring] = 3
+    for _ in range(4):
+        driver.submit()
+    assert driver.mem[L.FIFO_MASK + ring] == 3
+    driver.submit()
+    assert driver.mem[L.FIFO_MASK + ring] == 7
+    driver.close()
+
+
+def test_a_full_queue_of_which_half_is_released_does_not_grow():
+    pair = Pair(window=64, fifo=4)
+    for _ in range(4):
+        pair.alloc(0)
+    for _ in range(2):
+        pair.release(1)
+    pair.alloc(0)
+    assert pair.mem[L.FIFO_MASK] == 3
+    pair.close()
+
+
+def test_the_most_bytes_ever_held_are_kept():
+    pair = Pair(rings=1)
+    for nbytes in (4096, 1024):
+        pair.alloc(nbytes)
+        pair.release(0)
+        assert pair.word(0, L.R_PEAK) == 4096
+    pair.close()
