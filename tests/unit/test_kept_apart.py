@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import tensormap
+from simpler_ref.orch.columns import Batch
 
 from ..kernels import Kernels
 from ..kernels import kernels as k
@@ -121,6 +122,15 @@ def test_after_the_run_its_thread_may_submit_no_more(driver):
     assert driver.mem[L.ORCH_THREAD] == 0
     program = np.array([1], np.int64)
     assert driver.k.run_program(driver.mem, program, program) == L.WRONG_THREAD
+
+
+def test_a_program_ends_where_its_words_do():
+    driver = Driver(next_level=1)
+    program, places = Batch([], [], count=3).program(L.NEXT_LEVEL << L.WORD_KIND)
+    assert driver.k.run_program(driver.mem, program, places.reshape(-1)) == L.OK
+    assert program[L.PROGRAM_AT] == len(program)
+    assert driver.live() == 3
+    driver.close()
 
 
 # ---------------------------------------------------------------- workers
