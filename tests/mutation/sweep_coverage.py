@@ -22,9 +22,9 @@ from ..spec_rules import ROOT
 from .sweep_forks import Step, first_failure
 
 KERNELS = ROOT / "simpler_ref" / "jit"
-TOGETHER = 20
+TOGETHER = 10
 """Tests that are measured in one fork."""
-LIMIT_S = 60.0
+LIMIT_S = 30.0
 """Of a test that is measured, which makes it slower."""
 
 
@@ -62,46 +62,53 @@ class Measured(NamedTuple):
 
 
 class Coverage:
-    """What is known of all tests so far."""
+    """What is known of all tests so far, in a folder that has a file for each file of tests."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "coverage.json"
-        self.files: dict[str, dict] = {}
-        if self.path.exists():
-            self.files = json.loads(self.path.read_text())
+        self.folder = folder / "coverage"
+        self.folder.mkdir(exist_ok=True)
         self.shared = sources() + digest((ROOT / "tests").glob("*.py"))
 
     def known(self, file: Path) -> dict[str, Measured]:
         """Return what is known of the tests of a file as it is."""
-        entry = self.files.get(file.relative_to(ROOT).as_posix(), {})
-        if entry.get("digest") != self._digest(file):
+        kept = self._kept(file)
+        if not kept.exists():
+            return {}
+        entry = json.loads(kept.read_text())
+        if entry["digest"] != self._digest(file):
             return {}
         return {name: Measured(*values) for name, values in entry["tests"].items()}
+
+    def _kept(self, file: Path) -> Path:
+        return self.folder / file.relative_to(ROOT).with_suffix(".json").as_posix().replace(
+            "/", "."
+        )
 
     def _digest(self, file: Path) -> str:
         beside = [path for path in file.parent.glob("*.py") if not path.name.startswith("test_")]
         return self.shared + digest({file, *beside})
 
-    def measure(self, items: Sequence[pytest.Item], deadline: float) -> bool:
-        """Measure what is not known of some tests; return False if the time is up before."""
+    def measure(self, items: Sequence[pytest.Item], deadline: float) -> int:
+        """Measure what is not known of some tests; return how many are left when the time is up."""
         files: dict[Path, list[pytest.Item]] = {}
         for item in items:
             files.setdefault(item.path, []).append(item)
+        missing = 0
         for file, tests in files.items():
             known = self.known(file)
-            while left := [test for test in tests if test.nodeid not in known]:
-                if time.monotonic() > deadline:
-                    return False
+            left = [test for test in tests if test.nodeid not in known]
+            while left and time.monotonic() < deadline:
                 known |= _measure(left[:TOGETHER])
                 self._keep(file, known)
-        return True
+                left = [test for test in left if test.nodeid not in known]
+            missing += len(left)
+        return missing
 
     def _keep(self, file: Path, tests: dict[str, Measured]) -> None:
-        name = file.relative_to(ROOT).as_posix()
-        self.files[name] = {"digest": self._digest(file), "tests": tests}
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.files))
-        new.replace(self.path)
+        kept = self._kept(file)
+        new = kept.with_suffix(".new")
+        new.write_text(json.dumps({"digest": self._digest(file), "tests": tests}))
+        new.replace(kept)
 
 
 class _Tracer:
@@ -115,7 +122,7 @@ class _Tracer:
         settings = self.folder / "settings"
         settings.write_text(
             f"[run]\nsource = {KERNELS}\ndata_file = {self.folder}/data\nparallel = true\n"
-            "concurrency = thread\npatch =\n    fork\n    _exit\n"
+            "concurrency = thread, greenlet\npatch =\n    fork\n    _exit\n"
             "disable_warnings =\n    no-data-collected\n    module-not-measured\n"
             "    already-imported\n    couldnt-parse\n"
         )

@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from simpler_ref.workers.fork_server import die_with_parent
+
 from .sweep_changes import Mutant, code_of, is_of
 
 STEP = struct.Struct("<ii")
@@ -88,6 +90,7 @@ def _let_end(pid: int) -> None:
 def _run_all(steps: Sequence[Step], prepare: Callable[[], None], writes: int) -> None:
     """Run steps and say of each whether it passed; never return."""
     try:
+        die_with_parent()
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):

@@ -86,6 +86,209 @@ EQUIVALENT: tuple[Known, ...] = (
         ),
         "OP_KIND is 0.",
     ),
+    Known(
+        Key(
+            "graph.py",
+            "record_error",
+            "if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:",
+            "if mem[w + L.W_GIVEN] != 0 or mem[frame + L.W_SLOT] == slot:",
+        ),
+        "W_SLOT alone tells: it is NONE where no task stands, and a worker with tasks is named only for its oldest.",
+    ),
+    Known(
+        Key(
+            "mailbox.py",
+            "encode_scalars",
+            "mem[to + k] = mem[scalars + L.SCALAR_BITS]",
+            "mem[to + k] = mem[scalars - L.SCALAR_BITS]",
+        ),
+        "SCALAR_BITS is 0.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "add_edge",
+            "mem[edge + L.EDGE_NEXT] = L.NONE",
+            "mem[edge + L.EDGE_NEXT] = L.OUTPUT",
+        ),
+        "`wire` writes EDGE_NEXT before the edge joins a chain, and nobody reads it outside of one.",
+    ),
+    Known(
+        Key("submit.py", "reclaim", "if mask & 1 != 0:", "if mask & 1 != -1:"),
+        "`erase` leaves each entry alone that does not lead to this task.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "fits_mailbox",
+            "if frame_bytes(int(words[member + L.MEMBER_COUNTS])) > L.MAILBOX_ARGS_CAPACITY:",
+            "if frame_bytes(int(words[member - L.MEMBER_COUNTS])) > L.MAILBOX_ARGS_CAPACITY:",
+        ),
+        "MEMBER_COUNTS is 0.",
+    ),
+    Known(
+        Key(
+            "ring.py",
+            "release",
+            "word = int(mem[fifo_entry(mem, ring, alive) + L.FIFO_END])",
+            "word = int(mem[fifo_entry(mem, ring, alive) - L.FIFO_END])",
+        ),
+        "FIFO_END is 0.",
+    ),
+    Known(
+        Key(
+            "serve.py",
+            "receive",
+            "if now - start < mem[w + L.W_BACK_OFF]:",
+            "if now - start <= mem[w + L.W_BACK_OFF]:",
+        ),
+        "A nanosecond more of patience.",
+    ),
+    Known(
+        Key("serve.py", "post_done", "return", "pass"),
+        "With one frame nobody reads W_ENDED, and the next frame is the same one: leaving early saves time.",
+    ),
+    Known(
+        Key(
+            "schedule.py",
+            "scheduler_loop",
+            "asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME",
+            "asked = exchange(mem, L.PARK_SCHED, 1) == L.KEEP_TIME",
+        ),
+        "The word is set to 0 soon after, without a sleep between: a waker makes a system call in vain.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "pick_for_candidate",
+            "best, found, is_one_asleep = (int(mem[L.DEPTH]), NO_WORKER, False)",
+            "best, found, is_one_asleep = (int(mem[L.LOOKS]), NO_WORKER, False)",
+        ),
+        "The first worker that fits replaces the number, and without one the answer is NO_WORKER whatever it is.",
+    ),
+    Known(
+        Key("collect.py", "take_back", "mem[L.RETURNED_COUNT] += 1", "mem[L.RETURNED_COUNT] += 2"),
+        "The count is only looked at for whether it has changed.",
+    ),
+    Known(
+        Key(
+            "claims.py",
+            "abandon_mailbox",
+            "store(mem, w + L.W_CLAIM, 0)",
+            "store(mem, w + L.W_CLAIM, -1)",
+        ),
+        "The word is compared with CLAIM_WAITS and with nothing else.",
+    ),
+    Known(
+        Key("collect.py", "finish_member", "if left >> L.HALF != 0:", "if left << L.HALF != 0:"),
+        "The other half is 0 there, and Python's integers keep the bits that compiled code would lose.",
+    ),
+    Known(
+        Key(
+            "collect.py",
+            "finish_member",
+            "if failed and left >> L.HALF == 0:",
+            "if failed and left >> 31 == 0:",
+        ),
+        "The lower half counts members: far fewer than 1 << 31.",
+    ),
+    Known(
+        Key(
+            "collect.py",
+            "skip_rest",
+            "if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:",
+            "if mem[frame + L.W_SLOT] == slot:",
+        ),
+        "W_SLOT is NONE where no task stands.",
+    ),
+    Known(
+        Key(
+            "dispatch.py",
+            "send",
+            "if mem[w + frame + L.W_SKIP] != 0:",
+            "if mem[w + frame + L.W_SKIP] != -1:",
+        ),
+        "It writes a 0 where one stands already: not to do so saves time.",
+    ),
+    Known(
+        Key("entries.py", "submit_and_pass", "if slot >= 0:", "if slot > 0:"),
+        "0 is no slot's number.",
+    ),
+    Known(
+        Key(
+            "fail_points.py",
+            "die_here",
+            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
+            "if FAIL_POINTS or mem[w + L.W_FAIL] == number:",
+        ),
+        "FAIL_POINTS is set only in processes that a test starts with a new interpreter; elsewhere W_FAIL is 0, and no point has that number.",
+    ),
+    Known(
+        Key(
+            "fail_points.py",
+            "die_here",
+            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
+            "if FAIL_POINTS and mem[w + L.W_CLAIM] == number:",
+        ),
+        "FAIL_POINTS is set only in processes that a test starts with a new interpreter.",
+    ),
+    Known(
+        Key(
+            "fail_points.py",
+            "arm",
+            "if FAIL_POINTS and int(mem[L.START_FAIL]) >> 8 == worker + 1:",
+            "if int(mem[L.START_FAIL]) >> 8 == worker + 1:",
+        ),
+        "FAIL_POINTS is set only in processes that a test starts with a new interpreter; elsewhere START_FAIL is 0.",
+    ),
+    Known(
+        Key(
+            "ops.py",
+            "asked_by",
+            "kind = int(program[at + L.OP_KIND]) & (1 << _SIZE_BIT) - 1",
+            "kind = int(program[at - L.OP_KIND]) & (1 << _SIZE_BIT) - 1",
+        ),
+        "OP_KIND is 0.",
+    ),
+    Known(
+        Key(
+            "tensormap.py",
+            "grow",
+            "if 2 * (old_mask + 1) > mem[L.MAP_AREA]:",
+            "if 2 * (old_mask - 1) > mem[L.MAP_AREA]:",
+        ),
+        "Table and area are powers of two: twice the table is the area, or at least twice as much.",
+    ),
+    Known(
+        Key("ops.py", "repeated", "op[L.OP_OUTPUTS] = 0", "pass"),
+        "The program is all zeros before.",
+    ),
+    Known(
+        Key("mailbox.py", "await_control", "if rest <= 0:", "if rest <= 1:"),
+        "A nanosecond more or less of a time limit.",
+    ),
+    Known(
+        Key("entries.py", "report_death", "return L.OK", "return L.OUTPUT"),
+        "Nobody looks at the answer.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "could_have_room",
+            "if words <= L.INLINE_WORDS:",
+            "if words < L.INLINE_WORDS:",
+        ),
+        "The area has room for the smallest block.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "alloc_buffer",
+            "prepare(mem, slot, -1, 0, 1)",
+            "prepare(mem, slot, -0, 0, 1)",
+        ),
+        "Nobody asks a buffer in the host's memory for its callable or its worker.",
+    ),
 )
 """They behave as the source does, but for what nobody promises."""
 
