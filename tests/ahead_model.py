@@ -331,6 +331,14 @@ class AheadModel:
     def _refuse(self, number):
         self.works[number] = self.works[number]._replace(refused=True)
 
+    # ------------------------------------------------------------ for plays that look more closely
+    def run_pass(self):
+        """Run a whole pass."""
+        self.driver.run_pass()
+
+    def look(self, rng):
+        """Look at everything after a step."""
+
     # ------------------------------------------------------------ what must hold
     def state(self, number):
         """Return the state of a task, FREE if it is gone."""

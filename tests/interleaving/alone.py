@@ -13,7 +13,7 @@ from .schedules import InTurn
 
 @functools.cache
 def _image():
-    return Scene("a", warm_up=0).image
+    return Scene("a").image
 
 
 class Alone(World):

@@ -31,7 +31,7 @@ def draw_task(rng, pools):
     return Task(uses, rng.choice(pools[kind]) if rng.random() < 0.2 else -1, kind=kind)
 
 
-def play(seed, depth, steps):
+def play(seed, depth, steps, kind=AheadModel):
     """Take so many steps, then let everybody go on to the end; return the model."""
     rng = random.Random(seed)
     subs, next_level = rng.randint(1, 3), rng.randint(0, 1)
@@ -40,12 +40,12 @@ def play(seed, depth, steps):
     mishaps = {"fail": steps, "back": steps, "die": rng.choice([0, 0, 0, 3])}
     mishaps["cancel"] = rng.choice([0, 0, 0, 1])
     how = {"depth": depth, "window": 512, "scoped": rng.random() < 0.5}
-    model = AheadModel(program, workers=subs, next_level=next_level, **how, **mishaps)
+    model = kind(program, workers=subs, next_level=next_level, **how, **mishaps)
     odds = SELDOM | {"has waited": rng.choice([0.02, 0.1, 0.3])}
 
     def run_pass():
         if not model.losing:
-            yield "pass", model.driver.run_pass
+            yield "pass", model.run_pass
 
     workers = [functools.partial(model.worker_steps, worker) for worker in model.all]
     speeds = [rng.choice([1, 1, 5, 20]) for _ in workers]
@@ -61,6 +61,7 @@ def play(seed, depth, steps):
                 step()
         if actor not in workers:
             model.check_order()
+        model.look(rng)
     model.finish()
     model.driver.close()
     return model

@@ -9,35 +9,45 @@ from hypothesis import strategies as st
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.dispatch import DEFER, NO_WORKER
 
+from ..ahead_model import AheadModel
 from ..kernels import kernels as k
-from ..property.test_random_ahead import Play
+from ..property.test_random_ahead import play
 from ..support import FAILED, PENDING, READY, RUNNING, Driver, reads, writes
 
 NEVER_NS = 1 << 60
 KEY = 0x7000_0000
 
 
-class Looks(Play):
-    """A play that looks at everything after each step."""
+class Looks(AheadModel):
+    """A play that looks at everything after each step, but while an answer is half written."""
 
-    def submit_any(self):
-        super().submit_any()
-        self.look()
+    def __init__(self, program, *, workers, next_level, **how):
+        super().__init__(program, workers=workers, next_level=next_level, **how)
+        self.pools = {
+            L.NEXT_LEVEL: range(next_level),
+            L.SUB: range(next_level, next_level + workers),
+        }
+        self.answered: dict[int, int] = {}  # worker → the frame of its last answer
 
-    def pass_(self):
+    def scheduler_steps(self):
+        yield "pass", self.run_pass
+        if self.driver.mem[L.PREDISPATCH_AFTER] > self.driver.mem[L.READY_ORDER]:
+            yield "the pause is over", self.end_pause
+
+    def run_pass(self):
         mem = self.driver.mem
         hints = any(k.has_candidate(mem, kind) for kind in self.pools)
         may_find_something = hints or k.has_work(mem)
         assert self.driver.run_pass() == 0 or may_find_something
-        super().pass_()
-        self.look()
 
-    def work(self, worker):
-        before = self.driver.at(worker)
-        super().work(worker)
-        if self.driver.at(worker) != before and len(self.driver.frames(worker)) > 1:
-            self.look_as_worker(worker, before)
-        self.look()
+    def post(self, worker, outcome):
+        self.answered[worker] = self.driver.at(worker)
+        super().post(worker, outcome)
+
+    def show(self, worker):
+        super().show(worker)
+        if len(self.driver.frames(worker)) > 1:
+            self.look_as_worker(worker, self.answered[worker])
 
     # ------------------------------------------------------------ plain definitions
     def given_to(self, worker):
@@ -75,7 +85,9 @@ class Looks(Play):
         return any(self.works[one].members or self.state(one) == FAILED for one in before)
 
     # ------------------------------------------------------------ comparisons
-    def look(self):
+    def look(self, rng):
+        if self.ends or self.torn:
+            return
         mem = self.driver.mem
         left = [self.unanswered(worker) for worker in self.all]
         given = [self.given_to(worker) for worker in self.all]
@@ -97,7 +109,7 @@ class Looks(Play):
             unsent = [one for one in self.waits_for(number) if not k.is_in_frame(mem, one)]
             found = mem[self.slots[number] + L.S_UNSENT]
             assert found == len(unsent) or self.waits_for_no_frame(number)
-        asleep = {worker: self.rng.random() < 0.5 for worker in self.all}
+        asleep = {worker: rng.random() < 0.5 for worker in self.all}
         for worker in self.all:
             self.driver.set_parked(worker, asleep[worker])
         for number in waiting[-2:]:
@@ -179,7 +191,7 @@ class Looks(Play):
 @pytest.mark.parametrize("depth", [2, 4, 9])
 @given(seed=st.integers(0, 10**9))
 def test_looks_and_choices_agree_with_what_there_is(depth, seed):
-    Looks(seed, depth).play(80)
+    play(seed, depth, 80, Looks)
 
 
 TIMES = st.sampled_from([0, 3, 5, 8])

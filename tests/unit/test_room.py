@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 
+from ..conformance.orchestrator.test_ring import Pair
 from ..support import Driver, ignores, reads
-from .test_ring import Pair
 
 SLOTS = 12
 TENSORS = st.sampled_from([0, 1, 7, 8, 11, 23, 50])
@@ -115,7 +115,7 @@ def test_a_full_queue_of_which_half_is_released_does_not_grow():
         pair.release(1)
     pair.alloc(0)
     assert pair.mem[L.FIFO_MASK] == 3
-    pair.close()
+    pair.driver.close()
 
 
 def test_the_most_bytes_ever_held_are_kept():
@@ -124,4 +124,4 @@ def test_the_most_bytes_ever_held_are_kept():
         pair.alloc(nbytes)
         pair.release(0)
         assert pair.word(0, L.R_PEAK) == 4096
-    pair.close()
+    pair.driver.close()
