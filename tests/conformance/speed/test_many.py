@@ -126,6 +126,13 @@ def test_rows_of_an_array_are_named_in_any_order_and_as_often_as_wanted(hand, ki
     assert other.tolist() == [[BLOCK[i].ctypes.data] for i in (7, 5)]
 
 
+@pytest.mark.spec("SPEED-MANY-2")
+def test_a_column_may_have_a_tag_for_each_task(hand):
+    tags = [T.OUTPUT, T.INPUT, T.NO_DEP, T.INPUT, T.INOUT]
+    hand.orch.submit_sub_many(hand.sub, [make_tensor(BLOCK[0])], [tags])
+    assert int(hand.mem[L.EDGE_COUNT]) == 3
+
+
 @pytest.mark.spec("SPEED-MANY-3")
 @pytest.mark.parametrize(
     "column",

@@ -266,7 +266,9 @@ class Sharing:
 
 @pytest.fixture
 def sharing(make, cores):
-    return Sharing(make(1, sub=2), cores)
+    made = Sharing(make(1, sub=2), cores)
+    yield made
+    made.mem = None  # the engine's memory goes with its last reference
 
 
 @pytest.fixture
