@@ -4,6 +4,7 @@ The workers here are of a kind that refuses, hangs or dies when it is told to by
 """
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -169,5 +170,7 @@ def test_what_cannot_be_serialised_is_refused_once_processes_run():
         for _ in range(2):
             with pytest.raises(TypeError, match=r"cannot be serialised.*before"):
                 w.register(body)
+        with pytest.raises(TypeError, match="memory of one process: it cannot be pickled"):
+            pickle.dumps(w._session.engine)
         w.run(lambda orch, *_: orch.submit_sub(early))
         assert len(w._registry._used) == 1
