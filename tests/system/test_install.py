@@ -16,7 +16,8 @@ import pytest
 
 from .programs import ROOT
 
-SOURCES = ("simpler_ref", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+BESIDE = ("MANIFEST.in", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
+SOURCES = ("simpler_ref", "pyproject.toml", "setup.py", *BESIDE)
 BUILT = shutil.ignore_patterns("__pycache__", "*.so", "*.nbi", "*.nbc")
 NEEDED = ("numba", "numpy", "llvmlite", "cloudpickle")
 DEADLINE_S = 300.0

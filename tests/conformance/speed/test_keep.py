@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import resource
+import signal
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -334,7 +335,9 @@ def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder
 
 START = """
 from simpler_ref.jit import entries, kernel
-sys.stdin.readline()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+say("here")
+signal.sigwait([signal.SIGUSR1])
 print(kernel.is_cached(entries.open_scope), kernel.bind(entries.open_scope) is not None)
 """
 
@@ -343,7 +346,9 @@ print(kernel.is_cached(entries.open_scope), kernel.bind(entries.open_scope) is n
 def test_programs_that_start_together_without_a_kernel_all_have_it(folder):
     with Program(START) as one, Program(START) as two, Program(START) as three:
         for program in (one, two, three):
-            program.tell("go")
+            program.wait_for("here")
+        for program in (one, two, three):
+            program.signal(signal.SIGUSR1)
         for program in (one, two, three):
             code, out, err = program.finish()
             assert (code, out.split()[1:], err) == (0, ["True"], "")

@@ -1,5 +1,6 @@
 """SPEED-WAIT: which cores there are, how long threads spin on them, and who stands where."""
 
+import itertools
 import os
 import re
 import runpy
@@ -193,18 +194,18 @@ def test_what_is_no_time_or_no_truth_value_is_refused(setting, error, words):
 
 @pytest.mark.spec("SPEED-WAIT-2")
 def test_a_thread_that_waits_is_never_more_patient_than_the_table_says(driver):
-    patience = driver._worker(0) + L.W_BACK_OFF
+    back_off = driver._worker(0) + L.W_BACK_OFF
     for limit in (0, 10, 3000):
         driver.mem[L.YIELD_NS] = limit
         for _ in range(200):
-            driver.x.offer_core(driver.mem, patience)
-            assert driver.mem[patience] <= limit + limit // L.BACK_OFF_STEPS
-        driver.mem[patience] = 0
+            driver.x.offer_core(driver.mem, back_off)
+            assert driver.mem[back_off] <= limit + limit // L.BACK_OFF_STEPS
+        driver.mem[back_off] = 0
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
 def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver, mask):
-    patience = driver._worker(0) + L.W_BACK_OFF
+    back_off = driver._worker(0) + L.W_BACK_OFF
 
     def hog():
         while True:
@@ -212,11 +213,11 @@ def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver, mask):
 
     os.sched_setaffinity(0, {min(mask)})
     with Fork(hog):
-        driver.mem[patience] = L.CROWDED_NS
+        driver.mem[back_off] = L.CROWDED_NS
 
         def offered_at_once():
-            driver.x.offer_core(driver.mem, patience)
-            return driver.mem[patience] == 0
+            driver.x.offer_core(driver.mem, back_off)
+            return driver.mem[back_off] == 0
 
         wait_until(offered_at_once)
 
@@ -465,17 +466,17 @@ def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_
 
 
 @pytest.mark.spec("SPEED-WAIT-3")
-def test_offers_that_nobody_takes_bring_patience_back_in_steps(driver, monkeypatch):
+def test_offers_that_nobody_takes_raise_the_back_off_time_in_steps(driver, monkeypatch):
     if INTERPRETED:  # Python itself takes longer than an offer may
-        monkeypatch.setattr(L, "CROWDED_NS", 1_000_000)
-    patience = driver._worker(0) + L.W_BACK_OFF
+        monkeypatch.setattr("simpler_ref.jit.cores.now_ns", itertools.count().__next__)
+    back_off = driver._worker(0) + L.W_BACK_OFF
     limit = int(driver.mem[L.YIELD_NS])
     seen = [0]
     deadline = time.monotonic() + DEADLINE_S
     while seen[-1] < YIELD:
         driver.mem[L.YIELD_NS] = YIELD
-        driver.x.offer_core(driver.mem, patience)
-        seen.append(int(driver.mem[patience]))
+        driver.x.offer_core(driver.mem, back_off)
+        seen.append(int(driver.mem[back_off]))
         assert seen[-1] - seen[-2] <= YIELD // L.BACK_OFF_STEPS + 1
         assert time.monotonic() < deadline, seen[-100:]
     assert len(seen) > L.BACK_OFF_STEPS // 2
@@ -560,7 +561,10 @@ def test_the_orch_thread_and_each_worker_learn_from_their_own_offers():
         first = int(mem[L.A_WORKERS])
         workers = [first + L.W_BACK_OFF, first + L.WORKER_WORDS + L.W_BACK_OFF]
         words = [L.ORCH_BACK_OFF, *workers]
-        mem[L.YIELD_NS] = 1000
+        mem[L.YIELD_NS], mem[L.SPIN_NS] = (
+            1000,
+            10**8,
+        )  # however slow it is, it offers before it sleeps
         for word in words:
             mem[word] = 5  # an offer leads to 0 or, if nobody takes it, to more; never back to 5
 
