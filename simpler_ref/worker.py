@@ -175,7 +175,7 @@ class Worker:
     def _session(self) -> Session | None:
         return self._life.session
 
-    # ------------------------------------------------------------ what stands below
+    # ------------------------------------------------------------ workers below
     def add_worker(self, worker: Worker) -> None:
         """Make a Worker a next-level child of this one; it starts and ends with it.
 
@@ -590,9 +590,9 @@ class Worker:
         return [pid for worker, pid in sorted(manager.pids.items()) if worker not in manager.dead]
 
     def placement(self) -> Placement:
-        """Return which cores there are, how threads wait on them, and where each worker stands.
+        """Return which cores there are, how threads wait on them, and the core of each worker.
 
-        Print it, or look at its attributes. Workers stand in it from the start on.
+        Print it, or look at its attributes. It has workers once they are started.
 
         Raises
         ------

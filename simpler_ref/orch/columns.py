@@ -145,9 +145,9 @@ class Batch:
         return value.word if isinstance(value, (BoundInt, BoundFloat)) else None
 
     def program(self, word: Any) -> tuple[Array, Array]:
-        """Return a program that submits all tasks, and its places, (tasks, words that differ).
+        """Return a program that submits all tasks, and its variables, (tasks, words that differ).
 
-        The first places of a row are the addresses of the task's tensors.
+        The first variables of a row are the addresses of the task's tensors.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class Batch:
 
 
 def _row(column: Any, task: int, ndim: int = 0) -> bytes:
-    """Return the words of a task in a column whose entries have so many dimensions."""
+    """Return the words of a task in a column whose entries have `ndim` dimensions."""
     found = np.asarray(column, np.int64)
     return (found[task] if found.ndim > ndim else found).tobytes()
 

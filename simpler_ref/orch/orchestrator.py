@@ -158,8 +158,8 @@ class Orchestrator:
         Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        place = self._pools.place(worker, [args])
-        self._add(base | place << L.WORD_WORKER | self._config_word(config), args)
+        affinity = self._pools.affinity(worker, [args])
+        self._add(base | affinity << L.WORD_WORKER | self._config_word(config), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         """Submit a task whose arguments are found to be right."""
@@ -205,10 +205,10 @@ class Orchestrator:
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
-        places = [
-            self._pools.place(one, [args]) for one, args in zip(workers, members, strict=True)
+        affinities = [
+            self._pools.affinity(one, [args]) for one, args in zip(workers, members, strict=True)
         ]
-        self._submit_group(base | self._config_word(config), members, places)
+        self._submit_group(base | self._config_word(config), members, affinities)
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
@@ -219,7 +219,9 @@ class Orchestrator:
         base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
         self._submit_group(base, members, None)
 
-    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+    def _submit_group(
+        self, word: int, members: list[TaskArgs], affinities: list[int] | None
+    ) -> None:
         """Submit a group whose arguments and workers are found to be right.
 
         Rule     WM-GROUP-1
@@ -230,7 +232,7 @@ class Orchestrator:
         for i, one in enumerate(members):
             tensors += one._tensors
             scalars += one._scalars
-            table.append(_MEMBER.pack(_counts(one), places[i] if places else 0))
+            table.append(_MEMBER.pack(_counts(one), affinities[i] if affinities else 0))
         counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         submit = self._engine.kernels.submit_group_and_pass
@@ -324,20 +326,20 @@ class Orchestrator:
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
         word = base | self._config_word(config)
-        return self._submit_many(word | self._pools.places(batch) << L.WORD_WORKER, batch)
+        return self._submit_many(word | self._pools.affinities(batch) << L.WORD_WORKER, batch)
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
-        program, places = batch.program(word)
-        self._play(program, places.reshape(-1))
-        addresses: Array = places.view(np.uint64)[:, : len(batch.tensors)]
+        program, variables = batch.program(word)
+        self._play(program, variables.reshape(-1))
+        addresses: Array = variables.view(np.uint64)[:, : len(batch.tensors)]
         return addresses
 
-    def _play(self, program: Array, places: Array) -> None:
+    def _play(self, program: Array, variables: Array) -> None:
         """Carry out a program, wait where there is no room, and let Python see its signals.
 
         Rule     SPEED-MANY-6, -7; SPEED-REPLAY-9
         """
-        attempt = partial(self._engine.kernels.run_program, self._mem, program, places)
+        attempt = partial(self._engine.kernels.run_program, self._mem, program, variables)
         code = L.MORE
         while code == L.MORE:
             code = attempt()
@@ -590,7 +592,7 @@ class Orchestrator:
         self._thread = get_ident()
 
     def _for_next_run(self) -> Orchestrator:
-        """Return one that is not open yet. What somebody keeps of this one stays closed for ever.
+        """Return one that is not open yet. References to this one stay closed for ever.
 
         Rule     ORCH-MISUSE-7
         """

@@ -27,7 +27,7 @@ class Pools:
     def __init__(self, view: View) -> None:
         self.sizes = tuple(len(view.pool(kind)) for kind in (L.NEXT_LEVEL, L.SUB))
 
-    def place(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
+    def affinity(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
         """Return the next-level worker a task is for, plus one; 0 for any.
 
         Rule     WM-AFF-6
@@ -45,14 +45,14 @@ class Pools:
             chosen = 0
         return chosen + 1
 
-    def places(self, batch: Batch) -> Any:
-        """Return the worker each task of a batch is for, plus one; see `place`."""
+    def affinities(self, batch: Batch) -> Any:
+        """Return the worker each task of a batch is for, plus one; see `affinity`."""
         if not np.ndim(batch.workers):
-            self.place(batch.workers, [])
+            self.affinity(batch.workers, [])
         wanted = np.asarray(batch.workers, np.int64)
         room = self.sizes[L.NEXT_LEVEL]
         for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
-            self.place(int(one), [])
+            self.affinity(int(one), [])
         lost = batch.in_child_memory() & (wanted < 0)
         if room > 1 and np.any(lost):
             raise _which_memory()

@@ -64,7 +64,7 @@ _recordings = itertools.count()
 
 # ---------------------------------------------------------------- the arguments of the whole graph
 class RecordedArgs(TaskArgs):
-    """The arguments that an orchestration function is recorded with; its scalars know their place.
+    """The arguments that an orchestration function is recorded with; its scalars know their positions.
 
     Rule     SPEED-REPLAY-4
     """
@@ -105,15 +105,15 @@ def _provided_scalars(args: TaskArgs) -> list[bytes]:
 
 
 class _Span(NamedTuple):
-    """Memory whose place is known only when the graph runs."""
+    """Memory whose address is known only when the graph runs."""
 
     start: int
     end: int
-    place: int
+    variable: int
 
 
 class _Numbers(dict[CallableHandle, int]):
-    """Gives each handle that is used a number; a replay looks up what stands behind it then."""
+    """Numbers the handles that are used; a replay looks up what they mean then."""
 
     def __init__(self, live: Handles, pool: int, used: list[tuple[CallableHandle, int]]) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Recorder(Orchestrator):
         self._scopes = 1
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
-        self.places = tensors + 2 * scalars * L.SCALAR_WORDS
+        self.variables = tensors + 2 * scalars * L.SCALAR_WORDS
         self._spans: dict[bool, list[_Span]] = {False: [], True: []}
         if args is not None:
             self._note_arguments(args)
@@ -180,14 +180,14 @@ class Recorder(Orchestrator):
             spans.sort()
             for one, other in itertools.pairwise(spans):
                 if other.start < one.end:
-                    low, high = sorted((one.place, other.place))
+                    low, high = sorted((one.variable, other.variable))
                     raise ValueError(
                         f"tensors {low} and {high} of args share memory: a recording could not tell "
                         "which of them a task is given; pass one of them"
                     )
 
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
-        """Return the place and the offset that an address is the sum of; None: it is a constant.
+        """Return the variable and the offset that an address is the sum of; None: it is a constant.
 
         Rule     SPEED-REPLAY-3
         """
@@ -198,15 +198,15 @@ class Recorder(Orchestrator):
                     f"address {address:#x} is in no buffer of this recording: buffers and outputs are "
                     "those of one recording, and tiles of them must not leave them"
                 )
-            return self._buffers[at].place, address - self._buffers[at].start
+            return self._buffers[at].variable, address - self._buffers[at].start
         spans = self._spans[child_memory]
         at = bisect_right(spans, address, key=lambda span: span.start) - 1
         if at < 0 or address >= spans[at].end:
             return None
-        return spans[at].place, address - spans[at].start
+        return spans[at].variable, address - spans[at].start
 
-    def _provide(self, nbytes: int, place: int) -> int:
-        """Return the address that stands for memory which a replay will provide.
+    def _provide(self, nbytes: int, variable: int) -> int:
+        """Return an address that represents memory which a replay will provide.
 
         Rule     SPEED-REPLAY-6
         """
@@ -216,7 +216,7 @@ class Recorder(Orchestrator):
         self._fresh += L.round_up(nbytes, L.HEAP_ALIGN) + _GAP
         if self._fresh > self._end:
             raise MemoryError(f"a recording can ask for {_REGION} bytes of memory in all")
-        self._buffers.append(_Span(address, address + nbytes, place))
+        self._buffers.append(_Span(address, address + nbytes, variable))
         return address
 
     # ------------------------------------------------------------ submits
@@ -230,12 +230,14 @@ class Recorder(Orchestrator):
         if args is not None:
             _write_back([args], outputs)
 
-    def _submit_group(self, word: int, members: list[TaskArgs], places: list[int] | None) -> None:
+    def _submit_group(
+        self, word: int, members: list[TaskArgs], affinities: list[int] | None
+    ) -> None:
         tensors = [wire for one in members for wire in one._tensors]
         scalars = [raw for one in members for raw in one._scalars]
         table = [
             _MEMBER.pack(
-                counts_of(len(one._tensors), len(one._scalars)), places[i] if places else 0
+                counts_of(len(one._tensors), len(one._scalars)), affinities[i] if affinities else 0
             )
             for i, one in enumerate(members)
         ]
@@ -274,8 +276,8 @@ class Recorder(Orchestrator):
         for j, raw in enumerate(scalars):
             at = scalar_at(len(tensors), j)
             if isinstance(raw, BoundWord):
-                place = self._first_scalar + raw.position * L.SCALAR_WORDS
-                patches += [Patch(at + k, place + k, 0) for k in range(L.SCALAR_WORDS)]
+                first = self._first_scalar + raw.position * L.SCALAR_WORDS
+                patches += [Patch(at + k, first + k, 0) for k in range(L.SCALAR_WORDS)]
             else:
                 value = _WORD.unpack_from(raw)[0]
                 mine = self._first <= value < self._fresh  # else it is just a number
@@ -284,8 +286,8 @@ class Recorder(Orchestrator):
                     patches.append(Patch(at, *found))
         outputs = -1
         if asked:
-            outputs = self.places
-            self.places += len(tensors)
+            outputs = self.variables
+            self.variables += len(tensors)
         provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
         counts = counts_of(len(tensors), len(scalars))
         self.program.submit(word, counts, arguments, members, patches, outputs)
@@ -317,10 +319,10 @@ class Recorder(Orchestrator):
     # ------------------------------------------------------------ buffers and scopes
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         self._require_possible(tensor._wires[L.OUTPUT], 1, 0, ())
-        self.program.alloc(self.places, tensor._wires[L.OUTPUT])
-        self.places += 1
+        self.program.alloc(self.variables, tensor._wires[L.OUTPUT])
+        self.variables += 1
         self.tasks += 1
-        return tensor._at_address(self._provide(tensor.nbytes(), self.places - 1), None)
+        return tensor._at_address(self._provide(tensor.nbytes(), self.variables - 1), None)
 
     def _depth(self) -> int:
         return self._scopes
@@ -392,7 +394,7 @@ _NO_CONFIG = CallConfig()
 
 
 class Graph:
-    """What `Worker.record` returns: tasks that can be run again and again.
+    """What `Worker.record` returns: tasks that can be run any number of times.
 
     Attributes
     ----------
@@ -414,7 +416,7 @@ class Graph:
         self._handles = recorder.handles
         self._configs = list(recorder.configs)
         self._program = recorder.program.words()
-        self._places = np.zeros(recorder.places, np.int64)
+        self._variables = np.zeros(recorder.variables, np.int64)
         self._callables = np.array(recorder.program.callables, np.int64)
         self._recorded: Array = self._program[self._callables]
         self._resolved: list[int] | None = None
@@ -429,7 +431,7 @@ class Graph:
         ----------
         args : TaskArgs, optional
             As many tensors and scalars as the graph was recorded with, each tensor with the shape and
-            dtype of the one in its place. None: those of the recording.
+            dtype of the one at its position. None: those of the recording.
 
         Raises
         ------
@@ -479,13 +481,13 @@ class Graph:
                 args._doubts.settle()
             raw = b"".join([*(wire[:SHAPE_AT] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
-            self._places[: len(bound)] = bound
+            self._variables[: len(bound)] = bound
         self._resolve(orch)
         rewind(self._program)
-        orch._play(self._program, self._places)
+        orch._play(self._program, self._variables)
 
     def _resolve(self, orch: Orchestrator) -> None:
-        """Put what stands behind the handles and configurations now into the callable words.
+        """Put the current callables and configurations into the callable words.
 
         Rule     SPEED-REPLAY-8
         """
@@ -500,8 +502,8 @@ class Graph:
         words = self._recorded & fixed
         if len(words):
             words |= (np.array(now, np.int64) & L.CALLABLE_MASK)[self._recorded & L.CALLABLE_MASK]
-            places = self._recorded >> L.WORD_CONFIG & L.CONFIG_MASK
-            words |= np.array(configs, np.int64)[places] << L.WORD_CONFIG
+            numbers = self._recorded >> L.WORD_CONFIG & L.CONFIG_MASK
+            words |= np.array(configs, np.int64)[numbers] << L.WORD_CONFIG
         self._program[self._callables] = words
         self._resolved = now + configs
 

@@ -64,7 +64,7 @@ class Room:
         return view.next_task_id - view.live, view.ended
 
     def until_ended(self, tasks: int) -> None:
-        """Wait until so many tasks of the run have ended, buffers not counted."""
+        """Wait until `tasks` tasks of the run have ended, buffers not counted."""
         mem, kernels = self._engine.mem, self._engine.kernels
         while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
             self._host.look()  # between slices Python sees signals

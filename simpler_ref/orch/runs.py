@@ -21,7 +21,7 @@ from .orchestrator import Orchestrator
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
-"""The handles that each pool takes, next level and sub, with the word that stands for each."""
+"""The handles that each pool takes, next level and sub, and the callable word of each."""
 
 
 class RunTiming(NamedTuple):
@@ -114,7 +114,7 @@ def _run(
         except BaseException as error:
             failures = (error,)
             failures = ending.end_early(session, failures)
-    except BaseException as error:  # of a signal at that very place
+    except BaseException as error:  # of a signal between the two
         failures = ending.end_early(session, (*failures, error))
     failure: BaseException | None = None
     if failures:

@@ -23,7 +23,7 @@ def drain(session: Session, failures: Failures = ()) -> None:
 def end_early(session: Session, failures: Failures) -> Failures:
     """End a run that has failed; return all of its failures.
 
-    The first one cancels, each further one kills who is busy.
+    The first one cancels, each further one kills the busy workers.
 
     Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
     """
@@ -41,7 +41,7 @@ def end_early(session: Session, failures: Failures) -> Failures:
 
 
 def recover(session: Session) -> None:
-    """Finish the last run if signals have cut its end short; the second asked to kill who is busy."""
+    """Finish the last run if signals cut its end short; the second asked to kill busy workers."""
     engine = session.engine
     if engine.view.next_task_id or engine.view.scope_depth:
         signals = InterruptedError("a signal"), InterruptedError("and one more")

@@ -61,7 +61,7 @@ class Life:
         self._away_from = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave here what a child that travels to a fresh interpreter makes anew there."""
+        """Leave out what a child makes again in a fresh interpreter."""
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ class Life:
             inner._life._send_children_away()
 
     def running_manager(self, session: Session) -> WorkerManager:
-        """Return who manages the workers, which are started if they are not."""
+        """Return the manager of the workers, starting them if necessary."""
         with self.lock:
             if not self.running:
                 self.start()

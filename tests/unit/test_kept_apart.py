@@ -126,8 +126,8 @@ def test_after_the_run_its_thread_may_submit_no_more(driver):
 
 def test_a_program_ends_where_its_words_do():
     driver = Driver(next_level=1)
-    program, places = Batch([], [], count=3).program(L.NEXT_LEVEL << L.WORD_KIND)
-    assert driver.k.run_program(driver.mem, program, places.reshape(-1)) == L.OK
+    program, variables = Batch([], [], count=3).program(L.NEXT_LEVEL << L.WORD_KIND)
+    assert driver.k.run_program(driver.mem, program, variables.reshape(-1)) == L.OK
     assert program[L.PROGRAM_AT] == len(program)
     assert driver.live() == 3
     driver.close()

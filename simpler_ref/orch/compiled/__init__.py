@@ -7,7 +7,7 @@ directly.
 `source`      what is changed about the function before that
 `front`       what the Orchestrator can do in it; `arguments` and `tensors`: `TaskArgs` and tensors
 `steps`       what these do to the graph
-`kinds`       the types that stand for all of them
+`kinds`       the types of all of them
 `machine`     how compiled code reaches memory, kernels and Python
 `boundary`    how values get in, and how Python is asked to wait or to raise
 
@@ -60,7 +60,7 @@ class Version(NamedTuple):
 Versions = dict[tuple[Any, ...], Version]
 """Compiled forms of a function, by what is built into them."""
 _versions: dict[tuple[types.CodeType, int], Versions] = {}
-"""Those of all functions: one that is defined anew, as in a loop, is not compiled anew."""
+"""Those of all functions: one that is defined again, as in a loop, is not compiled again."""
 _lock = threading.Lock()
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 

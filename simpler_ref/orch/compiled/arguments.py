@@ -108,7 +108,7 @@ def grow(box):
 
 @part
 def block_for(box, words):
-    """Return the block of a TaskArgs that has room for so many words more."""
+    """Return the block of a TaskArgs that has room for that many words more."""
     counts = peek(peek(box + B_BLOCK))
     if argument_words(tensors_in(counts), scalars_in(counts)) + words > peek(box + B_CAPACITY):
         grow(box)

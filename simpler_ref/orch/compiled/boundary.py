@@ -256,12 +256,12 @@ def _counts(block: Array) -> tuple[int, int]:
 
 
 def _words_of(tensors: int, scalars: int) -> int:
-    """Return the words that so many have in a block."""
+    """Return how many words they take in a block."""
     return tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
 
 
 def _take(args: TaskArgs, block: Array) -> TaskArgs:
-    """Let TaskArgs have the tensors and scalars that stand in a block.
+    """Give TaskArgs the tensors and scalars of a block.
 
     Rule     SPEED-ORCH-8
     """

@@ -190,7 +190,7 @@ def _live_tasks(orch):
 
 # ---------------------------------------------------------------- the compiler
 REPLACED = {ContinuousTensor.make: make_tensor}
-"""What stands in compiled code for something that it does not know."""
+"""What represents, in compiled code, something that it does not know."""
 
 
 def compiler(function):

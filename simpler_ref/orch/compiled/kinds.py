@@ -1,4 +1,4 @@
-"""The types that stand in compiled code for what an orchestration function holds.
+"""The types, in compiled code, of what an orchestration function holds.
 
 Their values are a few words: an Orchestrator is the address of its call's words, a handle its two
 callable words, a tensor its five wire words. Only `TaskArgs` is memory of its own, because two names may
@@ -104,7 +104,7 @@ class _PlainModel(models.StructModel):  # type: ignore[misc]
 
 @structref.register
 class ArgsType(types.StructRef):  # type: ignore[misc]
-    """A TaskArgs: counts and words stand at `block`: inside it, or in an array that has grown."""
+    """A TaskArgs: counts and words are at `block`, inside it or in an array that has grown."""
 
     def __init__(self, fields):
         super().__init__(fields)
@@ -122,7 +122,7 @@ ARGS = ArgsType(
 
 
 B_BLOCK, B_CAPACITY, B_GROWN = (L.WORD * (1 + INLINE + at) for at in range(3))
-"""Where the fields after the words inside a TaskArgs stand, in bytes."""
+"""Offsets of the fields after the words inside a TaskArgs, in bytes."""
 
 
 @intrinsic

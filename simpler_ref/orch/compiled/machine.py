@@ -86,7 +86,7 @@ def set_word(address, i, value):
 
 @part
 def words_at(address, count):
-    """Return words at an address as an array that nobody counts references of."""
+    """Return words at an address as an array without a reference count."""
     return numba.carray(pointer(address), count, np.int64)
 
 
@@ -141,7 +141,7 @@ def helper(*arguments):
 def _ask(typingctx, what, a, b, address, count):
     """Have Python's `boundary.calls.answer` do something, with the GIL; its answer, or -1.
 
-    If it raised, the exception stands in `calls.error`, which each thread has for itself. C calls alone
+    If it raised, the exception is in `calls.error`, one for each thread. C calls alone
     see to that, since any line of Python might be where the next signal strikes.
     """
 

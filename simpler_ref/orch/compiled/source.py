@@ -1,6 +1,6 @@
 """An orchestration function's source on its way to the compiler.
 
-Three things are changed, each where it stands, so that lines stay what they are:
+Three things are changed, each in its line, so that line numbers stay the same:
 
 - what the function takes from around it and may differ from run to run (arrays, handles, tensors,
   numbers, …) becomes a parameter: numba would copy it into the code;
@@ -201,7 +201,7 @@ class Source:
     def build(
         self, found: list[Captured | None], replaced: dict[Any, Any]
     ) -> tuple[Callable[..., Any], list[int]]:
-        """Return the function to compile, and which chains its further parameters stand for.
+        """Return the function to compile, and the chains that its further parameters represent.
 
         `replaced` says what to use instead of something that compiled code does not know.
         """

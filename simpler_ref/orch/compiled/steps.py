@@ -101,7 +101,7 @@ def all_visible(call, counts, words):
 
 
 @part
-def place(call, how, worker, counts, words):
+def affinity(call, how, worker, counts, words):
     """Return the next-level worker a task is for, plus one; 0 for any, -1 if Python has to say."""
     if how in (SUBMIT_SUB, SUBMIT_SUB_GROUP):
         return 0
@@ -152,7 +152,7 @@ def submit(mem, word, counts, members, words):
 def submit_one(call, how, number, word, worker, config, block):
     """Submit a task: how (SUBMIT_…), its handle's number and word, and what else it is given."""
     counts, words = arguments_at(block)
-    where = place(call, how, worker, counts, words)
+    where = affinity(call, how, worker, counts, words)
     if word < 0 or where < 0 or not all_visible(call, counts, words):
         ask_about(M.ASK_SUBMIT | how << 8 | 1 << 16, number, config, np.array((block, worker)))
         return
@@ -183,7 +183,9 @@ def gather(call, how, blocks, workers):
         at += tensors
         rest += len(given) - tensors
         words[table + i * MEMBER_WORDS + L.MEMBER_COUNTS] = own
-        words[table + i * MEMBER_WORDS + L.MEMBER_WORKER] = place(call, how, workers[i], own, given)
+        words[table + i * MEMBER_WORDS + L.MEMBER_WORKER] = affinity(
+            call, how, workers[i], own, given
+        )
     return counts, words
 
 
@@ -195,7 +197,7 @@ def submit_group(call, how, number, word, config, blocks, workers):
     fine = word >= 0 and 0 < members == len(workers) <= word_at(call, pool)
     for i in range(members if fine else 0):
         counts, words = arguments_at(blocks[i])
-        fine = fine and place(call, how, workers[i], counts, words) >= 0
+        fine = fine and affinity(call, how, workers[i], counts, words) >= 0
         fine = fine and all_visible(call, counts, words)
         for k in range(i):
             fine = fine and (workers[i] == -1 or workers[i] != workers[k])
