@@ -281,7 +281,7 @@ class NestedRig(Rig):
         below = self.below
 
         def orchestrate(orch, args, config):
-            mine = next(h for h in below if orch._worker._registry.is_live(h))
+            mine = next(h for h in below if orch._host._life.registry.is_live(h))
             orch.submit_sub(mine, to([args.tensor(0)], 0))
 
         return orchestrate
