@@ -230,6 +230,26 @@ def engine():
     unmap(made)
 
 
+@pytest.fixture(params=["process", "thread"])
+def mode(request):
+    """Have a test run with workers that are processes, and with threads."""
+    return request.param
+
+
+@pytest.fixture
+def make_driver():
+    """Give a way to make drivers, e.g. ``make_driver(sub=1)``, which are closed at the end."""
+    made = []
+
+    def make_driver(**size):
+        made.append(Driver(**size))
+        return made[-1]
+
+    yield make_driver
+    for driver in made:
+        driver.close()
+
+
 @pytest.fixture
 def driver():
     """Give a `Driver` over a small engine: a run is open and both workers are idle."""
