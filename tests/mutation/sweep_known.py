@@ -69,15 +69,6 @@ EQUIVALENT: tuple[Known, ...] = (
     ),
     Known(
         Key(
-            "fail_points.py",
-            "die_here",
-            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
-            "if FAIL_POINTS and mem[w - L.W_FAIL] == number:",
-        ),
-        "FAIL_POINTS is set only in processes that a test starts with a new interpreter.",
-    ),
-    Known(
-        Key(
             "program.py",
             "following",
             "at += int(program[at + L.OP_KIND]) >> 8",
@@ -186,15 +177,6 @@ EQUIVALENT: tuple[Known, ...] = (
     Known(
         Key(
             "collect.py",
-            "finish_member",
-            "if failed and left >> L.HALF == 0:",
-            "if failed and left >> 31 == 0:",
-        ),
-        "The lower half counts members: far fewer than 1 << 31.",
-    ),
-    Known(
-        Key(
-            "collect.py",
             "skip_rest",
             "if mem[w + L.W_GIVEN] != 0 and mem[frame + L.W_SLOT] == slot:",
             "if mem[frame + L.W_SLOT] == slot:",
@@ -213,33 +195,6 @@ EQUIVALENT: tuple[Known, ...] = (
     Known(
         Key("entries.py", "submit_and_pass", "if slot >= 0:", "if slot > 0:"),
         "0 is no slot's number.",
-    ),
-    Known(
-        Key(
-            "fail_points.py",
-            "die_here",
-            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
-            "if FAIL_POINTS or mem[w + L.W_FAIL] == number:",
-        ),
-        "FAIL_POINTS is set only in processes that a test starts with a new interpreter; elsewhere W_FAIL is 0, and no point has that number.",
-    ),
-    Known(
-        Key(
-            "fail_points.py",
-            "die_here",
-            "if FAIL_POINTS and mem[w + L.W_FAIL] == number:",
-            "if FAIL_POINTS and mem[w + L.W_CLAIM] == number:",
-        ),
-        "FAIL_POINTS is set only in processes that a test starts with a new interpreter.",
-    ),
-    Known(
-        Key(
-            "fail_points.py",
-            "arm",
-            "if FAIL_POINTS and int(mem[L.START_FAIL]) >> 8 == worker + 1:",
-            "if int(mem[L.START_FAIL]) >> 8 == worker + 1:",
-        ),
-        "FAIL_POINTS is set only in processes that a test starts with a new interpreter; elsewhere START_FAIL is 0.",
     ),
     Known(
         Key(
@@ -288,6 +243,68 @@ EQUIVALENT: tuple[Known, ...] = (
             "prepare(mem, slot, -0, 0, 1)",
         ),
         "Nobody asks a buffer in the host's memory for its callable or its worker.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "find_producers",
+            "stamp = int(mem[slot + L.S_ID]) + 1",
+            "stamp = int(mem[slot + L.S_ID]) + 2",
+        ),
+        "A stamp only has to be unique, and not 0.",
+    ),
+    Known(
+        Key(
+            "submit.py",
+            "owner_of",
+            "i -= int(mem[member + L.MEMBER_COUNTS]) & L.LOW_HALF",
+            "i -= int(mem[member - L.MEMBER_COUNTS]) & L.LOW_HALF",
+        ),
+        "MEMBER_COUNTS is 0.",
+    ),
+    Known(
+        Key(
+            "ring.py",
+            "make_fifo_room",
+            "mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end & ~1",
+            "mem[fifo_entry(mem, ring, last) - L.FIFO_END] = end & ~1",
+        ),
+        "FIFO_END is 0.",
+    ),
+    Known(
+        Key("schedule.py", "scheduler_loop", "slept = 0", "slept = -1"),
+        "ORCH_PASSES is never -1, so `slept` is set to 0 before it is read for the first time.",
+    ),
+    Known(
+        Key(
+            "program.py",
+            "run_submit",
+            "end = at + (int(program[at + L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS",
+            "end = at + (int(program[at - L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS",
+        ),
+        "OP_KIND is 0.",
+    ),
+    Known(
+        Key(
+            "layout.py",
+            "plan",
+            "words = {WORKERS: workers, POOL_FIRST + NEXT_LEVEL: 0, POOL_END + NEXT_LEVEL: next_level, POOL_FIRST + SUB: next_level, POOL_END + SUB: workers, RINGS: rings, WINDOW: window, ID_WINDOW: id_window, DEPTH: depth, WORKER_STRIDE: depth * WORKER_WORDS, **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)}, **{FIFO_MASK + ring: CIRCULAR_SMALLEST - 1 for ring in range(rings)}}",
+            "words = {WORKERS: workers, POOL_FIRST - NEXT_LEVEL: 0, POOL_END + NEXT_LEVEL: next_level, POOL_FIRST + SUB: next_level, POOL_END + SUB: workers, RINGS: rings, WINDOW: window, ID_WINDOW: id_window, DEPTH: depth, WORKER_STRIDE: depth * WORKER_WORDS, **{READY_MASK + kind: CIRCULAR_SMALLEST - 1 for kind in (NEXT_LEVEL, SUB)}, **{FIFO_MASK + ring: CIRCULAR_SMALLEST - 1 for ring in range(rings)}}",
+        ),
+        "NEXT_LEVEL is 0.",
+    ),
+    Known(
+        Key(
+            "queues.py",
+            "double",
+            "for position in range(first, first + mask + 1):",
+            "for position in range(first, first + mask + 2):",
+        ),
+        "It also copies the oldest entry to the first free position, which is written before it is read.",
+    ),
+    Known(
+        Key("entries.py", "submit_group_and_pass", "if slot >= 0:", "if slot > 0:"),
+        "0 is no slot's number.",
     ),
 )
 """They behave as the source does, but for what nobody promises."""

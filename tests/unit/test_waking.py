@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from simpler_ref.jit import layout as L
@@ -161,6 +163,19 @@ def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(depth, w
         assert driver.mem[word] == 0
         driver.settle()
     driver.close()
+
+
+@pytest.mark.spec("SCHED-WAKE-7")
+@pytest.mark.skipif(not INTERPRETED, reason="the clock is replaced")
+def test_a_worker_that_waits_announces_its_answer_once(driver, monkeypatch):
+    from simpler_ref.jit import serve
+
+    clock, announced = itertools.count(1, L.UNSEEN_NS), []
+    monkeypatch.setattr(serve, "now_ns", lambda: next(clock))
+    monkeypatch.setattr(serve, "announce_uncollected", lambda mem, w: announced.append(w))
+    driver.mem[L.SPIN_NS] = 9 * L.UNSEEN_NS
+    assert driver.x.receive(driver.mem, 0) == L.PARK
+    assert announced == [driver._worker(0)]
 
 
 @pytest.mark.spec("SPEED-WAIT-3")

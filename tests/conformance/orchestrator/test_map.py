@@ -184,6 +184,18 @@ def test_a_table_that_cannot_grow_says_so_and_keeps_what_it_has():
     assert table.driver.changed_since(before) == []
 
 
+@pytest.mark.spec("ORCH-MAP-9")
+def test_a_key_that_gets_the_place_a_slab_has_left_is_not_that_slab():
+    table = Table()
+    first, slab, later = COLLIDING[:3]
+    table.insert(first, 1)
+    table.insert_slab(slab, 2)
+    table.erase(first, 1)  # the slab moves to its place
+    table.insert(later, 3)
+    table.check()
+    table.driver.close()
+
+
 # ---------------------------------------------------------------- what a graph sees
 @pytest.mark.spec("ORCH-MAP-2")
 def test_a_reader_waits_for_the_latest_writer_submitted_before_it(driver):

@@ -390,8 +390,6 @@ def test_worker_refuses_what_it_does_not_know_and_values_out_of_range():
         Worker(3, num_workers=2)
     with pytest.raises(TypeError):
         Worker(3, 2)
-    with pytest.raises(TypeError):
-        Worker()
     for level in (1, 0, -3):
         with pytest.raises(ValueError, match=f"level {level} not supported"):
             Worker(level)

@@ -432,6 +432,21 @@ def test_the_more_often_tasks_come_back_the_more_come_in_the_usual_way(make):
     assert paused == [16, 48, 112, 240, 496, 1008, 1024, 1024, 1024]
 
 
+@pytest.mark.spec("SPEED-AHEAD-6")
+def test_each_pre_dispatched_task_that_runs_shortens_the_next_pause(make):
+    driver = make(2, sub=2, window=128)
+    paused = []
+    for _ in range(3):
+        driver.mem[L.PREDISPATCH_AFTER] = 0  # that time is over
+        for _ in range(10):
+            pair(driver)
+            driver.finish_everything()
+        given_back(driver)
+        paused.append(int(driver.mem[L.PREDISPATCH_AFTER] - driver.mem[L.READY_ORDER]))
+        driver.finish_everything()
+    assert paused == [16, 2 * (16 - 10) + 16, 2 * (28 - 10) + 16]
+
+
 @MODES
 @pytest.mark.spec("SPEED-AHEAD-6")
 def test_a_real_worker_does_not_wait_for_ever_behind_a_long_task(mode):

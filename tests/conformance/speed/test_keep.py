@@ -16,8 +16,10 @@ from pathlib import Path
 
 import numba
 import pytest
+from numba.core import event
+from numba.core.registry import cpu_target
 
-from simpler_ref.jit import cache
+from simpler_ref.jit import cache, kernel
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.system.programs import Program
 
@@ -31,21 +33,20 @@ def triple(x):
     return 3 * x
 
 
-def kept(function, stamp="sources"):
-    """Return a function that is compiled, and looked for on the disk before."""
-    compiled = numba.njit(function)
-    compiled._cache = cache.KernelCache(function, stamp)
-    return compiled
+def kept(function=triple, stamp="sources"):
+    """Return a function that is looked for on the disk before it is compiled."""
+    return kernel.entry(*SIGNATURE, nogil=True, stamp=stamp)(function)
 
 
 def version(function=triple, stamp="sources"):
     """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
-    compiled = kept(function, stamp)
-    holds = compiled._cache.holds(SIGNATURE, compiled.targetctx.codegen())
-    compiled.compile(SIGNATURE)
-    loaded = bool(compiled.stats.cache_hits)
-    assert holds == loaded
-    return Version(compiled(14), loaded)
+    with event.install_recorder("numba:compile") as compilations:
+        entry = kept(function, stamp)
+        holds = kernel.is_cached(entry)
+        answer = kernel.bind(entry)(14)
+    loaded = not compilations.buffer
+    assert holds >= loaded
+    return Version(answer, loaded)
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +76,16 @@ def test_what_one_start_compiles_the_next_one_finds(caplog):
 
 @pytest.mark.spec("SPEED-KEEP-1")
 def test_what_is_compiled_later_calls_what_was_found():
+    from simpler_ref.orch.compiled.machine import called  # for compiled code only
+
     def one_for(x):
         if x < 0:
             raise ValueError("less than nothing")
         return 3 * x
 
     assert version(one_for) == (42, False)
-    found = kept(one_for)
-    found.compile(SIGNATURE)
-    assert found.stats.cache_hits
+    found = called(kept(one_for))
+    assert version(one_for).loaded
 
     @numba.njit
     def later(x):
@@ -102,7 +104,7 @@ def test_other_sources_another_function_or_processor_is_another_kernel(folder, m
     assert version() == (42, False)
     assert version(stamp="other sources") == (42, False)
     assert version(triple) == (70, False)
-    codegen = type(numba.njit(triple).targetctx.codegen())
+    codegen = type(cpu_target.target_context.codegen())
     monkeypatch.setattr(codegen, "magic_tuple", lambda _: ("another", "processor"))
     assert version() == (42, False)
     assert len(list(folder.iterdir())) == 4
@@ -140,15 +142,17 @@ def test_no_bit_of_a_file_can_change_unnoticed(folder):
     version()
     path = only_file(folder)
     whole = path.read_bytes()
-    kept = cache.KernelCache(triple, "sources")
-    codegen = numba.njit(triple).targetctx.codegen()
+
+    def holds():
+        return kernel.is_cached(kept())
+
     for at in [*range(64), *range(64, len(whole), 97)]:
         flipped = bytearray(whole)
         flipped[at] ^= 1 << at % 8
         path.write_bytes(flipped)
-        assert not kept.holds(SIGNATURE, codegen), f"a bit of byte {at}"
+        assert not holds(), f"a bit of byte {at}"
     path.write_bytes(whole)
-    assert kept.holds(SIGNATURE, codegen)
+    assert holds()
 
 
 @pytest.mark.spec("SPEED-KEEP-2")
@@ -169,14 +173,9 @@ def test_a_whole_file_that_numba_cannot_use_is_compiled_again(contents, folder, 
     """It may be so if a library has changed and kept its version."""
     version()
     path = only_file(folder)
-    _, key = cache.KernelCache(triple, "sources")._file_of(
-        SIGNATURE, numba.njit(triple).targetctx.codegen()
-    )
+    _, key = kept().cache.file()
     path.write_bytes(hashlib.sha256(key + contents).digest() + contents)
-    compiled = numba.njit(triple)
-    compiled._cache = cache.KernelCache(triple, "sources")
-    compiled.compile(SIGNATURE)
-    assert compiled(14) == 42 and not compiled.stats.cache_hits
+    assert version() == (42, False)
     assert len(warnings(caplog)) == 1
     assert version() == (42, True)
 
@@ -335,9 +334,10 @@ def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder
 
 START = """
 from simpler_ref.jit import entries, kernel
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+go = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: go.set())
 say("here")
-signal.sigwait([signal.SIGUSR1])
+go.wait()
 print(kernel.is_cached(entries.open_scope), kernel.bind(entries.open_scope) is not None)
 """
 

@@ -157,6 +157,19 @@ def test_scopes_left_open_are_ended_with_the_run(w):
 
 
 @pytest.mark.spec("SPEED-REPLAY-2")
+def test_a_replay_of_any_length_comes_to_its_end(w):
+    """The first slice ends with the end of a scope, the second has the task."""
+
+    def orch_fn(orch, args, config):
+        for _ in range(L.PROGRAM_SLICE // 2):
+            with orch.scope():
+                pass
+        orch.alloc((3,), np.int64)
+
+    assert w.record(orch_fn).run().tasks == 1
+
+
+@pytest.mark.spec("SPEED-REPLAY-2")
 def test_tasks_for_workers_one_level_down_run_there():
     child = Worker(3, num_sub_workers=1)
     parent = Worker(4)

@@ -21,7 +21,7 @@ NUMPY = {one: np.dtype(one.name.lower()) for one in DataType if one != DataType.
 tensors = st.builds(
     ContinuousTensor.make,
     st.integers(0, 2**64 - 1),
-    st.lists(st.integers(0, 4000), max_size=5),
+    st.lists(st.integers(0, 3000), max_size=5),
     st.sampled_from(list(DataType)),
     st.booleans(),
 )

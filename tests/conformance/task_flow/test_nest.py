@@ -250,7 +250,7 @@ def test_children_that_cannot_be_are_refused_and_change_nothing():
 
 
 @pytest.mark.spec("FLOW-NEST-7")
-@pytest.mark.parametrize("level", [1, 0, -1, None, "3", 2.5])
+@pytest.mark.parametrize("level", [1, 0, -1, "3", 2.5])
 def test_level_1_and_below_are_not_supported(level):
     with pytest.raises(ValueError, match=r"level .* not supported"):
         Worker(level)

@@ -55,6 +55,22 @@ def test_slots_are_used_again_and_never_run_the_callable_before(mode):
         assert not w._registry._used
 
 
+@pytest.mark.spec("FLOW-UNREG-1")
+def test_a_callable_that_comes_back_is_not_mistaken_for_the_one_that_has_its_slot(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        seen = w.share(np.zeros(1, np.int64))
+        first, second = _storing(seen, 1), _storing(seen, 2)
+        w.start()
+        handle = w.register(first)
+        w.run(lambda orch, *_: orch.submit_sub(handle))
+        w.unregister(handle)
+        w.register(second)
+        seen[0] = 0
+        again = w.register(first)
+        w.run(lambda orch, *_: orch.submit_sub(again))
+        assert seen[0] == 1
+
+
 def _storing(seen, i):
     return lambda: seen.__setitem__(0, i)
 

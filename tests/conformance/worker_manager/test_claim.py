@@ -176,6 +176,13 @@ def test_a_claim_on_a_dead_worker_ends_at_once(driver, buried):
 
 
 @pytest.mark.spec("WM-CLAIM-4")
+def test_a_claim_on_a_worker_that_died_in_a_task_does_not_wait_for_a_pass(driver):
+    driver.submit_and_settle()
+    driver.kill(0)
+    assert claim(driver) == L.ILLEGAL
+
+
+@pytest.mark.spec("WM-CLAIM-4")
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_claim_that_waits_for_a_worker_that_dies_ends(driver, threads, answered):
     slot = driver.submit()

@@ -129,6 +129,15 @@ def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three
 
 
 @pytest.mark.spec("WM-DONE-3")
+def test_a_member_is_skipped_even_if_its_worker_has_another_frame(make_driver):
+    driver = make_driver(sub=2, depth=2)
+    driver.submit_group(member(), member())
+    driver.settle()
+    answer(driver, 0, error=ValueError("first"))
+    assert driver.may_start(1) == L.SKIPPED
+
+
+@pytest.mark.spec("WM-DONE-3")
 def test_a_member_that_has_started_is_let_finish(three):
     assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
     answer(three, 0, error=ValueError("first"))
