@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 from .callables.handles import CallableHandle
 from .callables.leaves import leaf
+from .calls.futures import Future
+from .calls.signatures import In, InOut, Out
+from .calls.tasks import task
 from .errors import (
     CallableError,
     ControlError,
@@ -54,10 +57,14 @@ __all__ = [
     "ControlError",
     "ControlTimeoutError",
     "DataType",
+    "Future",
     "Graph",
+    "In",
+    "InOut",
     "LocalSlotExhaustedError",
     "OrchestrationError",
     "Orchestrator",
+    "Out",
     "RemoteTraceback",
     "RingFullError",
     "Rows",
@@ -72,4 +79,5 @@ __all__ = [
     "__version__",
     "leaf",
     "orchestration",
+    "task",
 ]

@@ -15,6 +15,10 @@ from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
+from .calls.current import here
+from .calls.futures import Future
+from .calls.stream import Stream
+from .calls.tasks import Task
 from .errors import CallableError
 from .jit import layout as L
 from .model.arguments import TaskArgs
@@ -24,7 +28,7 @@ from .orch.configs import Configs
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
-from .system.cores import Placement, Seat
+from .system.cores import Placement, Seat, find_cores
 from .system.types import Array
 from .workers import hygiene
 from .workers.host import Host
@@ -38,15 +42,26 @@ DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
 
 
+def _sub_workers(level: int | None, number: int | None) -> int:
+    """Return how many sub workers there are: without a level, one for each core.
+
+    Rule     CALL-STREAM-7
+    """
+    if number is not None:
+        return number
+    return find_cores().available if level is None else 0
+
+
 class Worker:
     """A task engine with a pool of workers below it.
 
     Parameters
     ----------
-    level : int
-        2: one chip. 3: chips and sub workers. 4 and more: Workers and sub workers.
-    num_sub_workers : int
-        Workers that call Python functions.
+    level : int | None
+        2: one chip. 3: chips and sub workers. 4 and more: Workers and sub workers. None: 3, with a
+        worker that calls Python functions for each core.
+    num_sub_workers : int | None
+        Workers that call Python functions; None: none, but without a level one for each core.
     heap_ring_size : int
         Bytes of each heap ring; pages take memory only when touched.
     alloc_timeout_s : float
@@ -102,9 +117,9 @@ class Worker:
 
     def __init__(
         self,
-        level: int,
+        level: int | None = None,
         *,
-        num_sub_workers: int = 0,
+        num_sub_workers: int | None = None,
         heap_ring_size: int = L.DEFAULT_HEAP_RING_SIZE,
         alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
         ring_depth: int = L.MAX_RING_DEPTH,
@@ -123,8 +138,8 @@ class Worker:
         spin_us: float | None = None,
     ) -> None:
         options = Options(
-            level=level,
-            num_sub_workers=num_sub_workers,
+            level=3 if level is None else level,
+            num_sub_workers=_sub_workers(level, num_sub_workers),
             heap_ring_size=heap_ring_size,
             alloc_timeout_s=alloc_timeout_s,
             ring_depth=ring_depth,
@@ -279,6 +294,8 @@ class Worker:
             session.configs = Configs(session.engine)
             session.orch = Orchestrator(self._host, session.engine, session.configs)
             life.begin(session, self)
+            if life.tree.subs and not life.parent_level:
+                life.stream = Stream(life, session, self.register)
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.
@@ -337,6 +354,35 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    # ------------------------------------------------------------ calls
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
+        """Call a function in a worker, and return its future; see `task`.
+
+        A function that is no task gets the default of one: arrays are read, and nothing else is shared.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The arguments do not fit the function's parameters; an array that it writes is not shared.
+        RuntimeError
+            Not open; a run is in progress; inside a task.
+
+        Notes
+        -----
+        Rule     CALL-STREAM-1, -5
+        """
+        if here.in_task:
+            raise RuntimeError(
+                "a task cannot submit tasks: return what is needed and let the program submit more, or "
+                "use a nested Worker (add_worker)"
+            )
+        self._life.live()
+        if self._life.stream is None:
+            raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
+        made = function if isinstance(function, Task) else self._life.stream.task_of(function)
+        future: Future = self._life.stream.submit(made, args, kwargs)
+        return future
 
     # ------------------------------------------------------------ memory
     def empty(

@@ -45,7 +45,6 @@ from simpler_ref.jit.atomics import (
     store,
     wire_words,
 )
-from simpler_ref.jit.cache import KernelCache
 from simpler_ref.jit.kernel import BYTES, INT, INTERPRETED, WORDS
 
 TYPES = {"mem": WORDS, "words": WORDS}
@@ -67,9 +66,7 @@ def entry(*signature):
 
     def wrap(func):
         assert func.__name__ not in _entries, f"there are two entries {func.__name__!r}"
-        made = _kernel.entry(*signature, nogil=True)(func)
-        if not INTERPRETED:
-            made._cache = KernelCache(func, _stamp(func))
+        made = _kernel.entry(*signature, nogil=True, stamp=_stamp(func))(func)
         _entries[func.__name__] = made
         return made
 
@@ -99,7 +96,7 @@ def _bind(modules, name):
         exec(f"def {name}({names}): return kernel({names})", scope)
         plain = scope[name]
     else:
-        plain = kernel.__wrapped__
+        plain = kernel.py_func
     signature = [TYPES.get(parameter, INT) for parameter in parameters]
     return _kernel.bind(_kernel.entry(*signature, nogil=True)(plain)), parameters
 

@@ -241,6 +241,12 @@ AREAS = {  # where it begins: what is in it
     L.A_SLOTS: "slots",
     L.A_SPILL: "long bodies",
     L.A_CONFIGS: "configurations",
+    L.A_LAYOUTS: "layouts of described tensors",
+    L.A_ACCESSES: "accesses of live tasks",
+    L.A_CELLS: "cells: heads of their chains",
+    L.A_GRIDS: "grids of cells",
+    L.A_OVERLAPS: "accesses that a search found",
+    L.A_CONFLICTS: "conflicts that a search found",
 }
 
 

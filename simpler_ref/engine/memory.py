@@ -71,6 +71,7 @@ class Engine:
         next_level: int = 0,
         sub: int = 0,
         depth: int = 1,
+        blocks_size: int = 0,
         placement: Placement | None = None,
     ) -> None:
         self.kernels = _kernels()
@@ -84,6 +85,7 @@ class Engine:
             sub=sub,
             depth=depth,
             id_window=window if one_ring else 0,
+            blocks_size=blocks_size,
         )
         nbytes = L.WORD * words
         self.mem = create_region(nbytes, private_from(geometry))[:nbytes].view(np.int64)

@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 
 from llvmlite import binding
-from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 ROOM = 256 << 20
@@ -130,94 +131,89 @@ def _make_room(path, nbytes):
 
 
 def _without_ir(library, fndesc, *others):
-    """Return the parts of a result with the names of its functions instead of their IR.
+    """Return the parts of a compiled function with the names of its symbols instead of their IR.
 
     LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and
-    would serve only to inline it into callers compiled later. They call the machine code.
+    would serve only to inline the function into callers compiled later. They call its address.
     """
     name, kind, (code, _) = library
-    functions = (
+    symbols = (
         fndesc.llvm_func_name,
         fndesc.llvm_cpython_wrapper_name,
         fndesc.llvm_cfunc_wrapper_name,
     )
-    lines = [f'@"{function}" = available_externally global i8 0' for function in functions]
+    lines = [f'@"{symbol}" = available_externally global i8 0' for symbol in symbols]
     named = binding.parse_assembly("\n".join(lines)).as_bitcode()
     return (name, kind, (code, named)), fndesc, *others
 
 
-class KernelCache(NullCache):  # type: ignore[misc]
-    """The cache through which numba loads and saves the compiled versions of a function.
+class KernelCache:
+    """The place on disk of a function compiled for one signature.
 
     Rule     SPEED-KEEP-1 to -7
     """
 
-    def __init__(self, function, stamp):
-        """Keep versions of `function` as long as `stamp`, the digest of its sources, is the same."""
+    def __init__(self, function, signature, stamp):
+        """Keep `function` as long as `stamp`, the digest of its sources, is the same."""
         self._function = function
+        self._signature = signature
         self._stamp = stamp
-        self._found = {}
+        self._found = None
 
-    def _file_of(self, signature, codegen):
-        """Return the name of a version's file and its key."""
+    def file(self):
+        """Return the name of the file and its key."""
         function = self._function
         name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         parts = (
             self._stamp,
             sys.implementation.cache_tag,
-            codegen.magic_tuple(),
+            cpu_target.target_context.codegen().magic_tuple(),
             function.__module__,
             function.__qualname__,
             function.__code__.co_code,
-            signature,
+            self._signature,
         )
         key = hashlib.sha256(repr(parts).encode()).digest()
         return f"{name[:100]}-{key.hex()[:20]}.nbc", key
 
-    def _look(self, signature, codegen):
-        """Read a version's file, if it exists and is intact."""
-        if signature in self._found:
-            return
-        name, key = self._file_of(signature, codegen)
-        try:
-            contents = _read(name)
-        except OSError:
-            return
-        digest, payload = contents[:_DIGEST], contents[_DIGEST:]
-        if digest == hashlib.sha256(key + payload).digest():
-            self._found[signature] = payload
-        else:
-            self._tell_damage(name)
+    def holds(self):
+        """Read the file; say whether it exists and is intact."""
+        if self._found is None:
+            name, key = self.file()
+            with contextlib.suppress(OSError):
+                contents = _read(name)
+                digest, payload = contents[:_DIGEST], contents[_DIGEST:]
+                if digest == hashlib.sha256(key + payload).digest():
+                    self._found = payload
+                else:
+                    self._tell_damage()
+        return self._found is not None
 
-    def _tell_damage(self, name):
-        _tell("damaged", f"{folder() / name} is damaged; what is damaged is compiled again")
+    def _tell_damage(self):
+        _tell(
+            "damaged", f"{folder() / self.file()[0]} is damaged; what is damaged is compiled again"
+        )
 
-    def holds(self, signature, codegen):
-        """Say whether a version is in the cache."""
-        self._look(signature, codegen)
-        return signature in self._found
-
-    def load_overload(self, signature, target_context):
-        """Return a cached version, None if there is none that can be used."""
-        target_context.refresh()
-        codegen = target_context.codegen()
-        self._look(signature, codegen)
-        payload = self._found.pop(signature, None)
-        if payload is None:
+    def load(self):
+        """Return the compiled function, None if there is none that can be used."""
+        if not self.holds():
             return None
+        payload, self._found = self._found, None
+        context = cpu_target.target_context
+        rtsys.initialize(context)  # the functions that wrappers call
         try:
-            return CompileResult._rebuild(target_context, *pickle.loads(payload))
+            return CompileResult._rebuild(context, *pickle.loads(payload))
         except Exception:
-            self._tell_damage(self._file_of(signature, codegen)[0])
+            self._tell_damage()
             return None
 
-    def save_overload(self, signature, result):
-        """Write a compiled version, if possible."""
-        if result.library.has_dynamic_globals:  # addresses of this process
+    def save(self, compiled):
+        """Write the compiled function, if possible."""
+        if compiled.library.has_dynamic_globals:  # addresses of this process
             return
-        name, key = self._file_of(signature, result.codegen)
+        name, key = self.file()
         try:
-            payload = dumps(_without_ir(*result._reduce()))
+            payload = dumps(_without_ir(*compiled._reduce()))
             _write(name, hashlib.sha256(key + payload).digest() + payload)
         except (OSError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"

@@ -58,6 +58,9 @@ def collect_from(mem, worker, w):
             break
         if outcome != L.SUCCESS and started:
             record_error(mem, L.TASK_FAILURE, slot, worker, 0)
+        if started and mem[L.STREAM] != 0:
+            mem[slot + L.S_VALUE] = mem[frame + L.W_VALUE]
+            mem[slot + L.S_KIND] = mem[frame + L.W_KIND]
         if started:
             ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
             mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
@@ -109,7 +112,9 @@ def take_back(mem, slot, outcome):
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
         consumer = int(mem[edge + L.EDGE_CONSUMER])
-        mem[consumer + L.S_UNSENT] += 1
+        if consumer <= L.CONSUMER_MASK:
+            mem[consumer + L.S_UNSENT] += 1
+        consumer &= L.CONSUMER_MASK
         if is_in_frame(mem, consumer):
             store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
         edge = int(mem[edge + L.EDGE_NEXT])

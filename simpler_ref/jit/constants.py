@@ -41,12 +41,35 @@ INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
 NEXT_LEVEL, SUB = range(2)
 # states of a task (TaskState)
 FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = range(7)
+# what a task has to wait for: to read what that task writes, so that it fails with it; or only its end
+ORDER, NEEDS = range(2)
 # states of a mailbox (MailboxState)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
 RETURNED = 4
 """No outcome: a worker did not start a pre-dispatched task."""
+# what a call of a stream has returned: the kind of its value
+(
+    VALUE_NONE,
+    VALUE_BOOL,
+    VALUE_INT,
+    VALUE_FLOAT,
+    VALUE_NUMPY_BOOL,
+    VALUE_NUMPY_INT64,
+    VALUE_NUMPY_FLOAT64,
+    VALUE_BLOCK,
+    VALUE_ERROR,
+) = range(9)
+"""The last two are in a block, whose offset is the word."""
+VALUE_LOST = 16
+"""None: the worker has died; its number and exit code are in the word."""
+VALUE_STRANDED = 17
+"""None: no worker was left that could run it."""
+VALUE_POISONED = 18
+"""None: a call that it needs has failed; the word is minus the slot of that one."""
+VALUE_NO_ROOM = 19
+"""None: there was no room for it; the word is the bytes that it needs."""
 # sub-commands of a control request
 (
     CTRL_MALLOC,
@@ -83,6 +106,8 @@ TOO_MANY_ARGS = -9
 """The arguments do not fit a mailbox: nothing changed."""
 WRONG_THREAD = -10
 """The calling thread does not own the run: nothing changed."""
+WANTED = -12
+"""Another thread wants to be the Orch thread of the stream."""
 STUCK = -11
 """A group has waited for its workers for STUCK_NS: a warning is due."""
 

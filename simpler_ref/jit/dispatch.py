@@ -537,9 +537,10 @@ def encode_and_send(mem, slot, worker, waits):
         edge = int(mem[slot + L.S_CONSUMERS])
         while edge != L.NONE:
             consumer = int(mem[edge + L.EDGE_CONSUMER])
-            mem[consumer + L.S_UNSENT] -= 1
-            if mem[consumer + L.S_UNSENT] == 0:
-                push_candidate(mem, consumer)
+            if consumer <= L.CONSUMER_MASK:
+                mem[consumer + L.S_UNSENT] -= 1
+                if mem[consumer + L.S_UNSENT] == 0:
+                    push_candidate(mem, consumer)
             edge = int(mem[edge + L.EDGE_NEXT])
 
 

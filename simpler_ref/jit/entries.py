@@ -10,10 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from . import claims, mailbox, program, ring, schedule, serve, submit, tensormap
+from . import calls, claims, mailbox, program, ring, schedule, serve, submit, tensormap
 from . import layout as L
-from .atomics import fence, store, thread_id, wire_words
-from .kernel import BYTES, INT, WORDS, bind, entry, is_cached, without_scipy
+from .atomics import fence, fetch_add, store, thread_id, wire_words
+from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
 
 Entry = Callable[..., int]
 
@@ -85,7 +85,7 @@ def close_scope(mem):
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
 def help_scheduler(mem, live, ended, taken, slice_ns):
     """Run passes and sleep between them until a goal is reached."""
-    return schedule.help_scheduler(mem, live, ended, taken, slice_ns)
+    return schedule.help_scheduler(mem, live, ended, taken, L.NONE, slice_ns)
 
 
 @entry(WORDS, nogil=False)
@@ -111,6 +111,76 @@ def finish_run(mem, cancel):
 def end_run(mem):
     """Reset everything after the drain."""
     schedule.end_run(mem)
+    return L.OK
+
+
+# ---------------------------------------------------------------- the stream of calls, any thread
+@entry(WORDS, nogil=False)
+def begin_stream(mem):
+    """Start a stream."""
+    schedule.begin_run(mem)
+    mem[L.STREAM] = 1
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def end_stream(mem):
+    """Forget who reads and writes what: every call has ended, and no future refers to one."""
+    calls.forget_accesses(mem)
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def reset_stream(mem):
+    """Reset everything after the end of a stream."""
+    mem[L.STREAM] = 0
+    schedule.end_run(mem)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
+def call_and_pass(mem, dropped, callable_word, counts, wire):
+    """Drop a future, unless NONE; submit a call, then run a scheduler pass; see `calls.submit_call`."""
+    if dropped != L.NONE:
+        calls.drop(mem, dropped)
+    slot = calls.submit_call(mem, callable_word, counts, wire_words(wire))
+    if slot >= 0:
+        schedule.pass_after_submit(mem)
+    return slot
+
+
+@entry(WORDS, INT, INT, INT, INT, nogil=True)
+def help_stream(mem, live, ended, call, slice_ns):
+    """Run passes until a goal is reached, or another thread wants to be the Orch thread."""
+    return schedule.help_scheduler(mem, live, ended, -1, call, slice_ns)
+
+
+@entry(WORDS, INT, nogil=False)
+def drop_call(mem, slot):
+    """Drop a future."""
+    calls.drop(mem, slot)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, nogil=False)
+def hold_block(mem, block, holds):
+    """Add holds on a block, or, if negative, release them."""
+    fetch_add(mem, block, holds)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=False)
+def has_settled(mem, slot):
+    """Say whether a call has ended."""
+    return int(schedule.has_settled(mem, slot))
+
+
+@entry(WORDS, INT, nogil=False)
+def want_orch(mem, wanted):
+    """Count a thread that wants to be the Orch thread of the stream; the one that waits leaves."""
+    fetch_add(mem, L.ORCH_WANTED, wanted)
+    fence()
+    mailbox.notify(mem, L.PARK_ORCH)
     return L.OK
 
 
@@ -326,9 +396,8 @@ class Entries:
             for name, function in globals().items()
             if hasattr(function, "entry_signature")
         }
-        with without_scipy():
-            for name, function in _with_progress(found):
-                setattr(self, name, bind(function))
+        for name, function in _with_progress(found):
+            setattr(self, name, bind(function))
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

@@ -15,6 +15,7 @@ from .slots import (
     FAIL,
     INPUTS_DONE,
     POISON,
+    acquire_ref,
     affinity_of,
     is_in_frame,
     kind_of,
@@ -44,20 +45,33 @@ def wire(mem, slot):
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         producer = int(mem[edge + L.EDGE_PRODUCER])
         state = int(mem[producer + L.S_STATE])
-        waits = mem[edge + L.EDGE_CONSUMER] != L.NONE  # else it is kept for its memory alone
+        consumer = int(mem[edge + L.EDGE_CONSUMER])
+        waits = consumer != L.NONE  # else it is kept for its memory alone
         if waits and state == L.FAILED:
-            poison(mem, slot)
-        elif waits and state != L.COMPLETED:
+            fail_with(mem, consumer, producer)
+        ended = state == L.COMPLETED or (state == L.FAILED and has_ended(mem, producer))
+        if waits and not ended:
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
-            unsent += not is_in_frame(mem, producer)
+            unsent += consumer > L.CONSUMER_MASK or not is_in_frame(mem, producer)
         edge += EDGE_WORDS
     mem[slot + L.S_UNSENT] = unsent
     if unsent == 0 and mem[slot + L.S_FANIN] > 1:
         push_candidate(mem, slot)
     release_fanin(mem, slot)
     retire(mem)
+
+
+@kernel
+def has_ended(mem, producer):
+    """Say whether a later task need not wait for one that has failed.
+
+    A call may stand for earlier ones, which it waits for; so it ends only after them.
+
+    Rule     CALL-HAZARD-5
+    """
+    return mem[L.STREAM] == 0 or mem[producer + L.S_FANIN] == 0
 
 
 @kernel
@@ -74,6 +88,25 @@ def poison(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
             mem[L.DEALT] += 1
+
+
+@kernel
+def fail_with(mem, consumer, producer):
+    """Let the consumer of an edge share a producer's failure, unless it only waits for the end.
+
+    Effects  of a call also S_VALUE: the call that failed by itself, with a reference to it
+
+    Rule     SCHED-POISON-1; CALL-FAIL-1, -2
+    """
+    if consumer & L.ORDER_ONLY != 0:
+        return
+    slot = consumer & L.CONSUMER_MASK
+    poison(mem, slot)
+    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] == 0:
+        origin = int(mem[producer + L.S_VALUE])
+        origin = origin if origin < 0 else -producer
+        if acquire_ref(mem, -origin):
+            mem[slot + L.S_VALUE] = origin
 
 
 @kernel
@@ -170,8 +203,8 @@ def retire(mem):
             consumer = int(mem[edge + L.EDGE_CONSUMER])
             after = int(mem[edge + L.EDGE_NEXT])
             if failed:
-                poison(mem, consumer)
-            release_fanin(mem, consumer)
+                fail_with(mem, consumer, slot)
+            release_fanin(mem, consumer & L.CONSUMER_MASK)
             edge = after
         release_producers(mem, slot)
 
@@ -186,6 +219,8 @@ def release_producers(mem, slot):
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
         edge += EDGE_WORDS
+    if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED and mem[slot + L.S_VALUE] < 0:
+        mem[slot + L.S_KIND] = L.VALUE_POISONED
     drop_reference(mem, slot)
 
 
@@ -200,6 +235,18 @@ def drop_reference(mem, slot):
 
 
 @kernel
+def keep_failure(mem, outcome, slot, worker, detail):
+    """Note how a call failed by itself; the error that it raised is noted with its answer.
+
+    Rule     CALL-FAIL-3
+    """
+    if outcome == L.TASK_FAILURE:
+        return
+    mem[slot + L.S_KIND] = L.VALUE_STRANDED if worker < 0 else L.VALUE_LOST
+    mem[slot + L.S_VALUE] = 0 if worker < 0 else worker << L.HALF | detail
+
+
+@kernel
 def record_error(mem, outcome, slot, worker, detail):
     """Keep the first failure of the run: outcome, task, worker, message.
 
@@ -208,6 +255,9 @@ def record_error(mem, outcome, slot, worker, detail):
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
     Rule     SCHED-COMPLETE-6; SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
     """
+    if mem[L.STREAM] != 0:
+        keep_failure(mem, outcome, slot, worker, detail)
+        return
     if mem[L.RUN_ERROR] != 0:
         return
     mem[L.ERROR_TASK] = mem[slot + L.S_ID]

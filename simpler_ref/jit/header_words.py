@@ -76,11 +76,25 @@ PARK_NS = HEADER.word(
 YIELD_NS = HEADER.word("YIELD_NS", "longest back-off time", read_by="Orch, workers")
 PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process uses", read_by="start")
 A_CONFIGS = HEADER.word("A_CONFIGS", "configurations", read_by="Orch, Scheduler")
+A_BLOCKS = HEADER.word(
+    "A_BLOCKS", "blocks for values, a part for each party", read_by="Orch, worker"
+)
+BLOCKS_STRIDE = HEADER.word("BLOCKS_STRIDE", "words of a part", read_by="Orch, worker")
 STUCK_NS = HEADER.word(
     "STUCK_NS",
     "how long a group waits for its workers before a warning",
     read_by="Scheduler thread",
 )
+
+A_LAYOUTS = HEADER.word("A_LAYOUTS", "layouts of described tensors", read_by="Orch, worker")
+A_ACCESSES = HEADER.word("A_ACCESSES", "accesses of live tasks", read_by="Orch")
+A_ACCESSES_END = HEADER.word("A_ACCESSES_END", "their end", read_by="Orch")
+A_CELLS = HEADER.word(
+    "A_CELLS", "heads of the chains of accesses: two words for each cell", read_by="Orch"
+)
+A_GRIDS = HEADER.word("A_GRIDS", "grids of cells", read_by="Orch")
+A_OVERLAPS = HEADER.word("A_OVERLAPS", "accesses that a search has found", read_by="Orch")
+A_CONFLICTS = HEADER.word("A_CONFLICTS", "conflicts that a search has found", read_by="Orch")
 
 HEADER.line("the rings", written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
 RING_BLOCK = HEADER.word(
@@ -127,6 +141,33 @@ FIFO_MASK = HEADER.word(
     "most is alive",
     words=MAX_RING_DEPTH,
 )
+
+HEADER.line("hazards", written_by="Orch", read_by="Orch", ordering="own")
+ACCESS_FREE = HEADER.word("ACCESS_FREE", "free list of accesses")
+ACCESSES_USED = HEADER.word("ACCESSES_USED", "end of the accesses that were ever in use")
+ACCESS_COUNT = HEADER.word("ACCESS_COUNT", "accesses in use")
+SWEEP_AT = HEADER.word("SWEEP_AT", "number of them at which those that are over are dropped")
+CELL_MASK = HEADER.word("CELL_MASK", "cells − 1")
+GRIDS_USED = HEADER.word("GRIDS_USED", "grids that were ever in use")
+OVERLAP_STAMP = HEADER.word("OVERLAP_STAMP", "searches for accesses so far")
+FOUND_LOW = HEADER.word("FOUND_LOW", "what the last search was for: lowest address")
+FOUND_HIGH = HEADER.word("FOUND_HIGH", "past its highest address")
+FOUND_LAYOUT = HEADER.word("FOUND_LAYOUT", "its layout")
+FOUND_KINDS = HEADER.word("FOUND_KINDS", "kinds of accesses; 0: they have changed since")
+FOUND_COUNT = HEADER.word("FOUND_COUNT", "how many there are")
+CONFLICT_STAMP = HEADER.word(
+    "CONFLICT_STAMP", "conflicts that were ever found, as a number below 0"
+)
+
+HEADER.line(
+    "layouts of described tensors",
+    written_by="Orch",
+    read_by="Orch, worker",
+    ordering="mailbox",
+    rare=True,
+)
+LAYOUTS_USED = HEADER.word("LAYOUTS_USED", "end of the layouts, from `A_LAYOUTS` on")
+LAYOUTS_EPOCH = HEADER.word("LAYOUTS_EPOCH", "how often they were forgotten")
 
 HEADER.line("presence of the Orch thread", written_by="Orch", read_by="Orch", ordering="own")
 ORCH_PASSES = HEADER.word(
@@ -407,6 +448,20 @@ STOPPING = HEADER.word(
     "1: the Scheduler thread must end",
     written_by="closer",
     read_by="Scheduler thread",
+)
+
+HEADER.line(
+    "the stream of calls",
+    written_by="Orch",
+    read_by="Scheduler; Orch",
+    ordering="wiring",
+    rare=True,
+)
+STREAM = HEADER.word("STREAM", "1 while tasks are calls: each keeps its own outcome")
+ORCH_WANTED = HEADER.word(
+    "ORCH_WANTED",
+    "threads that want to be the Orch thread: the one that waits as such leaves",
+    ordering="fetch-and-add, fence, look again",
 )
 
 HEADER.line("timers", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire")

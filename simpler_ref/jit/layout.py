@@ -28,7 +28,10 @@ from .worker_words import *
 
 RECORDS: dict[str, Record] = {
     one.name: one
-    for one in (HEADER, RING, WORKER, MAILBOX, CACHE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO)
+    for one in (
+        *(HEADER, RING, WORKER, MAILBOX, CACHE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO),
+        *(LAYOUT, ACCESS, GRID, CONFLICT),
+    )
 }
 """The records of the engine."""
 
@@ -51,6 +54,7 @@ def plan(
     sub: int,
     depth: int = 1,
     id_window: int = 0,
+    blocks_size: int = 0,
 ) -> tuple[int, dict[int, int]]:
     """Return the words an engine of this size needs and the values of its geometry words.
 
@@ -84,8 +88,12 @@ def plan(
     area(A_WORKERS, workers * depth * WORKER_WORDS)
     area(A_CALLABLES, MAX_REGISTERED_CALLABLE_IDS * DIGEST_WORDS)
     area(A_WIRING, WIRING_CAPACITY)
+    area(A_LAYOUTS, LAYOUTS_CAPACITY)
     for ring in range(rings):
         area(A_FIFO + ring, 2 * circular * FIFO_WORDS)
+    end = round_up(end, PAGE_WORDS)
+    words[BLOCKS_STRIDE] = blocks_size // WORD // PAGE_WORDS // (1 + workers) * PAGE_WORDS
+    area(A_BLOCKS, (1 + workers) * words[BLOCKS_STRIDE])
     end = words[PRIVATE] = round_up(end, PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):
         area(A_READY + kind, circular)
@@ -97,6 +105,16 @@ def plan(
     area(A_SPILL, max(1 << 21, window * INLINE_WORDS))
     words[A_SPILL_END] = end
     area(A_CONFIGS, MAX_CONFIGS * CONFIG_WORDS)
+    accesses = max(ACCESSES_SMALLEST, 2 * circular)
+    area(A_ACCESSES, accesses * ACCESS_WORDS)
+    words[A_ACCESSES_END] = end
+    area(A_CELLS, 2 * accesses)
+    area(A_GRIDS, MAX_GRIDS * GRID_WORDS)
+    area(A_OVERLAPS, accesses)
+    area(A_CONFLICTS, window * CONFLICT_WORDS)
+    words[ACCESSES_USED] = words[A_ACCESSES]
+    words[SWEEP_AT] = SWEEP_SMALLEST
+    words[CELL_MASK] = ACCESSES_SMALLEST - 1
     words[MAP_BASE] = words[A_MAP]
     words[MAP_MASK] = MAP_SMALLEST - 1
     words[SPILL_USED] = words[A_SPILL]

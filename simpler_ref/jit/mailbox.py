@@ -119,6 +119,9 @@ def encode(mem, frame, slot, counts, tensors, scalars):
         )
         mem[frame + L.W_LAST_CALLABLE] = index + 1
     mem[box + L.MAIL_COUNTS] = counts
+    if mem[L.STREAM] != 0:
+        mem[frame + L.W_VALUE] = 0
+        mem[frame + L.W_KIND] = L.VALUE_NONE
     words = (counts & L.LOW_HALF) * L.TENSOR_WORDS
     copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
     if counts >> L.HALF != 0:
@@ -135,8 +138,11 @@ def encode_scalars(mem, frame, to, scalars, count):
     """
     kinds = 0
     for k in range(count):
-        mem[to + k] = mem[scalars + L.SCALAR_BITS]
-        kinds |= int(mem[scalars + L.SCALAR_KIND]) << 8 * (k & 7)
+        bits, kind = int(mem[scalars + L.SCALAR_BITS]), int(mem[scalars + L.SCALAR_KIND])
+        if kind == L.FUTURE:
+            bits, kind = int(mem[bits + L.S_VALUE]), L.FETCHED | int(mem[bits + L.S_KIND])
+        mem[to + k] = bits
+        kinds |= kind << 8 * (k & 7)
         scalars += L.SCALAR_WORDS
         if k & 7 == 7 or k == count - 1:
             at = frame + L.W_KINDS + (k >> 3)

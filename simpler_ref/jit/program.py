@@ -18,7 +18,7 @@ Each op makes the call that an orchestration function would make.
 from __future__ import annotations
 
 from . import layout as L
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .schedule import pass_after_submit, pass_in_bulk
 from .submit import (
     alloc_buffer,
@@ -32,7 +32,7 @@ from .submit import (
 TENSOR_WORDS = L.TENSOR_WORDS
 
 
-@kernel
+@inlined
 def run_program(mem, program, variables):
     """Carry out a program from its current op on, at most PROGRAM_SLICE tasks.
 
@@ -72,7 +72,7 @@ def following(program, at, kind):
     return at
 
 
-@kernel
+@inlined
 def run_op(mem, program, variables, at, kind):
     """Carry out one op that is no REPEAT.
 
@@ -91,7 +91,7 @@ def run_op(mem, program, variables, at, kind):
     return close_scope(mem)
 
 
-@kernel
+@inlined
 def run_repeat(mem, program, variables, at, most):
     """Make the submit after a REPEAT, at most `most` times.
 
@@ -111,7 +111,7 @@ def run_repeat(mem, program, variables, at, most):
     return made
 
 
-@kernel
+@inlined
 def run_submit(mem, program, variables, at, shift):
     """Submit a task or a group: patch its words, add it, note where its outputs are.
 

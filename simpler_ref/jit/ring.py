@@ -122,7 +122,7 @@ def outside_window(mem):
 
     Rule     ORCH-WINDOW-3
     """
-    if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0:
+    if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0 or mem[L.STREAM] != 0:
         return False
     oldest = int(mem[fifo_entry(mem, 0, int(mem[L.RING_BLOCK + L.R_ALIVE])) + L.FIFO_SLOT])
     return mem[L.NEXT_TASK_ID] - mem[oldest + L.S_ID] >= mem[L.ID_WINDOW]

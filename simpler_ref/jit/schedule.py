@@ -45,7 +45,7 @@ from .collect import collect, handle_deaths, set_idle
 from .cores import offer_core
 from .dispatch import dispatch
 from .graph import wire
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .lock import try_lock, unlock
 from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
 from .queues import has_candidate, has_ready, pop_wiring, take_consumed
@@ -86,7 +86,7 @@ def scheduler_pass(mem):
     return moved + collected
 
 
-@kernel
+@inlined
 def two_passes(mem):
     """Run a pass, and a second one for what the first collected."""
     before = answers(mem)
@@ -149,7 +149,7 @@ def may_miss_an_end(mem):
 
 
 # ---------------------------------------------------------------- the Orch thread's share
-@kernel
+@inlined
 def orch_pass(mem):
     """Run a pass as the Orch thread and reclaim what was consumed.
 
@@ -172,7 +172,7 @@ def orch_pass(mem):
     return moved
 
 
-@kernel
+@inlined
 def pass_after_submit(mem):
     """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby.
 
@@ -224,7 +224,7 @@ def show_up(mem):
         compare_exchange(mem, L.PARK_SCHED, L.ACTIVE, L.STANDBY)
 
 
-@kernel
+@inlined
 def pass_in_bulk(mem, slot):
     """Run a pass as the Orch thread after a submit in bulk, if one is due.
 
@@ -349,10 +349,10 @@ def watch_groups(mem):
             notify(mem, L.PARK_SCHED)
 
 
-@kernel
-def help_scheduler(mem, live, ended, taken, slice_ns):
+@inlined
+def help_scheduler(mem, live, ended, taken, call, slice_ns):
     """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
-    answer = help_until(mem, live, ended, taken, slice_ns)
+    answer = help_until(mem, live, ended, taken, call, slice_ns)
     have_time_kept(mem)
     return answer
 
@@ -373,16 +373,17 @@ def ended_tasks(mem):
     return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
 
 
-@kernel
-def help_until(mem, live, ended, taken, slice_ns):
+@inlined
+def help_until(mem, live, ended, taken, call, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
-    Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal; or,
-    unless `taken` is negative, a pass of any thread moved something, or a task failed. `taken` is
+    Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal;
+    unless `call` is NONE, that call settled, or another thread wants to be the Orch thread; or, unless
+    `taken` is negative, a pass of any thread moved something, or a task failed. `taken` is
     WIRING_TAKEN before the call that found no room: if the Scheduler thread has emptied the wiring queue
     since, there is room.
 
-    Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came
+    Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came; WANTED
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
     start = since = now_ns()
@@ -400,6 +401,10 @@ def help_until(mem, live, ended, taken, slice_ns):
             return L.OK
         if has_come_on(mem, taken) or (taken >= 0 and moved > 0):
             return L.OK
+        if call != L.NONE and has_settled(mem, call):
+            return L.OK
+        if load(mem, L.ORCH_WANTED) != 0:
+            return L.WANTED
         now = now_ns()
         if now - start > slice_ns:
             return L.TIMED_OUT
@@ -411,7 +416,12 @@ def help_until(mem, live, ended, taken, slice_ns):
             continue
         ended_now = ended_tasks(mem)
         mode = L.ACTIVE
-        if moved == 0 and taken < 0 and reserve_lasts(mem, now - since, ended_now - before):
+        if (
+            moved == 0
+            and taken < 0
+            and call == L.NONE
+            and reserve_lasts(mem, now - since, ended_now - before)
+        ):
             if have_reserves(mem):
                 mode = L.AT_REST
                 since, before = now, ended_now
@@ -429,7 +439,10 @@ def help_until(mem, live, ended, taken, slice_ns):
         store(mem, L.PARK_ORCH, mode)
         fence()
         answer = L.OK
-        if may_park(mem, mode) and not have_ended(mem, ended) and not has_come_on(mem, taken):
+        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)
+        stays = stays and load(mem, L.ORCH_WANTED) == 0
+        stays = stays and (call == L.NONE or not has_settled(mem, call))
+        if may_park(mem, mode) and stays:
             answer = futex_wait(
                 mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )
@@ -438,6 +451,16 @@ def help_until(mem, live, ended, taken, slice_ns):
             return L.INTERRUPTED
         if mode == L.AT_REST:
             quiet_since = 0
+
+
+@kernel
+def has_settled(mem, slot):
+    """Say whether a call has ended, and its value or its failure is there.
+
+    Ordering the load of the state pairs with the release in `step`
+    """
+    state = load(mem, slot + L.S_STATE)
+    return state == L.COMPLETED or (state == L.FAILED and mem[slot + L.S_FANIN] == 0)
 
 
 @kernel
@@ -550,7 +573,7 @@ def end_run(mem):
 
 
 # ---------------------------------------------------------------- the Scheduler thread
-@kernel
+@inlined
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 

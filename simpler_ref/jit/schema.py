@@ -31,8 +31,8 @@ class Field(NamedTuple):
     """What orders these accesses; the page on ownership lists the possibilities."""
     rare: bool
     """It changes so rarely that another party may write words of the same line."""
-    also: str = ""
-    """Its second name, for its second meaning."""
+    also: tuple[str, ...] = ()
+    """Its further names, for its further meanings."""
 
     @property
     def lines(self) -> range:
@@ -118,11 +118,11 @@ class Record:
         return at
 
     def also(self, name: str, meaning: str) -> int:
-        """Give the last field a second name, for its other meaning; return its offset."""
+        """Give the last field a further name, for another meaning; return its offset."""
         fields = self.sections[-1].fields
         last = fields[-1]
         fields[-1] = last._replace(
-            also=name, meaning=f"{last.meaning}; {meaning} it is called `{name}`"
+            also=(*last.also, name), meaning=f"{last.meaning}; {meaning} it is called `{name}`"
         )
         return last.at
 

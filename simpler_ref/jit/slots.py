@@ -55,7 +55,7 @@ EVENTS = (
         before=(L.FREE,),
         after=L.PENDING,
         owner="Orch",
-        kernels=("submit.submit_task",),
+        kernels=("submit.submit_task", "calls.submit_call"),
         when="a task takes the slot",
         otherwise="the free list has no other",
     ),
@@ -198,6 +198,7 @@ def prepare(mem, slot, callable_word, total, released):
     mem[slot + L.S_FRAME] = 0
     mem[slot + L.S_CALLABLE] = callable_word
     mem[slot + L.S_EDGES] = 0
+    mem[slot + L.S_VALUE] = 0
 
 
 @kernel

@@ -12,7 +12,7 @@ Scheduler and calls again.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load, store
+from .atomics import fetch_add, load, store
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
@@ -579,12 +579,53 @@ def close_scope(mem):
 def reclaim(mem, slot):
     """Reclaim a CONSUMED slot: its TensorMap entries, its body, its slab, itself.
 
-    Effects  CONSUMED → FREE
+    Effects  CONSUMED → FREE; of a call also that of the call whose failure it shares
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
     Rule     ORCH-MAP-5; ORCH-STATE-6; SCHED-CONSUME-2, -3
     """
     if step(mem, slot, RECLAIM) != L.OK:
         return L.ILLEGAL
+    if mem[L.STREAM] != 0:
+        origin = free_value(mem, slot)
+        reclaim_slot(mem, slot)
+        if origin != L.NONE and step(mem, origin, RECLAIM) == L.OK:
+            free_value(mem, origin)
+            reclaim_slot(mem, origin)
+    else:
+        reclaim_slot(mem, slot)
+    return L.OK
+
+
+@kernel
+def free_value(mem, slot):
+    """Free the blocks of a call's arguments and value, and release the call whose failure it shares.
+
+    Returns  the slot of that call if this consumed it, else NONE
+    """
+    kind, value = int(mem[slot + L.S_KIND]), int(mem[slot + L.S_VALUE])
+    scalars = scalars_in(int(mem[slot + L.S_COUNTS]))
+    last = scalars_at(mem, slot) + (scalars - 1) * L.SCALAR_WORDS
+    if scalars > 0 and mem[last + L.SCALAR_KIND] == L.PAYLOAD:
+        release_block(mem, int(mem[last + L.SCALAR_BITS]))
+    if kind == L.VALUE_BLOCK or kind == L.VALUE_ERROR:
+        release_block(mem, value)
+    elif kind == L.VALUE_POISONED and release_ref(mem, -value):
+        return -value
+    return L.NONE
+
+
+@kernel
+def release_block(mem, block):
+    """Release one hold on a block; without any its owner takes it again.
+
+    Rule     CALL-VALUE-4
+    """
+    fetch_add(mem, block, -1)
+
+
+@kernel
+def reclaim_slot(mem, slot):
+    """Give back what a slot has, and the slot."""
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
     for k in range(at - body):
@@ -600,7 +641,6 @@ def reclaim(mem, slot):
     release(mem, slot)
     if mem[L.LIVE] == 0:
         forget_bodies(mem)
-    return L.OK
 
 
 @kernel

@@ -6,7 +6,7 @@ Rule     FLOW-DATA-3
 from __future__ import annotations
 
 from . import structures
-from .constants import WORD
+from .constants import LINE, WORD
 from .schema import Record
 
 # ---------------------------------------------------------------- a tensor, 40 bytes
@@ -18,6 +18,7 @@ TENSOR_DIMS = _AT["ndims"] // WORD  # the high half, beside the last of them
 TENSOR_KIND = _AT["dtype"] // WORD  # dtype, child_memory; on its way into submit, the tag
 TENSOR_KIND_MASK = (1 << 8 * (_AT["padding"] - _AT["dtype"])) - 1
 TENSOR_DTYPE_MASK = 0xFF
+TENSOR_DESCRIBED = 0xFF  # of the dtype: the first dimension is the number of a layout
 TENSOR_CHILD_MASK = 0xFF << 8 * (_AT["child_memory"] - _AT["dtype"])
 TENSOR_CHILD = TENSOR_CHILD_MASK & -TENSOR_CHILD_MASK  # 1 there
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
@@ -48,7 +49,11 @@ S_FANOUT = SLOT.word(
 )
 FANOUT_RELEASE = 1 << 32
 FANOUT_TOTAL_MASK = FANOUT_RELEASE - 1
-S_FANIN = SLOT.word("S_FANIN", "live fan-ins not yet released, plus one until wiring ends")  # D16
+S_FANIN = SLOT.word(
+    "S_FANIN",
+    "live fan-ins not yet released, plus one until wiring ends",  # D16
+    read_by="Scheduler; Orch as hint",
+)
 S_CONSUMERS = SLOT.word("S_CONSUMERS", "chain of edges to the consumers")
 S_WORKER = SLOT.word(
     "S_WORKER",
@@ -72,12 +77,14 @@ S_ORDER = SLOT.word(
     read_by="Scheduler; `has_work` as hint",
 )
 S_UNSENT = SLOT.also("S_UNSENT", "before that: how many of its live producers are in no frame, and")
+S_KIND = SLOT.also("S_KIND", "of a call that has ended: the kind of its value;")
 
 SLOT.line("the Orch thread's", written_by="Orch", read_by="Orch, Scheduler", ordering="wiring")
 S_ID = SLOT.word("S_ID", "task id in its run", read_by="Orch, Scheduler; anyone as hint")
 S_SEEN = SLOT.word(
     "S_SEEN",
-    "id + 1 of the last task that found this one as a producer",
+    "id + 1 of the last task that found this one as a producer; below 0: which conflict of "
+    "which search it was, see `CONFLICT_STAMP`",
     read_by="Orch",
     ordering="own",
 )
@@ -121,6 +128,14 @@ S_MEMBERS = SLOT.word(
     "members of a group; 0 for a single task",
     read_by="Orch, Scheduler; `has_work` as hint",
 )
+S_VALUE = SLOT.word(
+    "S_VALUE",
+    "of a call: what it has returned, see `VALUE_INT`; or minus the slot of the call whose failure it "
+    "shares",
+    written_by="Orch: 0; Scheduler",
+    read_by="Orch; any thread that waits for it",
+    ordering="by `S_STATE`",
+)
 INLINE_WORDS = SLOT_WORDS - SLOT.size
 S_INLINE = SLOT.word(
     "S_INLINE",
@@ -153,6 +168,12 @@ SCALAR_KIND = SCALAR.word(
 )
 SCALAR_WORDS = SCALAR.size
 RAW, SIGNED, UNSIGNED, FLOAT64, FLOAT32 = range(5)
+FUTURE = 5
+"""On its way into the stream: the slot of a call. In a frame: its value, with `FETCHED` in the kind."""
+PAYLOAD = 6
+"""The offset of a block: it is freed with the task."""
+FETCHED = 64
+"""Added to the kind of a value that was fetched, in a frame."""
 """Bits of unknown kind; integers; floats, those of 32 bits in the low half."""
 
 MEMBER = Record("member")
@@ -179,6 +200,11 @@ EDGE_CONSUMER = EDGE.word(
     "EDGE_CONSUMER", "this task; NONE if the producer is kept only for its memory"
 )
 EDGE_WORDS = EDGE.size
+ORDER_ONLY = 1 << 48
+"""In EDGE_CONSUMER: the consumer waits for the end of the producer, and does not need its success."""
+FETCHES = 1 << 49
+"""In EDGE_CONSUMER: the consumer's frame gets the value of the producer, so it is filled after that."""
+CONSUMER_MASK = ORDER_ONLY - 1
 
 # ---------------------------------------------------------------- entries of tables
 ENTRY = Record("TensorMap entry")
@@ -200,6 +226,69 @@ FIFO_END = FIFO.word(
 )
 FIFO_SLOT = FIFO.word("FIFO_SLOT", "its slot")
 FIFO_WORDS = FIFO.size
+
+# ---------------------------------------------------------------- hazards: who accesses which bytes
+LAYOUT = Record("layout")
+LAYOUT.section(written_by="Orch", read_by="Orch, worker", ordering="mailbox")
+LAYOUT_EXTENT = LAYOUT.word("LAYOUT_EXTENT", "bytes from the lowest to past the highest")
+LAYOUT_BELOW = LAYOUT.word("LAYOUT_BELOW", "how many of them are below the tensor's address")
+LAYOUT_ITEM = LAYOUT.word("LAYOUT_ITEM", "bytes of an element")
+LAYOUT_DIMS = LAYOUT.word(
+    "LAYOUT_DIMS",
+    "axes, which follow the record: of each its size and its stride in bytes. Then come the loops, the "
+    "same of each, and the element type: bytes, and a pickle of so many",
+)
+LAYOUT_RUN = LAYOUT.word(
+    "LAYOUT_RUN",
+    "bytes of one run: the loops go from run to run; 0 if no loops reach just these bytes",
+)
+LAYOUT_LOOPS = LAYOUT.word(
+    "LAYOUT_LOOPS", "loops, the outermost first; 0: its bytes are contiguous"
+)
+LAYOUT_ROWS = LAYOUT.word("LAYOUT_ROWS", "turns of the outermost loop")
+LAYOUT_STRIDE = LAYOUT.word("LAYOUT_STRIDE", "bytes from one of them to the next; 1 without loops")
+LAYOUT_WIDTH = LAYOUT.word(
+    "LAYOUT_WIDTH", "bytes from the lowest to past the highest of one of them"
+)
+LAYOUT_WORDS = LAYOUT.size
+LAYOUTS_CAPACITY = 1 << 20
+
+ACCESS = Record("access")
+ACCESS.section(written_by="Orch", read_by="Orch", ordering="own")
+ACCESS_NEXT = ACCESS.word("ACCESS_NEXT", "next in its cell, or in the free list")
+ACCESS_SLOT = ACCESS.word("ACCESS_SLOT", "the task, which a write references; NONE: it is free")
+ACCESS_ID = ACCESS.word("ACCESS_ID", "id of the task")
+ACCESS_WRITES = ACCESS.word("ACCESS_WRITES", "1: the task writes here; 0: it only reads")
+ACCESS_LOW = ACCESS.word("ACCESS_LOW", "lowest address")
+ACCESS_HIGH = ACCESS.word("ACCESS_HIGH", "past the highest address")
+ACCESS_LAYOUT = ACCESS.word("ACCESS_LAYOUT", "offset of the layout, NONE: all bytes between them")
+ACCESS_SEEN = ACCESS.word("ACCESS_SEEN", "`OVERLAP_STAMP` of the last search that found it")
+ACCESS_AFTER = ACCESS.word("ACCESS_AFTER", "next in its grid")
+ACCESS_BACK = ACCESS.word("ACCESS_BACK", "word that leads to it in its cell")
+ACCESS_BEFORE = ACCESS.word("ACCESS_BEFORE", "word that leads to it in its grid")
+ACCESS_GRID = ACCESS.word("ACCESS_GRID", "its grid")
+ACCESS_WORDS = 2 * LINE
+ACCESSES_SMALLEST = 1024
+SWEEP_SMALLEST = 64
+"""Accesses from which on those that are over are looked for."""
+
+GRID = Record("grid")
+GRID.section(written_by="Orch", read_by="Orch", ordering="own")
+GRID_STRIDE = GRID.word("GRID_STRIDE", "bytes of a row of the memory that its cells divide")
+GRID_SHIFTS = GRID.word(
+    "GRID_SHIFTS", "binary logarithms: of a cell's rows in the low half, of its columns above them"
+)
+GRID_ORIGIN = GRID.word("GRID_ORIGIN", "address at which a cell begins")
+GRID_ACCESSES = GRID.word("GRID_ACCESSES", "chains of its accesses: reads, writes", words=2)
+GRID_COUNT = GRID.word("GRID_COUNT", "their numbers", words=2)
+GRID_WORDS = LINE
+MAX_GRIDS = 64
+
+CONFLICT = Record("conflict")
+CONFLICT.section(written_by="Orch", read_by="Orch", ordering="own")
+CONFLICT_SLOT = CONFLICT.word("CONFLICT_SLOT", "a task to wait for")
+CONFLICT_KIND = CONFLICT.word("CONFLICT_KIND", "`NEEDS` or `ORDER`")
+CONFLICT_WORDS = CONFLICT.size
 
 WIRING_CAPACITY = 8192
 CIRCULAR_SMALLEST = 1024

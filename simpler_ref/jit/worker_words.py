@@ -272,6 +272,15 @@ W_KINDS = WORKER.word(
     words=KINDS_WORDS,
 )
 
+WORKER.line(
+    "what its task returned",
+    written_by="worker; 0 by Scheduler",
+    read_by="Scheduler",
+    ordering="mailbox",
+)
+W_VALUE = WORKER.word("W_VALUE", "each frame; of a call: its value, see `S_VALUE`")
+W_KIND = WORKER.word("W_KIND", "each frame; of a call: the kind of its value")
+
 WORKER.line("traceback", written_by="worker", read_by="Scheduler, requester", ordering="mailbox")
 W_TRACE = WORKER.word(
     "W_TRACE",

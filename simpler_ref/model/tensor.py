@@ -190,12 +190,18 @@ _memory: Any = (ctypes.c_char * (END_OF_ADDRESSES - FIRST_ADDRESS)).from_address
 """The whole address space as one buffer: numpy makes views of it faster than of anything else."""
 
 
-def view_memory(data: int, shape: Sequence[int], dtype: np.dtype[Any], keep: Any = None) -> Array:
+def view_memory(
+    data: int,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    keep: Any = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
     """Return an array over memory at an address; it keeps `keep` alive."""
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
     base = FIRST_ADDRESS if keep is None else keep.ctypes.data
     view: Array = np.ndarray(
-        shape, dtype, buffer=_memory if keep is None else keep, offset=data - base
+        shape, dtype, buffer=_memory if keep is None else keep, offset=data - base, strides=strides
     )
     return view

@@ -49,6 +49,16 @@ def has_address(wire: bytes) -> bool:
     return any(wire[:SHAPE_AT])
 
 
+def has_layout(wire: bytes) -> bool:
+    """Say whether a tensor is described by a layout."""
+    return wire[TAG_AT - 2] == L.TENSOR_DESCRIBED
+
+
+def layout_number(wire: bytes) -> int:
+    """Return the number of a tensor's layout."""
+    return int.from_bytes(wire[SHAPE_AT : SHAPE_AT + 4], "little")
+
+
 def asks_for_memory(wire: bytes) -> bool:
     """Say whether the runtime has to provide a tensor's memory."""
     return wire[TAG_AT] == L.OUTPUT and not has_address(wire)

@@ -30,12 +30,14 @@ def read_failure(session: Session, level: int) -> TaskError:
     what = f"task {task} ({name})" + (f", member {failed.member}" if failed.member >= 0 else "")
     where = f"level {level} {manager.name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
-        return _lost(where, failed.exit_code, session.watch().ran_before(worker), details)
+        return describe_lost(where, failed.exit_code, details, session.watch().ran_before(worker))
     message, trace = read_error(failed.message, failed.trace)
     return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 
 
-def _lost(where: str, code: int | None, before: str, details: dict[str, Any]) -> WorkerLostError:
+def describe_lost(
+    where: str, code: int | None, details: dict[str, Any], before: str = ""
+) -> WorkerLostError:
     """Return the error for a worker that has died or, without a code, does not answer."""
     if code is None:
         return WorkerLostError(f"{where}: the worker has not answered a control request", **details)

@@ -93,7 +93,8 @@ class SubWorker(WorkerKind):
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
         if not isinstance(installed, Leaf):
-            return as_leaf(installed)
+            leaf_for = getattr(installed, "leaf_for", None)  # calls have a protocol of their own
+            return as_leaf(installed) if leaf_for is None else leaf_for(self._mailbox)
         engine, worker = self._mailbox.engine, self._mailbox.worker
 
         def leaf(args: ReceivedArgs) -> None:

@@ -20,7 +20,7 @@ from .session import Session
 from .tree import Tree
 
 T = TypeVar("T")
-_OF_THIS_PROCESS = ("lock", "session", "_finalizer")
+_OF_THIS_PROCESS = ("lock", "session", "stream", "_finalizer")
 
 
 class Life:
@@ -37,6 +37,10 @@ class Life:
         It was closed, and is not opened again unless by a parent.
     running : bool
         A run, or a recording, is in progress.
+    stream : Any
+        The stream of calls, None until there is a call.
+    streaming : bool
+        The stream is open: calls may be alive.
     needs_start : bool
         The next run starts all workers.
     parent_level : int
@@ -54,6 +58,8 @@ class Life:
         self.session: Session | None = None
         self.closed = False
         self.running = False
+        self.stream: Any = None
+        self.streaming = False
         self.needs_start = True
         self.parent_level = 0
         self.placement: Placement | None = None
@@ -65,7 +71,7 @@ class Life:
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock(), session=None)
+        vars(self).update(state, lock=threading.RLock(), session=None, stream=None)
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
@@ -119,18 +125,46 @@ class Life:
         """
         mine = False
         try:
-            with self.lock:
-                session = self.live()
-                if self.running:
-                    raise RuntimeError(
-                        "a run is in progress on this Worker: runs cannot be nested, and one Worker "
-                        "serves one run at a time"
-                    )
-                self.running = mine = True
+            while not mine:
+                self.finish_stream()
+                with self.lock:
+                    session = self.live()
+                    if self.running:
+                        raise RuntimeError(
+                            "a run is in progress on this Worker: runs cannot be nested, and one Worker "
+                            "serves one run at a time"
+                        )
+                    if not self.streaming:  # no other thread has made a call meanwhile
+                        self.running = mine = True
             return act(session)
         finally:
             if mine:
                 self.running = False
+
+    # ------------------------------------------------------------ the stream of calls
+    def begin_stream(self) -> None:
+        """Let calls be submitted, with all workers at work.
+
+        Rule     CALL-STREAM-4
+        """
+        session = self.live()
+        if self.running:
+            raise RuntimeError(
+                "a run is in progress on this Worker: calls of tasks are for before and after it; in an "
+                "orchestration function, submit with orch.submit_sub"
+            )
+        ending.recover(session)
+        self.start_workers(session)
+        self.streaming = True
+
+    def end_stream(self) -> None:
+        """Let runs begin."""
+        self.streaming = False
+
+    def finish_stream(self) -> None:
+        """Wait until all calls have ended."""
+        if self.stream is not None:
+            self.stream.finish()
 
     # ------------------------------------------------------------ open and closed
     def open(self) -> Session:
@@ -146,6 +180,7 @@ class Life:
             next_level=len(self.tree.next_level),
             sub=len(self.tree.subs),
             depth=options.mailbox_depth,
+            blocks_size=options.arena_size if self.tree.subs else 0,
             placement=self._place(),
         )
         return Session(
@@ -173,7 +208,12 @@ class Life:
         return self.tree.place(self.placement)
 
     def close(self) -> None:
-        """Stop everything for good."""
+        """Stop everything for good, when all calls have ended.
+
+        Rule     CALL-STREAM-6
+        """
+        if not self.running:
+            self.finish_stream()
         with self.lock:
             if self.running:
                 raise RuntimeError("close during a run: let the run end first")
@@ -188,6 +228,9 @@ class Life:
 
     def release(self) -> None:
         """Take down what the Worker owns."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
         if self.session is not None:
             self.session.take_down()  # should this be cut short, it can be done again
             self._finalizer.detach()
@@ -200,7 +243,8 @@ class Life:
             if self.running:
                 raise RuntimeError("start during a run: the run has started the workers itself")
             session = self.live()
-            ending.recover(session)
+            if not self.streaming:
+                ending.recover(session)
             self.start_workers(session)
 
     def start_workers(self, session: Session) -> None:
@@ -247,6 +291,9 @@ class Life:
         """Leave everything to the process that this one was forked from."""
         self.lock = threading.RLock()
         self.registry.lock = threading.RLock()
-        self.running = False
+        self.running = self.streaming = False
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
         if self.session is not None:
             self.session.orch._close()

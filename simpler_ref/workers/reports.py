@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 
 from ..engine.view.mailbox import write_message, write_trace
 from ..errors import TaskError
@@ -29,6 +30,24 @@ def describe_exception(exception: BaseException) -> str:
     return text.replace("\0", "\\0")
 
 
+def format_traceback(exception: BaseException, start: TracebackType | None) -> str:
+    """Return an exception with its chain as Python prints it, its own frames from `start` on."""
+    try:
+        lines = traceback.format_exception(type(exception), exception, start)
+    except BaseException:
+        return describe_exception(exception)
+    return "".join(lines).replace("\0", "\\0")
+
+
+def cut_traceback(lines: str, limit: int) -> bytes:
+    """Return at most `limit` bytes of UTF-8: the first stack frames, the deepest one and the text."""
+    raw = lines.encode(errors="replace")
+    if len(raw) > limit:
+        half = limit // 2 - 16
+        raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
+    return raw.decode(errors="ignore").encode()
+
+
 def write_error(box: memoryview, trace: memoryview, exception: BaseException) -> None:
     """Write an exception's type and text into the mailbox and its traceback into the side region.
 
@@ -40,20 +59,11 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     text = describe_exception(exception)
     message = cut_utf8(text, L.MAILBOX_ERROR_MSG_SIZE - 1)
     write_message(box, message)
-    try:
-        lines = "".join(traceback.format_exception(exception)).replace("\0", "\\0")
-    except BaseException:
-        lines = text
     head = b""
     if isinstance(exception, TaskError) and len(message) < len(text.encode(errors="replace")):
         head = cut_utf8(text, L.TRACE_CAPACITY // 4) + b"\0"
-    raw = lines.encode(errors="replace")
-    room = L.TRACE_CAPACITY - len(head)
-    if len(raw) > room:  # keep the first stack frames, the deepest one and the text
-        half = room // 2 - 16
-        raw = cut_utf8(lines, half) + b"\n ... (cut) ...\n" + raw[-half:]
-    raw = head + raw.decode(errors="ignore").encode()
-    write_trace(trace, raw)
+    lines = format_traceback(exception, exception.__traceback__)
+    write_trace(trace, head + cut_traceback(lines, L.TRACE_CAPACITY - len(head)))
 
 
 def read_error(message: bytes, trace: bytes) -> tuple[str, str]:

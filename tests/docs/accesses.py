@@ -180,9 +180,11 @@ class Sources:
 
     # ------------------------------------------------------------ who gets there
     def reached(self, callers: dict[str, str]) -> dict[str, set[str]]:
-        """Return the parties that run each function; `callers` says who calls each entry."""
+        """Return the parties that run each function; `callers` says who calls which entry or kernel."""
         found: dict[str, set[str]] = {name: set() for name in self.functions}
-        todo = [(f"entries.{entry}", party) for entry, party in callers.items()]
+        todo = [
+            (name if "." in name else f"entries.{name}", party) for name, party in callers.items()
+        ]
         while todo:
             where, party = todo.pop()
             if party in found[where]:

@@ -23,7 +23,7 @@ FIELDS: dict[str, Field] = {
     name: field
     for record in L.RECORDS.values()
     for field in record.fields
-    for name in (field.name, field.also)
+    for name in (field.name, *field.also)
     if name
 }
 """Every word of the engine that has a name, a second one included."""
@@ -100,6 +100,8 @@ CALLERS = {
         *("run_program", "open_scope", "close_scope", "help_scheduler"),
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
+        *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),
+        *("drop_call", "hold_block", "has_settled", "want_orch"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
@@ -116,18 +118,32 @@ CALLERS = {
 }
 """Which party calls which entries."""
 
-CALLER = {entry: party for party, names in CALLERS.items() for entry in names}
+ENTRIES = {entry: party for party, names in CALLERS.items() for entry in names}
+
+CALLER = ENTRIES | {
+    f"hazards.{name}": "Orch"
+    for name in (
+        *("collect_conflicts", "has_access_room", "note_accesses"),
+        *("drop_over", "forget_range", "forget_all"),
+    )
+}
+"""Which party calls which entries, and kernels that no entry calls."""
 
 IN_PYTHON = {
     "W_DEVICE_NS": {"worker"},
     "W_HOME": {"worker"},
     "W_THREAD": {"worker"},
     "W_TRACE": {"worker"},
+    "W_VALUE": {"worker"},
+    "W_KIND": {"worker"},
     "W_FAIL": {"worker"},
     "START_FAIL": {"worker"},
     "MAIL_ERROR_MSG": {"worker"},
     "MAIL_COMMAND": {"requester"},
     "MAIL_CONFIG": {"requester", "worker"},
+    "LAYOUTS_USED": {"Orch"},
+    "LAYOUTS_EPOCH": {"Orch"},
+    **{field.name: {"Orch"} for field in L.LAYOUT.fields},
 }
 """Words that Python code writes."""
 
@@ -174,12 +190,12 @@ def named(cell: str) -> set[str]:
 
 def test_it_is_said_of_every_entry_who_calls_it():
     known = {name for name, one in vars(entries).items() if hasattr(one, "entry_signature")}
-    assert set(CALLER) == known
+    assert set(ENTRIES) == known
 
 
 def of_a_field(parties: dict[str, set[str]], field: Field) -> set[str]:
     """Return the parties found at a word, whichever of its names they use."""
-    return parties.get(field.name, set()) | parties.get(field.also, set())
+    return set().union(*(parties.get(name, set()) for name in (field.name, *field.also)))
 
 
 def test_the_parties_that_write_a_word_are_those_of_its_row(sources):

@@ -66,7 +66,7 @@ class Thread:
             "everything ended": (-1, 100, -1),
             "room": (-1, -1, 0),
         }[self.goal]
-        answer = self.world.call(schedule.help_until, live, ended, taken, self.slice_ns)
+        answer = self.world.call(schedule.help_until, live, ended, taken, L.NONE, self.slice_ns)
         assert self.mem[L.PARK_ORCH] == self.mem[L.PASS_LOCK] == 0
         return answer
 

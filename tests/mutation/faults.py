@@ -59,9 +59,9 @@ FAULTS = (
         (
             Patch(
                 "jit/graph.py",
-                "            release_fanin(mem, consumer)\n",
-                "            release_fanin(mem, consumer)\n"
-                "            release_fanin(mem, consumer)\n",
+                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
+                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n"
+                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
             ),
         ),
         (
@@ -76,8 +76,7 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, mode) and not have_ended(mem, ended) "
-                "and not has_come_on(mem, taken):\n",
+                "        if may_park(mem, mode) and stays:\n",
                 "        if True:\n",
             ),
         ),
@@ -93,8 +92,8 @@ FAULTS = (
         (
             Patch(
                 "jit/schedule.py",
-                "        if may_park(mem, mode) and not have_ended(mem, ended) ",
-                "        if may_park(mem, mode) ",
+                "        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
+                "        stays = not has_come_on(mem, taken)\n",
             ),
         ),
         ("tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",),
@@ -382,8 +381,8 @@ FAULTS = (
         (
             Patch(
                 "workers/life.py",
-                "                if self.running:\n                    raise",
-                "                if False:\n                    raise",
+                "                    if self.running:\n                        raise",
+                "                    if False:\n                        raise",
             ),
         ),
         (f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",),

@@ -27,6 +27,7 @@ LAYERS = [
     {"native_chip"},
     {"workers"},
     {"orch"},
+    {"calls"},
     {"worker", "orchestrator", "task_interface", "callable_identity"},
     {"", "__main__"},
 ]
@@ -146,9 +147,20 @@ VALUES = {
     ),
     *("MAILBOX_SIZE", "MAILBOX_ARGS_CAPACITY", "MAILBOX_ERROR_MSG_SIZE", "TRACE_CAPACITY"),
     *("CALLABLE_MASK", "CONFIG_MASK", "WORD_KIND", "WORD_WORKER", "WORD_CONFIG"),
+    *("NONE", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
-PREFIXES = ("CTRL_", "DEFAULT_", "MAX_", "CHIP_MAX_", "CORE_MAX_", "TENSOR_", "SCALAR_", "MEMBER_")
+PREFIXES = (
+    "CTRL_",
+    "DEFAULT_",
+    "MAX_",
+    "CHIP_MAX_",
+    "CORE_MAX_",
+    "TENSOR_",
+    "SCALAR_",
+    "MEMBER_",
+    "VALUE_",
+)
 """Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
 MORE_VALUES = {
     ("engine.memory", "plan"),

@@ -227,19 +227,3 @@ def test_elsewhere_two_lines_say_that_kernels_are_compiled(monkeypatch, capsys):
     first = "simpler_ref: compiling 3 kernels, once on this machine (about a minute)\n"
     assert said == [first, "", ""], "before the first is compiled, and then no more"
     assert capsys.readouterr() == ("", "simpler_ref: kernels are compiled\n")
-
-
-def test_numba_still_knows_whether_there_is_linear_algebra():
-    program = """
-import importlib.util, numpy as np, numba
-from simpler_ref.jit.entries import entries
-entries()
-import numba.np.arraymath as a, numba.np.linalg as l
-assert a.ensure_blas is l.ensure_blas and l.ensure_blas.__name__ == "ensure_blas"
-there = importlib.util.find_spec("scipy") is not None
-assert a._HAVE_BLAS == there
-if there:
-    dot = numba.njit(lambda x, y: np.dot(x, y))
-    assert dot(np.ones((3, 3)), np.ones((3, 3)))[0, 0] == 3
-"""
-    python(program)

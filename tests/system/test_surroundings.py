@@ -75,9 +75,7 @@ SMALL = ("map_lookup", "map_insert", "map_erase", "ring_reset", "ring_release", 
 
 def file_of(name):
     """Return the name of the file that a kernel is kept in."""
-    dispatcher = getattr(entries, name)
-    codegen = dispatcher.targetctx.codegen()
-    return dispatcher._cache._file_of(dispatcher.entry_signature, codegen)[0]
+    return getattr(entries, name).cache.file()[0]
 
 
 @pytest.fixture(scope="module")

@@ -112,10 +112,10 @@ def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, te
     driver.close()
 
 
-@pytest.mark.parametrize("size", [1, 2, 10])
+@pytest.mark.parametrize("size", [1, 2, 9])
 @pytest.mark.parametrize("over", [-1, 0, 1])
 def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, size, over):
-    tensors = 2 - over % 2
+    tensors = 1 + over % 2
     words = L.INLINE_WORDS - 1 - tensors * L.TENSOR_WORDS - size * L.MEMBER_WORDS + over
     assert words % L.SCALAR_WORDS == 0
     first = member(*[ignores(KEY)] * tensors, scalars=[7] * (words // L.SCALAR_WORDS))
@@ -123,8 +123,15 @@ def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, s
     assert (body(driver, slot) == slot + L.S_INLINE) == (over <= 0)
 
 
-def test_the_block_of_a_group_is_used_again(driver):
-    group = [member(*[ignores(KEY)] * 100), member(*[ignores(KEY)] * 30, scalars=range(9))]
+@pytest.mark.parametrize(
+    "group",
+    [
+        [member(*[ignores(KEY)] * 100), member(*[ignores(KEY)] * 30, scalars=range(9))],
+        [member(scalars=range(31)), member()],  # too large for the smallest block by its members
+    ],
+    ids=["tensors", "scalars"],
+)
+def test_the_block_of_a_group_is_used_again(driver, group):
     driver.open_scope()
     block = body(driver, driver.submit_group(*group))
     used = int(driver.mem[L.SPILL_USED])

@@ -62,7 +62,7 @@ def test_a_record_hands_out_places_one_after_the_other():
     assert (record.size, record.align(), record.size) == (11, 16, 16)
     saw, nails, plank = record.fields
     assert (saw.written_by, saw.read_by, saw.ordering, saw.rare) == ("Ann", "Bob", "lock", False)
-    assert (nails.also, nails.meaning) == ("TACKS", "nails; when short it is called `TACKS`")
+    assert (nails.also, nails.meaning) == (("TACKS",), "nails; when short it is called `TACKS`")
     assert (plank.written_by, plank.read_by, plank.rare) == ("Bob", "Cy", True)
     assert (list(nails.lines), list(plank.lines)) == ([0], [1])
     assert [section.begins_a_line for section in record.sections] == [True, True]

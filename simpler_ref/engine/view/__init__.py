@@ -60,6 +60,23 @@ class FirstFailure(NamedTuple):
     """What the worker has written about the exception; see `workers/reports.py`."""
 
 
+class CallView(NamedTuple):
+    """What is known of a call that a future refers to."""
+
+    task: int
+    """Its number in the stream."""
+    key: int
+    """The block of its function: its first scalar."""
+    is_running: bool
+    has_failed: bool
+    worker: int
+    """The worker that runs or ran it, -1 if none."""
+    kind: int
+    """Of its value, once it has ended."""
+    value: int
+    """The word of its value; minus the slot of the call whose failure it shares."""
+
+
 class StuckGroup(NamedTuple):
     """A group that has waited too long for enough workers of its pool."""
 
@@ -254,6 +271,21 @@ class View:
         """Return the id of the task in a slot, and the index of its callable."""
         word = self._word(slot + L.S_CALLABLE)
         return self._word(slot + L.S_ID), word & L.CALLABLE_MASK
+
+    def call(self, slot: int) -> CallView:
+        """Return what is known of a call that a future refers to."""
+        word = self._word
+        state, tensors = word(slot + L.S_STATE), word(slot + L.S_COUNTS) & L.LOW_HALF
+        scalars = tensors_at(word(slot + L.S_BODY), tensors) + tensors * L.TENSOR_WORDS
+        return CallView(
+            word(slot + L.S_ID),
+            word(scalars + L.SCALAR_BITS),
+            state == L.RUNNING,
+            state == L.FAILED,
+            word(slot + L.S_WORKER),
+            word(slot + L.S_KIND),
+            word(slot + L.S_VALUE),
+        )
 
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,16 @@ class ReceivedArgs(TaskArgs):
     add_scalar: Any = _refuse
     set_tag: Any = _refuse
     clear: Any = _refuse
+
+
+def call_words(args: ReceivedArgs) -> tuple[list[bytes], Sequence[int], memoryview]:
+    """Return the tensors of a call, the words of its scalars, and the kind of each."""
+    box = args._box
+    tensors, scalars = _COUNTS.unpack_from(box, L.MAILBOX_OFF_ARGS)
+    end = _TENSORS_AT + tensors * TENSOR_BYTES
+    wires = [bytes(box[at : at + TENSOR_BYTES]) for at in range(_TENSORS_AT, end, TENSOR_BYTES)]
+    words = box[end : end + scalars * SCALAR_BYTES].cast("q")
+    return wires, words, box[L.MAILBOX_SIZE : L.MAILBOX_SIZE + scalars]
 
 
 # ---------------------------------------------------------------- other contents of a mailbox
@@ -255,6 +266,17 @@ class MailboxView(NamedTuple):
         return ((word >> L.RAN_TASK) - 1, word & L.CALLABLE_MASK) if word else None
 
     # ------------------------------------------------------------ as the worker itself sees it
+    @property
+    def task(self) -> int:
+        """The slot of the task that runs, by which blocks know it."""
+        return self._word(self.served * L.WORKER_WORDS + L.W_SLOT)
+
+    def answer(self, kind: int, value: int) -> None:
+        """Say what the call that runs has returned."""
+        frame = self.start + self.served * L.WORKER_WORDS
+        self.engine.mem[frame + L.W_VALUE] = value
+        self.engine.mem[frame + L.W_KIND] = kind
+
     def add_device_time(self, ns: int) -> None:
         """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns

@@ -102,9 +102,8 @@ FIVE = types.UniTuple(types.int64, 5)
 
 def called(entry):
     """Return an intrinsic that calls an entry by its address, and passes on what it raises."""
-    kernel.bind(entry)
     arguments = entry.entry_signature
-    result = entry.overloads[arguments].signature.return_type
+    result = entry.compiled.signature.return_type
     name = entry.py_func.__name__
     symbol = f"simpler_ref_{name}"
     llvm.add_symbol(symbol, kernel.address_of(entry))

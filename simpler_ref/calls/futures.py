@@ -1,0 +1,129 @@
+"""Futures: what a call returns at once, in the place of its value."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+_MISSING: Any = object()
+
+
+class Future(concurrent.futures.Future):  # type: ignore[type-arg]
+    """The value of a call, once it has ended.
+
+    It may be the argument of another call, which then runs after this one and gets its value. It works
+    with `concurrent.futures.wait` and `as_completed`, and can be awaited.
+
+    Rule     CALL-FUTURE-1 to -5
+    """
+
+    _stream: Stream
+    _slot = 0
+    """The call's slot, 0 once its value is here."""
+    _value: Any = _MISSING
+    _error: BaseException | None = None
+
+    def __init__(self) -> None:
+        raise TypeError("a Future comes from a call of a task, or from Worker.submit")
+
+    def __getattr__(self, name: str) -> Any:
+        """Become a full future of `concurrent.futures` when something asks for its parts."""
+        if name not in (
+            "_condition",
+            "_state",
+            "_waiters",
+            "_result",
+            "_exception",
+            "_done_callbacks",
+        ):
+            raise AttributeError(f"a Future has no attribute {name!r}")
+        concurrent.futures.Future.__init__(self)
+        self._stream.watch(self)
+        return getattr(self, name)
+
+    def __del__(self) -> None:
+        if self._slot:
+            self._stream.drop_later(self._slot)
+
+    # ------------------------------------------------------------ the value
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the call, and return its value.
+
+        Raises
+        ------
+        TaskError
+            The call has failed, or one that it needs. It is an instance of the type that the task has
+            raised, too, and its cause has the traceback.
+        concurrent.futures.TimeoutError
+            The call has not ended within `timeout` seconds.
+        """
+        self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call, and return what `result` would raise, None if it succeeded."""
+        self._wait(timeout)
+        return self._error
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait until the value, or the error, is here."""
+        if self._slot:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            if not self._stream.wait(self, deadline):
+                raise concurrent.futures.TimeoutError(
+                    f"{self!r} has not ended within {timeout} s; it goes on"
+                )
+            self._stream.fetch(self)
+
+    def done(self) -> bool:
+        """Say whether the call has ended."""
+        slot = self._slot
+        return not slot or self._stream.has_settled(slot) or not self._slot
+
+    def running(self) -> bool:
+        """Say whether a worker runs the call."""
+        return bool(self._slot) and self._stream.is_running(self._slot)
+
+    def cancelled(self) -> bool:
+        """Say whether the call was cancelled."""
+        return False
+
+    def cancel(self) -> bool:
+        """Return False: calls cannot be cancelled yet."""
+        return False
+
+    # ------------------------------------------------------------ as others use it
+    def finish(self) -> None:
+        """Hand the value, which is there, to those that wait with `concurrent.futures`."""
+        try:
+            self._wait(None)
+        except RuntimeError as error:  # the Worker was closed before
+            self._error = error
+        if self._error is not None:
+            self.set_exception(self._error)
+        else:
+            self.set_result(self._value)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __repr__(self) -> str:
+        if self._slot:
+            return f"<Future of {self._stream.describe(self._slot)}>"
+        if self._error is not None:
+            return f"<Future: failed with {type(self._error).__name__}>"
+        return f"<Future: returned {type(self._value).__name__}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Future cannot be pickled: pass it as an argument of its own, or its result()"
+        )

@@ -1,0 +1,130 @@
+"""A call in its worker: arguments from the mailbox, the call, its value into a block."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..callables.runnable import refuse_unrun
+from ..engine.view.blocks import Blocks, data_of
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
+from ..jit import layout as L
+from . import outcomes
+from .arrays import ReceivedArrays
+from .current import here
+from .forms import ARRAY, ITEM, READ_ARRAY, VALUE, constant, float_of, form_of, key_of
+from .tasks import Task, from_payload
+
+
+class Caller:
+    """The one callable of a stream: its workers find the function of each call by its first scalar."""
+
+    __qualname__ = "call"
+
+    def __call__(self) -> None:
+        """Refuse: it is no function."""
+        raise TypeError("calls are submitted by calling a task")
+
+    def leaf_for(self, mailbox: MailboxView) -> Callable[[ReceivedArgs], None]:
+        """Return what a worker's loop runs for each call."""
+        return _Inside(mailbox).run
+
+
+class _Inside:
+    """What a worker keeps for its calls.
+
+    Rule     CALL-VALUE-1 to -3; CALL-FAIL-3
+    """
+
+    def __init__(self, mailbox: MailboxView) -> None:
+        self._mailbox = mailbox
+        self._mem = mailbox.engine.mem
+        self._blocks = Blocks(self._mem, mailbox.worker + 1)
+        self._tasks: dict[int, Task] = {}
+        self._arrays = ReceivedArrays(mailbox.engine)
+
+    def run(self, args: ReceivedArgs) -> None:
+        """Run a call, and leave its value where the future finds it."""
+        here.in_task = True
+        try:
+            wires, words, kinds = call_words(args)
+            key = key_of(words[0])
+            task = self._tasks.get(key) or self._load(key)
+            positional, named = self._arguments(wires, words, kinds)
+            result = task.py_func(*positional, **named)
+            if result is not None:
+                refuse_unrun(result)
+                self._answer(outcomes.encode(result))
+        except BaseException as error:
+            self._answer_failure(error)
+            raise
+        finally:
+            here.in_task = False
+
+    def _load(self, key: int) -> Task:
+        task = self._tasks[key] = from_payload(bytes(data_of(self._mem, key)))
+        return task
+
+    def _answer(self, outcome: outcomes.Outcome) -> None:
+        word = outcome.word
+        if outcome.kind >= L.VALUE_BLOCK:
+            block = self._blocks.take(outcome.nbytes, self._mailbox.task)
+            outcomes.write(outcome.parts, block.data)
+            word = block.offset
+        self._mailbox.answer(outcome.kind, word)
+
+    def _answer_failure(self, error: BaseException) -> None:
+        """Leave what a call has raised.
+
+        Rule     CALL-VALUE-5
+        """
+        try:
+            self._answer(outcomes.encode_error(error))
+        except MemoryError:
+            self._mailbox.answer(L.VALUE_NO_ROOM, 0)
+
+    # ------------------------------------------------------------ arguments
+    def _arguments(
+        self, wires: list[bytes], words: Any, kinds: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and the named arguments of a call; see `forms`."""
+        codes, named, at = form = form_of(words)
+        names, items = self._items(words, kinds) if form.has_items else ((), [])
+        item = iter(items)
+        arrays = iter(wires)
+        values: list[Any] = []
+        for code in codes:
+            if code in (ARRAY, READ_ARRAY):
+                values.append(self._arrays.array(next(arrays), code == ARRAY))
+            elif code == ITEM:
+                values.append(next(item))
+            elif code == VALUE:
+                values.append(self._value(words[at], kinds[at]))
+                at += 1
+            else:
+                values.append(constant(code))
+        if not named:
+            return values, {}
+        return values[:-named], dict(zip(names, values[-named:], strict=True))
+
+    def _items(self, words: Any, kinds: Any) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the names and the values that are pickled."""
+        if kinds[len(words) - 1] == L.PAYLOAD:
+            data: Any = data_of(self._mem, words[-1])
+        else:
+            size = words[-1]
+            first = len(words) - 1 - -(-size // L.WORD)
+            data = np.array(words[first:-1], np.int64).tobytes()[:size]
+        names, items = pickle.loads(data)
+        return names, items
+
+    def _value(self, word: int, kind: int) -> Any:
+        """Return the value of a word, or that of a call."""
+        if kind & L.FETCHED:
+            kind ^= L.FETCHED
+            memory = data_of(self._mem, word) if kind == L.VALUE_BLOCK else None
+            return outcomes.decode(kind, word, memory)[0]
+        return float_of(word) if kind == L.FLOAT64 else word

@@ -1,0 +1,351 @@
+"""What a task returns or raises, as bytes that another process turns back into an object.
+
+Small values become one word and a kind. Everything else becomes a block of memory, whose parts begin at
+multiples of 64 bytes: a head (how many parts follow, and the size of each), a pickle, and the arrays that
+the pickle refers to.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from ..errors import TaskError
+from ..jit import layout as L
+from ..system.types import Array
+from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from .task_errors import pickles_itself, place, restore, state_of
+
+NONE, BOOL, INT, FLOAT = L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT
+NUMPY_BOOL, NUMPY_INT64 = L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64
+NUMPY_FLOAT64, BLOCK, ERROR = L.VALUE_NUMPY_FLOAT64, L.VALUE_BLOCK, L.VALUE_ERROR
+"""Kinds of outcomes; BLOCK and ERROR have a block of memory."""
+
+ALIGNMENT = 64
+"""In bytes: where the parts of a block begin."""
+
+COPIED_BELOW = 64 << 10
+"""In bytes: `decode` copies smaller arrays, so that they do not keep a whole block."""
+
+TEXT_LIMIT, TRACE_LIMIT, EXCEPTION_LIMIT = 16 << 10, 64 << 10, 1 << 20
+"""In bytes: of an exception's text, its traceback, and the pickled exception."""
+
+
+class Outcome(NamedTuple):
+    """What a task has returned or raised, ready to be written."""
+
+    kind: int
+    word: int = 0
+    """The value of a small one, as a signed integer of 64 bits."""
+    parts: Sequence[bytes | Array] = ()
+    """Of a block."""
+    nbytes: int = 0
+    """Of a block: the memory that `write` needs."""
+
+
+_NONE = Outcome(NONE)
+_FALSE, _TRUE = Outcome(BOOL, 0), Outcome(BOOL, 1)
+_DOUBLE, _WORD = struct.Struct("d"), struct.Struct("q")
+_HEAD = struct.Struct("qq")
+"""The first words of a head: how many parts follow, and the size of the pickle."""
+_HEAD_ALONE = struct.Struct(f"qq{ALIGNMENT - 16}x")
+_JOINED_BELOW = 4096
+"""In bytes: writing a shorter pickle together with its head is faster."""
+_WORDS = range(-1 << 63, 1 << 63)
+_NUMPY_KINDS = {np.bool_: NUMPY_BOOL, np.int64: NUMPY_INT64, np.float64: NUMPY_FLOAT64}
+_NUMPY_TYPES = {
+    NUMPY_BOOL: (np.bool_, BOOL),
+    NUMPY_INT64: (np.int64, INT),
+    NUMPY_FLOAT64: (np.float64, FLOAT),
+}
+
+
+def encode(value: object) -> Outcome:
+    """Return a value as an outcome.
+
+    Raises
+    ------
+    TypeError
+        It cannot be pickled.
+    """
+    kind: type = type(value)
+    if value is None:
+        return _NONE
+    if kind is float:
+        return Outcome(FLOAT, _WORD.unpack(_DOUBLE.pack(value))[0])
+    if kind is int and value in _WORDS:
+        return Outcome(INT, value)  # type: ignore[arg-type]
+    if kind is bool:
+        return _TRUE if value else _FALSE
+    if kind is np.float64 or kind is np.int64 or kind is np.bool_:
+        return Outcome(_NUMPY_KINDS[kind], encode(value.item()).word)  # type: ignore[attr-defined]
+    return _block(BLOCK, *_pickle(value))
+
+
+def _block(kind: int, text: bytes, buffers: Sequence[Array] = ()) -> Outcome:
+    """Return the outcome of a pickle and the arrays that it refers to."""
+    if not buffers:
+        head = _HEAD_ALONE.pack(1, len(text))
+        parts = (head + text,) if len(text) < _JOINED_BELOW else (head, text)
+        return Outcome(kind, 0, parts, ALIGNMENT + len(text))
+    sizes = [len(text), *[buffer.nbytes for buffer in buffers]]
+    head = struct.pack(f"{1 + len(sizes)}q", len(sizes), *sizes)
+    nbytes = len(head)
+    for size in sizes:
+        nbytes = _align(nbytes) + size
+    return Outcome(kind, 0, (head, text, *buffers), nbytes)
+
+
+def _align(offset: int) -> int:
+    return (offset + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def write(parts: Sequence[bytes | Array], memory: memoryview) -> None:
+    """Write the parts of an outcome into memory, which has the format "B" and room for `nbytes`."""
+    offset = 0
+    for part in parts:
+        start = _align(offset)
+        if isinstance(part, bytes):
+            offset = start + len(part)
+            memory[start:offset] = part
+        else:
+            offset = start + part.nbytes
+            np.copyto(_view(memory[start:offset], part.shape, part.dtype), part)
+
+
+# ---------------------------------------------------------------- pickles
+_ARRAY = pickle.PickleBuffer(bytearray(1))
+"""Stands for an array in a pickle."""
+
+
+def _view(buffer: Any, shape: tuple[int, ...], dtype: Any, order: Any = "C") -> Array:
+    """Return an array over memory."""
+    view: Array = np.ndarray(shape, dtype, buffer, order=order)
+    return view
+
+
+def _collect(buffers: list[Array], buffer: pickle.PickleBuffer) -> None:
+    """Take a buffer that an object other than an array has put beside the pickle."""
+    if buffer is not _ARRAY:
+        buffers.append(np.asarray(buffer.raw()))
+
+
+def _reduce(value: Any, buffers: list[Array]) -> Any:
+    """Pickle arrays as their shape, with the elements beside the pickle, and exceptions as their state.
+
+    numpy does so only for writable contiguous arrays; read-only ones would come back read-only.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        dtype = value.dtype
+        if dtype.hasobject:
+            return NotImplemented
+        name = dtype.str if dtype.isbuiltin == 1 else dtype
+        order = "F" if value.flags.fnc else "C"
+        raw = value.view(f"V{dtype.itemsize}") if dtype.names else value  # copied with its gaps
+        buffers.append(raw.T if order == "F" else raw)
+        return _view, (_ARRAY, value.shape, name, order)
+    if issubclass(kind, BaseException) and not pickles_itself(kind):
+        return restore, (kind, state_of(value))
+    return NotImplemented
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles one value after another."""
+
+    def __init__(self) -> None:
+        self.file = io.BytesIO()
+        self.buffers: list[Array] = []
+        super().__init__(self.file, 5, buffer_callback=partial(_collect, self.buffers))
+
+    def reducer_override(self, value: Any) -> Any:
+        return _reduce(value, self.buffers)
+
+    def take(self, value: object) -> tuple[bytes, list[Array]]:
+        """Return a value as a pickle and the arrays that it refers to."""
+        self.dump(value)
+        taken = self.file.getvalue(), self.buffers.copy()
+        self.clear_memo()
+        self.file.seek(0)
+        self.file.truncate()
+        self.buffers.clear()
+        return taken
+
+
+class _ByValue(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
+    """Also pickles functions and classes that other processes cannot import."""
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = _reduce(value, self.buffers)
+        if reduced is NotImplemented:
+            return cloudpickle.Pickler.reducer_override(self, value)
+        return reduced
+
+
+_idle: list[_Pickler] = []
+"""Picklers that no thread uses: making one takes longer than a small pickle."""
+
+
+def _pickle(value: object) -> tuple[bytes, list[Array]]:
+    """Return a value as a pickle and the arrays that it refers to."""
+    try:
+        pickler = _idle.pop()
+    except IndexError:
+        pickler = _Pickler()
+    try:
+        taken = pickler.take(value)
+    except Exception:
+        return _pickle_by_value(value)
+    _idle.append(pickler)
+    return taken
+
+
+def _pickle_by_value(value: object) -> tuple[bytes, list[Array]]:
+    try:
+        return _ByValue().take(value)
+    except Exception as error:
+        raise TypeError(
+            f"a task cannot return this {type(value).__qualname__}, since it cannot be pickled "
+            f"({type(error).__name__}: {error}); return numbers, arrays or other picklable values"
+        ) from error
+
+
+# ---------------------------------------------------------------- back to objects
+class _Block(np.ndarray):
+    """The memory of an outcome, for as long as arrays refer to it."""
+
+    keep: object
+
+
+def decode(
+    kind: int, word: int, memory: memoryview | None = None, keep: object = None
+) -> tuple[Any, bool]:
+    """Return the value of an outcome, and whether it refers to the block.
+
+    Parameters
+    ----------
+    kind, word : int
+        Of the outcome.
+    memory : memoryview | None
+        The block that `write` has written, if the outcome has one.
+    keep : object
+        Lives for as long as arrays refer to `memory`; if None, all arrays are copied.
+
+    Raises
+    ------
+    pickle.UnpicklingError
+        The value cannot be rebuilt in this process.
+    """
+    if kind == BLOCK:
+        assert memory is not None
+        return _load(memory, keep)
+    if kind == NONE:
+        return None, False
+    if kind == INT:
+        return int(word), False
+    if kind == BOOL:
+        return bool(word), False
+    if kind == FLOAT:
+        return _DOUBLE.unpack(_WORD.pack(word))[0], False
+    make, plain = _NUMPY_TYPES[kind]
+    return make(decode(plain, word)[0]), False
+
+
+def _load(memory: memoryview, keep: object) -> tuple[Any, bool]:
+    count, size = _HEAD.unpack_from(memory)
+    end = _align(_WORD.size * (1 + count)) + size
+    text = memory[end - size : end]
+    try:
+        if count == 1:
+            return pickle.loads(text), False
+        sizes = struct.unpack_from(f"{count - 1}q", memory, _HEAD.size)
+        kept = keep is not None and max(sizes) >= COPIED_BELOW
+        if kept:
+            block = np.asarray(memory).view(_Block).view()  # numpy skips a base over a plain array
+            block.keep = keep
+            memory = memoryview(block)
+        buffers: list[Any] = []
+        for size in sizes:
+            start = _align(end)
+            end = start + size
+            part = memory[start:end]
+            buffers.append(part if kept and size >= COPIED_BELOW else bytearray(part))
+        return pickle.loads(text, buffers=buffers), kept
+    except Exception as error:
+        raise pickle.UnpicklingError(
+            f"what the task returned cannot be rebuilt in this process: {type(error).__name__}: {error}"
+        ) from error
+
+
+# ---------------------------------------------------------------- exceptions
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def encode_error(exception: BaseException) -> Outcome:
+    """Return an exception as an outcome; whatever the exception does, this raises none."""
+    try:
+        text = describe_exception(exception)
+        lines = format_traceback(exception, _users_frames(exception.__traceback__))
+    except BaseException:
+        text, lines = "an exception that cannot be described", ""
+    report = (
+        cut_utf8(text, TEXT_LIMIT).decode(),
+        cut_traceback(lines, TRACE_LIMIT).decode(),
+        _pickle_exception(exception),
+    )
+    return _block(ERROR, pickle.dumps(report, 5))
+
+
+def _users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of this package that lead to the user's function."""
+    frame = trace
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.tb_next
+    return frame or trace
+
+
+def _pickle_exception(exception: BaseException) -> bytes:
+    """Return an exception as a block; nothing if it cannot be pickled or is too large."""
+    try:
+        outcome = _block(BLOCK, *_pickle(exception))
+        if outcome.nbytes > EXCEPTION_LIMIT:
+            return b""
+        block = bytearray(outcome.nbytes)
+        write(outcome.parts, memoryview(block))
+        return bytes(block)
+    except BaseException:
+        return b""
+
+
+def decode_error(memory: memoryview, where: str, **details: Any) -> TaskError:
+    """Return the exception to raise in the program.
+
+    It also has the type of the exception in the task, unless that type ends programs (`SystemExit`), is
+    unknown in this process, or does not allow a subclass.
+
+    Parameters
+    ----------
+    memory : memoryview
+        The block that `write` has written.
+    where : str
+        Which task of which worker; the message begins with it.
+    **details : Any
+        `task`, `callable_name`, `worker` and `pid` of the `TaskError`.
+    """
+    (text, trace, block), _ = _load(memory, None)
+    original: object = None
+    if block:
+        try:
+            original, _ = _load(memoryview(block), None)
+        except (Exception, SystemExit):
+            original = None
+    return place(original, f"{where}: {text}", remote_traceback=trace, **details)

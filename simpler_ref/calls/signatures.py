@@ -1,0 +1,233 @@
+"""Parameters of a task: which arrays it reads and writes, and which value of a call belongs to which."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Union
+
+
+class Mode(enum.Enum):
+    """What a task does with an argument."""
+
+    VALUE = "a copy, or whatever else is no array in shared memory"
+    IN = "reads the array"
+    OUT = "writes the array, without reading what was in it"
+    INOUT = "reads and writes the array"
+
+
+class _Marker:
+    """A parameter's mode, as an annotation."""
+
+    mode: Mode
+
+    def __class_getitem__(cls, _: object) -> type[_Marker]:
+        """Allow an element type, for readers: `In[np.float64]`."""
+        return cls
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import TypeVar
+
+    _Element = TypeVar("_Element", bound=np.generic, default=Any)
+    In: TypeAlias = Annotated[npt.NDArray[_Element], Mode.IN]
+    Out: TypeAlias = Annotated[npt.NDArray[_Element], Mode.OUT]
+    InOut: TypeAlias = Annotated[npt.NDArray[_Element], Mode.INOUT]
+else:
+
+    class In(_Marker):
+        """The task reads this array."""
+
+        mode = Mode.IN
+
+    class Out(_Marker):
+        """The task writes this array, and does not read what was in it."""
+
+        mode = Mode.OUT
+
+    class InOut(_Marker):
+        """The task reads and writes this array."""
+
+        mode = Mode.INOUT
+
+
+class Parameter(NamedTuple):
+    """One parameter of a task."""
+
+    name: str
+    kind: inspect._ParameterKind
+    mode: Mode
+    """Of ``*args`` and ``**kwargs``: of each value in them."""
+
+
+class Signature:
+    """The parameters of a function.
+
+    Attributes
+    ----------
+    parameters : tuple of Parameter
+        In the function's order.
+    """
+
+    __slots__ = ("_bind", "parameters")
+
+    def __init__(self, parameters: tuple[Parameter, ...], bind: Callable[..., tuple[Any, ...]]):
+        self.parameters = parameters
+        self._bind = bind
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], names: Mapping[str, object] | None = None
+    ) -> Signature:
+        """Read the signature of a function.
+
+        Parameters
+        ----------
+        function : callable
+            The function.
+        names : mapping
+            Further names that its annotations may use, such as the local ones where it is defined.
+
+        Raises
+        ------
+        TypeError
+            It has no signature, or an annotation cannot be resolved or has a mode in the wrong place.
+        """
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError, NameError) as error:
+            raise TypeError(f"the parameters of {name} cannot be read: {error}") from error
+        known = _names_of(function) | dict(names or {})
+        parameters = tuple(
+            Parameter(one.name, one.kind, _mode(name, one, known))
+            for one in signature.parameters.values()
+        )
+        return cls(parameters, _binder(name, signature))
+
+    @classmethod
+    def any(cls) -> Signature:
+        """Return the signature of a function of which nothing is known: all arguments are values."""
+        kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+        names = "args", "kwargs"
+        parameters = tuple(
+            Parameter(name, kind, Mode.VALUE) for name, kind in zip(names, kinds, strict=True)
+        )
+        return cls(parameters, lambda *args, **kwargs: (args, kwargs))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each argument is a value of its own, by position."""
+        return all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in self.parameters)
+
+    def flatten(
+        self, bound: tuple[Any, ...]
+    ) -> tuple[list[tuple[Parameter, Any]], tuple[str, ...]]:
+        """Return each value of a call, with its parameter, and the names of the last ones."""
+        positional: list[tuple[Parameter, Any]] = []
+        named: dict[str, tuple[Parameter, Any]] = {}
+        for parameter, value in zip(self.parameters, bound, strict=True):
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                positional += [(parameter, one) for one in value]
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                named |= {name: (parameter, one) for name, one in value.items()}
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                named[parameter.name] = parameter, value
+            else:
+                positional.append((parameter, value))
+        return [*positional, *named.values()], tuple(named)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the values of a call in the order of the parameters, with defaults filled in.
+
+        Raises
+        ------
+        TypeError
+            As by the function itself: an argument is missing, unexpected or given twice.
+        """
+        return self._bind(*args, **kwargs)
+
+
+def _binder(name: str, signature: inspect.Signature) -> Callable[..., tuple[Any, ...]]:
+    """Return a function with some signature that returns the tuple of its arguments."""
+    empty = inspect.Parameter.empty
+    all_of = list(signature.parameters.values())
+    bare = inspect.Signature([one.replace(default=empty, annotation=empty) for one in all_of])
+    made: dict[str, Any] = {}
+    exec(f"def bind{bare}: return ({''.join(f'{one.name}, ' for one in all_of)})", made)
+    bind = made["bind"]
+    given = [one for one in all_of if one.default is not empty]
+    bind.__defaults__ = tuple(one.default for one in given if one.kind is not one.KEYWORD_ONLY)
+    bind.__kwdefaults__ = {one.name: one.default for one in given if one.kind is one.KEYWORD_ONLY}
+    bind.__name__ = bind.__qualname__ = name
+    return bind  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- annotations
+def _names_of(function: Any) -> dict[str, Any]:
+    """Return the names that the annotations of a function can use."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not inspect.isroutine(function):  # an object that can be called
+        function = type(function).__call__
+    function = getattr(function, "__func__", function)  # of a method
+    if isinstance(function, types.FunctionType):
+        return function.__globals__ | dict(inspect.getclosurevars(function).nonlocals)
+    return {}
+
+
+def _mode(name: str, parameter: inspect.Parameter, names: dict[str, Any]) -> Mode:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = _resolve(annotation, names)
+        except Exception as error:
+            raise TypeError(
+                f"the annotation {parameter.annotation!r} of parameter {parameter.name!r} of {name} "
+                f"cannot be resolved ({type(error).__name__}: {error}); it may use names of the "
+                "function's module that exist when the task is defined"
+            ) from error
+    found = _modes(annotation)
+    if len(found) > 1 or (not found and _mentions(annotation)):
+        raise TypeError(
+            f"parameter {parameter.name!r} of {name} is annotated {annotation!r}; a mode marks one array "
+            "and stands alone, as in `x: In`, or beside a type, as in `x: Annotated[np.ndarray, In]`"
+        )
+    return found.pop() if found else Mode.VALUE
+
+
+def _resolve(text: str, names: dict[str, Any]) -> Any:
+    """Evaluate an annotation, which may be quoted twice: ``from __future__ import annotations``."""
+    found: Any = text
+    while isinstance(found, str):
+        found = eval(found, names)
+    return found
+
+
+def _is_marker(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, _Marker)
+
+
+def _modes(annotation: Any) -> set[Mode]:
+    """Return the modes in an annotation: itself, beside a type, or in a choice such as ``In | None``."""
+    if _is_marker(annotation):
+        return {annotation.mode}
+    origin = typing.get_origin(annotation)
+    parts: tuple[Any, ...] = ()
+    if origin is Annotated:
+        parts = (annotation.__origin__, *annotation.__metadata__)
+    elif origin is Union or origin is types.UnionType:
+        parts = typing.get_args(annotation)
+    return {mode for part in parts for mode in _modes(part)}
+
+
+def _mentions(annotation: Any) -> bool:
+    """Say whether a marker is anywhere in an annotation."""
+    return _is_marker(annotation) or any(_mentions(part) for part in typing.get_args(annotation))

@@ -1,0 +1,584 @@
+"""The stream of calls of a Worker: from the first call to the next run, or to the end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from ..callables.runnable import require_runnable
+from ..engine.memory import PARK_NS, Engine
+from ..engine.view.blocks import Blocks, data_of, mark_kept
+from ..errors import RingFullError, TaskError, WorkerLostError
+from ..jit import layout as L
+from ..model.scalars import INTEGER, NUMBER
+from ..model.wire import TAG_AT, with_tag
+from ..workers.failures import describe_lost
+from ..workers.life import Life
+from ..workers.session import Session
+from . import current, outcomes
+from .arrays import SentArrays
+from .forms import (
+    ARRAY,
+    FALSE,
+    ITEM,
+    MOST_ARGUMENTS,
+    NONE,
+    READ_ARRAY,
+    TRUE,
+    VALUE,
+    head_words,
+    key_of,
+)
+from .futures import Future
+from .inside import Caller
+from .signatures import Mode, Parameter, Signature
+from .tasks import Task
+
+_TAGS = {
+    mode: with_tag(b"", tag)
+    for mode, tag in (
+        (Mode.IN, L.INPUT),
+        (Mode.OUT, L.OUTPUT_EXISTING),
+        (Mode.INOUT, L.INOUT),
+        (Mode.VALUE, L.INPUT),
+    )
+}
+_CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
+_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
+_INLINE_BYTES = 512
+"""Longest pickle of values that travels with a call; others get a block."""
+_integer, _number = INTEGER.pack, NUMBER.pack
+
+
+class Stream:
+    """The calls of one open Worker, which any thread may make.
+
+    One thread at a time acts as the Orch thread of the engine (`_turn`): it submits, or it waits and
+    meanwhile runs the Scheduler's passes. A thread that wants to submit makes a waiting one leave.
+
+    Rule     CALL-STREAM-1 to -5
+    """
+
+    def __init__(self, life: Life, session: Session, register: Any) -> None:
+        self._life = life
+        self._session = session
+        self._register = weakref.WeakMethod(register)  # a Worker that is forgotten is closed
+        self._engine = session.engine
+        self._mem, self._kernels = session.engine.mem, session.engine.kernels
+        self._call = session.engine.kernels.call_and_pass
+        self._blocks = Blocks(self._mem, 0)
+        self._arrays = SentArrays(session)
+        self._keys: dict[Task, int] = {}
+        self._names: dict[int, str] = {}
+        self._word = -1
+        self._tasks: dict[Any, Task] = {}
+        self._dropped: deque[int] = deque()
+        self._futures: dict[int, weakref.ref[Future]] = {}
+        self._watched: dict[int, Future] = {}
+        self._watcher: threading.Thread | None = None
+        self._watching = threading.Lock()
+        self._open = False
+        self._turnstile = threading.Lock()
+        self._orch = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self._sharing = False
+        self._epoch = 0
+        self._gone = False
+        self._full_since = 0.0
+        current.enter(self)
+
+    # ------------------------------------------------------------ whose turn it is
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Be the Orch thread."""
+        if not self._orch.acquire(blocking=False):
+            with self._turnstile:
+                self._kernels.want_orch(self._mem, 1)
+                try:
+                    self._orch.acquire()
+                finally:
+                    self._kernels.want_orch(self._mem, -1)
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._orch.release()
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------ submit
+    def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
+        """Submit a call, and return its future.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The arguments do not fit the task's parameters; an array that it writes is not shared.
+        """
+        signature = task.signature
+        bound = signature.bind(args, kwargs)
+        while True:
+            arguments = self._arguments(task, bound)
+            with self._turn():
+                if not self._open:
+                    self._begin()
+                if not arguments.still_hold(self._epoch):
+                    continue
+                slot = self._submit(arguments)
+                if slot == L.WOULD_BLOCK:
+                    continue
+                future = Future.__new__(Future)
+                future._stream, future._slot = self, slot
+                self._futures[slot] = weakref.ref(future)
+                return future
+
+    def _arguments(self, task: Task, bound: tuple[Any, ...]) -> _Arguments:
+        """Return the arguments of a call, as they travel.
+
+        Meanwhile other threads may end the stream, or fetch the values of futures among the arguments.
+        """
+        epoch = self._epoch
+        signature = task.signature
+        key = self._keys.get(task) or self._key_of(task)
+        given: Iterable[tuple[Parameter, Any]] = zip(signature.parameters, bound, strict=False)
+        names: tuple[str, ...] = ()
+        if not task.is_plain:
+            given, names = signature.flatten(bound)
+        codes: list[int] = []
+        tensors: list[bytes] = []
+        scalars: list[bytes] = []
+        items: list[Any] = []
+        futures: list[tuple[Future, int]] = []
+        for parameter, value in given:
+            kind = type(value)
+            if kind is int and _I64_FIRST <= value <= _I64_LAST:
+                codes.append(VALUE)
+                scalars.append(_integer(value, L.SIGNED))
+            elif kind is float:
+                codes.append(VALUE)
+                scalars.append(_number(value, L.FLOAT64))
+            elif value is None or kind is bool:
+                codes.append(_CONSTANTS[value])
+            elif kind is Future:
+                codes.append(self._add_future(value, scalars, items, futures))
+            elif parameter.mode is not Mode.VALUE or kind is np.ndarray:
+                codes.append(self._add_array(parameter, value, tensors, items))
+            else:
+                codes.append(ITEM)
+                items.append(value)
+        if len(codes) > MOST_ARGUMENTS:
+            raise ValueError(f"{len(codes)} arguments are too many: at most {MOST_ARGUMENTS}")
+        head = [_integer(word, L.SIGNED) for word in head_words(key, codes, len(names))]
+        data = _pickled((names, items)) if items or names else b""
+        return _Arguments(tensors, [*head, *scalars], data, futures, epoch)
+
+    def task_of(self, function: Any) -> Task:
+        """Return the task of a plain function, the same one each time."""
+        found = self._tasks.get(function)
+        if found is None:
+            found = self._tasks[function] = Task(function, _signature_of(function))
+        return found
+
+    def _add_future(
+        self,
+        future: Future,
+        scalars: list[bytes],
+        items: list[Any],
+        futures: list[tuple[Future, int]],
+    ) -> int:
+        """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
+        slot = future._slot
+        if slot and future._stream is self:
+            scalars.append(_integer(slot, L.FUTURE))
+            futures.append((future, slot))
+            return VALUE
+        items.append(future.result())
+        return ITEM
+
+    def _add_array(self, parameter: Any, value: Any, tensors: list[bytes], items: list[Any]) -> int:
+        """Add an array that workers share; one that they do not share is copied if it is only read."""
+        mode = parameter.mode
+        try:
+            wire = self._arrays.wire(value)[:TAG_AT] + _TAGS[mode]
+        except (TypeError, ValueError) as error:
+            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, np.ndarray)):
+                items.append(value)
+                return ITEM
+            raise type(error)(f"{parameter.name}: {error}") from None
+        tensors.append(wire)
+        return READ_ARRAY if mode is Mode.IN or mode is Mode.VALUE else ARRAY
+
+    def _key_of(self, task: Task) -> int:
+        """Put a task into a block, once, where all workers find it; return its offset."""
+        payload = task.payload()
+        with self._turn():
+            if task not in self._keys:
+                block = self._blocks.take(len(payload))
+                block.data[:] = payload
+                self._keys[task] = block.offset
+                self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
+        return self._keys[task]
+
+    def _submit(self, arguments: _Arguments) -> int:
+        """Submit a call; return its slot, or WOULD_BLOCK if room was made for another attempt."""
+        manager = self._session.manager
+        if manager is not None and manager.dead:
+            self._replace_dead()
+        block = None
+        tail = []
+        if len(arguments.data) > _INLINE_BYTES:
+            block = self._blocks.take(len(arguments.data))
+            block.data[:] = arguments.data
+            tail = [_integer(block.offset, L.PAYLOAD)]
+        elif arguments.data:
+            tail = _inline(arguments.data)
+        scalars = [*arguments.scalars, *tail]
+        wire = b"".join([*arguments.tensors, *scalars])
+        counts = len(arguments.tensors) | len(scalars) << L.HALF
+        dropped = self._dropped.popleft() if self._dropped else L.NONE
+        slot = self._call(self._mem, dropped, self._word, counts, wire)
+        if slot < 0:
+            if block is not None:
+                self._kernels.hold_block(self._mem, block.offset, -1)
+            self._make_room(slot, len(wire))
+            return L.WOULD_BLOCK
+        if len(self._dropped) > 1:
+            self._drop_all()
+        self._full_since = 0.0
+        return slot
+
+    def _make_room(self, code: int, nbytes: int) -> None:
+        """Wait until there may be room for a call; futures whose calls have ended make room.
+
+        Raises
+        ------
+        RingFullError
+            There was none for `alloc_timeout_s`.
+        ValueError
+            The arguments never fit.
+        """
+        if code != L.WOULD_BLOCK:
+            raise ValueError(
+                f"the arguments of the call take {nbytes} bytes, and a mailbox holds "
+                f"{L.MAILBOX_ARGS_CAPACITY}; pass fewer arrays"
+            )
+        timeout_s = self._life.options.alloc_timeout_s
+        now = time.monotonic()
+        self._full_since = self._full_since or now
+        if now - self._full_since > timeout_s:
+            self._full_since = 0.0
+            raise RingFullError(f"no room for a call within {timeout_s} s")
+        before = self._engine.view.live
+        self._help(ended=self._engine.view.ended + 1)
+        self._drop_all()
+        self._keep_values()
+        if self._engine.view.live < before:
+            self._full_since = 0.0
+
+    # ------------------------------------------------------------ its own life
+    def _begin(self) -> None:
+        """Begin, with all workers at work."""
+        if self._word < 0:
+            register = self._register()
+            assert register is not None, "its Worker is open"
+            handle = register(Caller())
+            self._word = self._life.tree.words(self._life.registry)[1][handle]
+            self._handle = handle
+        with self._life.lock:
+            self._life.begin_stream()
+            self._kernels.begin_stream(self._mem)
+            self._open = True
+
+    def _replace_dead(self) -> None:
+        """Make successors for dead workers, when their tasks are known to be lost.
+
+        Rule     CALL-FAIL-4
+        """
+        manager = self._session.manager
+        assert manager is not None
+        dead = list(manager.dead)
+        self._help(ended=self._engine.view.ended)
+        for worker in dead:
+            Blocks(self._mem, worker + 1).free_lost()
+        self._life.start_workers(self._session)
+
+    def finish(self) -> None:
+        """Wait until all calls have ended, and let their futures keep the values."""
+        if self._open:
+            with self._turn():
+                self._finish()
+
+    def _finish(self) -> None:
+        """End the stream; what a signal has cut short may have left a call that no future refers to."""
+        if self._open:
+            view = self._engine.view
+            while view.ended < view.next_task_id:
+                self._help(ended=view.next_task_id)
+            self._keep_values()
+            self._drop_all()
+            self._kernels.end_stream(self._mem)
+            while view.live and self._help(live=0) != L.TIMED_OUT:
+                self._drop_all()
+            self._kernels.reset_stream(self._mem)
+            self._futures.clear()
+            self._arrays.forget()
+            self._epoch += 1
+            self._open = False
+            self._life.end_stream()
+
+    def close(self) -> None:
+        """Let calls go elsewhere: the Worker is being closed, or this is another process."""
+        current.leave(self)
+        self._gone = True
+
+    def _keep_values(self) -> None:
+        """Fetch the values of all calls that have ended and still have a future."""
+        for reference in list(self._futures.values()):
+            future = reference()
+            if future is not None and future._slot and self.has_settled(future._slot):
+                self._fetch(future)
+
+    # ------------------------------------------------------------ wait
+    def _help(
+        self, *, slot: int = L.NONE, ended: int = -1, live: int = -1, rest_ns: int = PARK_NS
+    ) -> int:
+        """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
+        help_stream = self._kernels.help_stream
+        return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
+
+    def wait(self, future: Future, deadline: float | None) -> bool:
+        """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
+        slot = future._slot
+        while slot and not self._kernels.has_settled(self._mem, slot):
+            if self._gone:
+                raise RuntimeError("the Worker of this call was closed before the call had ended")
+            rest_ns = PARK_NS
+            if deadline is not None:
+                rest_ns = int((deadline - time.monotonic()) * 1e9)
+                if rest_ns <= 0:
+                    return False
+            if self._orch.acquire(blocking=False):
+                try:
+                    if self._open and future._slot == slot:
+                        self._sharing = self._waiting > 0
+                        ended = self._engine.view.ended + 1 if self._sharing else -1
+                        manager = self._session.manager
+                        if manager is not None and manager.dead:
+                            self._replace_dead()
+                        self._help(slot=slot, ended=ended, rest_ns=rest_ns)
+                finally:
+                    self._release()
+                with self._turnstile:  # a thread that wants to submit comes first
+                    pass
+            else:
+                self._wait_for_another(rest_ns / 1e9)
+            slot = future._slot
+        return True
+
+    def _wait_for_another(self, timeout_s: float) -> None:
+        """Wait until the thread whose turn it is has seen something end."""
+        with self._changed:
+            self._waiting += 1
+            urges = not self._sharing
+            if urges:
+                self._kernels.want_orch(self._mem, 1)
+            try:
+                if self._orch.locked():
+                    self._changed.wait(timeout_s)
+            finally:
+                if urges:
+                    self._kernels.want_orch(self._mem, -1)
+                self._waiting -= 1
+
+    def has_settled(self, slot: int) -> bool:
+        """Say whether a call has ended."""
+        return bool(self._kernels.has_settled(self._mem, slot))
+
+    def is_running(self, slot: int) -> bool:
+        """Say whether a worker runs a call."""
+        return self._engine.view.call(slot).is_running
+
+    def describe(self, slot: int) -> str:
+        """Return a call's number and the name of its task."""
+        call = self._engine.view.call(slot)
+        return f"call {call.task} of {self._names[key_of(call.key)]}"
+
+    # ------------------------------------------------------------ values
+    def fetch(self, future: Future) -> None:
+        """Give a future its value, or its error, and drop the call."""
+        with self._turn():
+            if future._slot:
+                self._fetch(future)
+
+    def _fetch(self, future: Future) -> None:
+        slot = future._slot
+        call = self._engine.view.call(slot)
+        if call.has_failed:
+            future._error = self._error_of(slot)
+        else:
+            memory = lease = None
+            if call.kind == L.VALUE_BLOCK:
+                memory, lease = data_of(self._mem, call.value), _Lease(self._engine, call.value)
+            try:
+                future._value, kept = outcomes.decode(call.kind, call.value, memory, lease)
+                if kept and lease is not None:
+                    lease.begin()
+            except Exception as error:
+                future._error = TaskError(f"{self.describe(slot)}: {error}", task=call.task)
+                future._error.__cause__ = error
+        self._futures.pop(slot, None)
+        future._slot = 0
+        self._kernels.drop_call(self._mem, slot)
+
+    def _error_of(self, slot: int) -> TaskError:
+        call = self._engine.view.call(slot)
+        name = self._names[key_of(call.key)]
+        what = f"call {call.task} ({name})"
+        details: dict[str, Any] = {"task": call.task, "callable_name": name}
+        manager = self._session.manager
+        if call.value < 0:
+            error = self._error_of(-call.value)
+            note = f"{what} was not made: it needs the result of the call that failed"
+            vars(error)["__notes__"] = [
+                *getattr(error, "__notes__", ()),
+                note,
+            ]  # Python 3.10 has no add_note
+            return error
+        if call.kind == L.VALUE_STRANDED or manager is None:
+            return WorkerLostError(f"{what} cannot run: all workers have died", **details)
+        if call.kind == L.VALUE_LOST:
+            worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
+            return describe_lost(f"{manager.name(worker)}, {what}", code, details)
+        if call.kind == L.VALUE_NO_ROOM:
+            return TaskError(f"{what}: no room for its value; give Worker(arena_size=…)", **details)
+        details |= {"worker": call.worker, "pid": manager.pids.get(call.worker)}
+        where = f"{manager.name(call.worker)}, {what}"
+        return outcomes.decode_error(data_of(self._mem, call.value), where, **details)
+
+    def drop_later(self, slot: int) -> None:
+        """Drop a call whose future has died, at the next occasion; any thread, at any moment."""
+        self._dropped.append(slot)
+
+    def _drop_all(self) -> None:
+        while self._dropped:
+            slot = self._dropped.popleft()
+            self._futures.pop(slot, None)
+            self._kernels.drop_call(self._mem, slot)
+
+    # ------------------------------------------------------------ those that are told
+    def watch(self, future: Future) -> None:
+        """Have a future told when its call has ended."""
+        with self._watching:
+            self._watched[id(future)] = future
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._tell, name="simpler_ref-calls", daemon=True
+                )
+                self._watcher.start()
+
+    def _tell(self) -> None:
+        """Tell futures that their calls have ended, as long as there are any that want to know."""
+        while True:
+            ended = self._engine.view.ended
+            for key, future in list(self._watched.items()):
+                if self._gone or future.done():
+                    del self._watched[key]
+                    future.finish()
+            with self._watching:
+                if not self._watched:
+                    self._watcher = None
+                    return
+            self._wait_for_change(ended)
+
+    def _wait_for_change(self, ended: int) -> None:
+        """Wait until more calls than `ended` have ended, or for PARK_NS."""
+        if self._orch.acquire(blocking=False):
+            try:
+                if self._open and not self._gone:
+                    self._sharing = True
+                    self._help(ended=ended + 1)
+            finally:
+                self._release()
+            with self._turnstile:
+                pass
+        else:
+            self._wait_for_another(PARK_NS / 1e9)
+
+
+def _signature_of(function: Any) -> Signature:
+    """Return the signature of a plain function; its arguments are values where it has none to be read."""
+    require_runnable("submit", function)
+    if isinstance(function, FunctionType):
+        with suppress(TypeError):
+            return Signature.of(function)
+    return Signature.any()
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a call, as they travel."""
+
+    tensors: list[bytes]
+    scalars: list[bytes]
+    data: bytes
+    """Names and values that are pickled."""
+    futures: list[tuple[Future, int]]
+    """Those whose values the worker gets, and their slots."""
+    epoch: int
+    """Of the stream whose layouts the tensors name."""
+
+    def still_hold(self, epoch: int) -> bool:
+        """Say whether they are still right: asked with the turn, it stays so until that ends."""
+        return self.epoch == epoch and all(one._slot == slot for one, slot in self.futures)
+
+
+def _pickled(items: tuple[tuple[str, ...], list[Any]]) -> bytes:
+    """Return names and values as bytes."""
+    try:
+        return pickle.dumps(items, 5)
+    except Exception:
+        data: bytes = cloudpickle.dumps(items, 5)
+        return data
+
+
+def _inline(data: bytes) -> list[bytes]:
+    """Return a short pickle as scalars, the number of its bytes at the end."""
+    words = np.frombuffer(data + bytes(-len(data) % L.WORD), np.int64).tolist()
+    return [_integer(word, L.SIGNED) for word in (*words, len(data))]
+
+
+class _Lease:
+    """A hold on the block of a value, in which arrays are, until the last of them dies."""
+
+    def __init__(self, engine: Engine, offset: int) -> None:
+        self._engine = engine
+        self._offset = offset
+        self._holder = 0
+        """The process that holds the block: one that is forked from it does not."""
+
+    def begin(self) -> None:
+        """Hold the block."""
+        mark_kept(self._engine.mem, self._offset)
+        self._engine.kernels.hold_block(self._engine.mem, self._offset, 1)
+        self._holder = os.getpid()
+
+    def __del__(self) -> None:
+        if self._holder == os.getpid():
+            self._engine.kernels.hold_block(self._engine.mem, self._offset, -1)
+
+
+__all__ = ["Stream", "current"]

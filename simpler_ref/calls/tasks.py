@@ -1,0 +1,135 @@
+"""The decorator `task`: a function whose calls are tasks."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import pickle
+import struct
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, overload
+
+from ..callables.payloads import BY_REGISTRATION, serialize
+from ..callables.runnable import require_runnable
+from .current import current
+from .signatures import Signature
+
+_serials = itertools.count(1)
+_known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
+"""The tasks of this process, also those that it has inherited."""
+_SERIAL = struct.Struct("<q")
+
+
+class Task:
+    """A function whose calls are tasks of the current Worker; see `task`.
+
+    Attributes
+    ----------
+    py_func : Callable
+        The plain function.
+    signature : Signature
+        Its parameters, and which of them it reads and writes.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.py_func = function
+        self.signature = signature
+        self.is_plain = signature.is_plain
+        self.serial = next(_serials)
+        _known[self.serial] = self
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit a call and return its future; without a Worker, or inside a task, just call."""
+        stream = current()
+        if stream is None:
+            return self.py_func(*args, **kwargs)
+        return stream.submit(self, args, kwargs)
+
+    def payload(self) -> bytes:
+        """Return the bytes from which a worker makes the task: its number, and all of it."""
+        return _SERIAL.pack(self.serial) + serialize(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        module, name = self.__module__, self.__qualname__  # type: ignore[attr-defined]
+        if module != "__main__" and _find(module, name) is self:
+            return _find, (module, name)
+        return _remake, (self.py_func,)
+
+    def __repr__(self) -> str:
+        return f"<task {self.__qualname__}>"  # type: ignore[attr-defined]
+
+
+def _remake(function: Callable[..., Any]) -> Task:
+    """Return a task in a worker, where nothing is bound to its parameters."""
+    return Task(function, Signature.any())
+
+
+def _find(module: str, name: str) -> Any:
+    """Return what a module has under a name, None if it has nothing."""
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def from_payload(payload: bytes) -> Task:
+    """Return the task of a payload, in a worker.
+
+    Raises
+    ------
+    TypeError
+        It was made after the workers, and cannot be pickled.
+    """
+    (serial,) = _SERIAL.unpack_from(payload)
+    task = _known.get(serial)
+    if task is None:
+        raw = payload[_SERIAL.size :]
+        if raw.startswith(BY_REGISTRATION):
+            raise TypeError(
+                "this function was made after the workers, and refers to something that cannot be "
+                "pickled: make it before the first call, or let it refer to nothing of that kind"
+            )
+        task = pickle.loads(raw)
+        _known[serial] = task
+    return task
+
+
+@overload
+def task(function: Callable[..., Any], /) -> Task: ...
+@overload
+def task(*, name: str | None = None) -> Callable[[Callable[..., Any]], Task]: ...
+
+
+def task(function: Any = None, /, *, name: str | None = None) -> Any:
+    """Make calls of a function tasks of the current Worker.
+
+    Parameters are annotated with `In`, `Out` or `InOut` where they are shared arrays (see
+    `Worker.share`): the task reads, overwrites, or updates them. The others are values, which are
+    copied. A call then submits a task and returns its `Future`; the order of tasks follows from the
+    arrays that they have in common. Where no Worker is open, and inside a task, a call is a plain call.
+
+    Parameters
+    ----------
+    name : str, optional
+        What messages call it; the function's own name by default.
+
+    Raises
+    ------
+    TypeError
+        `function` is not callable, or a call would not run it, such as of a generator function.
+    """
+
+    def wrap(target: Callable[..., Any]) -> Task:
+        if not callable(target):
+            raise TypeError(f"task expects a function, got {type(target).__name__}")
+        require_runnable("task", target)
+        made = Task(target, Signature.of(target))
+        if name is not None:
+            made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
+        return made
+
+    return wrap if function is None else wrap(function)

@@ -1,0 +1,181 @@
+"""Blocks of shared memory for values that do not fit a word: results of calls, and large arguments.
+
+Each party (the user's process, each worker) has a part of its own, and alone takes blocks from it. The
+word before a block counts the holds on it; at 0 the block is free, whoever has released it last. So no
+lock is needed, and a worker that dies leaves nothing behind: its successor finds all blocks by the words
+before them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...system.types import Array
+
+_HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data
+_KEPT = -1
+"""In the place of the slot: the program has arrays in the block."""
+_HEAD = L.LINE
+_SMALLEST = 4 * L.LINE
+_LARGE = 1 << 14
+"""Words from which on sizes are rounded up to an eighth of a power of two, not to the next one."""
+_LOOKS = 64
+"""Blocks of the same size that are looked at before another one is made."""
+
+
+class Block(NamedTuple):
+    """A block that was taken."""
+
+    offset: int
+    """In words, of the word before it: what others know it by."""
+    data: memoryview
+    """As many bytes as were asked for."""
+
+
+def _size_of(nbytes: int) -> int:
+    """Return the words of a block for some bytes, its head included."""
+    words = max(_SMALLEST, _HEAD + -(-nbytes // L.WORD))
+    power = L.round_up_pow2(words)
+    return power if power <= _LARGE else L.round_up(words, power // 8)
+
+
+class Blocks:
+    """The blocks of one party.
+
+    Rule     CALL-VALUE-3, -4
+    """
+
+    def __init__(self, mem: Array, party: int) -> None:
+        """Take over the part of a party: 0 the user's process, else a worker plus 1."""
+        size = int(mem[L.BLOCKS_STRIDE])
+        self._mem = mem
+        self._octets: memoryview = mem.view(np.uint8).data
+        self._top = int(mem[L.A_BLOCKS]) + party * size  # the word that says how far blocks go
+        self._first = self._top + L.LINE
+        self._end = self._top + size
+        self._known: dict[int, deque[int]] = {}
+        if size and mem[self._top] == 0:
+            mem[self._top] = self._first
+        self._find()
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through all blocks, free ones included."""
+        offset, mem = self._first, self._mem
+        while offset < self._end and offset < mem[self._top]:
+            yield offset
+            offset += int(mem[offset + _SIZE])
+
+    def _find(self) -> None:
+        """Note all blocks by their sizes."""
+        self._known.clear()
+        for offset in self:
+            self._known.setdefault(int(self._mem[offset + _SIZE]), deque()).append(offset)
+
+    def take(self, nbytes: int, slot: int = 0) -> Block:
+        """Take a block for the value of a call.
+
+        Raises
+        ------
+        MemoryError
+            There is no room.
+        """
+        size = _size_of(nbytes)
+        offset = self._reuse(size)
+        if offset is None:
+            offset = self._extend(size)
+        if offset is None:
+            offset = self._split(size, nbytes)
+        mem = self._mem
+        mem[offset + _SLOT] = slot
+        mem[offset] = 1
+        start = (offset + _HEAD) * L.WORD
+        return Block(offset, self._octets[start : start + nbytes])
+
+    def _reuse(self, size: int) -> int | None:
+        """Return a free block of a size, if there is one among those taken longest ago."""
+        known, mem = self._known.get(size), self._mem
+        if known is None:
+            return None
+        for _ in range(min(_LOOKS, len(known))):
+            offset = known[0]
+            known.rotate(-1)
+            if mem[offset] == 0:
+                return offset
+        return None
+
+    def _extend(self, size: int) -> int | None:
+        """Return a new block behind the others, if there is room."""
+        offset = int(self._mem[self._top])
+        if offset + size > self._end:
+            return None
+        self._mem[offset + _SIZE] = size
+        self._mem[self._top] = offset + size
+        self._known.setdefault(size, deque()).append(offset)
+        return offset
+
+    def _split(self, size: int, nbytes: int) -> int:
+        """Merge free blocks that are neighbours, and return a part of the first that is large enough."""
+        self._merge()
+        offset = self._extend(size)
+        if offset is not None:
+            return offset
+        mem = self._mem
+        for offset in self:
+            rest = int(mem[offset + _SIZE]) - size
+            if mem[offset] == 0 and (rest == 0 or rest >= _SMALLEST):
+                if rest:
+                    mem[offset + size] = 0
+                    mem[offset + size + _SIZE] = rest
+                    mem[offset + _SIZE] = size
+                self._find()
+                return offset
+        raise MemoryError(
+            f"no room for a value of {nbytes} bytes: this worker has {(self._end - self._top) * L.WORD} "
+            "bytes for values; drop futures and results no longer needed, or give "
+            "Worker(arena_size=...) a larger number"
+        )
+
+    def _merge(self) -> None:
+        """Merge free blocks that are neighbours; what is free at the end is room again."""
+        mem, free = self._mem, 0
+        for offset in self:  # which reads the size of a block when it goes on
+            if mem[offset] != 0:
+                free = 0
+            elif free:
+                mem[free + _SIZE] += mem[offset + _SIZE]
+            else:
+                free = offset
+        if free:
+            mem[self._top] = free
+        self._find()
+
+    def free_lost(self) -> None:
+        """Free the blocks that a worker took and died before it had answered.
+
+        Its answers are collected, and no worker takes blocks from this part now.
+        """
+        mem = self._mem
+        for offset in self:
+            slot = int(mem[offset + _SLOT])
+            if mem[offset] and slot != _KEPT:
+                kind = mem[slot + L.S_KIND]
+                has_it = kind in (L.VALUE_BLOCK, L.VALUE_ERROR) and mem[slot + L.S_VALUE] == offset
+                mem[offset] = int(has_it)
+
+
+def data_of(mem: Array, offset: int) -> memoryview:
+    """Return the bytes of a block, up to its end."""
+    start = (offset + _HEAD) * L.WORD
+    end = (offset + int(mem[offset + _SIZE])) * L.WORD
+    data: memoryview = mem.view(np.uint8).data[start:end]
+    return data
+
+
+def mark_kept(mem: Array, offset: int) -> None:
+    """Note that the program has arrays in a block."""
+    mem[offset + _SLOT] = _KEPT

@@ -1,0 +1,149 @@
+"""Layouts of described tensors: element type, shape and strides of views, each under a number."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...jit import layout as L
+
+if TYPE_CHECKING:
+    from ..memory import Engine
+
+Layout = tuple["np.dtype[Any]", tuple[int, ...], tuple[int, ...]]
+"""Element type, shape, and strides in bytes."""
+Loops = list[tuple[int, int]]
+"""Of each loop, the outermost first: turns, and bytes from one to the next."""
+
+_MOST_LOOPS = 6
+
+
+def loops_of(shape: Sequence[int], strides: Sequence[int], item: int) -> tuple[int, Loops]:
+    """Return the bytes of a run, and the loops that go from run to run; (0, []) if no loops can.
+
+    That is so if elements overlap each other, or if there are more than six loops.
+    """
+    run, extent = item, item
+    loops: Loops = []
+    axes = [(abs(step), size) for size, step in zip(shape, strides, strict=True)]
+    for step, size in sorted(axis for axis in axes if axis[0] != 0 and axis[1] != 1):
+        if step < extent:
+            return 0, []
+        if step == run and not loops:
+            run *= size
+        else:
+            loops.insert(0, (size, step))
+        extent += (size - 1) * step
+    return (run, loops) if len(loops) <= _MOST_LOOPS else (0, [])
+
+
+class Layouts:
+    """The layouts of an engine's described tensors.
+
+    The Orch thread gives them numbers; workers read them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._mem = engine.mem
+        self._start: int = engine.mem.item(L.A_LAYOUTS)
+        self._numbers: dict[Layout, int] = {}
+        self._read: dict[int, Layout] = {}
+        self._epoch: int = engine.mem.item(L.LAYOUTS_EPOCH)
+
+    @property
+    def epoch(self) -> int:
+        """How often layouts were forgotten: a number means the same in one epoch."""
+        return int(self._mem.item(L.LAYOUTS_EPOCH))
+
+    def number(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+        """Return the number of a layout: the first call with it writes its record.
+
+        Raises
+        ------
+        TypeError
+            Elements of this type are references to Python objects.
+        MemoryError
+            There are too many different layouts.
+
+        Notes
+        -----
+        Rule     CALL-HAZARD-11
+        """
+        found = self._numbers.get((dtype, shape, strides))
+        if found is None:
+            found = self._numbers[dtype, shape, strides] = self._write(dtype, shape, strides)
+        return found
+
+    def _write(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+        if dtype.hasobject:
+            raise TypeError(f"other processes cannot read elements of type {dtype}")
+        words = _record(dtype, shape, strides)
+        number = self._mem.item(L.LAYOUTS_USED)
+        if number + len(words) > L.LAYOUTS_CAPACITY:
+            raise MemoryError(
+                f"there is no room for one more layout: {len(self._numbers)} different combinations of "
+                f"element type, shape and strides have taken {number} of {L.LAYOUTS_CAPACITY} words; use "
+                "views of fewer different shapes"
+            )
+        self._mem[self._start + number : self._start + number + len(words)] = words
+        self._mem[L.LAYOUTS_USED] = number + len(words)
+        return number
+
+    def read(self, number: int) -> Layout:
+        """Return element type, shape and strides of a layout.
+
+        Notes
+        -----
+        Rule     CALL-HAZARD-11
+        """
+        epoch = self._mem.item(L.LAYOUTS_EPOCH)
+        if epoch != self._epoch:
+            self._read.clear()
+            self._epoch = epoch
+        found = self._read.get(number)
+        if found is None:
+            found = self._read[number] = self._parse(self._start + number)
+        return found
+
+    def _parse(self, at: int) -> Layout:
+        axes = at + L.LAYOUT_WORDS
+        loops = axes + 2 * self._mem.item(at + L.LAYOUT_DIMS)
+        kind = loops + 2 * self._mem.item(at + L.LAYOUT_LOOPS)
+        size = self._mem.item(kind)
+        dtype = pickle.loads(self._mem[kind + 1 : kind + 1 - -size // L.WORD].tobytes()[:size])
+        shape, strides = self._mem[axes:loops:2].tolist(), self._mem[axes + 1 : loops : 2].tolist()
+        return dtype, tuple(shape), tuple(strides)
+
+    def reset(self) -> None:
+        """Forget all layouts: no task that was submitted before may still run."""
+        self._numbers.clear()
+        self._mem[L.LAYOUTS_USED] = 0
+        self._mem[L.LAYOUTS_EPOCH] += 1
+
+
+def _record(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+    """Return the words of a layout."""
+    spans = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+    extent = dtype.itemsize + sum(map(abs, spans)) if 0 not in shape else 0
+    run, loops = loops_of(shape, strides, dtype.itemsize) if extent else (0, [])
+    rows, stride = loops[0] if loops else (extent, 1)
+    values = {
+        L.LAYOUT_EXTENT: extent,
+        L.LAYOUT_BELOW: -sum(span for span in spans if span < 0) if extent else 0,
+        L.LAYOUT_ITEM: dtype.itemsize,
+        L.LAYOUT_DIMS: len(shape),
+        L.LAYOUT_RUN: run,
+        L.LAYOUT_LOOPS: len(loops),
+        L.LAYOUT_ROWS: rows,
+        L.LAYOUT_STRIDE: stride,
+        L.LAYOUT_WIDTH: extent - (rows - 1) * stride if extent else 0,
+    }
+    pairs = [*zip(shape, strides, strict=True), *loops]
+    kind = pickle.dumps(dtype)
+    octets = kind + bytes(-len(kind) % L.WORD)
+    words = [values[at] for at in range(L.LAYOUT_WORDS)]
+    words += [word for pair in pairs for word in pair]
+    return [*words, len(kind), *np.frombuffer(octets, np.int64).tolist()]

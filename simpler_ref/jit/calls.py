@@ -1,0 +1,142 @@
+"""Calls: tasks of a stream, which is a run without scopes.
+
+A call is submitted from any thread (one at a time), depends on others through the hazards of its tensors
+(see `hazards`) and through the futures among its scalars, and keeps its own outcome: its value, or how it
+failed, in S_VALUE and S_KIND, until its future drops it.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .hazards import collect_conflicts, drop_over, forget_all, has_access_room, note_accesses
+from .kernel import kernel
+from .queues import push_wiring, wiring_full
+from .ring import alloc
+from .slots import SUBMIT, acquire_ref, prepare, release_ref, step
+from .submit import (
+    are_there,
+    body_words,
+    could_have_room,
+    edges_at,
+    fits_mailbox,
+    reclaim,
+    scalars_at,
+    spill_has_room,
+    store_arguments,
+    take_body,
+    tensors_at,
+)
+
+
+@kernel
+def submit_call(mem, callable_word, counts, words):
+    """Add one call to the stream, with a reference for its future.
+
+    `words` are tensors with their tags, then scalars with their kinds; a scalar of the kind FUTURE is the
+    slot of a call that is not dropped.
+
+    Returns  the slot; or, with nothing changed, WOULD_BLOCK, TOO_MANY_ARGS, or ILLEGAL if the words are
+             invalid
+    Rule     CALL-STREAM-1, -2
+    """
+    tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
+    if not are_there(mem, words, counts, 0):
+        return L.ILLEGAL
+    if not fits_mailbox(words, counts, 0):
+        return L.TOO_MANY_ARGS
+    conflicts = collect_conflicts(mem, words, tensors)
+    most_edges = conflicts + futures_in(words, tensors, scalars)
+    room = body_words(tensors, scalars, 0, most_edges)
+    if not could_have_room(mem, room):
+        return L.TOO_MANY_ARGS
+    if not has_access_room(mem, tensors):
+        reclaim_chain(mem, drop_over(mem, L.NONE))
+    if wiring_full(mem) or not spill_has_room(mem, room) or not has_access_room(mem, tensors):
+        return L.WOULD_BLOCK
+    slot = alloc(mem, 0, 0)
+    if slot < 0:
+        return slot
+    prepare(mem, slot, callable_word, 1, 0)
+    mem[slot + L.S_COUNTS] = counts
+    mem[slot + L.S_MEMBERS] = 0
+    take_body(mem, slot, room)
+    store_arguments(mem, slot, words, 0)
+    for k in range(int(mem[slot + L.S_BODY]), tensors_at(mem, slot)):
+        mem[k] = 0
+    edges = add_edges(mem, slot, conflicts, scalars)
+    mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
+    reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
+    step(mem, slot, SUBMIT)
+    push_wiring(mem, slot)
+    return slot
+
+
+@kernel
+def futures_in(words, tensors, scalars):
+    """Return how many of the scalars are futures."""
+    count = 0
+    at = tensors * L.TENSOR_WORDS
+    for _ in range(scalars):
+        count += words[at + L.SCALAR_KIND] == L.FUTURE
+        at += L.SCALAR_WORDS
+    return count
+
+
+@kernel
+def add_edges(mem, slot, conflicts, scalars):
+    """Reference each call that this one waits for, and note the edge.
+
+    Returns  the number of edges
+    Rule     CALL-STREAM-2; CALL-FAIL-1, -2
+    """
+    edge = edges_at(mem, slot)
+    edges = 0
+    for i in range(conflicts):
+        conflict = int(mem[L.A_CONFLICTS]) + i * L.CONFLICT_WORDS
+        flag = 0 if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.ORDER_ONLY
+        at = edge + edges * L.EDGE_WORDS
+        edges += add_call_edge(mem, at, int(mem[conflict + L.CONFLICT_SLOT]), slot | flag)
+    scalar = scalars_at(mem, slot)
+    for _ in range(scalars):
+        if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
+            producer = int(mem[scalar + L.SCALAR_BITS])
+            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
+        scalar += L.SCALAR_WORDS
+    return edges
+
+
+@kernel
+def add_call_edge(mem, edge, producer, consumer):
+    """Write an edge, with a reference to its producer, unless that is CONSUMED; return how many."""
+    if not acquire_ref(mem, producer):
+        return 0
+    mem[edge + L.EDGE_PRODUCER] = producer
+    mem[edge + L.EDGE_NEXT] = L.NONE
+    mem[edge + L.EDGE_CONSUMER] = consumer
+    mem[L.EDGE_COUNT] += 1
+    return 1
+
+
+@kernel
+def reclaim_chain(mem, slot):
+    """Reclaim a chain of CONSUMED slots."""
+    while slot != L.NONE:
+        after = int(mem[slot + L.S_LINK])
+        reclaim(mem, slot)
+        slot = after
+
+
+@kernel
+def drop(mem, slot):
+    """Release the reference of a future that no one refers to any more.
+
+    Rule     CALL-FUTURE-4
+    """
+    if release_ref(mem, slot):
+        reclaim(mem, slot)
+
+
+@kernel
+def forget_accesses(mem):
+    """Forget who reads and writes what: everything has ended."""
+    reclaim_chain(mem, forget_all(mem))

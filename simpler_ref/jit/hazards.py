@@ -1,0 +1,508 @@
+"""Hazard tracking: which tasks a new one has to wait for, from the bytes that each reads and writes.
+
+    read after write    the reader needs the writer: if that fails, the reader fails
+    write after read    order alone: the writer waits for the end of the reader
+    write after write   order alone
+
+An *access* is what a task does with one tensor. Accesses are found by place. A *grid* has those of about
+the same shape; it divides memory into *cells* a bit larger than they are, so an access reaches at most
+into the next cell of each direction. It is in the chain of the cell where it begins. Memory is one row of
+bytes for contiguous tensors, and rows of a stride for tiles of arrays with that stride, so that a tile
+meets only its neighbours.
+
+A write keeps a reference to its task, whose state can therefore be read. If the task completed, the
+access is over. If it failed, the access stays until overwritten, because readers of these bytes have to
+fail. A read keeps no reference: the id tells whether its task is still in the slot.
+
+A write supersedes the accesses that it covers: its task waits for theirs, and later ones wait for it. So
+each task, even one that fails without a start, has to end after all that it waits for: while the fan-in
+of a failed task is not 0, whoever depends on it waits.
+
+The Orch thread owns all of it.
+"""
+
+from __future__ import annotations
+
+from . import layout as L
+from .atomics import load
+from .kernel import inlined, kernel
+from .overlap import covers, overlap
+from .slots import release_ref
+from .submit import nbytes_of, reads, tag_of, writes
+
+TENSOR_WORDS = L.TENSOR_WORDS
+READS, WRITES = 1, 2
+"""Bits of what a search looks for; the bit's number is `ACCESS_WRITES`."""
+SMALLEST = 64
+"""Bytes of the smallest cells of contiguous memory."""
+COARSEST = 62
+"""Shift of a grid with one cell for all of memory."""
+
+
+# ---------------------------------------------------------------- what a tensor stands for
+@kernel
+def is_tracked(words, t):
+    """Say whether accesses of a tensor are tracked: it has an address, and its tag is not NO_DEP.
+
+    Rule     CALL-HAZARD-9
+    """
+    return words[t + L.TENSOR_DATA] != 0 and tag_of(words, t) != L.NO_DEP
+
+
+@kernel
+def extent_of(mem, words, t):
+    """Return lowest address, address past the highest, and layout of a tensor; NONE: contiguous."""
+    data = int(words[t + L.TENSOR_DATA])
+    if int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK != L.TENSOR_DESCRIBED:
+        return data, data + nbytes_of(words, t), L.NONE
+    layout = int(mem[L.A_LAYOUTS]) + (int(words[t + L.TENSOR_SHAPE]) & L.LOW_HALF)
+    low = data - int(mem[layout + L.LAYOUT_BELOW])
+    extent = int(mem[layout + L.LAYOUT_EXTENT])
+    if mem[layout + L.LAYOUT_RUN] == extent:
+        return low, low + extent, L.NONE
+    return low, low + extent, layout
+
+
+# ---------------------------------------------------------------- what has become of a task
+@kernel
+def has_ended(mem, access):
+    """Say whether a later write need not wait for the task of an access.
+
+    Ordering the fan-in of a failed task is read after its state, and never rises again
+    Rule     CALL-HAZARD-4
+    """
+    if is_over(mem, access):
+        return True
+    slot = int(mem[access + L.ACCESS_SLOT])
+    return load(mem, slot + L.S_STATE) == L.FAILED and mem[slot + L.S_FANIN] == 0
+
+
+@kernel
+def is_over(mem, access):
+    """Say whether no task has to wait for an access again: the reader ended, or the writer succeeded."""
+    slot = int(mem[access + L.ACCESS_SLOT])
+    state = load(mem, slot + L.S_STATE)
+    if mem[access + L.ACCESS_WRITES] != 0:
+        return state == L.COMPLETED
+    if mem[slot + L.S_ID] != mem[access + L.ACCESS_ID]:
+        return True
+    return state != L.PENDING and state != L.READY and state != L.RUNNING
+
+
+# ---------------------------------------------------------------- grids and cells
+@kernel
+def shape_in(mem, low, high, layout, stride):
+    """Return how many rows of `stride` bytes an access touches, and how many bytes from its first on."""
+    if stride == 1:
+        return high - low, 1
+    if layout != L.NONE and mem[layout + L.LAYOUT_STRIDE] == stride:
+        return int(mem[layout + L.LAYOUT_ROWS]), int(mem[layout + L.LAYOUT_WIDTH])
+    if high - low <= stride:
+        return 1, high - low
+    return (high - low) // stride + 2, stride
+
+
+@kernel
+def logarithm(value):
+    """Return the smallest number whose power of two is at least `value`."""
+    found = 0
+    while found < COARSEST and 1 << found < value:
+        found += 1
+    return found
+
+
+@inlined
+def grid_of(mem, low, high, layout):
+    """Return the grid for accesses of this shape, a new one if there is none.
+
+    Its cells have less than twice the rows and columns of the access, but not less than 64 bytes.
+    """
+    stride = 1 if layout == L.NONE else int(mem[layout + L.LAYOUT_STRIDE])
+    rows, width = shape_in(mem, low, high, layout, stride)
+    if stride == 1:
+        rows = max(rows, SMALLEST)
+    unused = L.NONE
+    grid = int(mem[L.A_GRIDS])
+    for _ in range(mem[L.GRIDS_USED]):
+        if mem[grid + L.GRID_STRIDE] == stride:
+            shifts = int(mem[grid + L.GRID_SHIFTS])
+            most_rows, most_columns = 1 << (shifts & L.LOW_HALF), 1 << (shifts >> L.HALF)
+            if rows <= most_rows < 2 * rows and width <= most_columns < 2 * width:
+                return grid
+        if unused == L.NONE and mem[grid + L.GRID_COUNT] + mem[grid + L.GRID_COUNT + 1] == 0:
+            unused = grid
+        grid += L.GRID_WORDS
+    last = int(mem[L.A_GRIDS]) + (L.MAX_GRIDS - 1) * L.GRID_WORDS
+    if unused == L.NONE and grid > last:
+        return last
+    if unused == L.NONE:
+        mem[L.GRIDS_USED] += 1
+        unused = grid
+    mem[unused + L.GRID_STRIDE] = stride
+    mem[unused + L.GRID_SHIFTS] = logarithm(rows) | logarithm(width) << L.HALF
+    mem[unused + L.GRID_ORIGIN] = low
+    if unused == last:  # it takes all that the others do not
+        mem[unused + L.GRID_STRIDE] = 1
+        mem[unused + L.GRID_SHIFTS] = COARSEST
+    return unused
+
+
+@kernel
+def cell_at(mem, grid, row, column):
+    """Return the offset of the chains of a cell; cells may share them."""
+    x = (row & 0x3FFFFFFF) * 0x9E3779B1 + (column & 0xFFFFF) * 0x85EBCA6B + grid * 0xC2B2
+    return int(mem[L.A_CELLS]) + 2 * ((x ^ x >> 17) & int(mem[L.CELL_MASK]))
+
+
+@kernel
+def cell_of(mem, access):
+    """Return the cell in which an access begins."""
+    grid = int(mem[access + L.ACCESS_GRID])
+    stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
+    row = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
+    column = 0
+    if stride != 1:
+        column = row % stride
+        row //= stride
+    return cell_at(mem, grid, row >> (shifts & L.LOW_HALF), column >> (shifts >> L.HALF))
+
+
+# ---------------------------------------------------------------- searches
+@kernel
+def find_overlaps(mem, low, high, layout, kinds):
+    """Find the accesses of some kinds that share a byte with a tensor.
+
+    The answer to the last search is still there if no access was added or dropped since: a task that
+    is noted asks what it asked when its conflicts were collected.
+
+    Effects  their offsets from A_OVERLAPS on, each once
+    Returns  their number
+    """
+    if (
+        mem[L.FOUND_LOW] == low
+        and mem[L.FOUND_HIGH] == high
+        and mem[L.FOUND_LAYOUT] == layout
+        and mem[L.FOUND_KINDS] == kinds
+    ):
+        return int(mem[L.FOUND_COUNT])
+    mem[L.OVERLAP_STAMP] += 1
+    found = 0
+    if low >= high:
+        return found
+    grid = int(mem[L.A_GRIDS])
+    for _ in range(mem[L.GRIDS_USED]):
+        count = 0
+        if kinds & READS != 0:
+            count += int(mem[grid + L.GRID_COUNT])
+        if kinds & WRITES != 0:
+            count += int(mem[grid + L.GRID_COUNT + 1])
+        if count != 0:
+            found = search_grid(mem, grid, count, low, high, layout, kinds, found)
+        grid += L.GRID_WORDS
+    mem[L.FOUND_LOW] = low
+    mem[L.FOUND_HIGH] = high
+    mem[L.FOUND_LAYOUT] = layout
+    mem[L.FOUND_KINDS] = kinds
+    mem[L.FOUND_COUNT] = found
+    return found
+
+
+@inlined
+def search_grid(mem, grid, count, low, high, layout, kinds, found):
+    """Go through the cells from which accesses can reach a tensor, or all accesses if they are fewer."""
+    stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
+    row_shift, column_shift = shifts & L.LOW_HALF, shifts >> L.HALF
+    rows, width = shape_in(mem, low, high, layout, stride)
+    row = low - int(mem[grid + L.GRID_ORIGIN])
+    column = 0
+    if stride != 1:
+        column = row % stride
+        row //= stride
+    last_row = row + rows - 1
+    row += 1 - (1 << row_shift)
+    last_column = column + width - 1
+    column += 1 - (1 << column_shift)
+    in_a_row = (stride - 1 >> column_shift) + 1
+    columns = (last_column >> column_shift) - (column >> column_shift) + 1
+    if column < 0 or last_column >= stride:  # around the end of a row
+        row -= 1
+        last_row += 1
+        columns = in_a_row
+        if last_column - column + (1 << column_shift) < stride:
+            first, last = column % stride >> column_shift, last_column % stride >> column_shift
+            columns = (last - first) % in_a_row + 1
+        column %= stride
+    row >>= row_shift
+    last_row >>= row_shift
+    column >>= column_shift
+    if (last_row - row + 1) * columns >= count:
+        for kind in range(2):
+            if kinds >> kind & 1 != 0:
+                first = int(mem[grid + L.GRID_ACCESSES + kind])
+                found = search_chain(mem, first, L.ACCESS_AFTER, low, high, layout, found)
+        return found
+    while row <= last_row:
+        for k in range(columns):
+            at = column + k
+            if at >= in_a_row:
+                at -= in_a_row
+            cell = cell_at(mem, grid, row, at)
+            for kind in range(2):
+                if kinds >> kind & 1 != 0 and mem[cell + kind] != L.NONE:
+                    first = int(mem[cell + kind])
+                    found = search_chain(mem, first, L.ACCESS_NEXT, low, high, layout, found)
+        row += 1
+    return found
+
+
+@inlined
+def search_chain(mem, access, link, low, high, layout, found):
+    """Note the accesses of a chain that share a byte with a tensor; return how many are found so far."""
+    stamp = int(mem[L.OVERLAP_STAMP])
+    while access != L.NONE:
+        other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+        if other_low < high and low < other_high and mem[access + L.ACCESS_SEEN] != stamp:
+            other = int(mem[access + L.ACCESS_LAYOUT])
+            if layout == other == L.NONE or overlap(
+                mem, low, high, layout, other_low, other_high, other
+            ):
+                mem[access + L.ACCESS_SEEN] = stamp
+                mem[int(mem[L.A_OVERLAPS]) + found] = access
+                found += 1
+        access = int(mem[access + link])
+    return found
+
+
+@kernel
+def collect_conflicts(mem, words, tensors):
+    """Find the tasks that a new one with these tensors has to wait for, each once.
+
+    A task that ends right after this call may be in the answer. Its slot must not be reclaimed before the
+    caller has tried to reference it.
+
+    Effects  CONFLICT records from A_CONFLICTS on
+    Returns  their number
+    Rule     CALL-HAZARD-1 to -4, -12
+    """
+    stamp = int(mem[L.CONFLICT_STAMP])
+    conflicts = 0
+    for i in range(tensors):
+        t = i * TENSOR_WORDS
+        if is_tracked(words, t):
+            low, high, layout = extent_of(mem, words, t)
+            tag = tag_of(words, t)
+            kinds = READS | WRITES if writes(tag) else WRITES
+            for k in range(find_overlaps(mem, low, high, layout, kinds)):
+                access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+                if reads(tag) and mem[access + L.ACCESS_WRITES] == 1:
+                    if not is_over(mem, access):
+                        conflicts = add_conflict(mem, access, L.NEEDS, stamp, conflicts)
+                elif not has_ended(mem, access):
+                    conflicts = add_conflict(mem, access, L.ORDER, stamp, conflicts)
+    mem[L.CONFLICT_STAMP] = stamp - conflicts
+    return conflicts
+
+
+@kernel
+def add_conflict(mem, access, kind, stamp, conflicts):
+    """Note the task of an access, or that it is needed, if this search has it already.
+
+    A slot that this search has found says so: conflict `i` says `stamp` − 1 − `i`.
+
+    Returns  how many conflicts there are now
+    """
+    slot = int(mem[access + L.ACCESS_SLOT])
+    index = stamp - 1 - int(mem[slot + L.S_SEEN])
+    if index < 0 or index >= conflicts:
+        index = conflicts
+        conflicts += 1
+        mem[slot + L.S_SEEN] = stamp - 1 - index
+        kept = L.ORDER
+    else:
+        kept = int(mem[conflict_at(mem, index) + L.CONFLICT_KIND])
+    mem[conflict_at(mem, index) + L.CONFLICT_SLOT] = slot
+    mem[conflict_at(mem, index) + L.CONFLICT_KIND] = kind | kept
+    return conflicts
+
+
+@kernel
+def conflict_at(mem, index):
+    """Return the offset of a conflict that was found."""
+    return int(mem[L.A_CONFLICTS]) + index * L.CONFLICT_WORDS
+
+
+# ---------------------------------------------------------------- changes
+@kernel
+def has_access_room(mem, tensors):
+    """Say whether the accesses of a task with so many tensors fit; `drop_over` may make room."""
+    room = int(mem[L.A_ACCESSES_END] - mem[L.A_ACCESSES]) // L.ACCESS_WORDS
+    return mem[L.ACCESS_COUNT] + tensors <= room
+
+
+@kernel
+def note_accesses(mem, slot, words, tensors):
+    """Note what a task does, which is in its slot but not yet submitted; drop what it supersedes.
+
+    The caller has referenced the task's conflicts, and `has_access_room` has said that there is room.
+
+    Effects  accesses; a reference on the slot for each that writes
+    Returns  the chain, through S_LINK, of slots that the caller has to reclaim, or NONE
+    Rule     CALL-HAZARD-5, -6, -10
+    """
+    consumed = L.NONE
+    if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
+        consumed = drop_over(mem, consumed)
+    for k in range(tensors):  # the last tensor was searched for last
+        t = (tensors - 1 - k) * TENSOR_WORDS
+        if is_tracked(words, t):
+            low, high, layout = extent_of(mem, words, t)
+            if writes(tag_of(words, t)):
+                consumed = supersede(mem, slot, low, high, layout, consumed)
+            if low < high:
+                insert(mem, slot, low, high, layout, int(writes(tag_of(words, t))))
+    return consumed
+
+
+@inlined
+def supersede(mem, slot, low, high, layout, consumed):
+    """Drop the accesses of other tasks that a write covers, and those it meets that are over."""
+    for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
+        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+        other = int(mem[access + L.ACCESS_LAYOUT])
+        if mem[access + L.ACCESS_SLOT] != slot and (
+            is_over(mem, access) or covers(mem, low, high, layout, other_low, other_high, other)
+        ):
+            consumed = drop(mem, access, consumed)
+    return consumed
+
+
+@inlined
+def insert(mem, slot, low, high, layout, kind):
+    """Add an access to its grid and its cell; `kind` is 1 for a write."""
+    if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:
+        add_cells(mem)
+    access = int(mem[L.ACCESS_FREE])
+    if access != L.NONE:
+        mem[L.ACCESS_FREE] = mem[access + L.ACCESS_NEXT]
+    else:
+        access = int(mem[L.ACCESSES_USED])
+        mem[L.ACCESSES_USED] = access + L.ACCESS_WORDS
+    mem[L.ACCESS_COUNT] += 1
+    grid = grid_of(mem, low, high, layout)
+    mem[L.FOUND_KINDS] = 0
+    mem[access + L.ACCESS_SLOT] = slot
+    mem[access + L.ACCESS_ID] = mem[slot + L.S_ID]
+    mem[access + L.ACCESS_WRITES] = kind
+    mem[access + L.ACCESS_LOW] = low
+    mem[access + L.ACCESS_HIGH] = high
+    mem[access + L.ACCESS_LAYOUT] = layout
+    mem[access + L.ACCESS_GRID] = grid
+    mem[slot + L.S_FANOUT] += kind
+    mem[grid + L.GRID_COUNT + kind] += 1
+    link(mem, access, grid + L.GRID_ACCESSES + kind, L.ACCESS_AFTER, L.ACCESS_BEFORE)
+    link(mem, access, cell_of(mem, access) + kind, L.ACCESS_NEXT, L.ACCESS_BACK)
+
+
+@kernel
+def link(mem, access, head, forth, back):
+    """Put an access at the beginning of a chain; `back` is the word that says what leads to it."""
+    after = int(mem[head])
+    mem[access + forth] = after
+    mem[access + back] = head
+    mem[head] = access
+    if after != L.NONE:
+        mem[after + back] = access + forth
+
+
+@kernel
+def unlink(mem, access, forth, back):
+    """Take an access out of a chain."""
+    after = int(mem[access + forth])
+    before = int(mem[access + back])
+    mem[before] = after
+    if after != L.NONE:
+        mem[after + back] = before
+
+
+@kernel
+def add_cells(mem):
+    """Double the cells, so that their chains stay short; there are at most as many as accesses."""
+    if mem[L.CELL_MASK] + 1 >= (mem[L.A_ACCESSES_END] - mem[L.A_ACCESSES]) // L.ACCESS_WORDS:
+        return
+    cells = int(mem[L.A_CELLS])
+    for head in range(cells, cells + 2 * (int(mem[L.CELL_MASK]) + 1)):
+        mem[head] = L.NONE
+    mem[L.CELL_MASK] = 2 * mem[L.CELL_MASK] + 1
+    for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
+        if mem[access + L.ACCESS_SLOT] != L.NONE:
+            head = cell_of(mem, access) + int(mem[access + L.ACCESS_WRITES])
+            link(mem, access, head, L.ACCESS_NEXT, L.ACCESS_BACK)
+
+
+@kernel
+def drop(mem, access, consumed):
+    """Remove an access, and with it a reference of a write.
+
+    Returns  the chain of slots to reclaim, with that of the access if it was the last reference
+    Rule     CALL-HAZARD-10
+    """
+    slot, kind = int(mem[access + L.ACCESS_SLOT]), int(mem[access + L.ACCESS_WRITES])
+    unlink(mem, access, L.ACCESS_NEXT, L.ACCESS_BACK)
+    unlink(mem, access, L.ACCESS_AFTER, L.ACCESS_BEFORE)
+    mem[int(mem[access + L.ACCESS_GRID]) + L.GRID_COUNT + kind] -= 1
+    mem[L.FOUND_KINDS] = 0
+    mem[access + L.ACCESS_SLOT] = L.NONE
+    mem[access + L.ACCESS_NEXT] = mem[L.ACCESS_FREE]
+    mem[L.ACCESS_FREE] = access
+    mem[L.ACCESS_COUNT] -= 1
+    if kind == 1 and release_ref(mem, slot):
+        mem[slot + L.S_LINK] = consumed
+        return slot
+    return consumed
+
+
+@kernel
+def drop_over(mem, consumed):
+    """Drop all accesses that are over: a constant number of steps per access, in the long run.
+
+    Returns  the chain of slots to reclaim, which begins with the new ones and goes on with `consumed`
+    Rule     CALL-HAZARD-6
+    """
+    for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
+        if mem[access + L.ACCESS_SLOT] != L.NONE and is_over(mem, access):
+            consumed = drop(mem, access, consumed)
+    mem[L.SWEEP_AT] = max(L.SWEEP_SMALLEST, 2 * mem[L.ACCESS_COUNT])
+    return consumed
+
+
+@kernel
+def forget_range(mem, low, high):
+    """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim.
+
+    Rule     CALL-HAZARD-10
+    """
+    consumed = L.NONE
+    for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
+        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        if low <= mem[access + L.ACCESS_LOW] and mem[access + L.ACCESS_HIGH] <= high:
+            consumed = drop(mem, access, consumed)
+    return consumed
+
+
+@kernel
+def forget_all(mem):
+    """Drop all accesses, at the end of a stream; return the chain of slots to reclaim.
+
+    Rule     CALL-HAZARD-10
+    """
+    consumed = L.NONE
+    for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
+        if mem[access + L.ACCESS_SLOT] != L.NONE:
+            consumed = drop(mem, access, consumed)
+    mem[L.ACCESSES_USED] = mem[L.A_ACCESSES]
+    mem[L.ACCESS_FREE] = L.NONE
+    mem[L.GRIDS_USED] = 0
+    mem[L.CELL_MASK] = L.ACCESSES_SMALLEST - 1
+    mem[L.SWEEP_AT] = L.SWEEP_SMALLEST
+    return consumed

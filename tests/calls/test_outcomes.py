@@ -1,0 +1,663 @@
+"""What a task returns or raises arrives in the program with its value, its type and its own memory."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import gc
+import math
+import pickle
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import tracemalloc
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from simpler_ref.calls import outcomes
+from simpler_ref.calls.outcomes import decode, encode, write
+
+LARGE = outcomes.COPIED_BELOW
+GUARD = 0xA5
+
+
+def written(value) -> tuple[int, int, memoryview]:
+    """Return kind, word and block of a value; all bytes around the block are as before."""
+    outcome = encode(value)
+    assert -1 << 63 <= outcome.word < 1 << 63
+    memory = np.full(outcome.nbytes + 256, GUARD, np.uint8)
+    start = -memory.ctypes.data % 64 + 64
+    block = memoryview(memory)[start : start + outcome.nbytes]
+    write(outcome.parts, block)
+    assert (memory[:start] == GUARD).all() and (memory[start + outcome.nbytes :] == GUARD).all()
+    return outcome.kind, outcome.word, block
+
+
+def through(value):
+    """Return what the program gets if a task returns a value."""
+    kind, word, block = written(value)
+    result, kept = decode(kind, word, block)
+    assert not kept
+    block[:] = bytes(len(block))  # the result does not depend on it
+    return result
+
+
+def same(a, b) -> bool:
+    """Say whether two values have the same types and contents."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        if a.dtype.hasobject:
+            return all(same(x, y) for x, y in zip(a.ravel(), b.ravel(), strict=True))
+        return a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    return a == b
+
+
+# ---------------------------------------------------------------- small values
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Metres(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        False,
+        True,
+        0,
+        -1,
+        2**63 - 1,
+        -(2**63),
+        0.0,
+        -0.0,
+        1.5,
+        math.inf,
+        math.nan,
+        np.float64(-2.5),
+        np.int64(-(2**63)),
+        np.bool_(True),
+        np.bool_(False),
+    ],
+    ids=repr,
+)
+def test_a_small_value_is_one_word(value):
+    outcome = encode(value)
+    assert not outcome.parts and not outcome.nbytes
+    assert outcome.kind not in (outcomes.BLOCK, outcomes.ERROR)
+    result, kept = decode(outcome.kind, outcome.word)
+    assert same(result, value) and not kept
+    assert same(decode(outcome.kind, np.int64(outcome.word))[0], value), (
+        "also from the engine's words"
+    )
+
+
+def test_the_bits_of_a_nan_survive():
+    value = struct.unpack("d", struct.pack("Q", 0xFFF0_0000_0000_BEEF))[0]
+    assert same(through(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        -(2**63) - 1,
+        10**40,
+        Colour.RED,
+        Metres(2.0),
+        np.int32(3),
+        np.uint64(2**64 - 1),
+        np.float32(0.5),
+        1j,
+    ],
+    ids=repr,
+)
+def test_other_numbers_keep_their_type(value):
+    assert encode(value).kind == outcomes.BLOCK
+    assert same(through(value), value)
+
+
+# ---------------------------------------------------------------- arrays
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+MANY = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+RECORD = np.dtype([("a", "i1"), ("b", ">f8", 2), ("c", "U3")], align=True)
+ARRAYS = {
+    "plain": MANY,
+    "transposed": MANY.T,
+    "axes permuted": MANY.transpose(1, 0, 2),
+    "every second": MANY[:, :, ::2],
+    "backwards": MANY[::-1],
+    "broadcast": np.broadcast_to(np.arange(3.0), (4, 3)),
+    "no dimension": np.array(7.5),
+    "no element": np.zeros((3, 0, 2)),
+    "no element, strided": np.zeros((4, 4))[::2, 4:],
+    "read-only": read_only(np.arange(5)),
+    "from bytes": np.frombuffer(b"abcdefgh", np.int32),
+    "big endian": np.arange(4, dtype=">u2"),
+    "bool": np.array([True, False]),
+    "complex": np.array([1 + 2j]),
+    "half": np.arange(3, dtype=np.float16),
+    "long double": np.arange(3, dtype=np.longdouble),
+    "datetime64": np.array(["2020-02-29", "NaT"], "M8[D]"),
+    "timedelta64": np.arange(4).astype("m8[us]")[::2],
+    "text": np.array(["ab", "", "long\N{GREEK SMALL LETTER PI}"]),
+    "bytes": np.array([b"x", b"yz"]),
+    "void": np.array([b"abc", b"def"], "V3"),
+    "empty text": np.zeros(3, "U0"),
+    "empty records": np.zeros(3, []),
+    "empty fields": np.zeros((2, 3), [("a", "S0")])[:, ::2],
+    "records": np.ones(3, RECORD),
+    "a field": np.ones(3, RECORD)["b"],
+    "unaligned": np.frombuffer(bytearray(33), np.uint8)[1:].view(np.float64),
+    "objects": np.array([1, "two", None, (3,)], object),
+    "records with objects": np.array([(1, "x")], [("n", "i4"), ("o", object)]),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a list"])
+def test_an_array_comes_back_as_a_writable_value(array, inside):
+    result = through([array])[0] if inside else through(array)
+    assert same(result, array)
+    assert result.flags.writeable and result.flags.aligned
+    assert not np.shares_memory(result, array)
+    assert not array.flags.fnc or result.flags.fnc, "the order of the elements in memory is kept"
+
+
+class Units(np.ndarray):
+    pass
+
+
+def test_subclasses_of_arrays_survive():
+    assert same(through(np.arange(3).view(Units)), np.arange(3).view(Units))
+    masked = through(np.ma.array([1, 2], mask=[True, False]))
+    assert masked.mask.tolist() == [True, False] and masked.sum() == 2
+
+
+def test_numpys_text_of_any_length_survives():
+    array = np.array(["a", "b" * 100], np.dtypes.StringDType())
+    assert same(through(array).astype(object), array.astype(object))
+
+
+def test_the_metadata_of_an_element_type_survive():
+    with pytest.warns(UserWarning, match="metadata") if np.__version__ < "2.1" else nothing():
+        result = through(np.zeros(2, np.dtype("f8", metadata={"unit": "m"})))
+    assert result.dtype.metadata == {"unit": "m"}
+
+
+@pytest.mark.parametrize("shape", [(8,), (2 * LARGE,)], ids=["small", "large"])
+def test_a_view_of_an_argument_is_returned_as_a_value(shape):
+    argument = np.ones(shape)
+    kind, word, block = written(argument[::2])
+    argument[:] = 2  # another task overwrites it
+    assert (decode(kind, word, block)[0] == 1).all()
+
+
+@pytest.mark.parametrize("n", [4, LARGE], ids=["small", "large"])
+def test_arrays_that_come_back_are_independent(n):
+    whole = np.arange(n)
+    kind, word, block = written([whole, whole[1:], {"again": whole.copy()}])
+    (a, b, c), _ = decode(kind, word, block, object())
+    b[:] = -1
+    c["again"][:] = -2
+    assert same(a, whole)
+    assert not any(np.shares_memory(x, y) for x, y in [(a, b), (a, c["again"]), (b, c["again"])])
+
+
+def test_an_array_that_is_returned_twice_is_one_array_still():
+    a, b = through((MANY, MANY))
+    assert a is b
+
+
+def test_two_encodes_share_no_memory():
+    array = np.zeros(8)
+    first, second = written([array]), written([array])
+    a, b = decode(*first, object())[0][0], decode(*second, object())[0][0]
+    a[:] = 1
+    assert (b == 0).all() and (array == 0).all()
+
+
+# ---------------------------------------------------------------- the block
+def nothing():
+    return pytest.MonkeyPatch.context()
+
+
+class Keep:
+    pass
+
+
+def kept_block(value):
+    kind, word, block = written(value)
+    keep = Keep()
+    result, kept = decode(kind, word, block, keep)
+    return result, kept, weakref.ref(keep), block
+
+
+def test_a_large_array_refers_to_the_block_and_keeps_it():
+    result, kept, alive, block = kept_block({"large": np.arange(LARGE)})
+    assert kept
+    assert np.shares_memory(result["large"], np.asarray(block))
+    part = result["large"][5:7].reshape(2, 1)
+    del result
+    gc.collect()
+    assert alive() is not None and part.tolist() == [[5], [6]]
+    part[:] = 9
+    del part
+    assert alive() is None
+
+
+def test_each_large_array_keeps_the_block():
+    (a, b), kept, alive, _ = kept_block((np.zeros(LARGE), np.ones(LARGE, order="F")))
+    assert kept
+    del a
+    assert alive() is not None and b[0] == 1
+    del b
+    assert alive() is None
+
+
+def test_a_small_array_does_not_keep_the_block():
+    (small, large), kept, alive, _ = kept_block((np.arange(5), np.zeros(LARGE)))
+    assert kept and large[0] == 0
+    del large
+    assert alive() is None and small.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("value", [3, "text", b"x" * 2 * LARGE, np.arange(10), [np.zeros(9)] * 9])
+def test_without_large_arrays_the_block_can_be_given_back_at_once(value):
+    _, kept, alive, _ = kept_block(value)
+    assert not kept and alive() is None
+
+
+@pytest.mark.parametrize("nbytes, kept", [(LARGE - 1, False), (LARGE, True)])
+def test_arrays_from_64_kib_on_are_not_copied(nbytes, kept):
+    assert kept_block(np.zeros(nbytes, np.uint8))[1] == kept
+
+
+def test_large_arrays_from_a_block_are_writable_and_aligned():
+    values = [np.ones(3, np.uint8), np.zeros(LARGE + 1, np.uint8), read_only(np.ones(LARGE))]
+    (_, a, b), _, _, _ = kept_block(values)
+    for array in a, b:
+        assert array.flags.writeable and array.ctypes.data % outcomes.ALIGNMENT == 0
+        array += 1
+
+
+def test_an_array_is_copied_once_by_the_worker_and_not_at_all_by_the_program():
+    array = np.ones((1024, 2048))
+    for value in array, array.T, [read_only(array[:])], {"half": array[:, ::2]}:
+        outcome = encode(value)
+        memory = memoryview(bytearray(outcome.nbytes))
+        tracemalloc.start()
+        try:
+            outcome = encode(value)
+            write(outcome.parts, memory)
+            result, _ = decode(outcome.kind, outcome.word, memory, object())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 16
+        assert same(result, value)
+
+
+# ---------------------------------------------------------------- other objects
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Fit:
+    weights: np.ndarray
+    name: str = "fit"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "",
+            "text",
+            b"",
+            b"raw",
+            bytearray(b"raw"),
+            (),
+            [],
+            {},
+            {1, 2},
+            frozenset("ab"),
+            range(3),
+        ),
+        *(b"x" * 100_000, bytearray(b"y" * 100_000), ["z" * 5000], list(range(10_000))),
+        {"a": np.arange(3), "b": [np.zeros((2, 2)).T, (None, 1.5)]},
+        *(Pair(1, np.arange(2)), Colour.RED, np.dtype("f4"), int, math.sqrt, Path("x")),
+    ],
+    ids=lambda value: f"{type(value).__name__} {str(value)[:12]!r}",
+)
+def test_other_objects_survive(value):
+    assert same(through(value), value)
+
+
+def test_objects_with_arrays_survive():
+    fit = through(Fit(np.arange(4)))
+    assert fit.name == "fit" and fit.weights.tolist() == [0, 1, 2, 3]
+
+
+def test_a_container_that_contains_itself_survives():
+    value: list = [1]
+    value.append(value)
+    result = through(value)
+    assert result[1] is result and result[0] == 1
+
+
+class Beside:
+    """Puts a buffer of its own beside the pickle, as other libraries' arrays do."""
+
+    def __init__(self, raw):
+        self.raw = raw
+
+    def __reduce_ex__(self, protocol):
+        return Beside, (pickle.PickleBuffer(self.raw),)
+
+
+@pytest.mark.parametrize("n", [0, 5, LARGE])
+def test_buffers_of_other_libraries_survive(n):
+    array, first, second = through((np.arange(3), Beside(bytearray(n * b"a")), Beside(b"b" * n)))
+    assert array.tolist() == [0, 1, 2]
+    assert bytes(first.raw) == b"a" * n and bytes(second.raw) == b"b" * n
+
+
+def test_functions_and_classes_without_a_name_to_import_survive():
+    class Local:
+        def __init__(self, array):
+            self.array = array
+
+    offset = 5
+    assert through(lambda x: x + offset)(1) == 6
+    result = through(Local(np.arange(3)))
+    assert type(result) is Local and same(result.array, np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "value, type_name",
+    [
+        (threading.Lock(), "lock"),
+        ((i for i in ()), "generator"),
+        ({"a": [np.zeros(3), threading.Lock()]}, "dict"),
+    ],
+    ids=["lock", "generator", "inside a dict"],
+)
+def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy(value, type_name):
+    for _ in range(2):
+        with pytest.raises(TypeError, match=f"return this {type_name}, .*cannot") as caught:
+            encode(value)
+        assert "return numbers, arrays or other picklable values" in str(caught.value)
+        assert same(through([1, MANY]), [1, MANY]), "later values are not affected"
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    value: list = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(TypeError, match=r"cannot be pickled .*recursion"):
+        encode(value)
+
+
+def refuse_here():
+    raise OSError("not here")
+
+
+class Elsewhere:
+    def __reduce__(self):
+        return refuse_here, ()
+
+
+def test_a_value_that_cannot_be_rebuilt_says_so():
+    with pytest.raises(
+        pickle.UnpicklingError, match="cannot be rebuilt in this process: OSError: not here"
+    ):
+        through(Elsewhere())
+
+
+class Nested:
+    """Encodes something while it is pickled itself."""
+
+    def __reduce__(self):
+        return tuple, (through([1, np.arange(3)])[1].tolist(),)
+
+
+def test_a_value_may_encode_others_while_it_is_pickled():
+    assert same(through([np.ones(2), Nested(), np.zeros(2)]), [np.ones(2), (0, 1, 2), np.zeros(2)])
+
+
+def test_threads_encode_at_the_same_time():
+    wrong = []
+
+    def work(number):
+        value = {"n": number, "array": np.full(100, number), "text": str(number) * 50}
+        for _ in range(200):
+            if not same(through(value), value):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_buffers_of_a_value_are_not_kept_by_the_encoder():
+    array = np.zeros(4).view(Units).view(np.ndarray)
+    alive = weakref.ref(array)
+    through([array])
+    del array
+    gc.collect()
+    assert alive() is None
+
+
+ELEMENTS = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(),
+    hnp.floating_dtypes(),
+    hnp.complex_number_dtypes(),
+    hnp.datetime64_dtypes(),
+    hnp.timedelta64_dtypes(),
+    hnp.byte_string_dtypes(),
+    hnp.unicode_string_dtypes(),
+    hnp.array_dtypes(),
+)
+
+
+@st.composite
+def arrays(draw):
+    array = draw(hnp.arrays(draw(ELEMENTS), hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
+    if draw(st.booleans()):
+        array = array.T
+    if array.ndim and draw(st.booleans()):
+        array = array[:: draw(st.sampled_from([1, 2, -1]))]
+    if draw(st.booleans()):
+        array.flags.writeable = False
+    return array
+
+
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), arrays(), arrays()
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def arrays_in(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        yield from arrays_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from arrays_in(one)
+
+
+@given(value=VALUES)
+def test_nested_containers_survive(value):
+    result = through(value)
+    assert same(result, value)
+    found = list(arrays_in(result))
+    assert all(array.flags.writeable for array in found)
+    distinct = list({id(array): array for array in found}.values())
+    for i, array in enumerate(distinct):
+        assert not any(np.shares_memory(array, other) for other in distinct[:i])
+
+
+# ---------------------------------------------------------------- a process of another program
+def run(program: str, *names: str) -> list[str]:
+    """Run a program and return the lines that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *names],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+FORKED = """
+import mmap, os
+from simpler_ref.calls.outcomes import *
+
+class Known(Exception):
+    def __init__(self, code, *, text):
+        super().__init__(text)
+        self.code = code
+
+class Value:
+    pass
+
+def in_child(make, registered=None):
+    memory = memoryview(mmap.mmap(-1, 1 << 20))
+    sizes = memoryview(mmap.mmap(-1, 4096)).cast("q")
+    if not (pid := os.fork()):
+        try:
+            outcome = make()
+            write(outcome.parts, memory)
+            sizes[0] = outcome.kind
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return sizes[0], memory
+"""
+
+
+def test_classes_of_the_program_itself_come_back_from_a_forked_process():
+    lines = run(
+        FORKED
+        + """
+kind, memory = in_child(lambda: encode([Value()]))
+print(type(decode(kind, 0, memory)[0][0]) is Value)
+try:
+    raise decode_error(in_child(lambda: encode_error(Known(5, text="bad")))[1], "there")
+except Known as error:
+    print(error, error.code)
+"""
+    )
+    assert lines == ["True", "there: Known: bad 5"]
+
+
+def test_a_local_class_that_was_pickled_before_the_fork_comes_back_as_itself():
+    lines = run(
+        FORKED
+        + """
+import cloudpickle
+def program():
+    class Local(Exception):
+        pass
+    def task():
+        raise Local("deep")
+    cloudpickle.dumps(task)  # as when a callable is registered
+    def make():
+        try:
+            task()
+        except Exception as error:
+            return encode_error(error)
+    try:
+        raise decode_error(in_child(make)[1], "there")
+    except Local as error:
+        print(error)
+program()
+"""
+    )
+    assert lines == ["there: Local: deep"]
+
+
+SPAWNED = """
+import pickle, sys
+from simpler_ref.calls.outcomes import encode, encode_error, write
+task = pickle.loads(sys.stdin.buffer.read())
+try:
+    outcome = encode(task())
+except Exception as error:
+    outcome = encode_error(error)
+memory = bytearray(outcome.nbytes)
+write(outcome.parts, memoryview(memory))
+sys.stdout.buffer.write(memory)
+"""
+
+
+def test_classes_come_back_from_a_process_that_was_sent_them():
+    lines = run(
+        """
+import subprocess, sys, cloudpickle
+from simpler_ref.calls.outcomes import *
+
+class Value:
+    pass
+
+class Known(Exception):
+    pass
+
+def answer(task):
+    command = [sys.executable, "-c", sys.argv[1]]
+    done = subprocess.run(command, input=cloudpickle.dumps(task), stdout=subprocess.PIPE)
+    return memoryview(bytearray(done.stdout))
+
+def fail():
+    raise Known(1, 2)
+
+print(type(decode(BLOCK, 0, answer(lambda: [Value()]))[0][0]) is Value)
+try:
+    raise decode_error(answer(fail), "there")
+except Known as error:
+    print(error.args)
+""",
+        SPAWNED,
+    )
+    assert lines == ["True", "(1, 2)"]

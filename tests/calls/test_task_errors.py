@@ -1,0 +1,548 @@
+"""An exception of a task is raised in the program as its own type and as `TaskError`."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simpler_ref
+from simpler_ref.calls import outcomes, task_errors
+from simpler_ref.calls.outcomes import decode_error, encode_error, write
+from simpler_ref.errors import RemoteTraceback, TaskError, WorkerLostError
+
+WHERE = "level 3 sub worker 0, task 5 (scale)"
+DETAILS = {"task": 5, "callable_name": "scale", "worker": 0, "pid": 77}
+
+
+def block_of(exception: BaseException) -> memoryview:
+    outcome = encode_error(exception)
+    assert outcome.kind == outcomes.ERROR
+    block = memoryview(bytearray(outcome.nbytes))
+    write(outcome.parts, block)
+    return block
+
+
+def raised_by(fail) -> BaseException:
+    try:
+        fail()
+    except BaseException as exception:
+        return exception
+    raise AssertionError("nothing was raised")
+
+
+def through(exception: BaseException, where=WHERE, **details) -> TaskError:
+    """Return what the program gets if a task raises an exception."""
+
+    def task():
+        raise exception
+
+    block = block_of(raised_by(task))
+    error = decode_error(block, where, **(details or DETAILS))
+    block[:] = bytes(len(block))
+    for name, value in (details or DETAILS).items():
+        assert getattr(error, name) == value
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert error.__cause__.text == error.remote_traceback
+    return error
+
+
+def assert_plain(error: TaskError, text: str) -> None:
+    assert type(error) is TaskError
+    assert str(error) == f"{WHERE}: {text}"
+    assert text.split("\n")[0] in error.remote_traceback
+
+
+# ---------------------------------------------------------------- exceptions of Python
+def all_builtin() -> list[type[Exception]]:
+    found = {kind for name, kind in vars(builtins).items() if type(kind) is type and name[0] != "_"}
+    return sorted(
+        (kind for kind in found if issubclass(kind, Exception)), key=lambda kind: kind.__name__
+    )
+
+
+NEEDED = {
+    "UnicodeDecodeError": ("utf-8", b"\xff", 0, 1, "invalid"),
+    "UnicodeEncodeError": ("ascii", "\xe9", 0, 1, "invalid"),
+    "UnicodeTranslateError": ("\xe9", 0, 1, "invalid"),
+    "SyntaxError": ("invalid", ("file.py", 1, 2, "a b")),
+    "IndentationError": ("unexpected", ("file.py", 1, 2, " a")),
+    "TabError": ("inconsistent", ("file.py", 1, 2, "\ta")),
+    "ExceptionGroup": ("several", [ValueError(1), OSError(2, "none")]),
+}
+
+
+@pytest.mark.parametrize("kind", all_builtin())
+def test_every_exception_of_python_has_its_own_type_and_is_a_task_error(kind):
+    original = kind(*NEEDED.get(kind.__name__, ("some text", 5)))
+    error = through(original)
+    assert isinstance(error, kind) and isinstance(error, TaskError)
+    assert str(error) == f"{WHERE}: {kind.__name__}: {original}"
+    assert repr(error.args) == repr(original.args)
+    assert type(error).__name__ == type(error).__qualname__ == f"TaskError({kind.__name__})"
+    for make_again in copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)):
+        again = make_again(error)
+        assert type(again) is type(error)
+        assert (str(again), repr(again.args)) == (str(error), repr(error.args))
+
+
+OS_ERRORS = {
+    "file": (lambda: os.stat("/does/not/exist"), FileNotFoundError),
+    "two files": (lambda: os.rename("/does/not/exist", "/neither"), FileNotFoundError),
+    "directory": (lambda: os.open("/", os.O_WRONLY), IsADirectoryError),
+    "no errno": (lambda: exec('raise OSError("text")'), OSError),
+    "one number": (lambda: exec("raise OSError(2)"), OSError),
+    "blocking": (lambda: exec('raise BlockingIOError(11, "again", 7)'), BlockingIOError),
+}
+OS_FIELDS = ("errno", "strerror", "filename", "filename2", "characters_written", "args")
+
+
+@pytest.mark.parametrize("fail, kind", OS_ERRORS.values(), ids=OS_ERRORS)
+def test_errors_of_the_system_keep_their_fields(fail, kind):
+    original = raised_by(fail)
+    error = through(original)
+    assert isinstance(error, kind)
+    for name in OS_FIELDS:
+        assert getattr(error, name, "unset") == getattr(original, name, "unset")
+
+
+FIELDS = {
+    "decode": (lambda: b"ab\xff".decode(), ("encoding", "object", "start", "end", "reason")),
+    "encode": (lambda: "\xe9".encode("ascii"), ("encoding", "object", "start", "end", "reason")),
+    "syntax": (
+        lambda: compile("a b", "some.py", "exec"),
+        ("filename", "lineno", "offset", "text", "msg"),
+    ),
+    "import": (lambda: exec("import does_not_exist"), ("name", "path", "msg")),
+    "name": (lambda: exec("does_not_exist"), ("name",)),
+    "attribute": (lambda: os.does_not_exist, ("name",)),
+    "key": (lambda: {}[1, "a"], ()),
+    "json": (lambda: json.loads("{"), ("msg", "doc", "pos", "lineno", "colno")),
+    "stop": (lambda: exec("raise StopIteration(7)"), ("value",)),
+    "command": (
+        lambda: subprocess.run([sys.executable, "-c", "exit(3)"], check=True),
+        ("returncode", "cmd", "output"),
+    ),
+    "linear algebra": (lambda: np.linalg.inv(np.zeros((2, 2))), ()),
+}
+
+
+@pytest.mark.parametrize("fail, names", FIELDS.values(), ids=FIELDS)
+def test_other_errors_keep_their_fields(fail, names):
+    original = raised_by(fail)
+    error = through(original)
+    assert isinstance(error, type(original)) and error.args == original.args
+    for name in names:
+        assert getattr(error, name) == getattr(original, name)
+    assert str(error) == f"{WHERE}: {type(original).__name__}: {original}"
+
+
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, type("Own", (BaseException,), {})]
+)
+def test_what_ends_programs_comes_back_as_a_plain_task_error(kind):
+    assert_plain(through(kind(3)), f"{kind.__name__}: 3")
+
+
+def test_both_handlers_apply():
+    for kind in ValueError, TaskError, RuntimeError:
+        with pytest.raises(kind, match=r"task 5 .*: ValueError: boom"):
+            raise through(ValueError("boom"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+def test_groups_keep_their_members():
+    group = through(
+        builtins.ExceptionGroup(
+            "two", [Coded(5, text="x"), builtins.ExceptionGroup("in", [KeyError("k")])]
+        )
+    )
+    assert isinstance(group, builtins.ExceptionGroup) and group.message == "two"
+    first, second = group.exceptions
+    assert type(first) is Coded and (first.code, str(first)) == (5, "x")
+    assert second.exceptions[0].args == ("k",)
+    matching, rest = group.split(KeyError)
+    assert len(rest.exceptions) == 1 and matching.exceptions[0].exceptions[0].args == ("k",)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+def test_groups_of_users_may_be_made_from_other_arguments():
+    class Labelled(builtins.ExceptionGroup):
+        def __new__(cls, label, *exceptions):
+            return super().__new__(cls, f"all of {label}", exceptions)
+
+        def __init__(self, label, *exceptions):
+            self.label = label
+
+    group = through(Labelled("mine", ValueError(1), KeyError(2)))
+    assert isinstance(group, Labelled) and (group.message, group.label) == ("all of mine", "mine")
+    assert [one.args for one in group.exceptions] == [(1,), (2,)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+def test_a_group_that_would_end_the_program_comes_back_as_a_plain_task_error():
+    group = builtins.BaseExceptionGroup("two", [ValueError(1), SystemExit(2)])
+    assert_plain(through(group), f"BaseExceptionGroup: {group}")
+
+
+def test_a_missing_attribute_does_not_bring_its_object():
+    error = through(raised_by(lambda: threading.Lock().missing))
+    assert isinstance(error, AttributeError) and error.name == "missing" and error.obj is None
+
+
+# ---------------------------------------------------------------- users' exceptions
+class Coded(Exception):
+    def __init__(self, code, *, text):
+        super().__init__(text)
+        self.code = code
+
+
+class Sloted(Exception):
+    __slots__ = ("__hidden", "empty", "place")
+
+    def __init__(self, place):
+        self.place = place
+        self.__hidden = [place]
+
+    def hidden(self):
+        return self.__hidden
+
+
+class Deeper(OSError):
+    __slots__ = ("empty", "more")
+
+    def __init__(self, place):
+        super().__init__(2, "gone", place)
+        self.more = 1
+        self.free = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Made(Exception):
+    def __new__(cls, first, second):
+        return super().__new__(cls, first)
+
+    def __init__(self, first, second):
+        self.second = second
+
+
+class Registered(Exception):
+    known: ClassVar[list[type]] = []
+
+    def __init_subclass__(cls, *, code, **more):
+        Registered.known.append(cls)
+
+
+class Strict(type):
+    def __new__(mcs, name, bases, space):
+        if len(bases) > 1:
+            raise TypeError("one base only")
+        return super().__new__(mcs, name, bases, space)
+
+    def __call__(cls, *args):
+        raise TypeError("use make()")
+
+
+class Open(type):
+    pass
+
+
+class OfOpen(Exception, metaclass=Open):
+    pass
+
+
+class OfStrict(Exception, metaclass=Strict):
+    pass
+
+
+class Own(Exception):
+    """Knows how to be pickled, and has something that cannot be."""
+
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code, self.lock = code, threading.Lock()
+
+    def __reduce__(self):
+        return Own, (self.code,)
+
+
+class Overlapping(Exception):
+    def __init__(self):
+        super().__init__("text")
+        self.task, self.worker, self.message, self.args_of_mine = "mine", "mine", "mine", "mine"
+
+
+class Computed(Exception):
+    @property
+    def message(self):
+        return self.args[0].upper()
+
+    def __str__(self):
+        return "shown as " + self.message
+
+
+@pytest.mark.parametrize(
+    "original, state",
+    [
+        (Coded(5, text="bad"), {"code": 5}),
+        (Sloted("here"), {"place": "here"}),
+        (Deeper("file"), {"more": 1, "free": 2, "errno": 2, "filename": "file"}),
+        (Frozen(4), {"code": 4}),
+        (Made(1, 2), {"second": 2}),
+        (OfOpen("x"), {}),
+        (Own(6), {"code": 6}),
+        (Computed("loud"), {"message": "LOUD"}),
+        (Registered("r"), {}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exceptions_of_users_keep_type_args_and_attributes(original, state):
+    error = through(original)
+    again = pickle.loads(pickle.dumps(through(error, where="outer")))
+    for one in error, again:
+        assert isinstance(one, type(original)) and isinstance(one, TaskError)
+        assert one.args == original.args
+        assert {name: getattr(one, name) for name in state} == state
+    assert str(error) == f"{WHERE}: {type(original).__name__}: {original}"
+    assert str(again) == f"outer: {error}"
+
+
+def test_slots_that_are_not_set_stay_so():
+    error = through(Sloted("here"))
+    assert error.hidden() == ["here"] and not hasattr(error, "empty")
+    assert through(Sloted(None)).place is None
+
+
+def test_hooks_for_subclasses_do_not_run():
+    through(Registered("r"))
+    assert Registered.known == []
+
+
+def test_attributes_of_task_errors_replace_those_of_the_same_name():
+    error = through(Overlapping())
+    assert (error.task, error.worker, error.message) == (5, 0, "mine")
+
+
+def test_local_classes_come_back_as_themselves():
+    class Local(Exception):
+        pass
+
+    assert isinstance(through(Local(np.arange(3))), Local)
+    assert through(Local(np.arange(3))).args[0].tolist() == [0, 1, 2]
+
+
+def test_each_type_has_one_combined_class():
+    assert type(through(ValueError(1))) is type(through(ValueError(2)))
+    assert type(through(KeyError(1))) is not type(through(ValueError(2)))
+    inner = through(ValueError(1))
+    assert type(through(inner)) is type(inner)
+
+
+# ---------------------------------------------------------------- what cannot come back
+class Lost(Exception):
+    """Cannot be rebuilt."""
+
+    def __reduce__(self):
+        return fail_to_load, (self.args[0],)
+
+
+def fail_to_load(kind):
+    raise kind("not here")
+
+
+class NotAnException(Exception):
+    def __reduce__(self):
+        return int, (3,)
+
+
+class BrokenText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Broken(Exception):
+    def __reduce_ex__(self, protocol):
+        raise SystemExit(1)
+
+
+def with_attribute(value):
+    error = ValueError("text")
+    error.extra = value
+    return error
+
+
+@pytest.mark.parametrize(
+    "original, text",
+    [
+        (ValueError(threading.Lock()), None),
+        (with_attribute(threading.Lock()), "ValueError: text"),
+        (with_attribute(b"x" * outcomes.EXCEPTION_LIMIT), "ValueError: text"),
+        (Lost(ValueError), None),
+        (Lost(SystemExit), None),
+        (Lost(RecursionError), None),
+        (NotAnException("int"), "NotAnException: int"),
+        (Broken("b"), "Broken: b"),
+        (type.__call__(OfStrict, "strict"), "OfStrict: strict"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_come_back_is_a_plain_task_error_with_its_text(original, text):
+    assert_plain(through(original), text or f"{type(original).__name__}: {original}")
+
+
+def test_a_broken_text_is_replaced():
+    error = through(BrokenText("x"))
+    assert isinstance(error, BrokenText)
+    assert "BrokenText: (its text cannot be shown: RuntimeError)" in str(error)
+
+
+def test_a_class_that_allows_no_subclass_gives_a_plain_task_error(monkeypatch):
+    def refuse(*_, **__):
+        raise TypeError("multiple bases have instance lay-out conflict")
+
+    task_errors.combine.cache_clear()
+    monkeypatch.setattr(task_errors.types, "new_class", refuse)
+    assert_plain(through(ValueError("x")), "ValueError: x")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls):
+        raise SystemExit("no name")
+
+
+class OfNameless(Exception, metaclass=Nameless):
+    @property
+    def __dict__(self):
+        raise KeyboardInterrupt
+
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+def test_whatever_an_exception_does_it_is_reported():
+    error = decode_error(block_of(OfNameless()), "there")
+    assert type(error) is TaskError and str(error).startswith("there: ")
+
+
+# ---------------------------------------------------------------- other levels
+def test_the_error_of_a_level_below_names_all_places():
+    inner = through(ValueError("boom"), where="level 3 sub worker 1, task 2 (f)", task=2, pid=4)
+    outer = through(inner)
+    assert isinstance(outer, ValueError) and outer.args == ("boom",)
+    assert str(outer) == f"{WHERE}: level 3 sub worker 1, task 2 (f): ValueError: boom"
+    assert inner.remote_traceback.strip() in outer.remote_traceback
+    assert type(vars(outer)["_Placed__original"]) is ValueError, "levels do not add up"
+
+
+def test_task_errors_of_a_level_below_keep_their_type():
+    plain = through(TaskError("level 3: KeyError: 1", task=9, remote_traceback="deep"))
+    assert_plain(plain, "level 3: KeyError: 1")
+    lost = through(WorkerLostError("level 3: killed", status=-9, task=1))
+    assert isinstance(lost, WorkerLostError) and lost.status == -9
+    assert str(lost) == f"{WHERE}: level 3: killed"
+
+
+def test_a_copy_has_the_remote_traceback_as_its_cause():
+    error = pickle.loads(pickle.dumps(through(ValueError("boom"))))
+    assert isinstance(error.__cause__, RemoteTraceback) and "boom" in error.__cause__.text
+    assert {name: getattr(error, name) for name in DETAILS} == DETAILS
+
+
+def test_attributes_set_on_the_way_up_survive():
+    error = through(Own(5))
+    error.seen = ["by level 3"]
+    outer = through(error)
+    assert isinstance(outer, Own) and (outer.code, outer.seen) == (5, ["by level 3"])
+
+
+# ---------------------------------------------------------------- tracebacks
+def deep(n):
+    if n:
+        deep(n - 1)
+    raise KeyError("first")
+
+
+def chained():
+    try:
+        deep(3)
+    except KeyError as error:
+        raise ValueError("second") from error
+
+
+def test_the_traceback_has_causes_contexts_and_notes():
+    original = raised_by(chained)
+    if sys.version_info >= (3, 11):
+        original.add_note("look here")
+    error = decode_error(block_of(original), WHERE)
+    expected = ["in chained", "in deep", "KeyError: 'first'", "direct cause", "ValueError: second"]
+    if sys.version_info >= (3, 11):
+        expected.append("look here")
+        assert error.__notes__ == ["look here"]
+    assert all(text in error.remote_traceback for text in expected)
+
+
+def test_python_prints_type_place_text_and_the_remote_traceback():
+    text = "".join(traceback.format_exception(through(ValueError("boom"))))
+    assert f"simpler_ref.errors.TaskError(ValueError): {WHERE}: ValueError: boom" in text
+    assert "in task" in text and "RemoteTraceback" in text
+
+
+LOOP = """
+def run_task(task):
+    try:
+        call(task)
+    except Exception as error:
+        return error
+
+def call(task):
+    task()
+"""
+
+
+def test_the_traceback_begins_at_the_users_function():
+    package = os.path.dirname(simpler_ref.__file__)
+    names: dict = {}
+    exec(compile(LOOP, os.path.join(package, "workers", "loop.py"), "exec"), names)
+    text = decode_error(block_of(names["run_task"](chained)), WHERE).remote_traceback
+    assert "in chained" in text and "in run_task" not in text and "in call" not in text
+    text = decode_error(block_of(names["run_task"](None)), WHERE).remote_traceback
+    assert "in run_task" in text and "in call" in text, "an error of the package itself"
+
+
+def test_long_texts_and_tracebacks_are_cut():
+    error = through(ValueError("é" * 1_000_000))
+    assert len(str(error).encode()) <= outcomes.TEXT_LIMIT + len(WHERE) + 2
+    assert len(error.remote_traceback.encode()) <= outcomes.TRACE_LIMIT
+    assert "(cut)" in error.remote_traceback and "in task" in error.remote_traceback
+
+
+def test_the_size_of_a_report_is_bounded():
+    limit = outcomes.TEXT_LIMIT + outcomes.TRACE_LIMIT + outcomes.EXCEPTION_LIMIT + 4096
+    for n in 10**5, 10**6, 10**7:
+        assert encode_error(with_attribute(np.zeros(n, np.uint8))).nbytes < limit
+        assert encode_error(ValueError("x" * n)).nbytes < limit
+
+
+@given(st.text(st.characters()) | st.text(st.characters(categories=["Cs"])))
+def test_any_text_survives(text):
+    error = through(ValueError(text))
+    assert error.args == (text,)
+    assert str(error) == str(error).encode(errors="replace").decode()

@@ -1,0 +1,110 @@
+"""CALL-ARRAY: arrays."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+
+@sr.task
+def describe(x: sr.In):
+    return x.dtype, x.shape, x.strides, x.copy()
+
+
+@sr.task
+def overwrite(x: sr.Out, y: sr.In):
+    x[...] = y
+
+
+RECORD = np.dtype([("a", np.int32), ("b", np.float64, (2,))])
+ARRAYS = {
+    "float64": np.linspace(0, 1, 7),
+    "complex": np.array([1j, 2 - 1j]),
+    "longdouble": np.array([1, 2], np.longdouble),
+    "datetime": np.array(["2026-11-23", "NaT"], "datetime64[s]"),
+    "text": np.array(["a", "bcd"]),
+    "bytes": np.array([b"x", b"yz"]),
+    "record": np.array([(1, (2.0, 3.0)), (4, (5.0, 6.0))], RECORD),
+    "big endian": np.arange(5, dtype=">i4"),
+    "bool": np.array([True, False]),
+    "six dimensions": np.arange(64, dtype=np.float16).reshape(2, 2, 2, 2, 2, 2),
+    "number": np.array(3.5),
+    "empty": np.zeros((3, 0), np.float64),
+}
+
+
+@pytest.mark.spec("CALL-ARRAY-1")
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_arrays_of_any_type_are_arguments(w, array):
+    shared = w.share(array)
+    dtype, shape, _, contents = describe(shared).result()
+    assert (dtype, shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(contents, array)
+    other = w.empty(array.shape, array.dtype)
+    overwrite(other, shared).result()
+    np.testing.assert_array_equal(other, array)
+
+
+@pytest.mark.spec("CALL-ARRAY-1")
+def test_python_objects_are_refused_by_name(w):
+    with pytest.raises(TypeError, match="object"):
+        overwrite(np.array([None]), np.zeros(1))
+
+
+VIEWS = {
+    "tile": lambda x: x[2:5, 3:7],
+    "steps": lambda x: x[::3, 1::2],
+    "backwards": lambda x: x[::-1, ::-2],
+    "transposed": lambda x: x.T,
+    "row": lambda x: x[4],
+    "column": lambda x: x[:, 4],
+    "diagonal": lambda x: np.lib.stride_tricks.as_strided(x, (8,), (88,)),
+    "broadcast": lambda x: np.broadcast_to(x[0], (3, 10)),
+}
+
+
+@pytest.mark.spec("CALL-ARRAY-2")
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_arrive_as_they_are(w, view):
+    x = w.share(np.arange(80, dtype=np.float64).reshape(8, 10))
+    mine = view(x)
+    dtype, shape, strides, contents = describe(mine).result()
+    assert (dtype, shape, strides) == (mine.dtype, mine.shape, mine.strides)
+    np.testing.assert_array_equal(contents, mine)
+
+
+@pytest.mark.spec("CALL-ARRAY-2")
+def test_a_view_is_written_and_nothing_beside_it(w):
+    x = w.share(np.zeros((8, 10)))
+    overwrite(x[2:5, ::3], np.ones((3, 4))).result()
+    expected = np.zeros((8, 10))
+    expected[2:5, ::3] = 1
+    np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.spec("CALL-ARRAY-3")
+@pytest.mark.filterwarnings("ignore:Setting the")
+def test_what_was_changed_in_place_is_passed_as_it_is(w):
+    x = w.share(np.arange(12, dtype=np.float64))
+    assert describe(x).result()[1] == (12,)
+    x.shape = (3, 4)
+    assert describe(x).result()[1] == (3, 4)
+    x.dtype = np.int64
+    assert describe(x).result()[0] == np.int64
+
+
+@pytest.mark.spec("CALL-ARRAY-3")
+def test_ids_may_come_back(w):
+    for i in range(200):
+        x = w.empty((i % 7 + 1,), np.float64)
+        x[:] = i
+        assert float(w.submit(np.sum, x).result()) == i * (i % 7 + 1)
+        del x
+    gc.collect()
+    base = w.share(np.arange(100.0))
+    for i in range(0, 100, 10):
+        assert describe(base[i : i + 10]).result()[3][0] == i

@@ -1,0 +1,332 @@
+"""CALL-HAZARD: who waits for whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import TensorArgType as T
+from tests.access_driver import Stream, k
+from tests.support import ignores, overwrites, reads, updates, writes
+
+NEEDS, ORDER = L.NEEDS, L.ORDER
+AT = 1 << 20
+
+
+@pytest.fixture
+def s():
+    """Give a stream, in which everything ends afterwards without leaving anything behind."""
+    stream = Stream()
+    yield stream
+    stream.close()
+
+
+# ---------------------------------------------------------------- who waits
+@pytest.mark.spec("CALL-HAZARD-1")
+@pytest.mark.parametrize("write", [writes, overwrites, updates])
+@pytest.mark.parametrize("read", [reads, updates])
+def test_a_reader_needs_the_writer_of_any_of_its_bytes(s, write, read):
+    s.submit("writer", write(AT, nbytes=100))
+    assert s.kinds(read(AT + 99, nbytes=50)) == {"writer": NEEDS}
+    assert s.kinds(read(AT + 100, nbytes=50)) == {}
+    assert s.kinds(read(AT - 8, nbytes=9)) == {"writer": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-1")
+def test_a_reader_fails_with_the_writer(s):
+    writer = s.submit("writer", writes(AT))
+    reader = s.submit("reader", reads(AT), writes(AT + 64))
+    after = s.submit("after", reads(AT + 64))
+    s.finish(writer, fails=True)
+    assert reader.state == after.state == L.FAILED
+
+
+@pytest.mark.spec("CALL-HAZARD-2")
+def test_a_writer_waits_for_all_readers_since_the_last_write(s):
+    first = s.submit("first", writes(AT))
+    s.finish(first)
+    one, two = (s.submit(name, reads(AT)) for name in ("one", "two"))
+    assert s.kinds(reads(AT)) == {}
+    writer = s.submit("writer", writes(AT))
+    assert writer.conflicts == {one: ORDER, two: ORDER}
+    s.finish(one)
+    s.finish(two, fails=True)
+    assert s.can_start() == [writer]
+
+
+@pytest.mark.spec("CALL-HAZARD-2", "CALL-HAZARD-3")
+def test_a_writer_that_reads_waits_for_readers_and_needs_the_writer(s):
+    writer, reader = s.submit("writer", writes(AT)), s.submit("reader", reads(AT))
+    assert s.kinds(updates(AT)) == {"writer": NEEDS, "reader": ORDER}
+    assert reader.conflicts == {writer: NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-3")
+def test_a_writer_waits_for_the_writer_before_and_does_not_fail_with_it(s):
+    one = s.submit("one", writes(AT, nbytes=16))
+    two = s.submit("two", overwrites(AT + 8, nbytes=16))
+    assert two.conflicts == {one: ORDER}
+    s.finish(one, fails=True)
+    assert s.can_start() == [two]
+
+
+# ---------------------------------------------------------------- failures
+@pytest.mark.spec("CALL-HAZARD-4")
+def test_a_failed_writer_lets_readers_fail_until_it_is_overwritten(s):
+    failed = s.submit("failed", writes(AT, nbytes=16))
+    s.finish(failed, fails=True)
+    assert s.kinds(reads(AT)) == s.kinds(updates(AT)) == {"failed": NEEDS}
+    assert s.submit("half", writes(AT)).conflicts == {}
+    assert s.kinds(reads(AT + 8)) == {"failed": NEEDS}
+    whole = s.submit("whole", writes(AT, nbytes=16))
+    assert {task.name for task in whole.conflicts} == {"half"}
+    assert s.kinds(reads(AT + 8)) == {"whole": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-4", "CALL-HAZARD-5")
+def test_who_updates_what_a_failed_task_wrote_fails_and_takes_its_place(s):
+    s.finish(s.submit("failed", writes(AT)), fails=True)
+    heir = s.submit("heir", updates(AT))
+    assert heir.state == L.FAILED
+    assert s.submit("reader", reads(AT)).conflicts == {heir: NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-4")
+def test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for(s):
+    """It supersedes their accesses although it fails before they end."""
+    reader = s.submit("reader", reads(AT))
+    source = s.submit("source", writes(AT + 64))
+    poisoned = s.submit("poisoned", writes(AT), reads(AT + 64))
+    s.finish(source, fails=True)
+    assert poisoned.state == L.FAILED and not poisoned.ended
+    writer = s.submit("writer", writes(AT))
+    assert writer.conflicts == {poisoned: ORDER}
+    assert s.can_start() == [reader]
+    s.finish(reader)
+    assert s.can_start() == [writer]
+
+
+# ---------------------------------------------------------------- what is kept
+@pytest.mark.spec("CALL-HAZARD-5")
+def test_a_write_supersedes_what_it_covers_and_nothing_else(s):
+    for i in range(4):
+        s.submit(f"part {i}", writes(AT + 8 * i))
+    s.submit("reader", reads(AT + 24))
+    s.submit("whole", writes(AT, nbytes=24))
+    assert s.kinds(reads(AT, nbytes=32)) == {"whole": NEEDS, "part 3": NEEDS}
+    assert s.kinds(writes(AT, nbytes=32)) == {"whole": ORDER, "part 3": ORDER, "reader": ORDER}
+
+
+@pytest.mark.spec("CALL-HAZARD-5")
+def test_writes_supersede_an_access_only_one_at_a_time(s):
+    s.submit("whole", writes(AT, nbytes=16))
+    s.submit("left", writes(AT))
+    s.submit("right", writes(AT + 8))
+    assert s.kinds(reads(AT)) == {"whole": NEEDS, "left": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-6")
+@pytest.mark.parametrize("use", [reads, updates], ids=["reads", "updates"])
+def test_accesses_that_are_over_are_dropped(s, use):
+    most = 0
+    for i in range(1000):
+        s.finish(s.submit(f"{i}", use(AT + 8 * i), reads(AT - 64)))
+        most = max(most, s.accesses)
+    assert most <= L.SWEEP_SMALLEST + 1
+
+
+@pytest.mark.spec("CALL-HAZARD-6")
+def test_accesses_of_live_tasks_and_failed_writers_are_kept():
+    stream = Stream(window=256)
+    for i in range(100):
+        stream.finish(stream.submit(f"failed {i}", writes(AT + 8 * i)), fails=True)
+    for i in range(100):
+        stream.submit(f"live {i}", reads(AT - 8 * i - 8))
+    for i in range(1000):
+        stream.finish(stream.submit(f"over {i}", reads(AT - 1024)))
+        assert stream.accesses <= 2 * 200 + 1
+    assert stream.kinds(reads(AT, nbytes=800)).keys() == {f"failed {i}" for i in range(100)}
+    assert stream.kinds(writes(AT - 800, nbytes=800)).keys() == {f"live {i}" for i in range(100)}
+    stream.close()
+
+
+# ---------------------------------------------------------------- bytes
+RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i4")])
+
+
+def apart(name: str) -> list[np.ndarray]:
+    """Return views of one array that share no byte."""
+    x = np.zeros((64, 96))
+    z = np.zeros((8, 10), np.complex128)
+    r = np.zeros((6, 7), RECORD)
+    return {
+        "tiles": [x[i : i + 16, j : j + 24] for i in range(0, 64, 16) for j in range(0, 96, 24)],
+        "uneven tiles": [x[:10, :5], x[:10, 5:], x[10:, :50], x[10:63, 50:], x[63:, 50:]],
+        "steps": [x[i::2, j::3] for i in range(2) for j in range(3)],
+        "nested steps": [x[:, ::2], x[:, 1::4], x[:, 3::4]],
+        "diagonal": [x.ravel()[::97], x.ravel()[1::97], x.ravel()[96:-1:97]],
+        "parts": [z.real, z.imag],
+        "parts of tiles": [one for t in (z[:4, :5], z[:4, 5:], z[4:]) for one in (t.real, t.imag)],
+        "fields": [r[name] for name in RECORD.names],
+        "fields of steps": [r[::2, ::3]["a"], r[1::2]["a"], r[::2, 1::3]["a"], r["b"][:, ::-1]],
+        "reversed": [x[:32][::-1], x[:31:-1, 50:], x[:31:-1, 49::-1]],
+        "swapped axes": [x[:32, :48].T, x[:32, 48:].T[::-1], x[32:].T],
+        "cubes": [
+            x.reshape(16, 16, 24)[a : a + 8, b : b + 8, c : c + 12]
+            for a in (0, 8)
+            for b in (0, 8)
+            for c in (0, 12)
+        ],
+    }[name]
+
+
+@pytest.mark.spec("CALL-HAZARD-7")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tiles", "uneven tiles", "steps", "nested steps", "diagonal", "parts", "parts of tiles"),
+        *("fields", "fields of steps", "reversed", "swapped axes", "cubes"),
+    ],
+)
+def test_views_that_share_no_byte_are_independent(s, name):
+    views = apart(name)
+    for i, view in enumerate(views):
+        assert s.submit(f"{i}", (T.INOUT, view)).conflicts == {}
+    for i, view in enumerate(views):
+        assert s.kinds((T.INPUT, view)) == {f"{i}": NEEDS}
+        assert s.kinds((T.INPUT, view[-1:])) == {f"{i}": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-7")
+def test_a_halo_meets_the_eight_tiles_around_it(s):
+    x = np.zeros((80, 80))
+    for i in range(5):
+        for j in range(5):
+            tile = x[16 * i : 16 * i + 16, 16 * j : 16 * j + 16]
+            s.submit(f"{i} {j}", (T.OUTPUT_EXISTING, tile))
+    around = {f"{i} {j}": NEEDS for i in (1, 2, 3) for j in (1, 2, 3)}
+    assert s.kinds((T.INPUT, x[31:49, 31:49])) == around
+
+
+@pytest.mark.spec("CALL-HAZARD-8")
+def test_views_of_any_strides_meet_if_they_share_a_byte(s):
+    x = np.zeros(400, np.uint8)
+    window = np.lib.stride_tricks.as_strided(x, (50, 9), (7, 2))
+    same = np.broadcast_to(x[40:41], (5, 5))
+    s.submit("window", (T.INOUT, window))
+    assert s.kinds((T.INPUT, x[40:41])) == s.kinds((T.INPUT, same)) == {"window": NEEDS}
+    assert s.kinds((T.INPUT, x[3::13])) == {"window": NEEDS}
+    s.submit("every third", (T.INOUT, x[350:366:3]))
+    assert s.kinds((T.INPUT, x[355:364:2])) == {"window": NEEDS, "every third": NEEDS}
+    s.submit("unaligned", (T.INOUT, x[1:81].view(np.int64)[::3]))
+    assert s.kinds((T.INPUT, x[8:9])) == {"window": NEEDS, "unaligned": NEEDS}
+    assert s.kinds((T.INPUT, x[9:10])) == {"window": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-8")
+def test_a_described_tensor_meets_a_plain_one(s):
+    x = np.zeros((8, 8))
+    data = x.__array_interface__["data"][0]
+    s.submit("column", (T.INOUT, x[:, 2]))
+    assert (
+        s.kinds(reads(data + 3 * 64 + 16)) == s.kinds(reads(data, nbytes=512)) == {"column": NEEDS}
+    )
+    assert s.kinds(reads(data + 3 * 64 + 24, nbytes=56)) == {}
+    s.submit("row", updates(data + 64, nbytes=64))
+    assert s.kinds((T.INPUT, x[:, 2])) == {"column": NEEDS, "row": NEEDS}
+    assert s.kinds((T.INPUT, x.T)) == {"column": NEEDS, "row": NEEDS}
+
+
+@pytest.mark.spec("CALL-HAZARD-9")
+def test_what_is_not_tracked_makes_nobody_wait(s):
+    nothing = [
+        ignores(AT),
+        writes(0),
+        reads(0),
+        writes(AT + 32, nbytes=0),
+        updates(AT + 4, nbytes=0),
+    ]
+    nothing.append((T.INOUT, np.zeros((4, 4))[:, :0]))
+    s.submit("first", *nothing)
+    assert s.accesses == 0
+    s.submit("writer", writes(AT, nbytes=64))
+    assert s.kinds(*nothing) == {}
+
+
+# ---------------------------------------------------------------- references, numbers, searches
+@pytest.mark.spec("CALL-HAZARD-10")
+def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
+    for name, at in (("superseded", AT), ("given back", AT + 64), ("beside it", AT + 128)):
+        s.finish(s.submit(name, writes(at)))
+    assert len(s.by_slot) == 3
+    s.submit("new", writes(AT))
+    assert {task.name for task in s.by_slot.values()} == {"new", "given back", "beside it"}
+    assert s.reclaim(k.forget_range(s.mem, AT + 64, AT + 128)) == 1
+    assert s.reclaim(k.drop_over(s.mem, L.NONE)) == 1
+    assert s.kinds(reads(AT, nbytes=256)) == {"new": NEEDS}
+    assert s.reclaim(k.forget_all(s.mem)) == 0, "it is not done"
+    assert s.kinds(reads(AT, nbytes=256)) == {}
+
+
+@pytest.mark.spec("CALL-HAZARD-10")
+def test_memory_that_is_given_back_is_forgotten_and_no_other(s):
+    x = np.zeros((8, 8))
+    low = x.__array_interface__["data"][0]
+    s.submit("tile", (T.INOUT, x[:4, :4]), (T.INPUT, x[4:]))
+    s.submit("other", updates(low + 512))
+    s.reclaim(k.forget_range(s.mem, low, low + 512))
+    assert s.kinds(writes(low, nbytes=600)) == {"other": ORDER}
+
+
+@pytest.mark.spec("CALL-HAZARD-11")
+def test_a_layout_has_one_number_and_is_read_back_as_it_was(s):
+    views = [
+        np.zeros((4, 6))[::2, 1:3],
+        np.zeros(3, RECORD)[::-1],
+        np.zeros((), ">c8"),
+        np.zeros((0, 3)),
+    ]
+    views += [np.zeros(5, "M8[us]"), np.zeros((2,) * 9)[..., 0].T]
+    numbers = [s.layouts.number(v.dtype, v.shape, v.strides) for v in views * 2]
+    assert numbers[: len(views)] == numbers[len(views) :]
+    assert len(set(numbers)) == len(views)
+    reader = type(s.layouts)(s.engine)
+    for _ in range(2):
+        for number, v in zip(numbers, views, strict=False):
+            assert reader.read(number) == (v.dtype, v.shape, v.strides)
+    s.layouts.reset()
+    assert s.layouts.number(np.dtype("u1"), (7,), (-1,)) == numbers[0]
+    assert reader.read(numbers[0]) == (np.dtype("u1"), (7,), (-1,))
+
+
+@pytest.mark.spec("CALL-HAZARD-11")
+def test_layouts_that_find_no_room_are_refused(s):
+    s.mem[L.LAYOUTS_USED] = L.LAYOUTS_CAPACITY - 20
+    before = s.mem.copy()
+    with pytest.raises(MemoryError, match=r"taken 1048556 of 1048576 words"):
+        s.layouts.number(np.dtype("f8"), (3, 4), (64, 8))
+    with pytest.raises(TypeError, match="elements of type object"):
+        s.layouts.number(np.dtype(object), (3,), (8,))
+    assert np.array_equal(s.mem, before)
+
+
+@pytest.mark.spec("CALL-HAZARD-12")
+def test_a_search_may_be_repeated(s):
+    s.submit("writer", writes(AT), writes(AT + 8), reads(AT + 16))
+    s.submit("reader", reads(AT), reads(AT + 16))
+    for _ in range(3):
+        assert s.kinds(updates(AT), reads(AT + 8)) == {"writer": NEEDS, "reader": ORDER}
+        assert s.kinds(writes(AT), writes(AT + 16)) == {"writer": ORDER, "reader": ORDER}
+        assert s.kinds(writes(AT + 16), reads(AT + 8)) == {"writer": NEEDS, "reader": ORDER}
+    assert s.accesses == 5
+
+
+@pytest.mark.spec("CALL-HAZARD-12")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_task_does_not_wait_for_itself(s, order):
+    uses = [reads(AT, nbytes=32), writes(AT + 8, nbytes=16), updates(AT + 16, nbytes=32)][::order]
+    task = s.submit("task", *uses)
+    assert task.conflicts == {}
+    assert s.kinds(*uses) == {"task": NEEDS}
+    assert s.kinds(writes(AT)) == s.kinds(writes(AT + 40)) == {"task": ORDER}

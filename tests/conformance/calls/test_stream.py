@@ -1,0 +1,216 @@
+"""CALL-STREAM: submitting calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.system.cores import find_cores
+
+
+@sr.task
+def add(a, b):
+    return a + b
+
+
+@sr.task
+def fill(x: sr.Out, value):
+    x[:] = value
+
+
+@sr.task
+def pause(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_call_returns_a_future_and_is_a_plain_call_without_a_worker(w):
+    assert add(1, 2).result() == 3
+    assert isinstance(add(1, b=2), sr.Future)
+    w.close()
+    assert add(1, 2) == 3
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_calls_go_to_the_innermost_open_worker(w):
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as inner:
+        future = add(1, 2)
+        assert future.result() == 3
+        assert inner.progress()[1] == 1 and w.progress()[1] == 0
+    assert add(3, 4).result() == 7
+    assert w.progress()[1] == 1
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_worker_calls_plain_functions_too(w):
+    x = w.share(np.arange(4, dtype=np.float32))
+    assert w.submit(divmod, 7, 2).result() == (3, 1)
+    assert w.submit(np.sum, x).result() == 6
+    assert w.submit(lambda a, *, b: a - b, 5, b=3).result() == 2
+
+
+@pytest.mark.spec("CALL-STREAM-1", "CALL-STREAM-5")
+def test_inside_a_task_a_call_is_plain_and_submit_is_refused(w):
+    @sr.task
+    def outer(a):
+        inner = add(a, 1)
+        try:
+            w.submit(add, 1, 2)
+        except RuntimeError as error:
+            return inner, str(error)
+
+    value, text = outer(5).result()
+    assert value == 6
+    assert "a task cannot submit tasks" in text
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+@pytest.mark.parametrize("args, kwargs", [((1,), {}), ((1, 2, 3), {}), ((1, 2), {"c": 3})])
+def test_wrong_arguments_are_refused_at_the_call(w, args, kwargs):
+    with pytest.raises(TypeError):
+        add(*args, **kwargs)
+    assert w.progress()[1] == 0
+
+
+@pytest.mark.spec("CALL-STREAM-2")
+def test_a_future_is_an_argument_like_its_value(w):
+    total = 0
+    for i in range(100):
+        total = add(total, i)
+    assert total.result() == 4950
+    assert add(add("a", "b"), add("c", "d")).result() == "abcd"
+    parts = add(list(range(1000)), [1])
+    assert add(parts, parts).result() == [*range(1000), 1, *range(1000), 1]
+    done = add(1, 1)
+    done.result()
+    assert add(done, 1).result() == 3
+
+
+@pytest.mark.spec("CALL-STREAM-2")
+def test_a_future_of_another_worker_is_an_argument_too(w):
+    with sr.Worker(num_sub_workers=1, child_mode="thread"):
+        theirs = add(1, 2)
+        ours = w.submit(add, theirs, 10)
+        assert ours.result() == 13
+
+
+@pytest.mark.spec("CALL-STREAM-3")
+def test_many_threads_call_and_wait_at_once(w):
+    def work(start):
+        futures = [add(start, i) for i in range(50)]
+        return sum(future.result() for future in futures)
+
+    with ThreadPoolExecutor(8) as threads:
+        sums = list(threads.map(work, range(8)))
+    assert sums == [50 * start + 1225 for start in range(8)]
+
+
+@pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
+def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_between(w):
+    x = w.share(np.arange(400.0).reshape(20, 20))
+
+    def work(number):
+        shared = add(number, 1)
+        others = [threading.Thread(target=shared.result) for _ in range(2)]
+        for other in others:
+            other.start()
+        sums = [add(shared, i) for i in range(10)]
+        part = w.submit(np.sum, x[number : number + 2, number % 3 : number % 3 + 5])
+        for other in others:
+            other.join()
+        return [one.result() for one in sums], float(part.result())
+
+    ended = threading.Event()
+
+    def run():
+        while not ended.is_set():
+            w.run(lambda orch, args, config: None)
+
+    def patiently(number):
+        while True:  # a call while a run is in progress is refused
+            try:
+                return work(number)
+            except RuntimeError as error:
+                assert "a run is in progress" in str(error)
+
+    runs = threading.Thread(target=run)
+    runs.start()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            results = list(threads.map(patiently, range(15)))
+    finally:
+        ended.set()
+        runs.join()
+    for number, (sums, part) in enumerate(results):
+        assert sums == [number + 1 + i for i in range(10)]
+        assert part == x[number : number + 2, number % 3 : number % 3 + 5].sum()
+
+
+@pytest.mark.spec("CALL-STREAM-3")
+def test_a_call_need_not_wait_for_a_thread_that_waits_for_a_result(w):
+    gate = w.share(np.zeros(1, np.int32))
+
+    def wait_at_gate():
+        while not gate[0]:
+            time.sleep(0.001)
+        return "open"
+
+    held = w.submit(wait_at_gate)
+    results = []
+    waiting = threading.Thread(target=lambda: results.append(held.result()))
+    waiting.start()
+    try:
+        assert [add(i, i).result() for i in range(20)] == [2 * i for i in range(20)]
+        assert not held.done()
+    finally:
+        gate[0] = 1
+        waiting.join()
+    assert results == ["open"]
+
+
+@pytest.mark.spec("CALL-STREAM-4")
+def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it(w):
+    x = w.share(np.zeros(4, np.int32))
+    seen = []
+    early = add("ear", "ly")
+    slow = pause(0.05)
+    filled = fill(x, 7)
+    for _ in range(2):
+        w.run(lambda orch, args, config: seen.append((slow.done(), filled.done(), x[0])))
+        assert add(2, 2).result() == 4
+    assert seen == [(True, True, 7)] * 2
+    assert early.result() == "early" and slow.result() == 0.05
+
+
+@pytest.mark.spec("CALL-STREAM-4")
+def test_a_call_during_a_run_is_refused(w):
+    def orchestrate(orch, args, config):
+        add(1, 2)
+
+    with pytest.raises(RuntimeError, match="a run is in progress"):
+        w.run(orchestrate)
+    assert add(1, 2).result() == 3
+
+
+@pytest.mark.spec("CALL-STREAM-6")
+def test_the_end_of_the_block_waits_for_the_calls():
+    with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
+        x = w.share(np.zeros(4, np.int32))
+        slow = pause(0.05)
+        fill(x, 3)
+    assert slow.result() == 0.05
+    assert list(x) == [3] * 4
+
+
+@pytest.mark.spec("CALL-STREAM-7")
+def test_a_worker_without_a_level_has_a_worker_for_each_core():
+    w = sr.Worker()
+    assert (w.level, w.num_sub_workers) == (3, find_cores().available)
+    assert sr.Worker(num_sub_workers=3).num_sub_workers == 3
+    assert sr.Worker(3).num_sub_workers == 0

@@ -1,0 +1,215 @@
+"""CALL-VALUE: arguments and values."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+
+@sr.task
+def same(value):
+    return value
+
+
+@sr.task
+def scale(x: sr.InOut, factor):
+    x *= factor
+
+
+@sr.task
+def copy(y: sr.Out, x: sr.In):
+    y[:] = x
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@pytest.mark.spec("CALL-VALUE-1")
+def test_annotated_arrays_are_the_callers_own(w):
+    x = w.share(np.arange(6, dtype=np.float32).reshape(2, 3))
+    y = w.share(np.zeros((2, 3), np.float32))
+    scale(x, 2.0).result()
+    copy(y, x).result()
+    assert y.tolist() == x.tolist() == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.spec("CALL-VALUE-1")
+def test_what_is_only_read_cannot_be_written(w):
+    @sr.task
+    def cheat(x: sr.In):
+        x[0] = 1
+
+    x = w.share(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        cheat(x).result()
+    assert not x.any()
+
+
+@pytest.mark.spec("CALL-VALUE-1")
+def test_a_private_array_is_copied_to_be_read_and_refused_to_be_written(w):
+    private = np.ones(5, np.float32)
+    assert total(private).result() == 5
+    shared = w.share(private)
+    for call in (lambda: scale(private, 2), lambda: copy(private, shared)):
+        with pytest.raises(ValueError, match="share"):
+            call()
+    assert total(shared).result() == 5
+    with pytest.raises(TypeError, match="x"):
+        scale([1, 2], 2)
+
+
+@pytest.mark.spec("CALL-VALUE-2", "CALL-VALUE-3")
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1 << 62,
+        -(1 << 63),
+        1 << 63,
+        1 << 200,
+        0.5,
+        float("inf"),
+        -0.0,
+        1j,
+        "",
+        "text",
+        "long " * 1000,
+        b"\0\1",
+        (1, [2, {"three": 3.0}]),
+        {"a": None},
+        range(3),
+        int,
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_values_arrive_equal_and_of_the_same_type(w, value):
+    got = same(value).result()
+    assert got == value and type(got) is type(value)
+    first, second = same([value, value]).result()
+    assert first == second == value
+
+
+@pytest.mark.spec("CALL-VALUE-2", "CALL-VALUE-3")
+@pytest.mark.parametrize("size", [0, 1, 100, 10_000, 1_000_000])
+def test_arrays_of_any_size_are_values(w, size):
+    private = np.arange(size, dtype=np.float64)
+    got = same(private).result()
+    assert (got == private).all() and got.dtype == np.float64 and got.flags.writeable
+    assert not np.shares_memory(got, private)
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_a_shared_array_without_annotation_is_read(w):
+    @sr.task
+    def writeable(x):
+        return x.flags.writeable, float(x.sum())
+
+    x = w.share(np.ones(10, np.float32))
+    assert writeable(x).result() == (False, 10)
+
+
+@pytest.mark.spec("CALL-VALUE-3")
+def test_an_argument_that_is_returned_comes_back_as_a_copy(w):
+    @sr.task
+    def part(x: sr.In):
+        return x[2:4]
+
+    x = w.share(np.arange(6, dtype=np.float32))
+    got = part(x).result()
+    x[:] = 0
+    assert got.tolist() == [2, 3]
+    got[:] = 9
+    assert not x.any()
+
+
+@pytest.mark.spec("CALL-VALUE-4")
+def test_values_that_nobody_keeps_take_no_memory():
+    with sr.Worker(num_sub_workers=2, child_mode="thread", arena_size=3 << 22) as w:
+        for i in range(20):  # each worker has room for one and a half of these
+            array = same(np.full(1 << 18, i, np.float32)).result()
+            assert array[0] == array[-1] == i
+        for _ in range(2000):
+            same("dropped" * 100)
+        assert same(1).result() == 1
+        assert w.submit(len, [0] * 5).result() == 5
+
+
+@pytest.mark.spec("CALL-VALUE-4")
+def test_a_value_outlives_its_future_and_its_worker():
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
+        big = same(np.full(1 << 18, 7, np.float32)).result()
+        gc.collect()
+        others = [same(np.full(1 << 18, i, np.float32)).result() for i in range(5)]
+        w.run(lambda orch, args, config: None)
+        kept = same("kept")
+    assert (big == 7).all()
+    assert [int(one[5]) for one in others] == [0, 1, 2, 3, 4]
+    assert kept.result() == "kept"
+
+
+@pytest.mark.spec("CALL-VALUE-5")
+def test_a_value_without_room_fails_its_call_and_no_other():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 22):
+        with pytest.raises(sr.TaskError, match="no room"):
+            same_size = sr.task(lambda n: np.zeros(n, np.uint8))
+            same_size(1 << 24).result()
+        assert same(5).result() == 5
+
+
+@pytest.mark.spec("CALL-VALUE-4")
+def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program():
+    with sr.Worker(num_sub_workers=1):
+        kept = [same(np.full(1 << 18, 7, np.float32)).result()]
+        child = os.fork()
+        if child == 0:
+            kept.clear()
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
+        others = [same(np.full(1 << 18, i, np.float32)).result() for i in range(4)]
+        assert (kept[0] == 7).all() and [int(one[0]) for one in others] == [0, 1, 2, 3]
+
+
+def rebuild(worker):
+    if os.getpid() != worker:
+        raise ValueError("not here")
+
+
+class Homebound:
+    """Can be rebuilt in the process that made it only."""
+
+    def __reduce__(self):
+        return rebuild, (os.getpid(),)
+
+
+@pytest.mark.spec("CALL-VALUE-5")
+def test_a_value_that_cannot_be_rebuilt_fails_its_call_and_no_other():
+    with sr.Worker(num_sub_workers=1) as w:
+        lost, kept = w.submit(Homebound), same(5)
+        w.run(lambda orch, args, config: None)
+        with pytest.raises(sr.TaskError, match="not here"):
+            lost.result()
+        assert kept.result() == 5
+
+
+@pytest.mark.spec("CALL-VALUE-5")
+def test_a_value_that_cannot_be_pickled_fails_its_call(w):
+    @sr.task
+    def lock():
+        return threading.Lock()
+
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        lock().result()
+    assert same(5).result() == 5

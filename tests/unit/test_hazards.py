@@ -1,0 +1,350 @@
+"""Overlaps of views against sets of bytes; streams of tasks against all their accesses so far."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simpler_ref.engine.view.layouts import Layouts, loops_of
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.task_interface import TensorArgType as T
+from tests.access_driver import READING, WRITING, Stream, Task, k, octets
+from tests.support import reads, small_engine, unmap, updates, writes
+
+RECORD = np.dtype([("a", "f4"), ("b", "i8"), ("c", "u1")])
+ARRAYS = [
+    np.zeros((12, 16)),
+    np.zeros((6, 5, 8), np.complex128),
+    np.zeros((10, 8), RECORD),
+    np.zeros(60, np.int16),
+    np.zeros((4, 3, 4, 5), np.uint8),
+]
+TAGS = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT, T.OUTPUT_EXISTING]
+MORE = 1 if INTERPRETED else 10
+"""How many times as many examples as elsewhere."""
+
+
+# ---------------------------------------------------------------- views
+@pytest.fixture(scope="module")
+def layouts():
+    """Give the layouts of an engine: the only reference to its memory, which the last test keeps."""
+    engine = small_engine()
+    made = Layouts(engine)
+    unmap(engine)
+    yield made
+    made._mem = None
+
+
+def extent(layouts, view):
+    """Return lowest address, address past the highest and layout, as `extent_of` does."""
+    mem = layouts._mem
+    if int(mem[L.LAYOUTS_USED]) > L.LAYOUTS_CAPACITY // 2:
+        layouts.reset()
+    at = int(mem[L.A_LAYOUTS]) + layouts.number(view.dtype, view.shape, view.strides)
+    low = view.__array_interface__["data"][0] - int(mem[at + L.LAYOUT_BELOW])
+    nbytes = int(mem[at + L.LAYOUT_EXTENT])
+    return low, low + nbytes, L.NONE if mem[at + L.LAYOUT_RUN] == nbytes else at
+
+
+@st.composite
+def slices(draw, size, steps):
+    """Return a slice of an axis that is not empty."""
+    start = draw(st.integers(0, size - 1))
+    step = draw(st.sampled_from(steps))
+    end = draw(st.integers(start + 1, size)) if step > 0 else None
+    return slice(start, end, step)
+
+
+@st.composite
+def views(draw, array, steps=(1, 1, 2, 3, -1, -2)):
+    """Return a view of an array: sliced, transposed, one of its fields or parts, reshaped if possible."""
+    if array.dtype.names and draw(st.booleans()):
+        array = array[draw(st.sampled_from(array.dtype.names))]
+    elif array.dtype.kind == "c" and draw(st.booleans()):
+        array = draw(st.sampled_from([array.real, array.imag]))
+    elif array.flags.c_contiguous and draw(st.integers(0, 3)) == 0:
+        array = array.reshape(array.shape[0] // 2, -1)
+    for _ in range(draw(st.integers(1, 2))):
+        array = array[tuple(draw(slices(size, steps)) for size in array.shape)]
+    return array.transpose(draw(st.permutations(range(array.ndim))))
+
+
+@st.composite
+def tiles(draw, array):
+    """Return a tile of an array."""
+    return array[tuple(draw(slices(size, (1,))) for size in array.shape)]
+
+
+PAIRS = st.sampled_from(ARRAYS).flatmap(lambda array: st.tuples(views(array), views(array)))
+
+
+@settings(max_examples=50 * MORE)
+@given(pair=PAIRS)
+def test_views_overlap_if_and_only_if_they_share_a_byte(layouts, pair):
+    one, other = pair
+    at = [*extent(layouts, one), *extent(layouts, other)]
+    shared = not octets(one).isdisjoint(octets(other))
+    assert bool(k.overlap(layouts._mem, *at)) == shared
+    assert bool(k.overlap(layouts._mem, *at[3:], *at[:3])) == shared
+
+
+@settings(max_examples=50 * MORE)
+@given(pair=PAIRS)
+def test_a_view_covers_only_views_whose_bytes_it_has(layouts, pair):
+    one, other = pair
+    if k.covers(layouts._mem, *extent(layouts, one), *extent(layouts, other)):
+        assert octets(other) <= octets(one)
+    if k.covers(layouts._mem, *extent(layouts, other), *extent(layouts, one)):
+        assert octets(one) <= octets(other)
+
+
+@settings(max_examples=30 * MORE)
+@given(
+    pair=st.sampled_from(ARRAYS[:1] + ARRAYS[3:]).flatmap(
+        lambda array: st.tuples(tiles(array), tiles(array))
+    )
+)
+def test_a_tile_covers_a_tile_if_and_only_if_it_has_its_bytes(layouts, pair):
+    one, other = pair
+    covers = k.covers(layouts._mem, *extent(layouts, one), *extent(layouts, other))
+    assert bool(covers) == (octets(other) <= octets(one))
+
+
+@settings(max_examples=30 * MORE)
+@given(
+    shapes=st.lists(
+        st.tuples(
+            st.integers(0, 40),
+            st.lists(st.tuples(st.integers(1, 6), st.integers(-20, 20)), min_size=1, max_size=4),
+        ),
+        min_size=2,
+        max_size=2,
+    ),
+    item=st.sampled_from([1, 2, 4]),
+)
+def test_views_of_any_strides_that_share_a_byte_overlap(layouts, shapes, item):
+    memory = np.zeros(1000, np.uint8)
+    kind = np.dtype(f"u{item}")
+    made = [
+        np.ndarray([n for n, _ in axes], kind, memory, 400 + start, [step for _, step in axes])
+        for start, axes in shapes
+    ]
+    one, other = made
+    at = [extent(layouts, view) for view in made]
+    assert [low for low, _, _ in at] == [min(octets(view)) for view in made]
+    assert [high for _, high, _ in at] == [max(octets(view)) + 1 for view in made]
+    if not octets(one).isdisjoint(octets(other)):
+        assert k.overlap(layouts._mem, *at[0], *at[1])
+    if k.covers(layouts._mem, *at[0], *at[1]):
+        assert octets(other) <= octets(one)
+
+
+def any_view(rng, array):
+    """Return a view with random slices and order of axes."""
+    for _ in range(2):
+        found = []
+        for size in array.shape:
+            start, end = sorted(rng.integers(0, size + 1, 2).tolist())
+            found.append(slice(start, max(end, start + 1)) if start < size else slice(0, size))
+        array = array[tuple(found)]
+        steps = rng.choice([1, 1, 2, 3, 4, -1, -2], array.ndim).tolist()
+        array = array[tuple(slice(None, None, step) for step in steps)]
+    return array.transpose(rng.permutation(array.ndim))
+
+
+def test_thousands_of_pairs_overlap_if_and_only_if_they_share_a_byte(layouts):
+    rng = np.random.default_rng(1)
+    for _ in range(4000):
+        array = ARRAYS[rng.integers(len(ARRAYS))]
+        one, other = any_view(rng, array), any_view(rng, array)
+        at = [*extent(layouts, one), *extent(layouts, other)]
+        assert bool(k.overlap(layouts._mem, *at)) != octets(one).isdisjoint(octets(other))
+        if k.covers(layouts._mem, *at):
+            assert octets(other) <= octets(one)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "run", "loops"),
+    [
+        ((4, 8), (64, 8), 256, []),
+        ((8, 4), (8, 64), 256, []),
+        ((4, 8), (-64, -8), 256, []),
+        ((4, 4), (64, 8), 32, [(4, 64)]),
+        ((4, 4), (128, 16), 8, [(4, 128), (4, 16)]),
+        ((1, 5, 1), (1000, 24, 8), 8, [(5, 24)]),
+        ((7, 3), (0, 8), 24, []),
+        ((4, 8), (16, 8), 0, []),
+        ((3, 3), (8, 8), 0, []),
+        ((2,) * 7, (6400, 3200, 1600, 800, 400, 200, 100), 0, []),
+        ((), (), 8, []),
+    ],
+)
+def test_the_bytes_of_a_view_are_runs_in_loops(shape, strides, run, loops):
+    assert loops_of(shape, strides, 8) == (run, loops)
+
+
+# ---------------------------------------------------------------- grids and cells
+@pytest.fixture
+def s():
+    """Give a stream, in which everything ends afterwards without leaving anything behind."""
+    stream = Stream()
+    yield stream
+    stream.close()
+
+
+def test_accesses_of_more_shapes_than_there_are_grids_are_found():
+    """The last grid takes those that have no other."""
+    stream = Stream(window=256)
+    count = L.MAX_GRIDS + 20
+    x = np.zeros(200 * 300, np.uint8)
+    views = [x[i * 300 :][: 2 * (i + 3)].reshape(2, -1)[:, :1] for i in range(count)]
+    for i, view in enumerate(views):
+        stream.submit(f"{i}", (T.INOUT, view))
+    assert int(stream.mem[L.GRIDS_USED]) == L.MAX_GRIDS
+    for i, view in enumerate(views):
+        assert stream.kinds((T.INPUT, view)) == {f"{i}": L.NEEDS}
+    assert len(stream.kinds((T.INPUT, x))) == count
+    for task in stream.tasks[5:]:
+        stream.finish(task)
+    stream.reclaim(k.drop_over(stream.mem, L.NONE))
+    for i, view in enumerate(views[::-1]):
+        stream.submit(f"again {i}", (T.INPUT, view))
+    assert len(stream.kinds((T.OUTPUT_EXISTING, x))) == count + 5
+    stream.close()
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)])
+@pytest.mark.parametrize("start", [0, 37])
+def test_accesses_are_found_from_whichever_cell_they_reach(rows, columns, start):
+    """There are more of them than cells, so that the cells are searched."""
+    rng = np.random.default_rng(rows)
+    x = np.zeros(40 + 60 * 96, np.uint8)[start:][: 60 * 96].reshape(60, 96)
+    stream = Stream(window=256)
+    tiles = []
+    for n in range(200):
+        i, j = rng.integers(0, 61 - rows), rng.integers(0, 97 - columns)
+        height, width = (rng.integers(1 + size // 2, size + 1) for size in (rows, columns))
+        tiles.append(x[i : i + height, j : j + width])
+        stream.submit(f"{n}", (T.INPUT, tiles[-1]))
+    places = [octets(tile) for tile in tiles]
+    asked = [any_view(rng, x) for _ in range(10)]
+    asked += [x[i : i + 3, j : j + 5] for i, j in rng.integers(0, 50, (30, 2))]
+    asked += [x.ravel()[i : i + 70] for i in rng.integers(0, 5000, 10)]
+    asked += [x[i : i + 4, 90:] for i in range(0, 50, 5)] + [
+        x[i : i + 4, :6] for i in range(0, 50, 5)
+    ]
+    for view in asked:
+        shared = {f"{n}" for n, one in enumerate(places) if not one.isdisjoint(octets(view))}
+        assert stream.kinds((T.OUTPUT_EXISTING, view)).keys() == shared
+    stream.close()
+
+
+def test_cells_grow_with_the_accesses_and_are_few_again_at_the_end():
+    stream = Stream(window=4096)
+    at, each = 1 << 20, 8
+    for i in range(300):
+        stream.submit(f"{i}", *(reads(at + 64 * (each * i + j)) for j in range(each)))
+    assert int(stream.mem[L.CELL_MASK]) + 1 > L.ACCESSES_SMALLEST
+    for i in (0, 99, 299):
+        assert stream.kinds(updates(at + 64 * each * i + 70)) == {f"{i}": L.ORDER}
+    stream.reclaim(k.forget_all(stream.mem))
+    assert int(stream.mem[L.CELL_MASK]) + 1 == L.ACCESSES_SMALLEST
+    stream.close()
+
+
+def test_there_is_room_again_once_accesses_are_dropped(s):
+    capacity = int(s.mem[L.A_ACCESSES_END] - s.mem[L.A_ACCESSES]) // L.ACCESS_WORDS
+    s.submit("many", *(reads(64 * i) for i in range(1, capacity // 2 + 1)))
+    s.submit("others", *(reads(64 * i) for i in range(1, capacity // 2 + 1)))
+    assert not k.has_access_room(s.mem, 1)
+    s.finish(s.tasks[0])
+    assert s.reclaim(k.drop_over(s.mem, L.NONE)) == 0
+    assert k.has_access_room(s.mem, capacity // 2)
+    assert not k.has_access_room(s.mem, capacity // 2 + 1)
+
+
+def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
+    old = s.submit("old", reads(1 << 20))
+    s.finish(old)
+    new = s.submit("new", writes(1 << 12))
+    assert new.slot == old.slot
+    assert s.kinds(writes(1 << 20)) == {}
+
+
+# ---------------------------------------------------------------- streams
+def overlapping(task: Task, tags, places) -> bool:
+    return not task.bytes(tags).isdisjoint(places)
+
+
+def is_source(stream: Stream, other: Task, task: Task) -> bool:
+    """Say whether a task reads from a tensor that another one writes and no write covers since."""
+    first, end = stream.tasks.index(other) + 1, stream.tasks.index(task)
+    since = [(tag, places) for one in stream.tasks[first:end] for tag, places in one.uses]
+    return any(
+        tag in WRITING
+        and not task.bytes(READING).isdisjoint(places)
+        and not any(later in WRITING and places <= cover for later, cover in since)
+        for tag, places in other.uses
+    )
+
+
+def check_conflicts(stream: Stream, task: Task, *, exact: bool) -> None:
+    """Compare what a new task waits for with every earlier access; `exact`: every cover is noticed."""
+    read, written = task.bytes(READING), task.bytes(WRITING)
+    reached, todo = set(), list(task.conflicts)
+    while todo:
+        other = todo.pop()
+        if other not in reached:
+            reached.add(other)
+            todo += other.conflicts
+    for other in stream.tasks[: stream.tasks.index(task)]:
+        needs = overlapping(other, WRITING, read)
+        waits = needs or overlapping(other, READING + WRITING, written)
+        if waits and other.state in (L.PENDING, L.READY, L.RUNNING):
+            assert other in reached
+        source = other.state != L.COMPLETED and is_source(stream, other, task)
+        assert source <= (other in task.needs) <= (source if exact else needs)
+        if other in task.conflicts:
+            assert waits
+            assert other.state != L.COMPLETED
+
+
+def check_start(stream: Stream, task: Task) -> None:
+    """Look whether a task that starts now could meet one that runs or has yet to, or read nothing."""
+    read, written = task.bytes(READING), task.bytes(WRITING)
+    sources = {}
+    for other in stream.tasks[: stream.tasks.index(task)]:
+        if overlapping(other, WRITING, read) or overlapping(other, READING + WRITING, written):
+            assert other.state in (L.COMPLETED, L.FAILED)
+        sources.update(dict.fromkeys(other.bytes(WRITING), other))
+    assert all(sources[at].state == L.COMPLETED for at in read if at in sources)
+
+
+@settings(max_examples=20 * MORE)
+@given(data=st.data(), exact=st.booleans())
+def test_tasks_of_a_stream_never_meet_and_never_read_what_failed(data, exact):
+    arrays = data.draw(st.sampled_from([ARRAYS[:1], ARRAYS[2:3], ARRAYS[3:4], ARRAYS[2:4]]))
+    kind = tiles if exact else views
+    pool = data.draw(st.lists(st.sampled_from(arrays).flatmap(kind), min_size=2, max_size=8))
+    pool += arrays
+    use = st.tuples(st.sampled_from(TAGS), st.sampled_from(range(len(pool))))
+    with closing(Stream()) as stream:
+        for i in range(data.draw(st.integers(1, 25))):
+            chosen = data.draw(st.lists(use, min_size=1, max_size=3))
+            task = stream.submit(f"{i}", *((tag, pool[which]) for tag, which in chosen))
+            check_conflicts(stream, task, exact=exact)
+            for _ in range(data.draw(st.integers(0, 2))):
+                ready = stream.can_start()
+                running = [one for one in stream.tasks if one.state == L.RUNNING]
+                if ready and data.draw(st.booleans()):
+                    task = data.draw(st.sampled_from(ready))
+                    check_start(stream, task)
+                    stream.start(task)
+                elif running:
+                    task = data.draw(st.sampled_from(running))
+                    stream.finish(task, fails=data.draw(st.integers(0, 3)) == 0)
