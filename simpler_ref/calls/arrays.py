@@ -4,53 +4,57 @@ from __future__ import annotations
 
 import threading
 import weakref
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine.memory import Engine
-from ..engine.view.layouts import Layouts
+from ..engine.view.layouts import Layout, Layouts
 from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import make_tensor
-from ..model.wire import TENSOR, has_layout, layout_number
-from ..system.types import Array
+from ..model.wire import SHAPE_AT, TAG_AT, TENSOR, has_layout, layout_number
+from ..system.types import Array, address_of
 from ..workers.session import Session
 
 _MOST_VIEWS = 4096
+_address = Struct("<Q").pack
 
 
-class _Sent(NamedTuple):
-    """An array that was an argument before."""
+Sent = tuple[Any, tuple[int, ...], tuple[int, ...], "np.dtype[Any]", bytes]
+"""An array that was an argument: a weak reference, shape, strides, element type, and its tensor."""
 
-    array: Any
-    """A weak reference."""
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    wire: bytes
 
-    def describes(self, array: Any) -> bool:
-        """Say whether it is this array, and as it was."""
-        return (
-            self.array() is array
-            and self.shape == array.shape
-            and self.strides == array.strides
-            and self.dtype is array.dtype
-        )
+class Known(NamedTuple):
+    """What is known of arrays that were arguments, for as long as their layouts have numbers."""
+
+    epoch: int
+    """How often everything was forgotten."""
+    arrays: dict[int, Sent]
+    """By their ids: an id may be another array's by now, or its shape new."""
+    extents: dict[Layout, tuple[bytes, int, int]]
+    """Of a layout: a tensor's bytes after the address; bytes before its first element, and all bytes."""
 
 
 class SentArrays:
-    """The arrays that a program passes, as tensors: each is looked at once, unless it changes."""
+    """The arrays that a program passes, as tensors: each is looked at once, unless it changes.
+
+    Attributes
+    ----------
+    now : Known
+        What is known of them. `forget` puts another one in its place: a thread that still adds to the
+        old one finds, with its turn, that the epoch is over.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._layouts = Layouts(session.engine)
-        self._known: dict[int, _Sent] = {}
         self._lock = threading.Lock()
+        self.now = Known(0, {}, {})
 
     def wire(self, array: Any) -> bytes:
-        """Return the tensor for an array.
+        """Return the tensor for an array that is not known, without a tag.
 
         Raises
         ------
@@ -61,36 +65,38 @@ class SentArrays:
         -----
         Rule     CALL-ARRAY-1 to -3
         """
-        known = self._known.get(id(array))
-        if known is not None and known.describes(array):
-            return known.wire
         if not isinstance(array, np.ndarray):
-            return make_tensor(array)._wire
-        key = id(array)
-        forget = self._known.pop
-        with self._lock:  # a layout gets its number once, and numbers are forgotten together
-            wire = self._describe(array)
-            reference = weakref.ref(array, lambda _: forget(key, None))
-            self._known[key] = _Sent(reference, array.shape, array.strides, array.dtype, wire)
-        return wire
-
-    def _describe(self, array: Array) -> bytes:
-        address: int = array.__array_interface__["data"][0]
-        low, high = np.lib.array_utils.byte_bounds(array)
-        if array.dtype.hasobject:
-            raise TypeError(f"workers cannot read elements of type {array.dtype}, Python objects")
-        why = self._session.why_invisible(low, high - low) if high > low else None
+            return make_tensor(array)._wire[:TAG_AT]
+        _, arrays, extents = self.now
+        layout = array.dtype, array.shape, array.strides
+        rest, below, extent = extents.get(layout) or self._extent(layout, extents)
+        address = address_of(array)
+        why = self._session.why_invisible(address - below, extent) if extent else None
         if why is not None:
             raise ValueError(
                 f"workers cannot see this array of shape {array.shape}: {why}; pass Worker.share(array)"
             )
-        number = self._layouts.number(array.dtype, array.shape, array.strides)
-        return TENSOR.pack(address, number, 0, 0, 0, 0, 0, L.TENSOR_DESCRIBED, False)
+        wire = _address(address) + rest
+        key = id(array)
+        forget = arrays.pop
+        reference = weakref.ref(array, lambda _: forget(key, None))
+        arrays[key] = reference, layout[1], layout[2], layout[0], wire
+        return wire
+
+    def _extent(self, layout: Layout, extents: dict[Layout, Any]) -> tuple[bytes, int, int]:
+        """Give a layout a number."""
+        if layout[0].hasobject:
+            raise TypeError(f"workers cannot read elements of type {layout[0]}, Python objects")
+        with self._lock:  # a layout gets its number once, and numbers are forgotten together
+            number = self._layouts.number(*layout)
+            rest = TENSOR.pack(0, number, 0, 0, 0, 0, 0, L.TENSOR_DESCRIBED, False)
+            extents[layout] = found = rest[SHAPE_AT:TAG_AT], *self._layouts.extent(number)
+        return found
 
     def forget(self) -> None:
         """Forget all arrays: no call that has them may still run."""
         with self._lock:
-            self._known.clear()
+            self.now = Known(self.now.epoch + 1, {}, {})
             self._layouts.reset()
 
 

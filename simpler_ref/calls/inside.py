@@ -125,6 +125,7 @@ class _Inside:
         """Return the value of a word, or that of a call."""
         if kind & L.FETCHED:
             kind ^= L.FETCHED
-            memory = data_of(self._mem, word) if kind == L.VALUE_BLOCK else None
-            return outcomes.decode(kind, word, memory)[0]
+            if kind == L.VALUE_BLOCK:
+                return outcomes.decode_block(data_of(self._mem, word))[0]
+            return outcomes.decode_word(kind, word)
         return float_of(word) if kind == L.FLOAT64 else word

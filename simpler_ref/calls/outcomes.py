@@ -34,7 +34,7 @@ ALIGNMENT = 64
 """In bytes: where the parts of a block begin."""
 
 COPIED_BELOW = 64 << 10
-"""In bytes: `decode` copies smaller arrays, so that they do not keep a whole block."""
+"""In bytes: `decode_block` copies smaller arrays, so that they do not keep a whole block."""
 
 TEXT_LIMIT, TRACE_LIMIT, EXCEPTION_LIMIT = 16 << 10, 64 << 10, 1 << 20
 """In bytes: of an exception's text, its traceback, and the pickled exception."""
@@ -226,17 +226,27 @@ class _Block(np.ndarray):
     keep: object
 
 
-def decode(
-    kind: int, word: int, memory: memoryview | None = None, keep: object = None
-) -> tuple[Any, bool]:
-    """Return the value of an outcome, and whether it refers to the block.
+def decode_word(kind: int, word: int) -> Any:
+    """Return the value of an outcome without a block."""
+    if kind == NONE:
+        return None
+    if kind == INT:
+        return int(word)
+    if kind == BOOL:
+        return bool(word)
+    if kind == FLOAT:
+        return _DOUBLE.unpack(_WORD.pack(word))[0]
+    make, plain = _NUMPY_TYPES[kind]
+    return make(decode_word(plain, word))
+
+
+def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
+    """Return the value in a block that `write` has written, and whether it refers to the block.
 
     Parameters
     ----------
-    kind, word : int
-        Of the outcome.
-    memory : memoryview | None
-        The block that `write` has written, if the outcome has one.
+    memory : memoryview
+        The block.
     keep : object
         Lives for as long as arrays refer to `memory`; if None, all arrays are copied.
 
@@ -245,22 +255,6 @@ def decode(
     pickle.UnpicklingError
         The value cannot be rebuilt in this process.
     """
-    if kind == BLOCK:
-        assert memory is not None
-        return _load(memory, keep)
-    if kind == NONE:
-        return None, False
-    if kind == INT:
-        return int(word), False
-    if kind == BOOL:
-        return bool(word), False
-    if kind == FLOAT:
-        return _DOUBLE.unpack(_WORD.pack(word))[0], False
-    make, plain = _NUMPY_TYPES[kind]
-    return make(decode(plain, word)[0]), False
-
-
-def _load(memory: memoryview, keep: object) -> tuple[Any, bool]:
     count, size = _HEAD.unpack_from(memory)
     end = _align(_WORD.size * (1 + count)) + size
     text = memory[end - size : end]
@@ -341,11 +335,11 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> TaskError:
     **details : Any
         `task`, `callable_name`, `worker` and `pid` of the `TaskError`.
     """
-    (text, trace, block), _ = _load(memory, None)
+    (text, trace, block), _ = decode_block(memory)
     original: object = None
     if block:
         try:
-            original, _ = _load(memoryview(block), None)
+            original, _ = decode_block(memoryview(block))
         except (Exception, SystemExit):
             original = None
     return place(original, f"{where}: {text}", remote_traceback=trace, **details)

@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Union
 
 
-class Mode(enum.Enum):
+class Mode(enum.IntEnum):
     """What a task does with an argument."""
 
-    VALUE = "a copy, or whatever else is no array in shared memory"
-    IN = "reads the array"
-    OUT = "writes the array, without reading what was in it"
-    INOUT = "reads and writes the array"
+    VALUE = 0
+    """A copy, or an array in shared memory that it reads."""
+    IN = 1
+    """It reads the array."""
+    OUT = 2
+    """It writes the array, without reading what was in it."""
+    INOUT = 3
+    """It reads and writes the array."""
 
 
 class _Marker:

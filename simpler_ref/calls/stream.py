@@ -3,69 +3,42 @@
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FunctionType
-from typing import Any, NamedTuple
-
-import cloudpickle
-import numpy as np
+from typing import Any
 
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.blocks import Blocks, data_of, mark_kept
 from ..errors import RingFullError, TaskError, WorkerLostError
 from ..jit import layout as L
-from ..model.scalars import INTEGER, NUMBER
-from ..model.wire import TAG_AT, with_tag
+from ..model.scalars import INTEGER
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
 from . import current, outcomes
 from .arrays import SentArrays
-from .forms import (
-    ARRAY,
-    FALSE,
-    ITEM,
-    MOST_ARGUMENTS,
-    NONE,
-    READ_ARRAY,
-    TRUE,
-    VALUE,
-    head_words,
-    key_of,
-)
+from .forms import key_of
 from .futures import Future
 from .inside import Caller
-from .signatures import Mode, Parameter, Signature
+from .packing import Packer, Plan
+from .signatures import Signature
 from .tasks import Task
+from .turns import Turns
 
-_TAGS = {
-    mode: with_tag(b"", tag)
-    for mode, tag in (
-        (Mode.IN, L.INPUT),
-        (Mode.OUT, L.OUTPUT_EXISTING),
-        (Mode.INOUT, L.INOUT),
-        (Mode.VALUE, L.INPUT),
-    )
-}
-_CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
-_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
-_INLINE_BYTES = 512
-"""Longest pickle of values that travels with a call; others get a block."""
-_integer, _number = INTEGER.pack, NUMBER.pack
+_integer = INTEGER.pack
+_new_future = object.__new__
 
 
 class Stream:
     """The calls of one open Worker, which any thread may make.
 
-    One thread at a time acts as the Orch thread of the engine (`_turn`): it submits, or it waits and
-    meanwhile runs the Scheduler's passes. A thread that wants to submit makes a waiting one leave.
+    One thread at a time acts as the Orch thread of the engine: it submits, or it waits and meanwhile runs
+    the Scheduler's passes.
 
     Rule     CALL-STREAM-1 to -5
     """
@@ -79,7 +52,8 @@ class Stream:
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
         self._arrays = SentArrays(session)
-        self._keys: dict[Task, int] = {}
+        self._pack = Packer(self._arrays, self._has_made).pack
+        self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
         self._word = -1
         self._tasks: dict[Any, Task] = {}
@@ -89,37 +63,10 @@ class Stream:
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
         self._open = False
-        self._turnstile = threading.Lock()
-        self._orch = threading.Lock()
-        self._changed = threading.Condition(threading.Lock())
-        self._waiting = 0
-        self._sharing = False
-        self._epoch = 0
+        self._turn = Turns(session.engine)
         self._gone = False
         self._full_since = 0.0
         current.enter(self)
-
-    # ------------------------------------------------------------ whose turn it is
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Be the Orch thread."""
-        if not self._orch.acquire(blocking=False):
-            with self._turnstile:
-                self._kernels.want_orch(self._mem, 1)
-                try:
-                    self._orch.acquire()
-                finally:
-                    self._kernels.want_orch(self._mem, -1)
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        self._orch.release()
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
 
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
@@ -130,62 +77,23 @@ class Stream:
         TypeError, ValueError
             The arguments do not fit the task's parameters; an array that it writes is not shared.
         """
-        signature = task.signature
-        bound = signature.bind(args, kwargs)
+        bound = task.signature.bind(args, kwargs)
         while True:
-            arguments = self._arguments(task, bound)
-            with self._turn():
+            plan = self._plans.get(task) or self._plan(task)
+            packed = self._pack(plan, bound)
+            with self._turn:
                 if not self._open:
                     self._begin()
-                if not arguments.still_hold(self._epoch):
+                counts, wire, data, futures, epoch = packed
+                if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
-                slot = self._submit(arguments)
+                slot = self._submit(counts, wire, data)
                 if slot == L.WOULD_BLOCK:
                     continue
-                future = Future.__new__(Future)
+                future = _new_future(Future)
                 future._stream, future._slot = self, slot
                 self._futures[slot] = weakref.ref(future)
                 return future
-
-    def _arguments(self, task: Task, bound: tuple[Any, ...]) -> _Arguments:
-        """Return the arguments of a call, as they travel.
-
-        Meanwhile other threads may end the stream, or fetch the values of futures among the arguments.
-        """
-        epoch = self._epoch
-        signature = task.signature
-        key = self._keys.get(task) or self._key_of(task)
-        given: Iterable[tuple[Parameter, Any]] = zip(signature.parameters, bound, strict=False)
-        names: tuple[str, ...] = ()
-        if not task.is_plain:
-            given, names = signature.flatten(bound)
-        codes: list[int] = []
-        tensors: list[bytes] = []
-        scalars: list[bytes] = []
-        items: list[Any] = []
-        futures: list[tuple[Future, int]] = []
-        for parameter, value in given:
-            kind = type(value)
-            if kind is int and _I64_FIRST <= value <= _I64_LAST:
-                codes.append(VALUE)
-                scalars.append(_integer(value, L.SIGNED))
-            elif kind is float:
-                codes.append(VALUE)
-                scalars.append(_number(value, L.FLOAT64))
-            elif value is None or kind is bool:
-                codes.append(_CONSTANTS[value])
-            elif kind is Future:
-                codes.append(self._add_future(value, scalars, items, futures))
-            elif parameter.mode is not Mode.VALUE or kind is np.ndarray:
-                codes.append(self._add_array(parameter, value, tensors, items))
-            else:
-                codes.append(ITEM)
-                items.append(value)
-        if len(codes) > MOST_ARGUMENTS:
-            raise ValueError(f"{len(codes)} arguments are too many: at most {MOST_ARGUMENTS}")
-        head = [_integer(word, L.SIGNED) for word in head_words(key, codes, len(names))]
-        data = _pickled((names, items)) if items or names else b""
-        return _Arguments(tensors, [*head, *scalars], data, futures, epoch)
 
     def task_of(self, function: Any) -> Task:
         """Return the task of a plain function, the same one each time."""
@@ -194,62 +102,28 @@ class Stream:
             found = self._tasks[function] = Task(function, _signature_of(function))
         return found
 
-    def _add_future(
-        self,
-        future: Future,
-        scalars: list[bytes],
-        items: list[Any],
-        futures: list[tuple[Future, int]],
-    ) -> int:
-        """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
-        slot = future._slot
-        if slot and future._stream is self:
-            scalars.append(_integer(slot, L.FUTURE))
-            futures.append((future, slot))
-            return VALUE
-        items.append(future.result())
-        return ITEM
-
-    def _add_array(self, parameter: Any, value: Any, tensors: list[bytes], items: list[Any]) -> int:
-        """Add an array that workers share; one that they do not share is copied if it is only read."""
-        mode = parameter.mode
-        try:
-            wire = self._arrays.wire(value)[:TAG_AT] + _TAGS[mode]
-        except (TypeError, ValueError) as error:
-            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, np.ndarray)):
-                items.append(value)
-                return ITEM
-            raise type(error)(f"{parameter.name}: {error}") from None
-        tensors.append(wire)
-        return READ_ARRAY if mode is Mode.IN or mode is Mode.VALUE else ARRAY
-
-    def _key_of(self, task: Task) -> int:
-        """Put a task into a block, once, where all workers find it; return its offset."""
+    def _plan(self, task: Task) -> Plan:
+        """Put a task into a block, once, where all workers find it by the block's offset."""
         payload = task.payload()
-        with self._turn():
-            if task not in self._keys:
+        with self._turn:
+            if task not in self._plans:
                 block = self._blocks.take(len(payload))
                 block.data[:] = payload
-                self._keys[task] = block.offset
                 self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
-        return self._keys[task]
+                self._plans[task] = Plan(task, block.offset)
+        return self._plans[task]
 
-    def _submit(self, arguments: _Arguments) -> int:
+    def _submit(self, counts: int, wire: bytes, data: bytes) -> int:
         """Submit a call; return its slot, or WOULD_BLOCK if room was made for another attempt."""
         manager = self._session.manager
         if manager is not None and manager.dead:
             self._replace_dead()
         block = None
-        tail = []
-        if len(arguments.data) > _INLINE_BYTES:
-            block = self._blocks.take(len(arguments.data))
-            block.data[:] = arguments.data
-            tail = [_integer(block.offset, L.PAYLOAD)]
-        elif arguments.data:
-            tail = _inline(arguments.data)
-        scalars = [*arguments.scalars, *tail]
-        wire = b"".join([*arguments.tensors, *scalars])
-        counts = len(arguments.tensors) | len(scalars) << L.HALF
+        if data:
+            block = self._blocks.take(len(data))
+            block.data[:] = data
+            wire += _integer(block.offset, L.PAYLOAD)
+            counts += 1 << L.HALF
         dropped = self._dropped.popleft() if self._dropped else L.NONE
         slot = self._call(self._mem, dropped, self._word, counts, wire)
         if slot < 0:
@@ -320,7 +194,7 @@ class Stream:
     def finish(self) -> None:
         """Wait until all calls have ended, and let their futures keep the values."""
         if self._open:
-            with self._turn():
+            with self._turn:
                 self._finish()
 
     def _finish(self) -> None:
@@ -337,7 +211,6 @@ class Stream:
             self._kernels.reset_stream(self._mem)
             self._futures.clear()
             self._arrays.forget()
-            self._epoch += 1
             self._open = False
             self._life.end_stream()
 
@@ -372,38 +245,34 @@ class Stream:
                 rest_ns = int((deadline - time.monotonic()) * 1e9)
                 if rest_ns <= 0:
                     return False
-            if self._orch.acquire(blocking=False):
-                try:
-                    if self._open and future._slot == slot:
-                        self._sharing = self._waiting > 0
-                        ended = self._engine.view.ended + 1 if self._sharing else -1
-                        manager = self._session.manager
-                        if manager is not None and manager.dead:
-                            self._replace_dead()
-                        self._help(slot=slot, ended=ended, rest_ns=rest_ns)
-                finally:
-                    self._release()
-                with self._turnstile:  # a thread that wants to submit comes first
-                    pass
-            else:
-                self._wait_for_another(rest_ns / 1e9)
+            self._wait_a_while(rest_ns, future, slot)
             slot = future._slot
         return True
 
-    def _wait_for_another(self, timeout_s: float) -> None:
-        """Wait until the thread whose turn it is has seen something end."""
-        with self._changed:
-            self._waiting += 1
-            urges = not self._sharing
-            if urges:
-                self._kernels.want_orch(self._mem, 1)
-            try:
-                if self._orch.locked():
-                    self._changed.wait(timeout_s)
-            finally:
-                if urges:
-                    self._kernels.want_orch(self._mem, -1)
-                self._waiting -= 1
+    def _wait_a_while(
+        self, rest_ns: int, future: Future | None = None, slot: int = L.NONE, ended: int = -1
+    ) -> None:
+        """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
+        turn = self._turn
+        mine = False
+        try:
+            mine = turn.take()
+            if mine and self._open and (future is None or future._slot == slot):
+                if turn.share() and ended < 0:
+                    ended = self._engine.view.ended
+                manager = self._session.manager
+                if manager is not None and manager.dead:
+                    self._replace_dead()
+                self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
+        finally:
+            turn.leave()
+        if mine:
+            turn.let_others_first()
+        else:
+            turn.wait_for_another(rest_ns / 1e9)
+
+    def _has_made(self, future: Future) -> bool:
+        return future._stream is self
 
     def has_settled(self, slot: int) -> bool:
         """Say whether a call has ended."""
@@ -421,29 +290,36 @@ class Stream:
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
         """Give a future its value, or its error, and drop the call."""
-        with self._turn():
+        with self._turn:
             if future._slot:
                 self._fetch(future)
 
     def _fetch(self, future: Future) -> None:
         slot = future._slot
-        call = self._engine.view.call(slot)
-        if call.has_failed:
+        has_failed, kind, word = self._engine.view.outcome(slot)
+        if has_failed:
             future._error = self._error_of(slot)
         else:
-            memory = lease = None
-            if call.kind == L.VALUE_BLOCK:
-                memory, lease = data_of(self._mem, call.value), _Lease(self._engine, call.value)
             try:
-                future._value, kept = outcomes.decode(call.kind, call.value, memory, lease)
-                if kept and lease is not None:
-                    lease.begin()
+                if kind == L.VALUE_BLOCK:
+                    future._value = self._value_in(word)
+                else:
+                    future._value = outcomes.decode_word(kind, word)
             except Exception as error:
-                future._error = TaskError(f"{self.describe(slot)}: {error}", task=call.task)
+                task = self._engine.view.call(slot).task
+                future._error = TaskError(f"{self.describe(slot)}: {error}", task=task)
                 future._error.__cause__ = error
         self._futures.pop(slot, None)
         future._slot = 0
         self._kernels.drop_call(self._mem, slot)
+
+    def _value_in(self, block: int) -> Any:
+        """Return the value in a block, which is held for as long as arrays of the value refer to it."""
+        lease = _Lease(self._engine, block)
+        value, kept = outcomes.decode_block(data_of(self._mem, block), lease)
+        if kept:
+            lease.begin()
+        return value
 
     def _error_of(self, slot: int) -> TaskError:
         call = self._engine.view.call(slot)
@@ -503,21 +379,12 @@ class Stream:
                 if not self._watched:
                     self._watcher = None
                     return
-            self._wait_for_change(ended)
+            self._wait_a_while(PARK_NS, ended=ended)
 
-    def _wait_for_change(self, ended: int) -> None:
-        """Wait until more calls than `ended` have ended, or for PARK_NS."""
-        if self._orch.acquire(blocking=False):
-            try:
-                if self._open and not self._gone:
-                    self._sharing = True
-                    self._help(ended=ended + 1)
-            finally:
-                self._release()
-            with self._turnstile:
-                pass
-        else:
-            self._wait_for_another(PARK_NS / 1e9)
+
+def _are_there(futures: list[tuple[Future, int]]) -> bool:
+    """Say whether no value was fetched meanwhile."""
+    return all(future._slot == slot for future, slot in futures)
 
 
 def _signature_of(function: Any) -> Signature:
@@ -527,38 +394,6 @@ def _signature_of(function: Any) -> Signature:
         with suppress(TypeError):
             return Signature.of(function)
     return Signature.any()
-
-
-class _Arguments(NamedTuple):
-    """The arguments of a call, as they travel."""
-
-    tensors: list[bytes]
-    scalars: list[bytes]
-    data: bytes
-    """Names and values that are pickled."""
-    futures: list[tuple[Future, int]]
-    """Those whose values the worker gets, and their slots."""
-    epoch: int
-    """Of the stream whose layouts the tensors name."""
-
-    def still_hold(self, epoch: int) -> bool:
-        """Say whether they are still right: asked with the turn, it stays so until that ends."""
-        return self.epoch == epoch and all(one._slot == slot for one, slot in self.futures)
-
-
-def _pickled(items: tuple[tuple[str, ...], list[Any]]) -> bytes:
-    """Return names and values as bytes."""
-    try:
-        return pickle.dumps(items, 5)
-    except Exception:
-        data: bytes = cloudpickle.dumps(items, 5)
-        return data
-
-
-def _inline(data: bytes) -> list[bytes]:
-    """Return a short pickle as scalars, the number of its bytes at the end."""
-    words = np.frombuffer(data + bytes(-len(data) % L.WORD), np.int64).tolist()
-    return [_integer(word, L.SIGNED) for word in (*words, len(data))]
 
 
 class _Lease:

@@ -24,10 +24,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from simpler_ref.calls import outcomes
-from simpler_ref.calls.outcomes import decode, encode, write
+from simpler_ref.calls.outcomes import BLOCK, decode_block, decode_word, encode, write
 
 LARGE = outcomes.COPIED_BELOW
 GUARD = 0xA5
+
+
+def decode(kind, word, block=None, keep=None):
+    """Return the value of an outcome, and whether it refers to the block."""
+    return decode_block(block, keep) if kind == BLOCK else (decode_word(kind, word), False)
 
 
 def written(value) -> tuple[int, int, memoryview]:
@@ -582,7 +587,7 @@ def test_classes_of_the_program_itself_come_back_from_a_forked_process():
         FORKED
         + """
 kind, memory = in_child(lambda: encode([Value()]))
-print(type(decode(kind, 0, memory)[0][0]) is Value)
+print(type(decode_block(memory)[0][0]) is Value)
 try:
     raise decode_error(in_child(lambda: encode_error(Known(5, text="bad")))[1], "there")
 except Known as error:
@@ -652,7 +657,7 @@ def answer(task):
 def fail():
     raise Known(1, 2)
 
-print(type(decode(BLOCK, 0, answer(lambda: [Value()]))[0][0]) is Value)
+print(type(decode_block(answer(lambda: [Value()]))[0][0]) is Value)
 try:
     raise decode_error(answer(fail), "there")
 except Known as error:

@@ -287,6 +287,11 @@ class View:
             word(slot + L.S_VALUE),
         )
 
+    def outcome(self, slot: int) -> tuple[bool, int, int]:
+        """Return whether a call that has ended has failed, and the kind and the word of its value."""
+        word = self._word
+        return word(slot + L.S_STATE) == L.FAILED, word(slot + L.S_KIND), word(slot + L.S_VALUE)
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration for `encode`."""

@@ -77,6 +77,11 @@ class Layouts:
             found = self._numbers[dtype, shape, strides] = self._write(dtype, shape, strides)
         return found
 
+    def extent(self, number: int) -> tuple[int, int]:
+        """Return the bytes of a layout before its first element, and all that it spans."""
+        at = self._start + number
+        return self._mem.item(at + L.LAYOUT_BELOW), self._mem.item(at + L.LAYOUT_EXTENT)
+
     def _write(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
         if dtype.hasobject:
             raise TypeError(f"other processes cannot read elements of type {dtype}")

@@ -1,0 +1,227 @@
+"""The arguments of a call as they travel: tensors of arrays, words of numbers, one pickle of all else."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from numpy import ndarray
+
+from ..jit import layout as L
+from ..model.scalars import INTEGER, NUMBER
+from ..model.wire import with_tag
+from .arrays import SentArrays
+from .forms import (
+    ARRAY,
+    FALSE,
+    ITEM,
+    MOST_ARGUMENTS,
+    NONE,
+    READ_ARRAY,
+    TRUE,
+    VALUE,
+    head_words,
+)
+from .futures import Future
+from .signatures import Mode, Parameter
+from .tasks import Task
+
+_CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
+_FORMS = {
+    mode: (ARRAY if mode in (Mode.OUT, Mode.INOUT) else READ_ARRAY, with_tag(b"", tag))
+    for mode, tag in (
+        (Mode.VALUE, L.INPUT),
+        (Mode.IN, L.INPUT),
+        (Mode.OUT, L.OUTPUT_EXISTING),
+        (Mode.INOUT, L.INOUT),
+    )
+}
+"""The code of an array, and what follows its tensor without a tag."""
+_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
+_MOST_HEADS = 4096
+_INLINE_BYTES = 512
+"""Longest pickle of values that travels with a call; others get a block."""
+_integer, _number = INTEGER.pack, NUMBER.pack
+_Form = tuple[int, bytes, Parameter]
+
+
+Packed = tuple[int, bytes, bytes, list[tuple[Future, int]], int]
+"""The arguments of a call, as they travel:
+
+- the counts of tensors and scalars, and the bytes of both;
+- names and values that are pickled, if they need a block;
+- the futures whose values the worker gets, with their slots: so the call needs them still to be there;
+- the epoch of the arrays, in which the tensors mean what they should.
+"""
+
+
+class Plan:
+    """What is known of a task's calls before the first one.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    key : int
+        Its number, under which workers find it.
+    """
+
+    __slots__ = ("forms", "heads", "is_plain", "key", "signature")
+
+    def __init__(self, task: Task, key: int) -> None:
+        self.key = key
+        self.signature = task.signature
+        self.is_plain = task.is_plain
+        self.forms = tuple([(*_FORMS[one.mode], one) for one in task.signature.parameters])
+        self.heads: dict[tuple[int, ...], tuple[bytes, int]] = {}
+        """The first words, and how many they are, of calls with some codes."""
+
+    def head(self, form: list[int]) -> tuple[bytes, int]:
+        """Return the first words of a call, and how many they are."""
+        named, *codes = form
+        if len(codes) > MOST_ARGUMENTS:
+            raise ValueError(f"{len(codes)} arguments are too many: at most {MOST_ARGUMENTS}")
+        if len(self.heads) >= _MOST_HEADS:
+            self.heads.clear()
+        words = head_words(self.key, codes, named)
+        made = b"".join([_integer(word, L.SIGNED) for word in words]), len(words)
+        self.heads[tuple(form)] = made
+        return made
+
+
+class Packer:
+    """Packs the arguments of a Worker's calls.
+
+    Parameters
+    ----------
+    arrays : SentArrays
+        What is known of arrays that were arguments before.
+    is_own : callable
+        Says whether a future is of the same stream, so that workers find its value.
+    """
+
+    def __init__(self, arrays: SentArrays, is_own: Callable[[Future], bool]) -> None:
+        self._arrays = arrays
+        self._is_own = is_own
+
+    def pack(self, plan: Plan, bound: tuple[Any, ...]) -> Packed:
+        """Return the arguments of a call, as they travel.
+
+        Other threads may end the stream meanwhile, or fetch the values of futures among the arguments.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An array does not suit its parameter, or a value cannot be pickled.
+
+        Notes
+        -----
+        Rule     CALL-VALUE-1, -2; CALL-ARRAY-1 to -3
+        """
+        epoch, known, _ = self._arrays.now
+        given: Iterable[tuple[_Form, Any]] = zip(plan.forms, bound)  # noqa: B905 (0.1 us)
+        names: tuple[str, ...] = ()
+        if not plan.is_plain:
+            flat, names = plan.signature.flatten(bound)
+            given = [((*_FORMS[one.mode], one), value) for one, value in flat]
+        form = [len(names)]
+        parts: list[bytes] = []
+        scalars: list[bytes] = []
+        items: list[Any] = []
+        futures: list[tuple[Future, int]] = []
+        for (code, tag, parameter), value in given:
+            kind = type(value)
+            if kind is ndarray:
+                sent = known.get(id(value))
+                if sent is not None:
+                    array, shape, strides, dtype, wire = sent
+                    if (
+                        array() is value
+                        and shape == value.shape
+                        and strides == value.strides
+                        and dtype is value.dtype
+                    ):
+                        form.append(code)
+                        parts += wire, tag
+                        continue
+                form.append(self._add_array(code, tag, parameter, value, parts, items))
+            elif kind is float:
+                form.append(VALUE)
+                scalars.append(_number(value, L.FLOAT64))
+            elif kind is int and _I64_FIRST <= value <= _I64_LAST:
+                form.append(VALUE)
+                scalars.append(_integer(value, L.SIGNED))
+            elif value is None or kind is bool:
+                form.append(_CONSTANTS[value])
+            elif kind is Future:
+                form.append(self._add_future(value, scalars, items, futures))
+            elif parameter.mode is not Mode.VALUE:
+                form.append(self._add_array(code, tag, parameter, value, parts, items))
+            else:
+                form.append(ITEM)
+                items.append(value)
+        counts = len(parts) >> 1
+        head, words = plan.heads.get(tuple(form)) or plan.head(form)
+        parts.append(head)
+        data = b""
+        if items or names:
+            data = _pickled((names, items))
+            if len(data) <= _INLINE_BYTES:
+                scalars += _inline(data)
+                data = b""
+        counts |= words + len(scalars) << L.HALF
+        return counts, b"".join(parts + scalars), data, futures, epoch
+
+    def _add_future(
+        self,
+        future: Future,
+        scalars: list[bytes],
+        items: list[Any],
+        futures: list[tuple[Future, int]],
+    ) -> int:
+        """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
+        slot = future._slot
+        if slot and self._is_own(future):
+            scalars.append(_integer(slot, L.FUTURE))
+            futures.append((future, slot))
+            return VALUE
+        items.append(future.result())
+        return ITEM
+
+    def _add_array(
+        self,
+        code: int,
+        tag: bytes,
+        parameter: Parameter,
+        value: Any,
+        parts: list[bytes],
+        items: list[Any],
+    ) -> int:
+        """Add an array that workers share; one that they do not share is copied if it is only read."""
+        try:
+            parts += self._arrays.wire(value), tag
+        except (TypeError, ValueError) as error:
+            mode = parameter.mode
+            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, np.ndarray)):
+                items.append(value)
+                return ITEM
+            raise type(error)(f"{parameter.name}: {error}") from None
+        return code
+
+
+def _pickled(items: tuple[tuple[str, ...], list[Any]]) -> bytes:
+    """Return names and values as bytes."""
+    try:
+        return pickle.dumps(items, 5)
+    except Exception:
+        data: bytes = cloudpickle.dumps(items, 5)
+        return data
+
+
+def _inline(data: bytes) -> list[bytes]:
+    """Return a short pickle as scalars, the number of its bytes at the end."""
+    words = np.frombuffer(data + bytes(-len(data) % L.WORD), np.int64).tolist()
+    return [_integer(word, L.SIGNED) for word in (*words, len(data))]
