@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE = range(7)
 """A constant; pickled; an array that the task writes; one that it only reads; a word."""
@@ -19,22 +19,22 @@ _MASK = (1 << _BITS) - 1
 _COUNT, _NAMED = 40, 52
 MOST_ARGUMENTS = (1 << 63 - _NAMED) - 1
 _double, _integer = struct.Struct("<d"), struct.Struct("<q")
-_CONSTANTS = {NONE: None, TRUE: True, FALSE: False}
+CONSTANTS = {NONE: None, TRUE: True, FALSE: False}
+_MOST_SHORT = 4096
 
 
 class Form(NamedTuple):
     """The first words of a call, read."""
 
+    key: int
+    """The block of the function."""
     codes: list[int]
     named: int
     """How many arguments, the last ones, have names."""
     end: int
     """Index of the word after the codes."""
-
-    @property
-    def has_items(self) -> bool:
-        """Whether names or values are pickled."""
-        return self.named > 0 or ITEM in self.codes
+    has_items: bool
+    """Whether names or values are pickled."""
 
 
 def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
@@ -58,12 +58,27 @@ def form_of(words: Sequence[int]) -> Form:
     named = words[0] >> _NAMED
     count = words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1
     codes = [words[1 + i // _IN_A_WORD] >> _BITS * (i % _IN_A_WORD) & _MASK for i in range(count)]
-    return Form(codes, named, 1 + -(-count // _IN_A_WORD))
+    end = 1 + -(-count // _IN_A_WORD)
+    return Form(key_of(words[0]), codes, named, end, named > 0 or ITEM in codes)
 
 
-def constant(code: int) -> Any:
-    """Return the constant of a code."""
-    return _CONSTANTS[code]
+class Forms:
+    """Reads the first words of calls, those of short ones once."""
+
+    def __init__(self) -> None:
+        self._short: dict[tuple[int, int], Form] = {}
+
+    def form_of(self, words: Sequence[int]) -> Form:
+        """Return what the first words of a call say."""
+        if not 0 < words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1 <= _IN_A_WORD:
+            return form_of(words)
+        head = words[0], words[1]
+        found = self._short.get(head)
+        if found is None:
+            if len(self._short) >= _MOST_SHORT:
+                self._short.clear()
+            found = self._short[head] = form_of(words)
+        return found
 
 
 def float_of(word: int) -> float:

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..callables.runnable import refuse_unrun
 from ..engine.view.blocks import Blocks, data_of
-from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
+from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
 from ..jit import layout as L
 from . import outcomes
 from .arrays import ReceivedArrays
 from .current import here
-from .forms import ARRAY, ITEM, READ_ARRAY, VALUE, constant, float_of, form_of, key_of
+from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
 from .tasks import Task, from_payload
 
 
@@ -40,20 +40,21 @@ class _Inside:
     """
 
     def __init__(self, mailbox: MailboxView) -> None:
-        self._mailbox = mailbox
+        here.in_task = True  # this thread runs nothing else
+        self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
+        self._forms = Forms()
         self._tasks: dict[int, Task] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
 
     def run(self, args: ReceivedArgs) -> None:
         """Run a call, and leave its value where the future finds it."""
-        here.in_task = True
         try:
             wires, words, kinds = call_words(args)
-            key = key_of(words[0])
-            task = self._tasks.get(key) or self._load(key)
-            positional, named = self._arguments(wires, words, kinds)
+            form = self._forms.form_of(words)
+            task = self._tasks.get(form.key) or self._load(form.key)
+            positional, named = self._arguments(form, wires, words, kinds)
             result = task.py_func(*positional, **named)
             if result is not None:
                 refuse_unrun(result)
@@ -61,8 +62,6 @@ class _Inside:
         except BaseException as error:
             self._answer_failure(error)
             raise
-        finally:
-            here.in_task = False
 
     def _load(self, key: int) -> Task:
         task = self._tasks[key] = from_payload(bytes(data_of(self._mem, key)))
@@ -71,10 +70,10 @@ class _Inside:
     def _answer(self, outcome: outcomes.Outcome) -> None:
         word = outcome.word
         if outcome.kind >= L.VALUE_BLOCK:
-            block = self._blocks.take(outcome.nbytes, self._mailbox.task)
+            block = self._blocks.take(outcome.nbytes, self._call.slot)
             outcomes.write(outcome.parts, block.data)
             word = block.offset
-        self._mailbox.answer(outcome.kind, word)
+        self._call.answer(outcome.kind, word)
 
     def _answer_failure(self, error: BaseException) -> None:
         """Leave what a call has raised.
@@ -84,33 +83,34 @@ class _Inside:
         try:
             self._answer(outcomes.encode_error(error))
         except MemoryError:
-            self._mailbox.answer(L.VALUE_NO_ROOM, 0)
+            self._call.answer(L.VALUE_NO_ROOM, 0)
 
     # ------------------------------------------------------------ arguments
     def _arguments(
-        self, wires: list[bytes], words: Any, kinds: Any
+        self, form: Form, wires: list[bytes], words: list[int], kinds: memoryview
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and the named arguments of a call; see `forms`."""
-        codes, named, at = form = form_of(words)
-        names, items = self._items(words, kinds) if form.has_items else ((), [])
+        _, codes, named, at, has_items = form
+        names, items = self._items(words, kinds) if has_items else ((), [])
         item = iter(items)
         arrays = iter(wires)
         values: list[Any] = []
         for code in codes:
-            if code in (ARRAY, READ_ARRAY):
+            if code == VALUE:
+                kind = kinds[at]
+                values.append(words[at] if kind == L.SIGNED else self._value(words[at], kind))
+                at += 1
+            elif code in (ARRAY, READ_ARRAY):
                 values.append(self._arrays.array(next(arrays), code == ARRAY))
             elif code == ITEM:
                 values.append(next(item))
-            elif code == VALUE:
-                values.append(self._value(words[at], kinds[at]))
-                at += 1
             else:
-                values.append(constant(code))
+                values.append(CONSTANTS[code])
         if not named:
             return values, {}
         return values[:-named], dict(zip(names, values[-named:], strict=True))
 
-    def _items(self, words: Any, kinds: Any) -> tuple[tuple[str, ...], list[Any]]:
+    def _items(self, words: list[int], kinds: memoryview) -> tuple[tuple[str, ...], list[Any]]:
         """Return the names and the values that are pickled."""
         if kinds[len(words) - 1] == L.PAYLOAD:
             data: Any = data_of(self._mem, words[-1])

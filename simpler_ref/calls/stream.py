@@ -157,11 +157,12 @@ class Stream:
         if now - self._full_since > timeout_s:
             self._full_since = 0.0
             raise RingFullError(f"no room for a call within {timeout_s} s")
-        before = self._engine.view.live
-        self._help(ended=self._engine.view.ended + 1)
+        view = self._engine.view
+        before = view.live
+        self._help(ended=view.ended + 1 + before // 4)
         self._drop_all()
         self._keep_values()
-        if self._engine.view.live < before:
+        if view.live < before:
             self._full_since = 0.0
 
     # ------------------------------------------------------------ its own life

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -114,14 +113,17 @@ class ReceivedArgs(TaskArgs):
     clear: Any = _refuse
 
 
-def call_words(args: ReceivedArgs) -> tuple[list[bytes], Sequence[int], memoryview]:
+def call_words(args: ReceivedArgs) -> tuple[list[bytes], list[int], memoryview]:
     """Return the tensors of a call, the words of its scalars, and the kind of each."""
     box = args._box
     tensors, scalars = _COUNTS.unpack_from(box, L.MAILBOX_OFF_ARGS)
-    end = _TENSORS_AT + tensors * TENSOR_BYTES
-    wires = [bytes(box[at : at + TENSOR_BYTES]) for at in range(_TENSORS_AT, end, TENSOR_BYTES)]
-    words = box[end : end + scalars * SCALAR_BYTES].cast("q")
-    return wires, words, box[L.MAILBOX_SIZE : L.MAILBOX_SIZE + scalars]
+    at = _TENSORS_AT
+    wires = []
+    for _ in range(tensors):
+        wires.append(box[at : at + TENSOR_BYTES].tobytes())
+        at += TENSOR_BYTES
+    words = box[at : at + scalars * SCALAR_BYTES].cast("q").tolist()
+    return wires, words, box[L.MAILBOX_SIZE :]
 
 
 # ---------------------------------------------------------------- other contents of a mailbox
@@ -266,17 +268,6 @@ class MailboxView(NamedTuple):
         return ((word >> L.RAN_TASK) - 1, word & L.CALLABLE_MASK) if word else None
 
     # ------------------------------------------------------------ as the worker itself sees it
-    @property
-    def task(self) -> int:
-        """The slot of the task that runs, by which blocks know it."""
-        return self._word(self.served * L.WORKER_WORDS + L.W_SLOT)
-
-    def answer(self, kind: int, value: int) -> None:
-        """Say what the call that runs has returned."""
-        frame = self.start + self.served * L.WORKER_WORDS
-        self.engine.mem[frame + L.W_VALUE] = value
-        self.engine.mem[frame + L.W_KIND] = kind
-
     def add_device_time(self, ns: int) -> None:
         """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
@@ -298,3 +289,23 @@ class MailboxView(NamedTuple):
     def thread_word(self) -> int:
         """Offset of the word that has the worker's thread while it may move; see `leaf_word`."""
         return self.start + L.W_THREAD
+
+
+class CallWords:
+    """The words of the call that a worker runs."""
+
+    def __init__(self, mailbox: MailboxView) -> None:
+        self._mem, self._start = mailbox.engine.mem, mailbox.start
+
+    @property
+    def slot(self) -> int:
+        """The call's slot, by which blocks know it."""
+        at = self._start + self._mem.item(self._start + L.W_AT)
+        return self._mem.item(at + L.W_SLOT)
+
+    def answer(self, kind: int, value: int) -> None:
+        """Say what it has returned."""
+        mem = self._mem
+        at = self._start + mem.item(self._start + L.W_AT)
+        mem[at + L.W_VALUE] = value
+        mem[at + L.W_KIND] = kind
