@@ -37,11 +37,13 @@ FUTURES = "futures as arguments"
 WAITING = "none: the caller waits for each level"
 NONE = "none: one after another"
 OWN = "run_simpler_ref.py"
+CALLS = "run_simpler_ref_calls.py"
 COMPILED = "run_simpler_ref_compiled.py"
 
 PEERS: dict[str, Peer] = {
     "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
     "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
+    "own_calls": Peer("simpler_ref, calls", "processes", FUTURES, CALLS, ("processes",), own=True),
     "own_python_again": Peer(
         "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
     ),
@@ -307,6 +309,14 @@ TARGETS: tuple[Target, ...] = (
         0.9,
     ),
     Ahead("10 × the best pool, Python leaves", "own", POOLS, ("independent", "chain"), 10.0),
+    Ahead("10 × Pool, calls", "own_calls", ("pool",), ("independent", "chain"), 10.0),
+    Ahead(
+        "50 × joblib and dask, calls",
+        "own_calls",
+        ("joblib", "dask"),
+        ("independent", "chain"),
+        50.0,
+    ),
     Ahead(
         "200 × Ray, dask and Parsl, Python leaves",
         "own",

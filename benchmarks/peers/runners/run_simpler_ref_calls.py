@@ -1,0 +1,73 @@
+"""simpler_ref, called like functions: plain functions that return values; futures are arguments.
+
+The same graphs as for the other peers whose tasks return values, in `dags`. An array of the program is
+shared before, and is not copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+from serve import DEPTH, WORKERS, DagPeer, serve, versions
+
+from simpler_ref import Worker, __version__
+
+
+def prepare(worker: Worker):
+    """Return how a Dag becomes calls."""
+
+    def prepared(dag):
+        tasks = [
+            (
+                function,
+                [worker.share(one) if isinstance(one, np.ndarray) else one for one in constants],
+                of,
+            )
+            for function, constants, of in zip(
+                dag.functions, dag.constants, dag.producers, strict=True
+            )
+        ]
+
+        def run():
+            submit, futures = worker.submit, []
+            for function, constants, producers in tasks:
+                futures.append(submit(function, *constants, *[futures[one] for one in producers]))
+            return [futures[sink].result() for sink in dag.sinks]
+
+        return run
+
+    return prepared
+
+
+class Calls:
+    """Opens a Worker for each request."""
+
+    def __init__(self, child_mode: str) -> None:
+        self.versions = {"simpler_ref": __version__, **versions("numba", "numpy", "scipy")}
+        self._child_mode = child_mode
+
+    @contextmanager
+    def job(self, workload, parameters):
+        """Give a Job, its workers ready."""
+        workers = parameters.pop("workers", WORKERS)
+        with Worker(
+            num_sub_workers=workers, child_mode=self._child_mode, mailbox_depth=DEPTH
+        ) as worker:
+            worker.start()
+            with DagPeer(self.versions, prepare(worker)).job(workload, parameters) as job:
+                yield job
+
+
+@contextmanager
+def start():
+    """Give the peer; the command line says whether its workers are processes or threads."""
+    peer = Calls({"processes": "process", "threads": "thread"}[sys.argv[1]])
+    with peer.job("chain", {"n": 100}) as job:
+        job.run()
+    yield peer
+
+
+if __name__ == "__main__":
+    serve(start)
