@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import os
 import pickle
 import struct
 import sys
@@ -17,10 +18,20 @@ from ..callables.runnable import require_runnable
 from .current import current
 from .signatures import Signature
 
-_serials = itertools.count(1)
+_serials = itertools.count(os.getpid() << 32)
+"""Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
 _known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
 """The tasks of this process, also those that it has inherited."""
 _SERIAL = struct.Struct("<q")
+
+
+def _begin_anew() -> None:
+    """Number the tasks of a forked process."""
+    global _serials
+    _serials = itertools.count(os.getpid() << 32)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Task:

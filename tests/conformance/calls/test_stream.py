@@ -55,6 +55,15 @@ def test_a_worker_calls_plain_functions_too(w):
     assert w.submit(lambda a, *, b: a - b, 5, b=3).result() == 2
 
 
+@pytest.mark.spec("CALL-STREAM-1")
+def test_tasks_made_after_the_workers_are_told_apart_in_whatever_order_they_are_called():
+    with sr.Worker(num_sub_workers=1):
+        assert add(1, 2).result() == 3
+        first, second = sr.task(lambda: "first"), sr.task(lambda: "second")
+        assert second().result() == "second"
+        assert first().result() == "first"
+
+
 @pytest.mark.spec("CALL-STREAM-1", "CALL-STREAM-5")
 def test_inside_a_task_a_call_is_plain_and_submit_is_refused(w):
     @sr.task
