@@ -76,11 +76,19 @@ class Stream:
         ------
         TypeError, ValueError
             The arguments do not fit the task's parameters; an array that it writes is not shared.
+
+        Notes
+        -----
+        Rule     CALL-ARRAY-4
         """
         bound = task.signature.bind(args, kwargs)
         while True:
             plan = self._plans.get(task) or self._plan(task)
-            packed = self._pack(plan, bound)
+            try:
+                packed = self._pack(plan, bound)
+            except MemoryError:  # no room for one more layout
+                self.finish()
+                packed = self._pack(plan, bound)
             with self._turn:
                 if not self._open:
                     self._begin()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.jit import layout as L
 
 
 @sr.task
@@ -108,3 +109,16 @@ def test_ids_may_come_back(w):
     base = w.share(np.arange(100.0))
     for i in range(0, 100, 10):
         assert describe(base[i : i + 10]).result()[3][0] == i
+
+
+@pytest.mark.spec("CALL-ARRAY-4")
+def test_there_are_always_numbers_for_more_layouts(w):
+    x = w.share(np.arange(1000.0))
+    first = describe(x[:10])
+    mem = w._life.live().engine.mem
+    mem[L.LAYOUTS_USED] = L.LAYOUTS_CAPACITY - 40  # as if there had been thousands of them
+    more = [describe(x[:: i + 1]) for i in range(20)]
+    for i, one in enumerate(more):
+        np.testing.assert_array_equal(one.result()[3], x[:: i + 1])
+    np.testing.assert_array_equal(first.result()[3], x[:10])
+    assert int(mem[L.LAYOUTS_USED]) < L.LAYOUTS_CAPACITY // 2
