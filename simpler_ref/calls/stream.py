@@ -398,6 +398,8 @@ def _are_there(futures: list[tuple[Future, int]]) -> bool:
 
 def _signature_of(function: Any) -> Signature:
     """Return the signature of a plain function; its arguments are values where it has none to be read."""
+    if not callable(function):
+        raise TypeError(f"a call needs a function, got {type(function).__name__}: {function!r:.60}")
     require_runnable("submit", function)
     if isinstance(function, FunctionType):
         with suppress(TypeError):

@@ -52,6 +52,8 @@ class Task:
         self.serial = next(_serials)
         _known[self.serial] = self
         functools.update_wrapper(self, function)
+        inner = getattr(function, "func", type(function))  # a partial, an object that can be called
+        vars(self).setdefault("__qualname__", getattr(inner, "__qualname__", repr(inner)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a call and return its future; without a Worker, or inside a task, just call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,9 @@ def test_a_worker_calls_plain_functions_too(w):
     assert w.submit(divmod, 7, 2).result() == (3, 1)
     assert w.submit(np.sum, x).result() == 6
     assert w.submit(lambda a, *, b: a - b, 5, b=3).result() == 2
+    assert w.submit(functools.partial(divmod, 7), 2).result() == (3, 1)
+    with pytest.raises(TypeError, match="needs a function, got int: 3"):
+        w.submit(3, 4)
 
 
 @pytest.mark.spec("CALL-STREAM-1")
