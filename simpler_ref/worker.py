@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -15,10 +15,13 @@ from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
+from .calls import mapping
 from .calls.current import here
 from .calls.futures import Future
+from .calls.mapping import Results
 from .calls.stream import Stream
 from .calls.tasks import Task
+from .calls.tiles import Tiles
 from .errors import CallableError
 from .jit import layout as L
 from .model.arguments import TaskArgs
@@ -372,6 +375,93 @@ class Worker:
         -----
         Rule     CALL-STREAM-1, -5
         """
+        stream = self._stream()
+        made = function if isinstance(function, Task) else stream.task_of(function)
+        return stream.submit(made, args, kwargs)
+
+    def map(
+        self,
+        function: Any,
+        /,
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Results:
+        """Call a function for each item, and return the results in order, in an iterator.
+
+        It begins at once, and reads items as results are asked for: only some calls are in flight. Items
+        that are values travel in chunks, each of which is one call; an item with an array, or for a task
+        that writes arrays, is a call of its own. An error of an item is raised when its result is asked
+        for; the iterator then goes on with the next item.
+
+        Parameters
+        ----------
+        function : Task or callable
+            Called with an item of each iterable.
+        *iterables : Iterable
+            The items, until the shortest ends.
+        chunksize : int | None
+            Items per chunk; None: as many as take a few milliseconds, fewer towards the end.
+        timeout : float | None
+            In seconds, from this call on: a result that is not there by then, when it is asked for, is a
+            `TimeoutError`.
+        progress : bool
+            Show a bar, by tqdm.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The function takes another number of arguments; a parameter is wrong.
+        ImportError
+            `progress` without tqdm.
+        RuntimeError
+            Not open; inside a task.
+
+        Notes
+        -----
+        Rule     CALL-MAP-1, -2, -5 to -8; CALL-STREAM-5
+        """
+        return mapping.results(
+            self._stream(),
+            len(self._tree.subs),
+            function,
+            iterables,
+            chunksize=chunksize,
+            timeout=timeout,
+            progress=progress,
+        )
+
+    def starmap(
+        self,
+        function: Any,
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        chunksize: int | None = None,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Results:
+        """Call a function with the arguments in each item, ``function(*item)``; see `map`.
+
+        Rule     CALL-MAP-1
+        """
+        return mapping.results(
+            self._stream(),
+            len(self._tree.subs),
+            function,
+            (iterable,),
+            star=True,
+            chunksize=chunksize,
+            timeout=timeout,
+            progress=progress,
+        )
+
+    def _stream(self) -> Stream:
+        """Return the stream of calls.
+
+        Rule     CALL-STREAM-5
+        """
         if here.in_task:
             raise RuntimeError(
                 "a task cannot submit tasks: return what is needed and let the program submit more, or "
@@ -380,9 +470,8 @@ class Worker:
         self._life.live()
         if self._life.stream is None:
             raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
-        made = function if isinstance(function, Task) else self._life.stream.task_of(function)
-        future: Future = self._life.stream.submit(made, args, kwargs)
-        return future
+        stream: Stream = self._life.stream
+        return stream
 
     # ------------------------------------------------------------ memory
     def empty(
@@ -414,12 +503,110 @@ class Worker:
     def share(self, array: Any) -> Array:
         """Return a contiguous copy of an array in memory that all workers share.
 
-        Rule     FLOW-NEST-4
+        Anything is taken that numpy makes an array of, such as a list of numbers or a column of a table.
+
+        Raises
+        ------
+        TypeError
+            Its elements are Python objects, or it has a mask.
+        MemoryError
+            The arena is full.
+
+        Notes
+        -----
+        Rule     FLOW-NEST-4; CALL-ARRAY-6
         """
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                "share would lose the mask: share array.filled(value) and the mask apart"
+            )
         source = np.asarray(array)
+        if source.dtype.hasobject:
+            raise TypeError(
+                f"the elements of this {type(array).__name__} are Python objects (dtype {source.dtype}), "
+                "which processes cannot share: convert them, as with np.asarray(array, float) or "
+                "astype('U'), or pass it to tasks as it is, to be copied"
+            )
         shared = self.empty(source.shape, source.dtype)
         shared[...] = source
         return shared
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
+        """Return an array of zeros that all workers share.
+
+        Its pages take memory only when they are touched.
+
+        Parameters
+        ----------
+        shape : int | Sequence[int]
+            Elements, per dimension.
+        dtype : Any
+            What numpy takes for a dtype, but for Python objects; float64 by default.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            See `empty`.
+
+        Notes
+        -----
+        Rule     CALL-ARRAY-5
+        """
+        return self._life.live().arena.zeros(shape, dtype)
+
+    def zeros_like(self, array: Any) -> Array:
+        """Return zeros with the shape and the dtype of an array; see `zeros`."""
+        source = np.asanyarray(array)
+        return self.zeros(source.shape, source.dtype)
+
+    def ones(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
+        """Return an array of ones that all workers share; see `zeros`."""
+        return self.full(shape, 1, dtype)
+
+    def full(self, shape: int | Sequence[int], value: Any, dtype: Any = None) -> Array:
+        """Return an array that all workers share, with one value everywhere.
+
+        Its dtype is that of the value, unless it is given; see `zeros`.
+        """
+        shared = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+        shared[...] = value
+        return shared
+
+    def tiles(
+        self,
+        array: Array,
+        shape: int | Sequence[int | None],
+        halo: int | Sequence[int | None] = 0,
+    ) -> Tiles:
+        """Return the tiles of an array: views of it, in C order, for calls that work on one each.
+
+        Parameters
+        ----------
+        array : ndarray
+            Any numpy array; tasks write those of `share` and the like.
+        shape : int | Sequence[int | None]
+            Elements of a tile along each axis, an int: along the first one. None, or no number: the
+            whole axis. The last tiles are smaller where the array ends.
+        halo : int | Sequence[int]
+            How many more elements a tile has on each side of the axes that are cut, as far as the array
+            goes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No numpy array; a number is too small, or there are more of them than axes.
+
+        Examples
+        --------
+        >>> tiles = w.tiles(image, (256, 256), halo=1)
+        >>> tiles[0, 1]                        # a view: the second tile of the first row
+        >>> sums = list(w.map(total, tiles))
+
+        Notes
+        -----
+        Rule     CALL-TILES-1 to -3
+        """
+        return Tiles(array, shape, halo)
 
     # ------------------------------------------------------------ callables
     def register(self, target: Any) -> CallableHandle:
@@ -620,6 +807,32 @@ class Worker:
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
     # ------------------------------------------------------------ looking in from outside
+    def __repr__(self) -> str:
+        return f"<Worker: {self._describe()}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same for notebooks."""
+        return f"<b>Worker</b>: {self._describe()}"
+
+    def _describe(self) -> str:
+        """Return what it has and does, in a line."""
+        life, session = self._life, self._session
+        parts = [f"level {self.level}"]
+        pools = (self._tree.next_level, "next-level"), (self._tree.subs, "sub")
+        for pool, what in pools:
+            if pool:
+                parts.append(f"{len(pool)} {what} worker{'s' * (len(pool) > 1)}")
+        parts.append("in threads" if self.child_mode == "thread" else "in processes")
+        if session is None:
+            return ", ".join([*parts, "closed" if life.closed else "not open yet"])
+        parts.append("open")
+        view = session.engine.view
+        if life.running:
+            parts.append("a run is in progress")
+        elif life.streaming:
+            parts.append(f"{view.next_task_id - view.ended} calls waiting or running")
+        return ", ".join(parts)
+
     def progress(self) -> tuple[int, int]:
         """Return (tasks done, tasks submitted) of the run in progress, buffers not counted as done.
 

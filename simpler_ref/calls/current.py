@@ -11,6 +11,8 @@ class _Here(threading.local):
     """What is true of this thread."""
 
     in_task = False
+    mailbox: Any = None
+    """That of the worker, in a worker."""
 
 
 here = _Here()

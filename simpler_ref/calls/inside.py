@@ -47,6 +47,7 @@ class _Inside:
         self._forms = Forms()
         self._tasks: dict[int, Task] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
+        here.mailbox = mailbox
 
     def run(self, args: ReceivedArgs) -> None:
         """Run a call, and leave its value where the future finds it."""

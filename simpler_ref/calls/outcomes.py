@@ -8,6 +8,7 @@ the pickle refers to.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pickle
 import struct
@@ -154,6 +155,9 @@ def _reduce(value: Any, buffers: list[Array]) -> Any:
         raw = value.view(f"V{dtype.itemsize}") if dtype.names else value  # copied with its gaps
         buffers.append(raw.T if order == "F" else raw)
         return _view, (_ARRAY, value.shape, name, order)
+    if kind is Several:
+        buffers += value.buffers
+        return Several, (value.texts, value.counts, [_ARRAY] * len(value.buffers))
     if issubclass(kind, BaseException) and not pickles_itself(kind):
         return restore, (kind, state_of(value))
     return NotImplemented
@@ -219,6 +223,42 @@ def _pickle_by_value(value: object) -> tuple[bytes, list[Array]]:
         ) from error
 
 
+class Several:
+    """Values in one outcome that are pickled one by one: they have nothing in common.
+
+    Attributes
+    ----------
+    texts, counts : list
+        The pickle of each value, and how many arrays it refers to.
+    buffers : list
+        All these arrays.
+    """
+
+    def __init__(
+        self, texts: Sequence[bytes] = (), counts: Sequence[int] = (), buffers: Sequence[Any] = ()
+    ) -> None:
+        self.texts, self.counts, self.buffers = list(texts), list(counts), list(buffers)
+        self._firsts = [0, *itertools.accumulate(self.counts)]
+
+    def add(self, value: object) -> None:
+        """Add a value.
+
+        Raises
+        ------
+        TypeError
+            It cannot be pickled.
+        """
+        text, buffers = _pickle(value)
+        self.texts.append(text)
+        self.counts.append(len(buffers))
+        self.buffers += buffers
+
+    def __getitem__(self, place: int) -> Any:
+        """Return a value, in the process that has got the outcome."""
+        first = self._firsts[place]
+        return _unpickle(self.texts[place], self.buffers[first : first + self.counts[place]])
+
+
 # ---------------------------------------------------------------- back to objects
 class _Block(np.ndarray):
     """The memory of an outcome, for as long as arrays refer to it."""
@@ -258,22 +298,26 @@ def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
     count, size = _HEAD.unpack_from(memory)
     end = _align(_WORD.size * (1 + count)) + size
     text = memory[end - size : end]
+    if count == 1:
+        return _unpickle(text), False
+    sizes = struct.unpack_from(f"{count - 1}q", memory, _HEAD.size)
+    kept = keep is not None and max(sizes) >= COPIED_BELOW
+    if kept:
+        block = np.asarray(memory).view(_Block).view()  # numpy skips a base over a plain array
+        block.keep = keep
+        memory = memoryview(block)
+    buffers: list[Any] = []
+    for size in sizes:
+        start = _align(end)
+        end = start + size
+        part = memory[start:end]
+        buffers.append(part if kept and size >= COPIED_BELOW else bytearray(part))
+    return _unpickle(text, buffers), kept
+
+
+def _unpickle(text: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
     try:
-        if count == 1:
-            return pickle.loads(text), False
-        sizes = struct.unpack_from(f"{count - 1}q", memory, _HEAD.size)
-        kept = keep is not None and max(sizes) >= COPIED_BELOW
-        if kept:
-            block = np.asarray(memory).view(_Block).view()  # numpy skips a base over a plain array
-            block.keep = keep
-            memory = memoryview(block)
-        buffers: list[Any] = []
-        for size in sizes:
-            start = _align(end)
-            end = start + size
-            part = memory[start:end]
-            buffers.append(part if kept and size >= COPIED_BELOW else bytearray(part))
-        return pickle.loads(text, buffers=buffers), kept
+        return pickle.loads(text, buffers=buffers)
     except Exception as error:
         raise pickle.UnpicklingError(
             f"what the task returned cannot be rebuilt in this process: {type(error).__name__}: {error}"
@@ -299,6 +343,17 @@ def encode_error(exception: BaseException) -> Outcome:
     return _block(ERROR, pickle.dumps(report, 5))
 
 
+def error_block(exception: BaseException) -> bytes:
+    """Return an exception as the block that `decode_error` reads."""
+    return _bytes_of(encode_error(exception))
+
+
+def _bytes_of(outcome: Outcome) -> bytes:
+    block = bytearray(outcome.nbytes)
+    write(outcome.parts, memoryview(block))
+    return bytes(block)
+
+
 def _users_frames(trace: TracebackType | None) -> TracebackType | None:
     """Leave out the frames of this package that lead to the user's function."""
     frame = trace
@@ -313,9 +368,7 @@ def _pickle_exception(exception: BaseException) -> bytes:
         outcome = _block(BLOCK, *_pickle(exception))
         if outcome.nbytes > EXCEPTION_LIMIT:
             return b""
-        block = bytearray(outcome.nbytes)
-        write(outcome.parts, memoryview(block))
-        return bytes(block)
+        return _bytes_of(outcome)
     except BaseException:
         return b""
 

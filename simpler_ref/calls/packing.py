@@ -168,7 +168,7 @@ class Packer:
         parts.append(head)
         data = b""
         if items or names:
-            data = _pickled((names, items))
+            data = as_bytes((names, items))
             if len(data) <= _INLINE_BYTES:
                 scalars += _inline(data)
                 data = b""
@@ -212,8 +212,8 @@ class Packer:
         return code
 
 
-def _pickled(items: tuple[tuple[str, ...], list[Any]]) -> bytes:
-    """Return names and values as bytes."""
+def as_bytes(items: Any) -> bytes:
+    """Return values as bytes."""
     try:
         return pickle.dumps(items, 5)
     except Exception:

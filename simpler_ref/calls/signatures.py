@@ -130,6 +130,12 @@ class Signature:
         """Whether each argument is a value of its own, by position."""
         return all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in self.parameters)
 
+    @property
+    def defaults(self) -> tuple[Any, ...]:
+        """The values of parameters that a call may leave out."""
+        bind: Any = self._bind
+        return (*(bind.__defaults__ or ()), *(bind.__kwdefaults__ or {}).values())
+
     def flatten(
         self, bound: tuple[Any, ...]
     ) -> tuple[list[tuple[Parameter, Any]], tuple[str, ...]]:

@@ -223,6 +223,11 @@ class Stream:
             self._open = False
             self._life.end_stream()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the Worker was closed, or this is another process."""
+        return self._gone
+
     def close(self) -> None:
         """Let calls go elsewhere: the Worker is being closed, or this is another process."""
         current.leave(self)
@@ -291,6 +296,11 @@ class Stream:
         """Say whether a worker runs a call."""
         return self._engine.view.call(slot).is_running
 
+    def number_of(self, future: Future) -> int:
+        """Return the number of a call, -1 if its value has been fetched."""
+        slot = future._slot
+        return self._engine.view.call(slot).task if slot else -1
+
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""
         call = self._engine.view.call(slot)
@@ -351,9 +361,23 @@ class Stream:
             return describe_lost(f"{manager.name(worker)}, {what}", code, details)
         if call.kind == L.VALUE_NO_ROOM:
             return TaskError(f"{what}: no room for its value; give Worker(arena_size=…)", **details)
-        details |= {"worker": call.worker, "pid": manager.pids.get(call.worker)}
-        where = f"{manager.name(call.worker)}, {what}"
-        return outcomes.decode_error(data_of(self._mem, call.value), where, **details)
+        return self._raised(data_of(self._mem, call.value), call.worker, what, details)
+
+    def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
+        """Return the error of one item of many that were one call."""
+        what = f"call {number} ({name}), item {item}"
+        details = {"task": number, "callable_name": name}
+        return self._raised(memoryview(block), worker, what, details)
+
+    def _raised(
+        self, block: memoryview, worker: int, what: str, details: dict[str, Any]
+    ) -> TaskError:
+        """Return what a task has raised."""
+        manager = self._session.manager
+        if manager is not None:
+            details |= {"worker": worker, "pid": manager.pids.get(worker)}
+            what = f"{manager.name(worker)}, {what}"
+        return outcomes.decode_error(block, what, **details)
 
     def drop_later(self, slot: int) -> None:
         """Drop a call whose future has died, at the next occasion; any thread, at any moment."""

@@ -110,6 +110,8 @@ class Arena:
         self.base: int = self.memory.ctypes.data
         self.size = int(self.memory.nbytes)
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
+        self._used = 0
+        """Where memory begins that no array has had yet: it is zero."""
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
 
@@ -117,7 +119,21 @@ class Arena:
         """Close the descriptor; the memory stays as long as an array refers to it."""
         regions.release(self.memory)
 
-    def empty(self, shape: int | Sequence[int], dtype: Any, populate: bool = False) -> Array:
+    def zeros(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        """Return an array of zeros; memory that was not used before is not touched.
+
+        Rule     CALL-ARRAY-5
+        """
+        return self.empty(shape, dtype, zero=True)
+
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any,
+        populate: bool = False,
+        *,
+        zero: bool = False,
+    ) -> Array:
         """Return an uninitialised array of the arena; `populate` makes its pages at once.
 
         Raises
@@ -135,13 +151,15 @@ class Arena:
             raise ValueError(f"shape {sizes} has a negative dimension")
         nbytes = int(np.prod(sizes, dtype=object)) * kind.itemsize
         length = round_up(max(nbytes, 1), ARENA_ALIGN)
-        offset = self._take(length)
+        offset, stale = self._take(length)
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
         weakref.finalize(owner, self._returned.append, (offset, length)).atexit = False
         if populate:
             self._populate(owner)
+        if zero:
+            owner[:stale] = 0
         array: Array = np.ndarray(sizes, kind, buffer=owner)
         return array
 
@@ -152,7 +170,8 @@ class Arena:
         _populated[address] = owner.nbytes
         weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
-    def _take(self, length: int) -> int:
+    def _take(self, length: int) -> tuple[int, int]:
+        """Return the offset of free memory, and how much of it arrays have had before."""
         with self._lock:
             while self._returned:
                 self._free_span(*self._returned.popleft())
@@ -162,7 +181,9 @@ class Arena:
                         del self._free[i]
                     else:
                         self._free[i] = (offset + length, room - length)
-                    return offset
+                    stale = min(max(0, self._used - offset), length)
+                    self._used = max(self._used, offset + length)
+                    return offset, stale
             largest = max((room for _, room in self._free), default=0)
         raise MemoryError(
             f"no room for {length} bytes: the arena of {self.size} bytes has a largest free span "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+import psutil
 import pytest
 
 import simpler_ref as sr
@@ -122,3 +123,59 @@ def test_there_are_always_numbers_for_more_layouts(w):
         np.testing.assert_array_equal(one.result()[3], x[:: i + 1])
     np.testing.assert_array_equal(first.result()[3], x[:10])
     assert int(mem[L.LAYOUTS_USED]) < L.LAYOUTS_CAPACITY // 2
+
+
+@pytest.mark.spec("CALL-ARRAY-5")
+@pytest.mark.parametrize("dtype", ["f8", "i1", "c16", "M8[s]", "U3", "i4,f8", "?"])
+def test_arrays_of_one_value_whatever_was_in_their_memory(w, dtype):
+    for _ in range(2):
+        x = w.zeros((3, 5), dtype)
+        expected = np.zeros((3, 5), dtype)
+        assert x.dtype == expected.dtype and x.tobytes() == expected.tobytes()
+        x.view(np.uint8)[:] = 0xFF
+        del x
+    like = w.zeros_like(np.ones((2, 3), dtype))
+    assert like.dtype == dtype and like.shape == (2, 3) and like.tobytes() == bytes(like.nbytes)
+
+
+@pytest.mark.spec("CALL-ARRAY-5")
+def test_zeros_partly_over_memory_that_was_used():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 16) as w:
+        w.full(100, 7.0)
+        assert not w.zeros(1000).any()
+        x = w.zeros(0)
+        assert x.shape == (0,) and w.zeros(()).shape == ()
+
+
+@pytest.mark.spec("CALL-ARRAY-5")
+def test_zeros_in_fresh_memory_take_none():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 29) as w:
+        before = psutil.Process().memory_info().rss
+        x = w.zeros(1 << 25)
+        assert psutil.Process().memory_info().rss - before < 1 << 26
+        assert x[0] == x[-1] == 0
+
+
+@pytest.mark.spec("CALL-ARRAY-5")
+def test_ones_and_full_are_arguments_of_tasks(w):
+    assert describe(w.ones((2, 3))).result()[:2] == (np.float64, (2, 3))
+    assert w.ones(3, int).tolist() == [1, 1, 1]
+    assert w.full(2, 5).tolist() == [5, 5] and w.full(2, 5).dtype == np.int64
+    assert w.full((2, 2), [1, 2], "f4").tolist() == [[1, 2], [1, 2]]
+
+
+@pytest.mark.spec("CALL-ARRAY-6")
+def test_what_cannot_be_shared_is_refused_with_the_remedy():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 16) as w:
+        for wrong in (np.array([None, 1]), ["a", None], np.array([{}])):
+            with pytest.raises(TypeError, match=r"Python objects.*astype"):
+                w.share(wrong)
+        with pytest.raises(TypeError, match="filled"):
+            w.share(np.ma.array([1, 2], mask=[True, False]))
+        with pytest.raises(MemoryError, match=r"arena of 65536 bytes .* Worker\(arena_size=…\)"):
+            w.share(np.zeros(1 << 16))
+        with pytest.raises(TypeError, match="Python objects"):
+            w.zeros(3, object)
+        with pytest.raises(ValueError, match="negative"):
+            w.zeros(-1)
+        assert w.share([1, 2]).tolist() == [1, 2]

@@ -1,0 +1,518 @@
+"""Many calls of one function: `Worker.map` and its results.
+
+Items that are values travel in chunks, each of which is one call (`_Chunk`). An item with an array or a
+future in it is a call of its own (`_Single`): the stream has to see what it reads and writes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import operator
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..callables.runnable import refuse_unrun
+from ..errors import TaskError
+from . import outcomes
+from .current import here
+from .futures import Future
+from .packing import as_bytes
+from .signatures import Mode
+from .stream import Stream
+from .tasks import Task, from_payload
+
+_CHUNK_S = 3e-3
+"""How long a worker should take for a chunk."""
+_AHEAD_S = 1e-3
+"""For how long calls that take no time should be in flight."""
+_MOST_AHEAD = 64
+"""How many calls are in flight at most, beyond those that keep the workers busy."""
+_NUMPY = {np.bool_, np.int64, np.float64}
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, *_NUMPY}
+"""Values that cannot be changed: to share one between two items is as good as a copy."""
+
+_OWN_CALL = {np.ndarray, Future}
+"""Values for which the stream has to look at a call itself."""
+
+
+# ---------------------------------------------------------------- in a worker
+class _Done(NamedTuple):
+    """What the call of a chunk returns; it travels as a plain tuple."""
+
+    values: Any
+    """A list, an array of the same, or `Several`."""
+    errors: dict[int, bytes]
+    """By the item's place in the chunk; its value is None."""
+    worker: int
+    seconds: float
+
+
+class _Chunks:
+    """Calls a function for the items of a chunk."""
+
+    def __init__(self, task: Task, star: bool) -> None:
+        self._of = task
+        self._star = star
+        self.__name__ = self.__qualname__ = task.__qualname__  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Chunks) and (self._of, self._star) == (other._of, other._star)
+
+    def __hash__(self) -> int:
+        return hash((self._of, self._star))
+
+    def __reduce__(self) -> Any:
+        return _remake, (self._of.payload(), self._star)
+
+    def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
+        """Return the parts of a `_Done`: values of all items, and the errors of those that fail.
+
+        Rule     CALL-MAP-3, -4
+        """
+        start = time.perf_counter()
+        function = self._of.py_func
+        values: list[Any] = []
+        errors: dict[int, bytes] = {}
+        for item in map(pickle.loads, items) if pickled else items:
+            try:
+                values.append(function(*item) if self._star else function(item))
+            except Exception as error:
+                errors[len(values)] = outcomes.error_block(error)
+                values.append(None)
+        kinds = set(map(type, values))
+        kept: Any = values if kinds <= _PLAIN else _each(values, errors)
+        if len(kinds) == 1 and kinds <= _NUMPY:
+            kept = np.array(values)
+        return kept, errors, here.mailbox.worker, time.perf_counter() - start
+
+
+def _remake(payload: bytes, star: bool) -> _Chunks:
+    return _Chunks(from_payload(payload), star)
+
+
+def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
+    """Return values as those of single calls: no two of them have anything in common."""
+    several = outcomes.Several()
+    for place, value in enumerate(values):
+        try:
+            refuse_unrun(value)
+            several.add(value)
+        except Exception as error:
+            errors[place] = outcomes.error_block(error)
+            several.add(None)
+    return several
+
+
+# ---------------------------------------------------------------- calls in flight
+class _Values:
+    """The values of one call, one after another; an error is raised in its place."""
+
+    def __init__(self, count: int, take: Callable[[int], Any]) -> None:
+        self._places = iter(range(count))
+        self._take = take
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        place = next(self._places)
+        try:
+            return self._take(place)
+        except StopIteration as error:  # would end the loop of whoever asks
+            raise TaskError(str(error)) from error
+
+
+class _Call:
+    """A call of which the results are ahead."""
+
+    count = 1
+    """Its items."""
+    opened: Iterator[Any] | None = None
+    """Its values, once they are asked for."""
+
+    def open(self, timeout: float | None) -> Iterator[Any]:
+        """Wait for the call, and return its values.
+
+        Raises
+        ------
+        concurrent.futures.TimeoutError
+            It has not ended within `timeout` seconds.
+        """
+        self.opened = self._open(timeout)
+        return self.opened
+
+    def _open(self, timeout: float | None) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def has_ended(self) -> bool:
+        """Say whether there is nothing to wait for."""
+        return True
+
+    def cancel(self) -> None:
+        """Cancel the call if it has not started."""
+
+
+class _Failed(_Call):
+    """Items for which there is an error instead of values."""
+
+    def __init__(self, count: int, error: BaseException) -> None:
+        self.count = count
+        self._error = error
+
+    def _open(self, timeout: float | None) -> Iterator[Any]:
+        return _failing(self.count, self._error)
+
+
+def _failing(count: int, error: BaseException) -> Iterator[Any]:
+    """Return values of which each is an error."""
+
+    def take(place: int) -> Any:
+        raise error
+
+    return _Values(count, take)
+
+
+class _Single(_Call):
+    """An item that is a call of its own."""
+
+    def __init__(self, future: Future) -> None:
+        self.future = future
+
+    def _open(self, timeout: float | None) -> Iterator[Any]:
+        error = self.future.exception(timeout)
+        if error is not None:
+            return _failing(self.count, error)
+        return self._values(self.future.result())
+
+    def _values(self, value: Any) -> Iterator[Any]:
+        return iter((value,))
+
+    def has_ended(self) -> bool:
+        return self.future.done()
+
+    def cancel(self) -> None:
+        self.future.cancel()
+
+
+class _Chunk(_Single):
+    """Items that are one call."""
+
+    seconds = 0.0
+    """How long it took in the worker."""
+
+    def __init__(self, future: Future, name: str, first: int, count: int) -> None:
+        super().__init__(future)
+        self.count = count
+        self._name = name
+        self._first = first
+        self._number = future._stream.number_of(future)
+
+    def _values(self, value: Any) -> Iterator[Any]:
+        done = _Done(*value)
+        self.seconds = done.seconds
+        if not done.errors and type(done.values) is not outcomes.Several:
+            return iter(done.values)
+        stream, name, number, first = self.future._stream, self._name, self._number, self._first
+
+        def take(place: int) -> Any:
+            if place in done.errors:
+                block, item = done.errors[place], first + place
+                raise stream.item_error(block, done.worker, number, name, item)
+            return done.values[place]
+
+        return _Values(self.count, take)
+
+
+# ---------------------------------------------------------------- the results
+class Results:
+    """The results of `Worker.map`, in the order of the items; an iterator.
+
+    When it has raised the error of an item, it goes on with the next one. What it has not submitted
+    when it is closed or dropped is not submitted any more.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        task: Task,
+        rows: Iterable[Any],
+        *,
+        star: bool,
+        total: int | None,
+        workers: int,
+        chunksize: int | None,
+        timeout: float | None,
+        bar: Any,
+    ) -> None:
+        self._stream, self._task, self._star = stream, task, star
+        self._chunks = stream.task_of(_Chunks(task, star))
+        self._input: Iterator[Any] | None = iter(rows)
+        self._total = total
+        self._workers = workers
+        self._chunksize = chunksize
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._bar = bar
+        self._alone = not _are_values(task)
+        self._apart = False
+        """Whether each item that is read and not yet submitted is a call of its own."""
+        self._size = chunksize or 1
+        self._window = self._least = 2 * workers + 2
+        self._taken = 0
+        """Items that have been read."""
+        self._given = 0
+        """Items of the calls that have been opened."""
+        self._unsent: list[Any] = []
+        self._end: BaseException | None = None
+        """What is raised when all that was submitted has been returned."""
+        self._ahead: deque[_Call] = deque()
+        self._ready: Iterator[Any] = iter(())
+        """Values of the first call ahead, once it is open."""
+        self._input_s = 0.0
+        """How long it took to read the last chunk, per item."""
+        self._slow = False
+        """Whether that took so long that results which are there come first."""
+        self._filled = time.monotonic()
+        self._since = 0
+        """Calls opened since then."""
+        self._asking = threading.Lock()
+        self._fill()
+
+    def __iter__(self) -> Results:
+        return self
+
+    def __next__(self) -> Any:
+        for value in self._ready:
+            return value
+        if not self._asking.acquire(blocking=False):
+            raise ValueError(
+                "another thread, or the iterable itself, is asking for the next result"
+            )
+        try:
+            return self._advance()
+        finally:
+            self._asking.release()
+
+    def close(self) -> None:
+        """Submit nothing more, cancel what has not started, and end."""
+        for call in self._ahead:
+            call.cancel()
+        self._ready, self._input, self._end = iter(()), None, None
+        self._ahead.clear()
+        self._unsent = []
+        if self._bar is not None:
+            self._bar.close()
+
+    def __repr__(self) -> str:
+        name = self._task.__qualname__  # type: ignore[attr-defined]
+        total = "" if self._total is None else f" of {self._total}"
+        return f"<results of {name}: {self._given}{total} returned, {len(self._ahead)} calls ahead>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("results cannot be pickled: pass list(results)")
+
+    # ------------------------------------------------------------ ask
+    def _advance(self) -> Any:
+        """Return the first value of the next call that has any."""
+        if here.in_task:
+            raise RuntimeError("a task cannot wait for the results of others: ask in the program")
+        while True:
+            if self._ahead and self._ahead[0].opened is self._ready:
+                self._ahead.popleft()
+            if len(self._ahead) <= self._window // 2:
+                self._fill()
+            if not self._ahead:
+                if self._bar is not None:
+                    self._bar.close()
+                end, self._end = self._end, None
+                if end is not None:
+                    raise end
+                raise StopIteration
+            self._open(self._ahead[0])
+            for value in self._ready:
+                return value
+
+    def _open(self, call: _Call) -> None:
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        try:
+            self._ready = call.open(left)
+        except concurrent.futures.TimeoutError:
+            raise concurrent.futures.TimeoutError(
+                f"item {self._given} of {self!r} has no result {self._timeout} s after the call of "
+                "map; it goes on"
+            ) from None
+        self._given += call.count
+        self._since += 1
+        if self._bar is not None:
+            self._bar.update(call.count)
+        if self._chunksize is None and isinstance(call, _Chunk):
+            self._learn(call)
+
+    def _learn(self, chunk: _Chunk) -> None:
+        """Choose the size of chunks from what one took, in the worker or to be read; at most double it.
+
+        Rule     CALL-MAP-2
+        """
+        each = max(chunk.seconds / chunk.count, self._input_s)
+        fitting = int(_CHUNK_S / each) if each else 2 * chunk.count
+        self._size = max(1, min(fitting, max(2 * chunk.count, self._size)))
+
+    # ------------------------------------------------------------ submit
+    def _fill(self) -> None:
+        """Submit calls until the window is full; no more if that takes long and there are results."""
+        now = time.monotonic()
+        if self._since:
+            a_call = (now - self._filled) / self._since
+            more = int(_AHEAD_S / a_call) if a_call > _AHEAD_S / _MOST_AHEAD else _MOST_AHEAD
+            self._window = self._least + more
+        self._filled, self._since = now, 0
+        try:
+            while len(self._ahead) < self._window:
+                if self._slow and self._ahead and self._ahead[0].has_ended():
+                    return
+                if not self._unsent:
+                    self._read()
+                if not self._unsent or not self._send():
+                    return
+        except BaseException:
+            self._input, self._unsent = None, []
+            self._end = RuntimeError(
+                "these results end here: an interrupt came while their next items were submitted"
+            )
+            raise
+
+    def _read(self) -> None:
+        """Read the items of the next chunk.
+
+        They are read in steps, each as large as all before: if the iterable gets slow, a chunk ends.
+        """
+        if self._input is None:
+            return
+        count = self._size
+        if self._chunksize is None and self._total is not None:
+            left = -(-(self._total - self._taken) // (2 * self._workers))
+            count = min(count, max(left, count // 16, 1))
+        start = time.perf_counter()
+        items = self._unsent
+        self._slow = False
+        try:
+            while len(items) < count and not (self._slow and self._chunksize is None):
+                step = min(count - len(items), max(1, len(items)))
+                end = len(items) + step
+                items.extend(islice(self._input, step))
+                self._slow = time.perf_counter() - start > _CHUNK_S
+                if len(items) < end:
+                    self._input = None
+                    break
+        except Exception as error:
+            self._input, self._end = None, error
+        self._taken += len(items)
+        self._input_s = (time.perf_counter() - start) / max(1, len(items))
+        self._look_at(items)
+
+    def _send(self) -> bool:
+        """Submit what was read; return whether it is on its way.
+
+        If it cannot be submitted, others may make room: so its place comes first.
+
+        Rule     CALL-MAP-4
+        """
+        while self._unsent:
+            try:
+                call: _Call = self._submit()
+            except Exception as error:
+                if self._ahead:
+                    return False
+                call = _Failed(1 if self._apart else len(self._unsent), error)
+            self._ahead.append(call)
+            del self._unsent[: call.count]
+        return True
+
+    def _look_at(self, items: list[Any]) -> None:
+        """Note what kind of items have been read."""
+        kinds = set(map(type, chain.from_iterable(items) if self._star else items))
+        self._apart = self._alone or not kinds.isdisjoint(_OWN_CALL)
+        self._pickled = not kinds <= _PLAIN
+
+    def _submit(self) -> _Call:
+        """Submit a call of items that were read."""
+        if self._stream.is_gone:
+            raise RuntimeError("the Worker of these results was closed before their end")
+        items = self._unsent
+        if not self._apart:
+            try:
+                sent = [as_bytes(item) for item in items] if self._pickled else items
+            except Exception:  # of one item, which gets it when it is alone
+                self._apart = True
+            else:
+                future = self._stream.submit(self._chunks, (sent, self._pickled), {})
+                first = self._taken - len(items)
+                return _Chunk(future, self._chunks.__qualname__, first, len(items))  # type: ignore[attr-defined]
+        args = items[0] if self._star else (items[0],)
+        return _Single(self._stream.submit(self._task, args, {}))
+
+
+def _are_values(task: Task) -> bool:
+    """Say whether all arguments of a task are values, and its defaults such that tasks cannot change."""
+    signature = task.signature
+    return all(one.mode is Mode.VALUE for one in signature.parameters) and _PLAIN.issuperset(
+        map(type, signature.defaults)
+    )
+
+
+# ---------------------------------------------------------------- what Worker has
+def results(
+    stream: Stream,
+    workers: int,
+    function: Any,
+    iterables: Sequence[Iterable[Any]],
+    *,
+    star: bool = False,
+    chunksize: int | None,
+    timeout: float | None,
+    progress: bool,
+) -> Results:
+    """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
+    what = "starmap" if star else "map"
+    task = function if isinstance(function, Task) else stream.task_of(function)
+    if not iterables:
+        raise TypeError("map needs an iterable: map(function, items)")
+    for number, one in enumerate(iterables, 1):
+        if not isinstance(one, Iterable) and not hasattr(one, "__getitem__"):
+            raise TypeError(f"{what} goes through iterables, and number {number} is {one!r:.60}")
+    if chunksize is not None and operator.index(chunksize) < 1:
+        raise ValueError(f"chunksize is at least 1, not {chunksize}")
+    if not star:
+        task.signature.bind((None,) * len(iterables), {})
+    rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
+    hints = [operator.length_hint(one, -1) for one in iterables]
+    total = min((hint for hint in hints if hint >= 0), default=None)
+    return Results(
+        stream,
+        task,
+        map(tuple, rows) if star else rows,
+        star=star or len(iterables) > 1,
+        total=total,
+        workers=workers,
+        chunksize=chunksize,
+        timeout=timeout,
+        bar=_bar(task, total) if progress else None,
+    )
+
+
+def _bar(task: Task, total: int | None) -> Any:
+    """Return a progress bar."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True needs tqdm: pip install tqdm, or simpler_ref[progress]"
+        ) from error
+    return tqdm(total=total, desc=task.__qualname__, unit="items")  # type: ignore[attr-defined]

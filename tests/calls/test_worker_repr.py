@@ -1,0 +1,45 @@
+"""What a Worker says of itself."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+
+def test_a_worker_says_what_it_has_and_what_it_does():
+    w = sr.Worker(num_sub_workers=2, child_mode="thread")
+    assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, not open yet>"
+    with w:
+        assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, open>"
+        gate = w.share(np.zeros(1, np.int32))
+
+        def wait_at_gate():
+            while not gate[0]:
+                time.sleep(0.001)
+
+        held = [w.submit(wait_at_gate) for _ in range(3)]
+        assert repr(w).endswith(", open, 3 calls waiting or running>")
+        assert w._repr_html_().startswith("<b>Worker</b>: level 3, 2 sub workers")
+        gate[0] = 1
+        assert [one.result() for one in held] == [None] * 3
+        assert repr(w).endswith(", open, 0 calls waiting or running>")
+        said = []
+        w.run(lambda orch, args, config: said.append(repr(w)))
+        assert said[0].endswith(", open, a run is in progress>")
+    assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, closed>"
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"level": 3, "num_sub_workers": 1}, "level 3, 1 sub worker, in processes"),
+        ({"level": 3, "device_ids": [0, 1]}, "level 3, 2 next-level workers, in processes"),
+        ({"level": 4}, "level 4, in processes"),
+    ],
+)
+def test_pools_that_are_empty_are_left_out(options, text):
+    assert repr(sr.Worker(**options)) == f"<Worker: {text}, not open yet>"

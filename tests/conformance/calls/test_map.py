@@ -1,0 +1,583 @@
+"""CALL-MAP: many calls of one function."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.calls import mapping
+
+
+@sr.task
+def double(value):
+    return 2 * value
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def add(x: sr.InOut, value=1):
+    x += value
+
+
+def inverse(value):
+    return 1 / value
+
+
+def counted(items):
+    """Yield items; return what tells how many were taken."""
+    taken = []
+
+    def go():
+        for item in items:
+            taken.append(item)
+            yield item
+
+    return go(), taken
+
+
+def held(w):
+    """Return a function that ends when a gate is open, and the gate."""
+    gate = w.share(np.zeros(1, np.int32))
+
+    def wait_at_gate(value):
+        while not gate[0]:
+            time.sleep(0.001)
+        return value
+
+    return wait_at_gate, gate
+
+
+# ---------------------------------------------------------------- results in order
+@pytest.mark.spec("CALL-MAP-1")
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 1000, 20_000])
+@pytest.mark.parametrize("chunksize", [None, 1, 3, 100_000])
+def test_results_come_in_the_order_of_the_items(w, count, chunksize):
+    if chunksize == 1 and count > 1000:
+        count = 1000
+    assert list(w.map(double, range(count), chunksize=chunksize)) == [2 * i for i in range(count)]
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_several_iterables_end_with_the_shortest(w):
+    pairs = w.map(lambda a, b, c: (a, b, c), [1, 2, 3], itertools.count(), "ab")
+    assert list(pairs) == [(1, 0, "a"), (2, 1, "b")]
+    assert list(w.starmap(divmod, [(7, 2), [9, 4], np.array([5, 3])])) == [(3, 1), (2, 1), (1, 2)]
+    assert list(w.starmap(lambda *args: sum(args), [(), (1,), (1, 2)])) == [0, 1, 3]
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_a_default_that_tasks_could_change_is_new_for_each_item(w):
+    @sr.task
+    def collect(value, seen=[]):  # noqa: B006
+        seen.append(value)
+        return seen
+
+    @sr.task
+    def scale(value, factor=3):
+        return value * factor
+
+    assert list(w.map(collect, range(5), chunksize=5)) == [[i] for i in range(5)]
+    assert list(w.map(scale, range(5), chunksize=5)) == [3 * i for i in range(5)]
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_wrong_arguments_are_refused_at_the_call(w):
+    items, taken = counted(range(5))
+    for wrong, error, text in [
+        (lambda: w.map(double, items, items), TypeError, "positional argument"),
+        (lambda: w.map(double), TypeError, "needs an iterable"),
+        (lambda: w.map(double, items, 5), TypeError, "number 2 is 5"),
+        (lambda: w.starmap(double, 5), TypeError, "number 1 is 5"),
+        (lambda: w.map(3, items), TypeError, "needs a function, got int"),
+        (lambda: w.map(double, items, chunksize=0), ValueError, "chunksize is at least 1, not 0"),
+    ]:
+        with pytest.raises(error, match=text):
+            wrong()
+    assert not taken and w.progress()[1] == 0
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_several_threads_map_at_once_and_a_map_may_feed_another(w):
+    def work(start):
+        return sum(w.map(double, w.map(double, range(start, start + 200))))
+
+    with ThreadPoolExecutor(4) as threads:
+        sums = list(threads.map(work, range(4)))
+    assert sums == [4 * sum(range(start, start + 200)) for start in range(4)]
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_the_items_may_come_from_calls_of_their_own(w):
+    def items():
+        for i in range(50):
+            yield double(i).result()
+
+    assert list(w.map(double, items())) == [4 * i for i in range(50)]
+
+
+# ---------------------------------------------------------------- chunks
+@pytest.mark.spec("CALL-MAP-2")
+def test_items_that_take_no_time_travel_in_few_calls_and_long_ones_alone(w):
+    before = w.progress()[1]
+    assert sum(w.map(double, range(20_000))) == 2 * sum(range(20_000))
+    assert w.progress()[1] - before < 2000
+    before = w.progress()[1]
+    slow = w.map(lambda value: time.sleep(0.004), range(12))
+    assert len(list(slow)) == 12
+    assert w.progress()[1] - before == 12
+
+
+@pytest.mark.spec("CALL-MAP-2")
+def test_a_size_that_is_given_holds(w):
+    before = w.progress()[1]
+    assert len(list(w.map(double, iter(range(100)), chunksize=8))) == 100
+    assert w.progress()[1] - before == 13
+
+
+@pytest.mark.spec("CALL-MAP-2")
+def test_the_last_chunks_are_small_enough_for_all_workers():
+    with sr.Worker(num_sub_workers=4, child_mode="thread") as w:
+        results = w.map(double, [0] * 800)
+        results._size = 1 << 20  # as if the items took no time
+        calls = set()
+        for _ in results:
+            calls.update(call for call in results._ahead if isinstance(call, mapping._Chunk))
+        assert max(call.count for call in calls) <= 100
+
+
+@pytest.mark.spec("CALL-MAP-2")
+def test_a_chunk_ends_when_the_iterable_gets_slow(w):
+    def items():
+        for i in itertools.count():
+            time.sleep(0.004)
+            yield i
+
+    source, taken = counted(items())
+    results = w.map(double, source)
+    results._size = 10_000  # as if the items before had taken no time
+    assert next(results) == 0
+    assert len(taken) < 100
+
+
+# ---------------------------------------------------------------- lazy
+@pytest.mark.spec("CALL-MAP-3")
+def test_an_endless_iterable_is_read_as_results_are_asked_for(w):
+    items, taken = counted(itertools.count())
+    results = w.map(double, items, chunksize=10)
+    first = len(taken)
+    assert 0 < first <= 2000
+    assert list(itertools.islice(results, 5000)) == [2 * i for i in range(5000)]
+    assert 5000 <= len(taken) <= 7000
+    results.close()
+    assert list(results) == []
+
+
+@pytest.mark.spec("CALL-MAP-3")
+def test_results_that_are_there_come_before_the_next_item_of_a_slow_iterable(w):
+    asked = threading.Event()
+
+    def items():
+        for i in range(2):
+            time.sleep(0.004)
+            yield i
+            while w.progress()[0] <= i:
+                time.sleep(0.001)
+        time.sleep(0.004)
+        yield 2
+        assert asked.wait(20)
+        yield 3
+
+    seen = []
+    for value in w.map(double, items()):
+        seen.append(value)
+        asked.set()
+    assert seen == [0, 2, 4, 6]
+
+
+@pytest.mark.spec("CALL-MAP-3")
+def test_what_is_dropped_reads_and_submits_nothing_more_and_keeps_nothing(w):
+    items, taken = counted(itertools.count())
+    for value in w.map(double, items, chunksize=5):
+        if value == 100:
+            break
+    count, calls = len(taken), w.progress()[1]
+    w.run(lambda orch, args, config: None)
+    assert len(taken) == count and calls <= 1 + count
+
+    results = w.map(inverse, [[i] for i in range(100)], chunksize=5)
+    futures = [weakref.ref(call.future) for call in results._ahead]
+    with pytest.raises(TypeError):
+        next(results)
+    del results
+    assert all(future() is None for future in futures)
+    w.run(lambda orch, args, config: None)
+    assert w._session.engine.view.live == 0
+
+
+# ---------------------------------------------------------------- errors
+@pytest.mark.spec("CALL-MAP-4")
+@pytest.mark.parametrize("chunksize", [None, 1, 7])
+def test_an_error_is_raised_in_its_place_and_the_others_go_on(w, chunksize):
+    results = w.map(inverse, [1, 2, 0, 4, 0, "x", 8], chunksize=chunksize)
+    seen = []
+    while True:
+        try:
+            seen.append(next(results))
+        except StopIteration:
+            break
+        except sr.TaskError as error:
+            seen.append(
+                next(kind for kind in (ZeroDivisionError, TypeError) if isinstance(error, kind))
+            )
+            assert "item " in str(error) and "(inverse)" in str(error)
+            assert "1 / value" in str(error.__cause__)
+            assert error.callable_name == "inverse" and error.worker in (0, 1)
+    assert seen == [1, 0.5, ZeroDivisionError, 0.25, ZeroDivisionError, TypeError, 0.125]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_an_error_names_the_call_the_function_and_the_item(w):
+    assert len(list(w.map(inverse, [1] * 5, chunksize=2))) == 5
+    results = w.starmap(inverse, [[1], [2], [0]], chunksize=5)
+    next(results), next(results)
+    with pytest.raises(ZeroDivisionError) as raised:
+        next(results)
+    error = raised.value
+    assert str(error).startswith(f"sub_worker {error.worker}")
+    assert "call 3 (inverse), item 2: ZeroDivisionError" in str(error) and error.task == 3
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_a_stop_iteration_of_a_task_does_not_end_the_results(w):
+    @sr.task
+    def stop(value):
+        if value == 1:
+            raise StopIteration("no more")
+        return value
+
+    for results in (
+        w.map(stop, range(3), chunksize=3),
+        w.starmap(stop, [(0,), (1,), (2,)], chunksize=1),
+        w.map(stop, [double(0), double(0.5), double(1)]),
+    ):
+        assert next(results) == 0
+        with pytest.raises(sr.TaskError, match="no more"):
+            next(results)
+        assert next(results) == 2
+        assert list(results) == []
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise RuntimeError("stays here")
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
+    results = w.map(lambda value: value, [[0], Unpicklable(), [2]], chunksize=3)
+    assert next(results) == [0]
+    with pytest.raises(RuntimeError, match="stays here"):
+        next(results)
+    assert list(results) == [[2]]
+
+    @sr.task
+    def lock(value):
+        return threading.Lock() if value == 1 else (i for i in range(3)) if value == 2 else [value]
+
+    results = w.map(lock, range(4), chunksize=4)
+    assert next(results) == [0]
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        next(results)
+    with pytest.raises(TypeError, match="nobody runs"):
+        next(results)
+    assert list(results) == [[3]]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+@pytest.mark.parametrize("chunksize", [None, 4])
+def test_an_iterable_that_raises_does_so_in_its_place(w, chunksize):
+    def items():
+        yield from range(10)
+        raise KeyError("no eleventh")
+
+    results = w.map(double, items(), chunksize=chunksize)
+    assert list(itertools.islice(results, 10)) == [2 * i for i in range(10)]
+    with pytest.raises(KeyError, match="no eleventh"):
+        next(results)
+    assert list(results) == []
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_a_worker_that_dies_fails_the_items_of_its_call():
+    def maybe_die(value):
+        if value == 3:
+            os._exit(1)
+        return value
+
+    with sr.Worker(num_sub_workers=2) as w:
+        results, seen = w.map(maybe_die, range(8), chunksize=2), []
+        for _ in range(8):
+            try:
+                seen.append(next(results))
+            except sr.WorkerLostError:
+                seen.append(None)
+        assert seen == [0, 1, None, None, 4, 5, 6, 7]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_an_exit_fails_the_items_of_its_call(w):
+    results = w.map(lambda value: value or sys.exit("enough"), [1, 0, 3, 4], chunksize=2)
+    for _ in range(2):
+        with pytest.raises(sr.TaskError, match="enough"):
+            next(results)
+    assert list(results) == [3, 4]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_after_the_end_of_the_worker_there_is_what_was_submitted_and_then_an_error():
+    with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
+        results = w.map(double, itertools.count(), chunksize=2)
+    seen = []
+    with pytest.raises(RuntimeError, match="closed before their end"):
+        for value in results:
+            seen.append(value)
+    assert seen and seen == [2 * i for i in range(len(seen))] and len(seen) % 2 == 0
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_during_a_run_there_are_results_and_no_new_calls(w):
+    results = w.map(double, range(100), chunksize=1)
+    seen = [next(results)]
+
+    def orchestrate(orch, args, config):
+        with pytest.raises(RuntimeError, match="a run is in progress"):
+            while True:
+                seen.append(next(results))
+
+    w.run(orchestrate)
+    lost = len(seen)
+    seen += results
+    assert seen == [2 * i for i in range(100) if i != lost]
+
+
+# ---------------------------------------------------------------- values and arrays
+@pytest.mark.spec("CALL-MAP-5")
+@pytest.mark.parametrize("chunksize", [1, 10])
+def test_items_and_results_have_nothing_in_common(w, chunksize):
+    def grow(value):
+        value.append(1)
+        return value
+
+    same = [0]
+    results = list(w.map(grow, [same] * 10, chunksize=chunksize))
+    assert results == [[0, 1]] * 10 and same == [0]
+    results[0].append(2)
+    assert results[1] == [0, 1]
+
+    kept = [np.zeros(3), [0]]
+
+    def again(value):
+        return kept
+
+    first, second = w.map(again, range(2), chunksize=chunksize)
+    first[0][:] = 1
+    first[1].append(1)
+    assert second[0].tolist() == [0, 0, 0] and second[1] == [0]
+
+
+@pytest.mark.spec("CALL-MAP-5")
+def test_results_are_those_of_single_calls(w):
+    values = [
+        *(None, True, 1, 1 << 70, 0.5, 1j, "text", b"\0", (1, [2]), {"a": {3}}, range(3)),
+        *(np.float64(0.1), np.float32(0.1), np.int64(7), np.datetime64("2020-01-01")),
+        *(np.arange(5.0), np.zeros((0, 3)), np.arange(6).reshape(2, 3).T, np.array(5)),
+        *(np.array(["2020"], "M8[D]"), np.ones(100_000), np.zeros(3, "i4,f8")),
+    ]
+    got = list(w.map(lambda number: values[number], range(len(values)), chunksize=len(values)))
+    for one, value in zip(got, values, strict=True):
+        assert type(one) is type(value)
+        np.testing.assert_equal(one, value)
+        if type(value) is np.ndarray:
+            assert one.dtype == value.dtype and one.flags.writeable
+    for kind in (np.float64, np.int64, np.bool_, np.float32, float, str):
+        got = list(w.map(lambda value, kind=kind: kind(value), range(5), chunksize=5))
+        assert got == [kind(i) for i in range(5)] and {type(one) for one in got} == {kind}
+
+
+@pytest.mark.spec("CALL-MAP-5")
+def test_large_results_of_a_chunk_outlive_it(w):
+    def make(value):
+        return np.full(20_000, value, float)
+
+    results = w.map(make, range(40), chunksize=4)
+    kept = [next(results) for _ in range(6)]
+    assert len(list(results)) == 34
+    for i, array in enumerate(kept):
+        assert (array == i).all()
+
+
+@pytest.mark.spec("CALL-MAP-6")
+def test_arrays_are_accesses_of_their_own(w):
+    x = w.zeros(64)
+    for _ in range(5):
+        w.map(add, w.tiles(x, 4), [1] * 16)
+    sums = list(w.map(total, w.tiles(x, 4), chunksize=3))
+    assert sums == [float(x[i : i + 4].sum()) for i in range(0, 64, 4)] and sums[0] == 20
+    y = w.zeros(8)
+    list(w.map(add, [y] * 50, range(50)))
+    assert (y == sum(range(50))).all()
+
+
+@pytest.mark.spec("CALL-MAP-6")
+def test_writers_wait_for_the_items_that_read(w):
+    wait_at_gate, gate = held(w)
+    x = w.zeros(8)
+
+    def late_sum(array):
+        wait_at_gate(0)
+        return float(array.sum()), array.flags.writeable
+
+    sums = w.map(late_sum, [x])
+    written = add(x, 5)
+    assert list(w.map(double, range(50))) == [2 * i for i in range(50)]
+    assert not written.done()
+    gate[0] = 1
+    assert list(sums) == [(0, False)]
+    assert list(w.map(np.sum, [x, 3, x[:2]], chunksize=3)) == [40, 3, 10]
+
+
+@pytest.mark.spec("CALL-MAP-6")
+def test_a_private_array_is_copied_to_be_read_and_refused_to_be_written(w):
+    private, shared = np.ones(5), w.zeros(5)
+    assert list(w.map(total, [private, shared])) == [5, 0]
+    results = w.map(add, [shared, private, shared])
+    assert next(results) is None
+    with pytest.raises(ValueError, match="share"):
+        next(results)
+    assert list(results) == [None] and shared.tolist() == [2] * 5 and private.tolist() == [1] * 5
+
+
+@pytest.mark.spec("CALL-MAP-6")
+def test_futures_among_the_items_stand_for_their_values(w):
+    items = [double(1), 5, double("a"), [3]]
+    assert list(w.map(double, items, chunksize=4)) == [4, 10, "aaaa", [3, 3]]
+
+
+# ---------------------------------------------------------------- time-outs, interrupts, refusals
+@pytest.mark.spec("CALL-MAP-7")
+def test_a_timeout_counts_from_the_call(w):
+    wait_at_gate, gate = held(w)
+    results = w.map(wait_at_gate, [0, 1], timeout=0.02)
+    with pytest.raises(TimeoutError, match=r"0\.02 s after the call of map"):
+        next(results)
+    gate[0] = 1
+    w.run(lambda orch, args, config: None)
+    assert list(results) == [0, 1]
+
+
+@pytest.mark.spec("CALL-MAP-7")
+def test_an_interrupt_while_results_are_awaited_loses_none():
+    with sr.Worker(num_sub_workers=2) as w:
+        wait_at_gate, gate = held(w)
+        results = w.map(wait_at_gate, range(5))
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        gate[0] = 1
+        assert list(results) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.spec("CALL-MAP-7")
+def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
+    def items():
+        yield from range(50)
+        raise KeyboardInterrupt
+
+    results, seen = w.map(double, items(), chunksize=1), []
+    with pytest.raises(KeyboardInterrupt):
+        for value in results:
+            seen.append(value)
+    with pytest.raises(RuntimeError, match="an interrupt came"):
+        for value in results:
+            seen.append(value)
+    assert seen == [2 * i for i in range(len(seen))] and 0 < len(seen) <= 50
+    assert list(results) == []
+
+
+@pytest.mark.spec("CALL-MAP-7")
+def test_two_threads_or_the_iterable_itself_may_not_ask_at_once(w):
+    def items():
+        yield from range(20)
+        with pytest.raises(ValueError, match="is asking"):
+            next(results)
+        yield 20
+
+    results = w.map(double, items(), chunksize=1)
+    assert list(results) == [2 * i for i in range(21)]
+
+
+@pytest.mark.spec("CALL-MAP-8")
+def test_inside_a_task_map_is_refused_with_the_reason(w):
+    def outer(value):
+        try:
+            w.map(double, [value])
+        except RuntimeError as error:
+            return str(error)
+
+    assert "a task cannot submit tasks" in w.submit(outer, 1).result()
+    assert "a task cannot submit tasks" in list(w.map(outer, [1, 2], chunksize=2))[1]
+    assert list(w.map(lambda value: double(value), [1, 2])) == [2, 4]
+
+
+@pytest.mark.spec("CALL-MAP-8")
+def test_without_workers_or_after_the_end_map_is_refused():
+    with sr.Worker(3) as w, pytest.raises(RuntimeError, match="num_sub_workers"):
+        w.map(double, [1])
+    with pytest.raises(RuntimeError, match="closed"):
+        w.map(double, [1])
+
+
+# ---------------------------------------------------------------- progress
+@pytest.mark.spec("CALL-MAP-9")
+def test_progress_is_shown(w, capsys, monkeypatch):
+    import tqdm
+
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # it would start a thread for good
+    assert len(list(w.map(double, range(50), progress=True))) == 50
+    assert "50/50" in capsys.readouterr().err
+    results = w.starmap(double, ([i] for i in itertools.count()), progress=True)
+    next(results)
+    results.close()
+    assert "double: " in capsys.readouterr().err
+
+
+@pytest.mark.spec("CALL-MAP-9")
+def test_without_tqdm_there_is_an_error_that_says_what_to_install(w, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    items, taken = counted(range(5))
+    with pytest.raises(ImportError, match="pip install tqdm"):
+        w.map(double, items, progress=True)
+    assert not taken
+
+
+@pytest.mark.spec("CALL-MAP-9")
+def test_results_say_how_far_they_are_and_cannot_be_pickled(w):
+    results = w.map(double, range(10), chunksize=2)
+    next(results)
+    assert repr(results).startswith("<results of double: 2 of 10 returned, ")
+    with pytest.raises(TypeError, match="list"):
+        w.submit(len, results)
