@@ -104,6 +104,12 @@ FIGURES: dict[str, Figure] = {
     "replay_stencil_1": Figure("bulk", "replay of a stencil, 1 worker"),
     "replay_stencil_2": Figure("bulk", "replay of a stencil, 2 workers"),
     "replay_independent_1": Figure("bulk", "replay of independent tasks, 1 worker"),
+    # calls of tasks: time from the first call to the last result, per call or item
+    "call_stream": Figure("calls", "no-op calls in a stream of 10⁴, 2 workers", target=4.0),
+    "call_alone": Figure("calls", "one call after another", target=12.0),
+    "map_values": Figure("calls", "map of 10⁵ no-op items, 2 workers", target=1.0),
+    "map_lists": Figure("calls", "the same, each item a list"),
+    "map_tiles": Figure("calls", "map over 10⁴ tiles of an array, 2 workers"),
     # cost per task by number of tasks
     "held_1e3": Figure("size", "10³ tasks, all held"),
     "held_1e4": Figure("size", "10⁴ tasks, all held"),

@@ -83,6 +83,10 @@ class Tiles(Sequence[Array]):
             inside.append(slice(start - outer.start, stop - outer.start))
         return tuple(inside)
 
+    def inners(self) -> Iterator[Index]:
+        """Yield `inner` of each tile, in their order."""
+        return map(self.inner, range(len(self)))
+
     def __repr__(self) -> str:
         grid = " × ".join(map(str, self.grid))
         halo = f", halo {self.halo}" if any(self.halo) else ""

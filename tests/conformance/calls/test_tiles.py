@@ -81,6 +81,7 @@ def test_a_halo_goes_as_far_as_the_array_and_inner_leaves_it_out(shape, data):
     assert wide.grid == bare.grid
     for number, (small, large) in enumerate(zip(bare, wide, strict=True)):
         inner = wide.inner(number)
+        assert inner == list(wide.inners())[number]
         assert large[inner].tolist() == small.tolist()
         assert all(0 <= one.start <= one.stop for one in inner)
         assert [one.stop - one.start for one in inner] == list(small.shape[: len(cut)])

@@ -1,0 +1,73 @@
+"""What a call of a task costs: in a stream, on its own, as one of many in a map."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from simpler_ref import In, Worker, task
+
+ROUNDS = 7
+CALLS, ALONE, ITEMS, TILES = 10_000, 2000, 100_000, 10_000
+
+
+@task
+def nothing(value):
+    """Return None."""
+
+
+@task
+def nothing_of(tile: In):
+    """Return None."""
+
+
+def stream(worker: Worker) -> None:
+    for future in [nothing(i) for i in range(CALLS)]:
+        future.result()
+
+
+def alone(worker: Worker) -> None:
+    for i in range(ALONE):
+        nothing(i).result()
+
+
+def values(worker: Worker) -> None:
+    for _ in worker.map(nothing, range(ITEMS)):
+        pass
+
+
+def lists(worker: Worker) -> None:
+    for _ in worker.map(nothing, ([i] for i in range(ITEMS))):
+        pass
+
+
+def tiles(worker: Worker) -> None:
+    array = worker.zeros((TILES // 100 * 4, 400))
+    for _ in worker.map(nothing_of, worker.tiles(array, (4, 4))):
+        pass
+
+
+def calls(run: Callable[[Worker], None], operations: int) -> tuple[Callable[[], float], int]:
+    """Return a round: a new Worker that has done it once, and the time of doing it again."""
+
+    def one_round() -> float:
+        with Worker(num_sub_workers=2) as worker:
+            run(worker)
+            start = time.perf_counter()
+            run(worker)
+            return time.perf_counter() - start
+
+    return one_round, operations
+
+
+def test_calls(record):
+    record(
+        {
+            "call_stream": calls(stream, CALLS),
+            "call_alone": calls(alone, ALONE),
+            "map_values": calls(values, ITEMS),
+            "map_lists": calls(lists, ITEMS),
+            "map_tiles": calls(tiles, TILES),
+        },
+        rounds=ROUNDS,
+    )
