@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import operator
 import pickle
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -282,23 +281,26 @@ class Results:
         self._filled = time.monotonic()
         self._since = 0
         """Calls opened since then."""
-        self._asking = threading.Lock()
+        self._asking = False
+        """Whether somebody waits for the next values."""
         self._fill()
 
     def __iter__(self) -> Results:
         return self
 
     def __next__(self) -> Any:
-        for value in self._ready:
-            return value
-        if not self._asking.acquire(blocking=False):
-            raise ValueError(
-                "another thread, or the iterable itself, is asking for the next result"
-            )
-        try:
-            return self._advance()
-        finally:
-            self._asking.release()
+        while True:
+            for value in self._ready:  # no call before it is returned: an interrupt would lose it
+                return value
+            if self._asking:
+                raise ValueError(
+                    "another thread, or the iterable itself, is asking for the next result"
+                )
+            try:
+                self._asking = True
+                self._advance()
+            finally:
+                self._asking = False
 
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
@@ -319,25 +321,21 @@ class Results:
         raise TypeError("results cannot be pickled: pass list(results)")
 
     # ------------------------------------------------------------ ask
-    def _advance(self) -> Any:
-        """Return the first value of the next call that has any."""
+    def _advance(self) -> None:
+        """Open the next call."""
         if here.in_task:
             raise RuntimeError("a task cannot wait for the results of others: ask in the program")
-        while True:
-            if self._ahead and self._ahead[0].opened is self._ready:
-                self._ahead.popleft()
-            if len(self._ahead) <= self._window // 2:
-                self._fill()
-            if not self._ahead:
-                if self._bar is not None:
-                    self._bar.close()
-                end, self._end = self._end, None
-                if end is not None:
-                    raise end
-                raise StopIteration
+        if self._ahead and self._ahead[0].opened is self._ready:
+            self._ahead.popleft()
+        if len(self._ahead) <= self._window // 2:
+            self._fill()
+        if self._ahead:
             self._open(self._ahead[0])
-            for value in self._ready:
-                return value
+            return
+        if self._bar is not None:
+            self._bar.close()
+        end, self._end = self._end, None
+        raise StopIteration if end is None else end
 
     def _open(self, call: _Call) -> None:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
