@@ -502,6 +502,22 @@ def test_an_interrupt_while_results_are_awaited_loses_none():
 
 
 @pytest.mark.spec("CALL-MAP-7")
+def test_an_interrupt_when_results_have_just_come_loses_none(w, monkeypatch):
+    results = w.map(double, range(10), chunksize=5)
+    advance = results._advance
+
+    def interrupted():
+        advance()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "_advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    assert list(results) == [2 * i for i in range(10)]
+
+
+@pytest.mark.spec("CALL-MAP-7")
 def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
     def items():
         yield from range(50)
