@@ -8,7 +8,7 @@ An *access* is what a task does with one tensor. Accesses are found by place. A 
 the same shape; it divides memory into *cells* a bit larger than they are, so an access reaches at most
 into the next cell of each direction. It is in the chain of the cell where it begins. Memory is one row of
 bytes for contiguous tensors, and rows of a stride for tiles of arrays with that stride, so that a tile
-meets only its neighbours.
+meets only its neighbours. Of reads of the same bytes only the newest is there; it leads to the others.
 
 A write keeps a reference to its task, whose state can therefore be read. If the task completed, the
 access is over. If it failed, the access stays until overwritten, because readers of these bytes have to
@@ -16,7 +16,8 @@ fail. A read keeps no reference: the id tells whether its task is still in the s
 
 A write supersedes the accesses that it covers: its task waits for theirs, and later ones wait for it. So
 each task, even one that fails without a start, has to end after all that it waits for: while the fan-in
-of a failed task is not 0, whoever depends on it waits.
+of a failed task is not 0, whoever depends on it waits. For the same reason a write does not wait for
+accesses older than the last write of the same bytes.
 
 The Orch thread owns all of it.
 """
@@ -82,7 +83,7 @@ def is_over(mem, access):
     """Say whether no task has to wait for an access again: the reader ended, or the writer succeeded."""
     slot = int(mem[access + L.ACCESS_SLOT])
     state = load(mem, slot + L.S_STATE)
-    if mem[access + L.ACCESS_WRITES] != 0:
+    if mem[access + L.ACCESS_WRITES] == 1:
         return state == L.COMPLETED
     if mem[slot + L.S_ID] != mem[access + L.ACCESS_ID]:
         return True
@@ -140,7 +141,8 @@ def grid_of(mem, low, high, layout):
         unused = grid
     mem[unused + L.GRID_STRIDE] = stride
     mem[unused + L.GRID_SHIFTS] = logarithm(rows) | logarithm(width) << L.HALF
-    mem[unused + L.GRID_ORIGIN] = low
+    mem[unused + L.GRID_ORIGIN] = mem[unused + L.GRID_LOW] = low
+    mem[unused + L.GRID_HIGH] = high
     if unused == last:  # it takes all that the others do not
         mem[unused + L.GRID_STRIDE] = 1
         mem[unused + L.GRID_SHIFTS] = COARSEST
@@ -148,10 +150,16 @@ def grid_of(mem, low, high, layout):
 
 
 @kernel
+def chains_at(mem, x):
+    """Return the offset of the chains of a key; keys may share them."""
+    return int(mem[L.A_CELLS]) + L.CELL_WORDS * ((x ^ x >> 17) & int(mem[L.CELL_MASK]))
+
+
+@kernel
 def cell_at(mem, grid, row, column):
     """Return the offset of the chains of a cell; cells may share them."""
     x = (row & 0x3FFFFFFF) * 0x9E3779B1 + (column & 0xFFFFF) * 0x85EBCA6B + grid * 0xC2B2
-    return int(mem[L.A_CELLS]) + 2 * ((x ^ x >> 17) & int(mem[L.CELL_MASK]))
+    return chains_at(mem, x)
 
 
 @kernel
@@ -172,10 +180,10 @@ def cell_of(mem, access):
 def find_overlaps(mem, low, high, layout, kinds):
     """Find the accesses of some kinds that share a byte with a tensor.
 
-    The answer to the last search is still there if no access was added or dropped since: a task that
-    is noted asks what it asked when its conflicts were collected.
+    The answer to the last search is still there unless it could have changed since: a task that is noted
+    asks what it asked when its conflicts were collected.
 
-    Effects  their offsets from A_OVERLAPS on, each once
+    Effects  their offsets from A_OVERLAPS on, each once; of reads of the same bytes the newest
     Returns  their number
     """
     if (
@@ -196,7 +204,7 @@ def find_overlaps(mem, low, high, layout, kinds):
             count += int(mem[grid + L.GRID_COUNT])
         if kinds & WRITES != 0:
             count += int(mem[grid + L.GRID_COUNT + 1])
-        if count != 0:
+        if count != 0 and low < mem[grid + L.GRID_HIGH] and mem[grid + L.GRID_LOW] < high:
             found = search_grid(mem, grid, count, low, high, layout, kinds, found)
         grid += L.GRID_WORDS
     mem[L.FOUND_LOW] = low
@@ -261,16 +269,51 @@ def search_chain(mem, access, link, low, high, layout, found):
     stamp = int(mem[L.OVERLAP_STAMP])
     while access != L.NONE:
         other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
-        if other_low < high and low < other_high and mem[access + L.ACCESS_SEEN] != stamp:
+        if other_low < high and low < other_high:
             other = int(mem[access + L.ACCESS_LAYOUT])
-            if layout == other == L.NONE or overlap(
-                mem, low, high, layout, other_low, other_high, other
-            ):
+            if (
+                layout == other == L.NONE
+                or overlap(mem, low, high, layout, other_low, other_high, other)
+            ) and mem[access + L.ACCESS_SEEN] != stamp:
                 mem[access + L.ACCESS_SEEN] = stamp
                 mem[int(mem[L.A_OVERLAPS]) + found] = access
                 found += 1
         access = int(mem[access + link])
     return found
+
+
+@inlined
+def find_write(mem, found, low, high, layout):
+    """Return the one of the accesses found that writes just these bytes, or NONE."""
+    for k in range(found):
+        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        if (
+            mem[access + L.ACCESS_WRITES] == 1
+            and mem[access + L.ACCESS_LOW] == low
+            and mem[access + L.ACCESS_HIGH] == high
+            and mem[access + L.ACCESS_LAYOUT] == layout
+        ):
+            return access
+    return L.NONE
+
+
+@kernel
+def readers_at(mem, low, high, layout):
+    """Return the head of a chain of reads, which has those of just these bytes."""
+    return chains_at(mem, (3 * low + high + layout & 0x3FFFFFFF) * 0x9E3779B1) + L.CELL_READS
+
+
+@inlined
+def find_reads(mem, low, high, layout):
+    """Return the newest access that reads just these bytes, or NONE."""
+    access = int(mem[readers_at(mem, low, high, layout)])
+    while access != L.NONE and (
+        mem[access + L.ACCESS_LOW] != low
+        or mem[access + L.ACCESS_HIGH] != high
+        or mem[access + L.ACCESS_LAYOUT] != layout
+    ):
+        access = int(mem[access + L.ACCESS_SAME])
+    return access
 
 
 @kernel
@@ -284,34 +327,47 @@ def collect_conflicts(mem, words, tensors):
     Returns  their number
     Rule     CALL-HAZARD-1 to -4, -12
     """
-    stamp = int(mem[L.CONFLICT_STAMP])
     conflicts = 0
-    for i in range(tensors):
-        t = i * TENSOR_WORDS
-        if is_tracked(words, t):
-            low, high, layout = extent_of(mem, words, t)
-            tag = tag_of(words, t)
-            kinds = READS | WRITES if writes(tag) else WRITES
-            for k in range(find_overlaps(mem, low, high, layout, kinds)):
-                access = int(mem[int(mem[L.A_OVERLAPS]) + k])
-                if reads(tag) and mem[access + L.ACCESS_WRITES] == 1:
-                    if not is_over(mem, access):
-                        conflicts = add_conflict(mem, access, L.NEEDS, stamp, conflicts)
-                elif not has_ended(mem, access):
-                    conflicts = add_conflict(mem, access, L.ORDER, stamp, conflicts)
-    mem[L.CONFLICT_STAMP] = stamp - conflicts
+    for kind in range(2):  # first the tensors that are read: those written are searched for again
+        for i in range(tensors):
+            t = i * TENSOR_WORDS
+            if int(writes(tag_of(words, t))) == kind and is_tracked(words, t):
+                conflicts = collect_of(mem, words, t, kind, conflicts)
+    mem[L.CONFLICT_STAMP] -= conflicts
+    return conflicts
+
+
+@inlined
+def collect_of(mem, words, t, kind, conflicts):
+    """Add the tasks that one tensor makes a new one wait for; return how many there are now."""
+    low, high, layout = extent_of(mem, words, t)
+    needs = reads(tag_of(words, t))
+    found = find_overlaps(mem, low, high, layout, READS * kind | WRITES)
+    last = find_write(mem, found, low, high, layout) if kind == 1 else L.NONE
+    since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
+    for k in range(found):
+        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        if needs and mem[access + L.ACCESS_WRITES] == 1:
+            if not is_over(mem, access):
+                conflicts = add_conflict(mem, access, L.NEEDS, conflicts)
+            access = L.NONE
+        while access != L.NONE and mem[access + L.ACCESS_ID] >= since:
+            if not has_ended(mem, access):
+                conflicts = add_conflict(mem, access, L.ORDER, conflicts)
+            access = int(mem[access + L.ACCESS_OLDER])
     return conflicts
 
 
 @kernel
-def add_conflict(mem, access, kind, stamp, conflicts):
+def add_conflict(mem, access, kind, conflicts):
     """Note the task of an access, or that it is needed, if this search has it already.
 
-    A slot that this search has found says so: conflict `i` says `stamp` − 1 − `i`.
+    A slot that this search has found says so: conflict `i` says `CONFLICT_STAMP` − 1 − `i`.
 
     Returns  how many conflicts there are now
     """
     slot = int(mem[access + L.ACCESS_SLOT])
+    stamp = int(mem[L.CONFLICT_STAMP])
     index = stamp - 1 - int(mem[slot + L.S_SEEN])
     if index < 0 or index >= conflicts:
         index = conflicts
@@ -352,59 +408,124 @@ def note_accesses(mem, slot, words, tensors):
     consumed = L.NONE
     if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
         consumed = drop_over(mem, consumed)
-    for k in range(tensors):  # the last tensor was searched for last
-        t = (tensors - 1 - k) * TENSOR_WORDS
-        if is_tracked(words, t):
-            low, high, layout = extent_of(mem, words, t)
-            if writes(tag_of(words, t)):
-                consumed = supersede(mem, slot, low, high, layout, consumed)
-            if low < high:
-                insert(mem, slot, low, high, layout, int(writes(tag_of(words, t))))
+    for kind in (1, 0):
+        for k in range(tensors):  # the last tensor that is written was searched for last
+            t = (tensors - 1 - k) * TENSOR_WORDS
+            if int(writes(tag_of(words, t))) == kind and is_tracked(words, t):
+                low, high, layout = extent_of(mem, words, t)
+                if low < high and kind == 1:
+                    consumed = note_write(mem, slot, low, high, layout, consumed)
+                elif low < high:
+                    note_read(mem, slot, low, high, layout)
     return consumed
 
 
 @inlined
-def supersede(mem, slot, low, high, layout, consumed):
-    """Drop the accesses of other tasks that a write covers, and those it meets that are over."""
-    for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
+def note_write(mem, slot, low, high, layout, consumed):
+    """Note a write, in place of the last one of the same bytes.
+
+    Effects  accesses that it covers, and those it meets that are over, are dropped
+    """
+    found = find_overlaps(mem, low, high, layout, READS | WRITES)
+    last = find_write(mem, found, low, high, layout)
+    since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
+    for k in range(found):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
         other = int(mem[access + L.ACCESS_LAYOUT])
-        if mem[access + L.ACCESS_SLOT] != slot and (
-            is_over(mem, access) or covers(mem, low, high, layout, other_low, other_high, other)
-        ):
-            consumed = drop(mem, access, consumed)
+        if access != last and covers(mem, low, high, layout, other_low, other_high, other):
+            consumed = drop_all(mem, access, consumed)
+        elif access != last:
+            consumed = drop_ended(mem, access, since, consumed)
+    if last == L.NONE:
+        last = insert(mem, low, high, layout, 1)
+    else:
+        consumed = release_write(mem, last, consumed)
+    mem[slot + L.S_FANOUT] += 1
+    mem[last + L.ACCESS_SLOT] = slot
+    mem[last + L.ACCESS_ID] = mem[slot + L.S_ID]
     return consumed
 
 
 @inlined
-def insert(mem, slot, low, high, layout, kind):
-    """Add an access to its grid and its cell; `kind` is 1 for a write."""
-    if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:
-        add_cells(mem)
+def note_read(mem, slot, low, high, layout):
+    """Note a read, before the older ones of the same bytes."""
+    access = find_reads(mem, low, high, layout)
+    if access == L.NONE:
+        access = insert(mem, low, high, layout, 0)
+    elif not is_over(mem, access):  # this task's own is over: it has no state yet
+        older = take(mem)
+        move(mem, access, older)
+        mem[access + L.ACCESS_OLDER] = older
+    mem[access + L.ACCESS_SLOT] = slot
+    mem[access + L.ACCESS_ID] = mem[slot + L.S_ID]
+
+
+@kernel
+def move(mem, access, to):
+    """Give a record the task of another access, and what is older."""
+    mem[to + L.ACCESS_SLOT] = mem[access + L.ACCESS_SLOT]
+    mem[to + L.ACCESS_ID] = mem[access + L.ACCESS_ID]
+    mem[to + L.ACCESS_OLDER] = mem[access + L.ACCESS_OLDER]
+
+
+@inlined
+def take(mem):
+    """Return a record of an access that is free."""
+    mem[L.ACCESS_COUNT] += 1
     access = int(mem[L.ACCESS_FREE])
     if access != L.NONE:
         mem[L.ACCESS_FREE] = mem[access + L.ACCESS_NEXT]
-    else:
-        access = int(mem[L.ACCESSES_USED])
-        mem[L.ACCESSES_USED] = access + L.ACCESS_WORDS
-    mem[L.ACCESS_COUNT] += 1
+        return access
+    access = int(mem[L.ACCESSES_USED])
+    mem[access + L.ACCESS_WRITES] = -1
+    mem[L.ACCESSES_USED] = access + L.ACCESS_WORDS
+    return access
+
+
+@kernel
+def give_back(mem, access):
+    """Put the record of an access on the free list."""
+    mem[access + L.ACCESS_WRITES] = -1
+    mem[access + L.ACCESS_NEXT] = mem[L.ACCESS_FREE]
+    mem[L.ACCESS_FREE] = access
+    mem[L.ACCESS_COUNT] -= 1
+
+
+@inlined
+def insert(mem, low, high, layout, kind):
+    """Return a new access, in its grid and its cell, still without a task; `kind` is 1 for a write."""
+    if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:
+        add_cells(mem)
+    access = take(mem)
     grid = grid_of(mem, low, high, layout)
     mem[L.FOUND_KINDS] = 0
-    mem[access + L.ACCESS_SLOT] = slot
-    mem[access + L.ACCESS_ID] = mem[slot + L.S_ID]
     mem[access + L.ACCESS_WRITES] = kind
     mem[access + L.ACCESS_LOW] = low
     mem[access + L.ACCESS_HIGH] = high
     mem[access + L.ACCESS_LAYOUT] = layout
+    mem[access + L.ACCESS_OLDER] = L.NONE
     mem[access + L.ACCESS_GRID] = grid
-    mem[slot + L.S_FANOUT] += kind
     mem[grid + L.GRID_COUNT + kind] += 1
+    mem[grid + L.GRID_LOW] = min(low, mem[grid + L.GRID_LOW])
+    mem[grid + L.GRID_HIGH] = max(high, mem[grid + L.GRID_HIGH])
     link(mem, access, grid + L.GRID_ACCESSES + kind, L.ACCESS_AFTER, L.ACCESS_BEFORE)
-    link(mem, access, cell_of(mem, access) + kind, L.ACCESS_NEXT, L.ACCESS_BACK)
+    link_in_cells(mem, access)
+    return access
 
 
 @kernel
+def link_in_cells(mem, access):
+    """Put an access into the chain of its cell, and a read into that of its bytes."""
+    kind = int(mem[access + L.ACCESS_WRITES])
+    link(mem, access, cell_of(mem, access) + kind, L.ACCESS_NEXT, L.ACCESS_BACK)
+    if kind == 0:
+        low, high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+        head = readers_at(mem, low, high, int(mem[access + L.ACCESS_LAYOUT]))
+        link(mem, access, head, L.ACCESS_SAME, L.ACCESS_SAME_BACK)
+
+
+@inlined
 def link(mem, access, head, forth, back):
     """Put an access at the beginning of a chain; `back` is the word that says what leads to it."""
     after = int(mem[head])
@@ -415,7 +536,7 @@ def link(mem, access, head, forth, back):
         mem[after + back] = access + forth
 
 
-@kernel
+@inlined
 def unlink(mem, access, forth, back):
     """Take an access out of a chain."""
     after = int(mem[access + forth])
@@ -431,35 +552,67 @@ def add_cells(mem):
     if mem[L.CELL_MASK] + 1 >= (mem[L.A_ACCESSES_END] - mem[L.A_ACCESSES]) // L.ACCESS_WORDS:
         return
     cells = int(mem[L.A_CELLS])
-    for head in range(cells, cells + 2 * (int(mem[L.CELL_MASK]) + 1)):
+    for head in range(cells, cells + L.CELL_WORDS * (int(mem[L.CELL_MASK]) + 1)):
         mem[head] = L.NONE
     mem[L.CELL_MASK] = 2 * mem[L.CELL_MASK] + 1
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
-        if mem[access + L.ACCESS_SLOT] != L.NONE:
-            head = cell_of(mem, access) + int(mem[access + L.ACCESS_WRITES])
-            link(mem, access, head, L.ACCESS_NEXT, L.ACCESS_BACK)
+        if mem[access + L.ACCESS_WRITES] >= 0:
+            link_in_cells(mem, access)
 
 
 @kernel
 def drop(mem, access, consumed):
-    """Remove an access, and with it a reference of a write.
+    """Drop a write, or the newest of the reads of the same bytes; the next takes its place.
 
     Returns  the chain of slots to reclaim, with that of the access if it was the last reference
     Rule     CALL-HAZARD-10
     """
-    slot, kind = int(mem[access + L.ACCESS_SLOT]), int(mem[access + L.ACCESS_WRITES])
+    older, grid = int(mem[access + L.ACCESS_OLDER]), int(mem[access + L.ACCESS_GRID])
+    if older != L.NONE:
+        move(mem, older, access)
+        give_back(mem, older)
+        return consumed
+    kind = int(mem[access + L.ACCESS_WRITES])
     unlink(mem, access, L.ACCESS_NEXT, L.ACCESS_BACK)
     unlink(mem, access, L.ACCESS_AFTER, L.ACCESS_BEFORE)
-    mem[int(mem[access + L.ACCESS_GRID]) + L.GRID_COUNT + kind] -= 1
+    if kind == 0:
+        unlink(mem, access, L.ACCESS_SAME, L.ACCESS_SAME_BACK)
+    mem[grid + L.GRID_COUNT + kind] -= 1
     mem[L.FOUND_KINDS] = 0
-    mem[access + L.ACCESS_SLOT] = L.NONE
-    mem[access + L.ACCESS_NEXT] = mem[L.ACCESS_FREE]
-    mem[L.ACCESS_FREE] = access
-    mem[L.ACCESS_COUNT] -= 1
-    if kind == 1 and release_ref(mem, slot):
-        mem[slot + L.S_LINK] = consumed
-        return slot
-    return consumed
+    give_back(mem, access)
+    return release_write(mem, access, consumed) if kind == 1 else consumed
+
+
+@kernel
+def release_write(mem, access, consumed):
+    """Release the reference of a write; return the chain of slots to reclaim, maybe with one more."""
+    slot = int(mem[access + L.ACCESS_SLOT])
+    if not release_ref(mem, slot):
+        return consumed
+    mem[slot + L.S_LINK] = consumed
+    return slot
+
+
+@kernel
+def drop_all(mem, access, consumed):
+    """Drop an access and all older ones of the same bytes."""
+    while mem[access + L.ACCESS_OLDER] != L.NONE:
+        consumed = drop(mem, access, consumed)
+    return drop(mem, access, consumed)
+
+
+@inlined
+def drop_ended(mem, access, since, consumed):
+    """Drop those of an access and of the older ones of the same bytes, back to an id, that are over."""
+    last, older = access, int(mem[access + L.ACCESS_OLDER])
+    while older != L.NONE and mem[older + L.ACCESS_ID] >= since:
+        if is_over(mem, older):
+            mem[last + L.ACCESS_OLDER] = mem[older + L.ACCESS_OLDER]
+            give_back(mem, older)
+        else:
+            last = older
+        older = int(mem[last + L.ACCESS_OLDER])
+    return drop(mem, access, consumed) if is_over(mem, access) else consumed
 
 
 @kernel
@@ -470,8 +623,8 @@ def drop_over(mem, consumed):
     Rule     CALL-HAZARD-6
     """
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
-        if mem[access + L.ACCESS_SLOT] != L.NONE and is_over(mem, access):
-            consumed = drop(mem, access, consumed)
+        if mem[access + L.ACCESS_WRITES] >= 0:
+            consumed = drop_ended(mem, access, 0, consumed)
     mem[L.SWEEP_AT] = max(L.SWEEP_SMALLEST, 2 * mem[L.ACCESS_COUNT])
     return consumed
 
@@ -486,7 +639,7 @@ def forget_range(mem, low, high):
     for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if low <= mem[access + L.ACCESS_LOW] and mem[access + L.ACCESS_HIGH] <= high:
-            consumed = drop(mem, access, consumed)
+            consumed = drop_all(mem, access, consumed)
     return consumed
 
 
@@ -498,8 +651,8 @@ def forget_all(mem):
     """
     consumed = L.NONE
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
-        if mem[access + L.ACCESS_SLOT] != L.NONE:
-            consumed = drop(mem, access, consumed)
+        if mem[access + L.ACCESS_WRITES] >= 0:
+            consumed = drop_all(mem, access, consumed)
     mem[L.ACCESSES_USED] = mem[L.A_ACCESSES]
     mem[L.ACCESS_FREE] = L.NONE
     mem[L.GRIDS_USED] = 0

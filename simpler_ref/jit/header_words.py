@@ -90,7 +90,9 @@ A_LAYOUTS = HEADER.word("A_LAYOUTS", "layouts of described tensors", read_by="Or
 A_ACCESSES = HEADER.word("A_ACCESSES", "accesses of live tasks", read_by="Orch")
 A_ACCESSES_END = HEADER.word("A_ACCESSES_END", "their end", read_by="Orch")
 A_CELLS = HEADER.word(
-    "A_CELLS", "heads of the chains of accesses: two words for each cell", read_by="Orch"
+    "A_CELLS",
+    "heads of chains of accesses, three for each cell: reads, writes, reads by their bytes",
+    read_by="Orch",
 )
 A_GRIDS = HEADER.word("A_GRIDS", "grids of cells", read_by="Orch")
 A_OVERLAPS = HEADER.word("A_OVERLAPS", "accesses that a search has found", read_by="Orch")

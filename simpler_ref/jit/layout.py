@@ -108,7 +108,7 @@ def plan(
     accesses = max(ACCESSES_SMALLEST, 2 * circular)
     area(A_ACCESSES, accesses * ACCESS_WORDS)
     words[A_ACCESSES_END] = end
-    area(A_CELLS, 2 * accesses)
+    area(A_CELLS, CELL_WORDS * accesses)
     area(A_GRIDS, MAX_GRIDS * GRID_WORDS)
     area(A_OVERLAPS, accesses)
     area(A_CONFLICTS, window * CONFLICT_WORDS)

@@ -256,17 +256,28 @@ LAYOUTS_CAPACITY = 1 << 20
 ACCESS = Record("access")
 ACCESS.section(written_by="Orch", read_by="Orch", ordering="own")
 ACCESS_NEXT = ACCESS.word("ACCESS_NEXT", "next in its cell, or in the free list")
-ACCESS_SLOT = ACCESS.word("ACCESS_SLOT", "the task, which a write references; NONE: it is free")
-ACCESS_ID = ACCESS.word("ACCESS_ID", "id of the task")
-ACCESS_WRITES = ACCESS.word("ACCESS_WRITES", "1: the task writes here; 0: it only reads")
 ACCESS_LOW = ACCESS.word("ACCESS_LOW", "lowest address")
 ACCESS_HIGH = ACCESS.word("ACCESS_HIGH", "past the highest address")
 ACCESS_LAYOUT = ACCESS.word("ACCESS_LAYOUT", "offset of the layout, NONE: all bytes between them")
+ACCESS_WRITES = ACCESS.word(
+    "ACCESS_WRITES",
+    "1: the task writes here; 0: it only reads; −1: the record is free, or of an older read",
+)
+ACCESS_SLOT = ACCESS.word("ACCESS_SLOT", "the task, which a write references")
+ACCESS_ID = ACCESS.word("ACCESS_ID", "id of the task")
+ACCESS_OLDER = ACCESS.word(
+    "ACCESS_OLDER",
+    "of a read: the one before of the same bytes, a record in which only this, task and id count",
+)
 ACCESS_SEEN = ACCESS.word("ACCESS_SEEN", "`OVERLAP_STAMP` of the last search that found it")
+ACCESS_GRID = ACCESS.word("ACCESS_GRID", "its grid")
 ACCESS_AFTER = ACCESS.word("ACCESS_AFTER", "next in its grid")
 ACCESS_BACK = ACCESS.word("ACCESS_BACK", "word that leads to it in its cell")
 ACCESS_BEFORE = ACCESS.word("ACCESS_BEFORE", "word that leads to it in its grid")
-ACCESS_GRID = ACCESS.word("ACCESS_GRID", "its grid")
+ACCESS_SAME = ACCESS.word(
+    "ACCESS_SAME", "of a read: next in the chain where those of its bytes are"
+)
+ACCESS_SAME_BACK = ACCESS.word("ACCESS_SAME_BACK", "word that leads to it there")
 ACCESS_WORDS = 2 * LINE
 ACCESSES_SMALLEST = 1024
 SWEEP_SMALLEST = 64
@@ -281,8 +292,14 @@ GRID_SHIFTS = GRID.word(
 GRID_ORIGIN = GRID.word("GRID_ORIGIN", "address at which a cell begins")
 GRID_ACCESSES = GRID.word("GRID_ACCESSES", "chains of its accesses: reads, writes", words=2)
 GRID_COUNT = GRID.word("GRID_COUNT", "their numbers", words=2)
-GRID_WORDS = LINE
+GRID_LOW = GRID.word("GRID_LOW", "none of them begins below this address")
+GRID_HIGH = GRID.word("GRID_HIGH", "none of them ends above this address")
+GRID_WORDS = 2 * LINE
 MAX_GRIDS = 64
+
+CELL_READS = 2
+CELL_WORDS = 3
+"""Chains of reads, of writes; of reads by the bytes that they read."""
 
 CONFLICT = Record("conflict")
 CONFLICT.section(written_by="Orch", read_by="Orch", ordering="own")

@@ -276,6 +276,118 @@ def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
     assert s.kinds(writes(1 << 20)) == {}
 
 
+# ---------------------------------------------------------------- reads of the same bytes
+AT = 1 << 20
+
+
+def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
+    stream = Stream(window=256)
+    x = np.zeros((20, 20))
+    for i in range(100):
+        stream.submit(f"{i}", reads(AT), (T.INPUT, x[:, 3:7]))
+        stream.submit(f"other {i}", reads(AT, nbytes=16), (T.INPUT, x[:, 3:8]))
+    assert stream.accesses == 400
+    assert k.find_overlaps(stream.mem, AT, AT + 8, L.NONE, 3) == 2
+    low = x.__array_interface__["data"][0]
+    assert k.find_overlaps(stream.mem, low, low + x.nbytes, L.NONE, 3) == 2
+    assert stream.kinds(writes(AT + 8)).keys() == {f"other {i}" for i in range(100)}
+    assert len(stream.kinds((T.INOUT, x[4]))) == 200
+    stream.close()
+
+
+def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
+    s.submit("task", reads(AT), reads(AT), updates(AT + 8), writes(AT + 8))
+    assert s.accesses == 2
+    assert s.kinds(writes(AT, nbytes=16)) == {"task": L.ORDER}
+
+
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", range(3))
+def test_readers_of_the_same_bytes_may_end_and_be_dropped_in_any_order(s, first, second):
+    s.submit("beside", reads(AT - 8, nbytes=12))
+    readers = [s.submit(f"{i}", reads(AT)) for i in range(4)]
+    for which in (first, second):
+        s.finish(readers.pop(which))
+        left = {task.name for task in readers}
+        assert s.kinds(writes(AT)).keys() == left | {"beside"}
+        s.reclaim(k.drop_over(s.mem, L.NONE))
+        assert s.accesses == len(readers) + 1
+        assert s.kinds(writes(AT)).keys() == left | {"beside"}
+        assert s.kinds(writes(AT + 4, nbytes=4)).keys() == left
+    readers.append(s.submit("late", reads(AT)))
+    assert s.kinds(writes(AT + 4, nbytes=4)).keys() == {task.name for task in readers}
+    writer = s.submit("writer", writes(AT))
+    assert writer.conflicts.keys() == {*readers, s.tasks[0]}
+    assert s.accesses == 2
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_write_to_some_of_the_bytes_drops_the_reads_that_are_over(s, which):
+    readers = [s.submit(f"{i}", reads(AT, nbytes=64)) for i in range(3)]
+    s.finish(readers.pop(which))
+    part = s.submit("part", writes(AT + 8))
+    assert s.accesses == 3
+    assert part.conflicts.keys() == set(readers)
+    assert s.kinds(writes(AT + 16)).keys() == {task.name for task in readers}
+
+
+def test_a_reader_takes_the_place_of_one_that_is_over(s):
+    kept = s.submit("kept", reads(AT))
+    for i in range(10):
+        s.finish(s.submit(f"{i}", reads(AT)))
+    assert s.accesses == 2
+    new = s.submit("new", reads(AT))
+    assert s.kinds(writes(AT)).keys() == {kept.name, new.name}
+
+
+def test_readers_of_memory_that_is_given_back_are_forgotten_and_no_others(s):
+    for i in range(3):
+        s.submit(f"half {i}", reads(AT, nbytes=32))
+        s.submit(f"whole {i}", reads(AT, nbytes=64))
+    s.reclaim(k.forget_range(s.mem, AT, AT + 32))
+    assert s.accesses == 3
+    assert s.kinds(writes(AT)).keys() == {f"whole {i}" for i in range(3)}
+    s.submit("half", reads(AT, nbytes=32))
+    assert s.kinds(writes(AT)).keys() == {"half", *(f"whole {i}" for i in range(3))}
+
+
+def test_readers_of_the_same_bytes_stay_together_when_cells_are_added():
+    stream = Stream(window=2048)
+    each = 8
+
+    def use(i):
+        return [reads(AT + 64 * (each * i + j)) for j in range(each)]
+
+    for i in range(200):
+        stream.submit(f"{i}", *use(i))
+        stream.submit(f"again {i}", *use(i))
+    assert int(stream.mem[L.CELL_MASK]) + 1 > L.ACCESSES_SMALLEST
+    for i in (0, 99, 199):
+        stream.submit(f"late {i}", *use(i))
+        assert (
+            k.find_overlaps(stream.mem, AT + 64 * each * i, AT + 64 * each * i + 8, L.NONE, 3) == 1
+        )
+        names = {f"{i}", f"again {i}", f"late {i}"}
+        assert stream.kinds(updates(AT + 64 * each * i)).keys() == names
+    stream.close()
+
+
+def test_a_write_does_not_wait_for_what_the_last_one_of_the_same_bytes_waits_for(s):
+    old = s.submit("old", reads(AT, nbytes=64))
+    source = s.submit("source", writes(AT + 128))
+    first = s.submit("first", writes(AT + 8), reads(AT + 128))
+    assert first.conflicts.keys() == {old, source}
+    new = s.submit("new", reads(AT, nbytes=64))
+    second = s.submit("second", writes(AT + 8))
+    assert second.conflicts == {new: L.ORDER, first: L.ORDER}
+    assert s.kinds(writes(AT + 8, nbytes=4)).keys() == {"old", "new", "second"}
+    s.finish(source, fails=True)
+    assert first.state == L.FAILED
+    assert s.can_start() == [old]
+    s.finish(old)
+    assert s.can_start() == [second]
+
+
 # ---------------------------------------------------------------- streams
 def overlapping(task: Task, tags, places) -> bool:
     return not task.bytes(tags).isdisjoint(places)
@@ -338,6 +450,8 @@ def test_tasks_of_a_stream_never_meet_and_never_read_what_failed(data, exact):
             chosen = data.draw(st.lists(use, min_size=1, max_size=3))
             task = stream.submit(f"{i}", *((tag, pool[which]) for tag, which in chosen))
             check_conflicts(stream, task, exact=exact)
+            if data.draw(st.integers(0, 3)) == 0:
+                stream.reclaim(k.drop_over(stream.mem, L.NONE))
             for _ in range(data.draw(st.integers(0, 2))):
                 ready = stream.can_start()
                 running = [one for one in stream.tasks if one.state == L.RUNNING]
