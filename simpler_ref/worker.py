@@ -41,6 +41,7 @@ from .workers.session import Session
 from .workers.tree import Tree
 
 DEFAULT_ARENA_SIZE = 1 << 32
+DEFAULT_VALUES_SIZE = 1 << 30
 DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
 
@@ -76,6 +77,9 @@ class Worker:
         a run may be ahead of the oldest live task.
     arena_size : int
         Bytes for `empty` and `share`; pages take memory only when touched.
+    values_size : int
+        Bytes for values of calls, in each worker for results and in the program for large arguments;
+        pages take memory only when touched.
     start_timeout_s : float
         How long a worker may take to report that it is ready.
     child_mode : str
@@ -128,6 +132,7 @@ class Worker:
         ring_depth: int = L.MAX_RING_DEPTH,
         task_window: int | None = None,
         arena_size: int = DEFAULT_ARENA_SIZE,
+        values_size: int = DEFAULT_VALUES_SIZE,
         start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
         child_mode: str = "process",
         start_method: str | None = None,
@@ -148,6 +153,7 @@ class Worker:
             ring_depth=ring_depth,
             task_window=task_window,
             arena_size=arena_size,
+            values_size=values_size,
             start_timeout_s=start_timeout_s,
             py_control_timeout_s=py_control_timeout_s,
             mailbox_depth=mailbox_depth,

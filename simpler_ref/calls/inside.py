@@ -12,6 +12,8 @@ from ..callables.runnable import refuse_unrun
 from ..engine.view.blocks import Blocks, data_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
 from ..jit import layout as L
+from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
+from ..jit.kernel import FAIL_POINTS
 from . import outcomes
 from .arrays import ReceivedArrays
 from .current import here
@@ -41,6 +43,7 @@ class _Inside:
 
     def __init__(self, mailbox: MailboxView) -> None:
         here.in_task = True  # this thread runs nothing else
+        self._start = mailbox.start
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
@@ -72,7 +75,11 @@ class _Inside:
         word = outcome.word
         if outcome.kind >= L.VALUE_BLOCK:
             block = self._blocks.take(outcome.nbytes, self._call.slot)
+            if FAIL_POINTS:
+                die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
             outcomes.write(outcome.parts, block.data)
+            if FAIL_POINTS:
+                die_here(self._mem, self._start, FAIL_WROTE_BLOCK)
             word = block.offset
         self._call.answer(outcome.kind, word)
 

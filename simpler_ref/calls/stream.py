@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -17,6 +19,7 @@ from ..engine.view.blocks import Blocks, data_of, mark_kept
 from ..errors import RingFullError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..model.scalars import INTEGER
+from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
@@ -66,6 +69,7 @@ class Stream:
         self._turn = Turns(session.engine)
         self._gone = False
         self._full_since = 0.0
+        self._why_stranded: BaseException | None = None
         current.enter(self)
 
     # ------------------------------------------------------------ submit
@@ -92,6 +96,9 @@ class Stream:
             with self._turn:
                 if not self._open:
                     self._begin()
+                manager = self._session.manager
+                if manager is None or manager.dead:
+                    self._replace_dead()  # which may fetch the values of arguments
                 counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
@@ -123,9 +130,6 @@ class Stream:
 
     def _submit(self, counts: int, wire: bytes, data: bytes) -> int:
         """Submit a call; return its slot, or WOULD_BLOCK if room was made for another attempt."""
-        manager = self._session.manager
-        if manager is not None and manager.dead:
-            self._replace_dead()
         block = None
         if data:
             block = self._blocks.take(len(data))
@@ -167,11 +171,18 @@ class Stream:
             raise RingFullError(f"no room for a call within {timeout_s} s")
         view = self._engine.view
         before = view.live
-        self._help(ended=view.ended + 1 + before // 4)
-        self._drop_all()
-        self._keep_values()
+        self._clear()
+        if view.live == before:
+            self._help(slot=L.STAY, ended=view.ended + 1 + before // 4)
+            self._turn.tell()
+            self._clear()
         if view.live < before:
             self._full_since = 0.0
+
+    def _clear(self) -> None:
+        """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
+        self._drop_all()
+        self._keep_values()
 
     # ------------------------------------------------------------ its own life
     def _begin(self) -> None:
@@ -183,23 +194,78 @@ class Stream:
             self._word = self._life.tree.words(self._life.registry)[1][handle]
             self._handle = handle
         with self._life.lock:
-            self._life.begin_stream()
-            self._kernels.begin_stream(self._mem)
-            self._open = True
+            self._life.prepare_stream()
+            with signals_blocked():
+                self._life.streaming = True
+                self._kernels.begin_stream(self._mem)
+                self._open = True
+
+    # ------------------------------------------------------------ workers that have died
+    def _lacks_workers(self) -> bool:
+        manager = self._session.manager
+        return manager is None or bool(manager.dead)
 
     def _replace_dead(self) -> None:
-        """Make successors for dead workers, when their tasks are known to be lost.
+        """Make successors for dead workers, once the calls that these ran are known to be lost.
 
-        Rule     CALL-FAIL-4
+        Raises
+        ------
+        WorkerStartError, OSError, …
+            They cannot be made. All calls that had not ended have failed; the next one tries again.
+
+        Notes
+        -----
+        Rule     CALL-FAIL-4, -5
         """
-        manager = self._session.manager
-        assert manager is not None
-        dead = list(manager.dead)
-        self._help(ended=self._engine.view.ended)
+        session, manager = self._session, self._session.manager
+        if manager is None or manager.lost or self._life.needs_start:
+            dead = self._end_all_workers()
+        else:
+            dead = manager.known_dead()
+            self._lose_calls_of(dead)
+        try:
+            self._life.start_workers(session, dead)
+        except BaseException as error:
+            self._why_stranded = error
+            self._strand()
+            raise
+        self._why_stranded = None
+        self._kernels.strand(self._mem, 0)
+
+    def _replace_dead_or_fail_calls(self) -> None:
+        """Do so for a thread that waits: if it is impossible, the calls say why."""
+        with suppress(Exception):
+            self._replace_dead()
+
+    def _lose_calls_of(self, dead: Sequence[int]) -> None:
+        """Fail the calls that dead workers had; keep the names of these, and free their memory."""
+        self._kernels.settle_deaths(self._mem)
+        self._keep_values()
         for worker in dead:
             Blocks(self._mem, worker + 1).free_lost()
-        self._life.start_workers(self._session)
 
+    def _end_all_workers(self) -> Sequence[int]:
+        """End the workers that are left, and fail the calls that they had; return all workers."""
+        self._life.end_workers(self._session)
+        everyone = range(self._engine.view.workers)
+        for worker in everyone:
+            self._kernels.report_death(self._mem, worker, -signal.SIGKILL)
+        self._lose_calls_of(everyone)
+        return everyone
+
+    def _strand(self) -> None:
+        """Fail all calls that have not ended: there are no workers.
+
+        Rule     CALL-FAIL-5
+        """
+        self._end_all_workers()
+        self._kernels.strand(self._mem, 1)
+        view = self._engine.view
+        while view.ended < view.next_task_id:
+            self._help(slot=L.STAY, ended=view.next_task_id)
+        self._keep_values()
+
+    # ------------------------------------------------------------ its end
     def finish(self) -> None:
         """Wait until all calls have ended, and let their futures keep the values."""
         if self._open:
@@ -211,17 +277,24 @@ class Stream:
         if self._open:
             view = self._engine.view
             while view.ended < view.next_task_id:
-                self._help(ended=view.next_task_id)
+                if self._lacks_workers():
+                    self._replace_dead_or_fail_calls()
+                goal = view.ended + 1 if self._turn.share() else view.next_task_id
+                self._help(slot=L.STAY, ended=goal)
+                self._turn.tell()
             self._keep_values()
             self._drop_all()
             self._kernels.end_stream(self._mem)
-            while view.live and self._help(live=0) != L.TIMED_OUT:
+            while view.live and self._help(slot=L.STAY, live=0) != L.TIMED_OUT:
                 self._drop_all()
-            self._kernels.reset_stream(self._mem)
-            self._futures.clear()
-            self._arrays.forget()
-            self._open = False
-            self._life.end_stream()
+            if view.live:
+                self._kernels.drop_forgotten(self._mem)
+            with signals_blocked():
+                self._kernels.reset_stream(self._mem)
+                self._futures.clear()
+                self._arrays.forget()
+                self._open = False
+                self._life.streaming = False
 
     @property
     def is_gone(self) -> bool:
@@ -229,9 +302,28 @@ class Stream:
         return self._gone
 
     def close(self) -> None:
-        """Let calls go elsewhere: the Worker is being closed, or this is another process."""
+        """Let calls go elsewhere: the Worker is being closed."""
         current.leave(self)
         self._gone = True
+
+    def disown(self) -> None:
+        """Leave the calls to the process that this one was forked from.
+
+        Rule     CALL-STREAM-9
+        """
+        self.close()
+        self._turn = Turns(self._engine)  # another thread may have had it, and the lock
+        self._watching = threading.Lock()
+        self._watcher = None
+        self._watched.clear()
+
+    def _why_gone(self) -> str:
+        pid = self._session.pid
+        if pid != os.getpid():
+            return (
+                f"this call belongs to process {pid}, from which this process was forked: ask there"
+            )
+        return "the Worker of this call was closed before the call had ended"
 
     def _keep_values(self) -> None:
         """Fetch the values of all calls that have ended and still have a future."""
@@ -253,7 +345,7 @@ class Stream:
         slot = future._slot
         while slot and not self._kernels.has_settled(self._mem, slot):
             if self._gone:
-                raise RuntimeError("the Worker of this call was closed before the call had ended")
+                raise RuntimeError(self._why_gone())
             rest_ns = PARK_NS
             if deadline is not None:
                 rest_ns = int((deadline - time.monotonic()) * 1e9)
@@ -274,9 +366,8 @@ class Stream:
             if mine and self._open and (future is None or future._slot == slot):
                 if turn.share() and ended < 0:
                     ended = self._engine.view.ended
-                manager = self._session.manager
-                if manager is not None and manager.dead:
-                    self._replace_dead()
+                if self._lacks_workers():
+                    self._replace_dead_or_fail_calls()
                 self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
         finally:
             turn.leave()
@@ -303,6 +394,8 @@ class Stream:
 
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""
+        if self._gone:
+            return "a call of a Worker that is closed, or of another process"
         call = self._engine.view.call(slot)
         return f"call {call.task} of {self._names[key_of(call.key)]}"
 
@@ -345,7 +438,6 @@ class Stream:
         name = self._names[key_of(call.key)]
         what = f"call {call.task} ({name})"
         details: dict[str, Any] = {"task": call.task, "callable_name": name}
-        manager = self._session.manager
         if call.value < 0:
             error = self._error_of(-call.value)
             note = f"{what} was not made: it needs the result of the call that failed"
@@ -354,13 +446,24 @@ class Stream:
                 note,
             ]  # Python 3.10 has no add_note
             return error
-        if call.kind == L.VALUE_STRANDED or manager is None:
-            return WorkerLostError(f"{what} cannot run: all workers have died", **details)
+        if call.kind == L.VALUE_STRANDED:
+            why = self._why_stranded
+            lost = WorkerLostError(
+                f"{what} cannot run: its workers have died, and no others could be started: {why}",
+                **details,
+            )
+            lost.__cause__ = why
+            return lost
         if call.kind == L.VALUE_LOST:
             worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
-            return describe_lost(f"{manager.name(worker)}, {what}", code, details)
+            details |= self._who(worker)
+            return describe_lost(
+                f"{self._name(worker)}, {what}", code, details, after="another takes its place"
+            )
         if call.kind == L.VALUE_NO_ROOM:
-            return TaskError(f"{what}: no room for its value; give Worker(arena_size=…)", **details)
+            return TaskError(
+                f"{what}: no room for its value; give Worker(values_size=…)", **details
+            )
         return self._raised(data_of(self._mem, call.value), call.worker, what, details)
 
     def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
@@ -373,11 +476,18 @@ class Stream:
         self, block: memoryview, worker: int, what: str, details: dict[str, Any]
     ) -> TaskError:
         """Return what a task has raised."""
+        details |= self._who(worker)
+        return outcomes.decode_error(block, f"{self._name(worker)}, {what}", **details)
+
+    def _who(self, worker: int) -> dict[str, Any]:
+        """Return a worker and its process, as attributes of an error."""
         manager = self._session.manager
-        if manager is not None:
-            details |= {"worker": worker, "pid": manager.pids.get(worker)}
-            what = f"{manager.name(worker)}, {what}"
-        return outcomes.decode_error(block, what, **details)
+        return {"worker": worker, "pid": None if manager is None else manager.pids.get(worker)}
+
+    def _name(self, worker: int) -> str:
+        """Return what messages call a worker."""
+        manager = self._session.manager
+        return f"worker {worker}" if manager is None else manager.name(worker)
 
     def drop_later(self, slot: int) -> None:
         """Drop a call whose future has died, at the next occasion; any thread, at any moment."""

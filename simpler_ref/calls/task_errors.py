@@ -18,6 +18,7 @@ from ..errors import RemoteTraceback, TaskError
 State = tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]
 """Of an exception: `args`, members outside of `__dict__`, `__dict__`."""
 
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _NOT_KEPT = {"__dict__", "__weakref__", "__class__"}
 
 
@@ -121,13 +122,15 @@ def place(original: object, message: str, **details: Any) -> TaskError:
     Parameters
     ----------
     original : object
-        The exception; None if only its text is known.
+        The exception; None if only its text is known. A `StopIteration` becomes a `TaskError` alone: it
+        would end a loop of the program.
     message : str
         Place and text.
     **details : Any
         Attributes of `TaskError`; they replace attributes of the same name.
     """
-    if isinstance(original, Exception) and type(original) is not TaskError:
+    plain = type(original) is TaskError or isinstance(original, _ENDS_LOOPS)
+    if isinstance(original, Exception) and not plain:
         with suppress(Exception, SystemExit):  # its class does not allow a subclass
             kind = type(original)
             if not issubclass(kind, _Placed):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 from ..engine.memory import Engine
+from ..system.signals import signals_blocked
 
 
 class Turns:
@@ -22,8 +24,8 @@ class Turns:
         self._mem, self._want = engine.mem, engine.kernels.want_orch
         self._lock = threading.RLock()
         self._queue = threading.Lock()
-        self._changed = threading.Condition(threading.Lock())
-        self._waiting = 0
+        self._bells: list[threading.Lock] = []
+        """Of the threads that wait; each is released by the one that takes it from here."""
         self.shared = False
         """The thread that has the turn ends its wait for whichever call ends first."""
 
@@ -32,11 +34,12 @@ class Turns:
         try:
             if not self._lock.acquire(False):
                 with self._queue:
-                    self._want(self._mem, 1)
+                    wants: list[int] = []
                     try:
+                        self._ask(wants)
                         self._lock.acquire()
                     finally:
-                        self._want(self._mem, -1)
+                        self._want(self._mem, -len(wants))
         except BaseException:
             self.leave()
             raise
@@ -44,8 +47,7 @@ class Turns:
     def __exit__(self, *_: Any) -> None:
         """Give up the turn."""
         self._lock.release()
-        if self._waiting:
-            self._tell()
+        self.tell()
 
     def take(self) -> bool:
         """Take the turn if no other thread has it; `leave` must follow, whatever comes in between."""
@@ -63,26 +65,36 @@ class Turns:
 
     def wait_for_another(self, timeout_s: float) -> None:
         """Wait until the thread that has the turn has seen a call end, or gives it up."""
-        with self._changed:
-            self._waiting += 1
-            urges = not self.shared
-            if urges:
-                self._want(self._mem, 1)
-            try:
-                if self._lock.acquire(False):
-                    self._lock.release()
-                else:
-                    self._changed.wait(timeout_s)
-            finally:
-                if urges:
-                    self._want(self._mem, -1)
-                self._waiting -= 1
+        bell = threading.Lock()
+        bell.acquire()
+        wants: list[int] = []
+        try:
+            self._bells.append(bell)
+            if not self.shared:
+                self._ask(wants)
+            if self._lock.acquire(False):
+                self._lock.release()
+            else:
+                bell.acquire(timeout=timeout_s)
+        finally:
+            if wants:
+                self._want(self._mem, -len(wants))
+            with suppress(ValueError):  # it was rung
+                self._bells.remove(bell)
+
+    def _ask(self, wants: list[int]) -> None:
+        """Ask the thread that has the turn to leave, and note that it was asked."""
+        with signals_blocked():
+            self._want(self._mem, 1)
+            wants.append(1)
 
     def share(self) -> bool:
         """Return whether others wait, who want to be told of each call that ends."""
-        self.shared = self._waiting > 0
+        self.shared = bool(self._bells)
         return self.shared
 
-    def _tell(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def tell(self) -> None:
+        """Let those that wait look again."""
+        while self._bells:
+            with suppress(IndexError):  # another thread was faster
+                self._bells.pop().release()

@@ -8,6 +8,7 @@ failed, in S_VALUE and S_KIND, until its future drops it.
 from __future__ import annotations
 
 from . import layout as L
+from .atomics import load
 from .hazards import collect_conflicts, drop_over, forget_all, has_access_room, note_accesses
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
@@ -140,3 +141,19 @@ def drop(mem, slot):
 def forget_accesses(mem):
     """Forget who reads and writes what: everything has ended."""
     reclaim_chain(mem, forget_all(mem))
+
+
+@kernel
+def drop_forgotten(mem):
+    """Drop the calls that have no future, when all have ended and all futures have their values.
+
+    A signal may have come between a call and its future.
+
+    Rule     CALL-STREAM-8
+    """
+    slot = int(mem[L.A_SLOTS])
+    for _ in range(mem[L.SLOTS_USED]):
+        state = load(mem, slot + L.S_STATE)
+        if state == L.COMPLETED or state == L.FAILED:
+            drop(mem, slot)
+        slot += L.SLOT_WORDS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, store, yield_core
-from .collect import skip_waiting
+from .collect import handle_deaths, skip_waiting
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
@@ -57,6 +57,28 @@ def set_usable(mem, worker, usable):
         empty_mailbox(mem, worker)
     elif load(mem, w + L.W_DEATH) == 0:  # else its death has been handled
         mem[w + L.W_USABLE] |= L.ALIVE  # a request may have claimed it before it was admitted
+    hand_over(mem)
+
+
+@kernel
+def settle_deaths(mem):
+    """Act on all deaths reported so far: those workers get no more tasks, and theirs are lost.
+
+    Rule     SCHED-DEATH-1, -2
+    """
+    become_scheduler(mem)
+    handle_deaths(mem)
+    hand_over(mem)
+
+
+@kernel
+def strand(mem, stranded):
+    """Let calls that have no worker fail, or wait for one.
+
+    Rule     CALL-FAIL-5
+    """
+    become_scheduler(mem)
+    mem[L.STREAM] = L.STRANDED if stranded else L.CALLS
     hand_over(mem)
 
 

@@ -15,6 +15,8 @@ HALF = 32
 LOW_HALF = (1 << HALF) - 1
 NONE = 0
 """No slot, no edge, no block: offset 0 is the header's."""
+STAY = -1
+"""In the place of a call to wait for: none, and the turn is not given to others."""
 
 # ---------------------------------------------------------------- constants of the documents
 MAX_RING_DEPTH = 4

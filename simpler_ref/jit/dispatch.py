@@ -137,6 +137,15 @@ def pick_worker(mem, kind):
 
 
 @kernel
+def get_successors(mem):
+    """Say whether dead workers get successors while tasks wait: those of a stream do.
+
+    Rule     CALL-FAIL-4
+    """
+    return mem[L.STREAM] == L.CALLS
+
+
+@kernel
 def is_deferral_over(mem, kind):
     """Say whether the head of a ready queue has been deferred for DEFER_NS.
 
@@ -186,7 +195,7 @@ def dispatch_ready(mem, kind):
                     mem[L.DEFERRED_SINCE + kind] = now_ns()
                 return moved
             if worker == NO_WORKER:
-                if any_usable(mem, kind, 1):
+                if any_usable(mem, kind, 1) or get_successors(mem):
                     break
                 drop_first_ready(mem, kind)
                 lose(mem, slot, ANY_WORKER)
@@ -239,7 +248,7 @@ def may_start_affinity(mem, w, kind):
     slot = int(mem[w + L.W_AFFINITY_HEAD])
     if slot == L.NONE:
         return False
-    if load(mem, L.CANCEL) != 0 or mem[w + L.W_USABLE] == 0:
+    if load(mem, L.CANCEL) != 0 or (mem[w + L.W_USABLE] == 0 and not get_successors(mem)):
         return True
     if not has_room(mem, w):
         return False

@@ -119,7 +119,7 @@ def end_run(mem):
 def begin_stream(mem):
     """Start a stream."""
     schedule.begin_run(mem)
-    mem[L.STREAM] = 1
+    mem[L.STREAM] = L.CALLS
     return L.OK
 
 
@@ -127,6 +127,13 @@ def begin_stream(mem):
 def end_stream(mem):
     """Forget who reads and writes what: every call has ended, and no future refers to one."""
     calls.forget_accesses(mem)
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def drop_forgotten(mem):
+    """Drop the calls that have no future: every call has ended, and every future has its value."""
+    calls.drop_forgotten(mem)
     return L.OK
 
 
@@ -151,7 +158,7 @@ def call_and_pass(mem, dropped, callable_word, counts, wire):
 
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
 def help_stream(mem, live, ended, call, slice_ns):
-    """Run passes until a goal is reached, or another thread wants to be the Orch thread."""
+    """Run passes until a goal is reached, or, unless `call` is STAY, another thread wants the turn."""
     return schedule.help_scheduler(mem, live, ended, -1, call, slice_ns)
 
 
@@ -173,6 +180,20 @@ def hold_block(mem, block, holds):
 def has_settled(mem, slot):
     """Say whether a call has ended."""
     return int(schedule.has_settled(mem, slot))
+
+
+@entry(WORDS, nogil=True)
+def settle_deaths(mem):
+    """Act on all deaths reported so far."""
+    claims.settle_deaths(mem)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=True)
+def strand(mem, stranded):
+    """Let calls that have no worker fail (1), or wait for one (0)."""
+    claims.strand(mem, stranded)
+    return L.OK
 
 
 @entry(WORDS, INT, nogil=False)

@@ -30,7 +30,9 @@ from .kernel import FAIL_POINTS, kernel
     FAIL_STOPPING,  # it has seen the request to stop
     FAIL_WAITING,  # its pre-dispatched task still waits for others
     FAIL_WAKING,  # it has cleared a park word, and not woken the thread that sleeps there
-) = range(1, 15)
+    FAIL_TOOK_BLOCK,  # it has taken a block for a call's value, and not written it
+    FAIL_WROTE_BLOCK,  # the block is written, and not named in the answer
+) = range(1, 17)
 
 FAIL_NAMES = {
     value: name.removeprefix("FAIL_").lower()

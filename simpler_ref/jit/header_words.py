@@ -402,6 +402,9 @@ KEEP_TIME = 4
 AT_REST = 5
 """Parked while each worker has tasks left; woken by one that runs low, or whose task failed."""
 
+CALLS, STRANDED = 1, 2
+"""States of a stream."""
+
 HEADER.line(
     "the lock",
     written_by="the threads that take it: Orch, Scheduler thread, requester",
@@ -459,7 +462,12 @@ HEADER.line(
     ordering="wiring",
     rare=True,
 )
-STREAM = HEADER.word("STREAM", "1 while tasks are calls: each keeps its own outcome")
+STREAM = HEADER.word(
+    "STREAM",
+    "0, or while tasks are calls, which keep their own outcomes: `CALLS`, dead workers get successors; "
+    "`STRANDED`, none could be made",
+    written_by="Orch, Scheduler",
+)
 ORCH_WANTED = HEADER.word(
     "ORCH_WANTED",
     "threads that want to be the Orch thread: the one that waits as such leaves",

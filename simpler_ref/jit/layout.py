@@ -60,6 +60,8 @@ def plan(
 
     A FIFO has room for twice the tasks that may be alive: when it is full, half of it is released.
 
+    `blocks_size` bytes for values are the part of each worker, and of the parent.
+
     Only the parent uses the words from PRIVATE on: ready queues, TensorMap, slots.
     """
     workers = next_level + sub
@@ -92,7 +94,7 @@ def plan(
     for ring in range(rings):
         area(A_FIFO + ring, 2 * circular * FIFO_WORDS)
     end = round_up(end, PAGE_WORDS)
-    words[BLOCKS_STRIDE] = blocks_size // WORD // PAGE_WORDS // (1 + workers) * PAGE_WORDS
+    words[BLOCKS_STRIDE] = round_up(-(-blocks_size // WORD), PAGE_WORDS)
     area(A_BLOCKS, (1 + workers) * words[BLOCKS_STRIDE])
     end = words[PRIVATE] = round_up(end, PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):

@@ -378,7 +378,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
     Goals: at most `live` tasks alive; unless `ended` is negative, as many tasks of the run terminal;
-    unless `call` is NONE, that call settled, or another thread wants to be the Orch thread; or, unless
+    `call`, unless NONE or STAY, settled; unless it is STAY, another thread wants the turn; or, unless
     `taken` is negative, a pass of any thread moved something, or a task failed. `taken` is
     WIRING_TAKEN before the call that found no room: if the Scheduler thread has emptied the wiring queue
     since, there is room.
@@ -401,9 +401,9 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             return L.OK
         if has_come_on(mem, taken) or (taken >= 0 and moved > 0):
             return L.OK
-        if call != L.NONE and has_settled(mem, call):
+        if call > L.NONE and has_settled(mem, call):
             return L.OK
-        if load(mem, L.ORCH_WANTED) != 0:
+        if call != L.STAY and load(mem, L.ORCH_WANTED) != 0:
             return L.WANTED
         now = now_ns()
         if now - start > slice_ns:
@@ -419,7 +419,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
         if (
             moved == 0
             and taken < 0
-            and call == L.NONE
+            and call <= L.NONE
             and reserve_lasts(mem, now - since, ended_now - before)
         ):
             if have_reserves(mem):
@@ -440,8 +440,8 @@ def help_until(mem, live, ended, taken, call, slice_ns):
         fence()
         answer = L.OK
         stays = not have_ended(mem, ended) and not has_come_on(mem, taken)
-        stays = stays and load(mem, L.ORCH_WANTED) == 0
-        stays = stays and (call == L.NONE or not has_settled(mem, call))
+        stays = stays and (call == L.STAY or load(mem, L.ORCH_WANTED) == 0)
+        stays = stays and (call <= L.NONE or not has_settled(mem, call))
         if may_park(mem, mode) and stays:
             answer = futex_wait(
                 mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)

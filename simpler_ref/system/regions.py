@@ -137,7 +137,7 @@ def _create(nbytes: int, shared: int, huge: bool) -> Array:
             os.close(fd)
         raise MemoryError(
             f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
-            "arena_size and task_window set the sizes"
+            "arena_size, values_size and task_window set the sizes"
         ) from error
     _regions[region.address] = region
     _owned.add(region)

@@ -36,14 +36,18 @@ def read_failure(session: Session, level: int) -> TaskError:
 
 
 def describe_lost(
-    where: str, code: int | None, details: dict[str, Any], before: str = ""
+    where: str,
+    code: int | None,
+    details: dict[str, Any],
+    before: str = "",
+    after: str = "the next run starts a new one",
 ) -> WorkerLostError:
     """Return the error for a worker that has died or, without a code, does not answer."""
     if code is None:
         return WorkerLostError(f"{where}: the worker has not answered a control request", **details)
     ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
     return WorkerLostError(
-        f"{where}: the worker {ended} before the task was done{before}; the next run starts a new one",
+        f"{where}: the worker {ended} before the task was done{before}; {after}",
         status=code,
         **details,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..callables.registry import Registry
@@ -142,8 +142,8 @@ class Life:
                 self.running = False
 
     # ------------------------------------------------------------ the stream of calls
-    def begin_stream(self) -> None:
-        """Let calls be submitted, with all workers at work.
+    def prepare_stream(self) -> None:
+        """Have all workers at work, for calls.
 
         Rule     CALL-STREAM-4
         """
@@ -155,11 +155,6 @@ class Life:
             )
         ending.recover(session)
         self.start_workers(session)
-        self.streaming = True
-
-    def end_stream(self) -> None:
-        """Let runs begin."""
-        self.streaming = False
 
     def finish_stream(self) -> None:
         """Wait until all calls have ended."""
@@ -180,7 +175,7 @@ class Life:
             next_level=len(self.tree.next_level),
             sub=len(self.tree.subs),
             depth=options.mailbox_depth,
-            blocks_size=options.arena_size if self.tree.subs else 0,
+            blocks_size=options.values_size if self.tree.subs else 0,
             placement=self._place(),
         )
         return Session(
@@ -208,17 +203,19 @@ class Life:
         return self.tree.place(self.placement)
 
     def close(self) -> None:
-        """Stop everything for good, when all calls have ended.
+        """Stop everything for good, when all calls have ended, or when a signal ends the wait for them.
 
-        Rule     CALL-STREAM-6
+        Rule     CALL-STREAM-6, -8
         """
-        if not self.running:
-            self.finish_stream()
-        with self.lock:
-            if self.running:
-                raise RuntimeError("close during a run: let the run end first")
-            self.closed = True
-            self.release()
+        try:
+            if not self.running:
+                self.finish_stream()
+        finally:
+            with self.lock:
+                if self.running:
+                    raise RuntimeError("close during a run: let the run end first")
+                self.closed = True
+                self.release()
 
     def close_as_child(self) -> None:
         """Stop everything; the parent may start this Worker again."""
@@ -243,12 +240,12 @@ class Life:
             if self.running:
                 raise RuntimeError("start during a run: the run has started the workers itself")
             session = self.live()
-            if not self.streaming:
+            if not self.streaming:  # calls have theirs replaced
                 ending.recover(session)
-            self.start_workers(session)
+                self.start_workers(session)
 
-    def start_workers(self, session: Session) -> None:
-        """Start the workers that are missing: at first all, later those that were lost."""
+    def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
+        """Start the workers that are missing: at first all, later those lost, or some of these."""
         manager = session.manager
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
@@ -263,12 +260,16 @@ class Life:
                         self._send_children_away()
                     session.start_anew()
                 else:
-                    session.replace_dead()
+                    session.replace_dead(dead)
                 self.needs_start = False
         except BaseException:
-            self.needs_start = True
-            session.stop_workers()
+            self.end_workers(session)
             raise
+
+    def end_workers(self, session: Session) -> None:
+        """End all workers; the next start makes them anew."""
+        self.needs_start = True
+        session.stop_workers()
 
     def _send_children_away(self) -> None:
         """Note that the Workers below this one will run in another process than this one."""
@@ -293,7 +294,7 @@ class Life:
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
         if self.stream is not None:
-            self.stream.close()
+            self.stream.disown()
             self.stream = None
         if self.session is not None:
             self.session.orch._close()

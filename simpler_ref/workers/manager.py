@@ -96,16 +96,20 @@ class WorkerManager:
         self._get_ready(snapshot)
         self._bring_up(range(len(self.kinds)))
 
-    def replace_dead(self) -> list[int]:
-        """Make a successor for every dead worker; return their indices.
+    def known_dead(self) -> list[int]:
+        """Return the workers of whose deaths the Scheduler has been told."""
+        with self._known:
+            return sorted(self.dead)
+
+    def replace_dead(self, dead: Sequence[int] | None = None) -> Sequence[int]:
+        """Make a successor for every dead worker, or for some of them; return their indices.
 
         They have the callables that were registered when this manager started, and get no task before
         `admit`.
 
         Rule     SCHED-DEATH-3
         """
-        with self._known:
-            dead = sorted(self.dead)
+        dead = self.known_dead() if dead is None else dead
         self._bring_up(dead)
         return dead
 

@@ -93,6 +93,7 @@ class Options:
     ring_depth: int = _checked(whole, 1, L.MAX_RING_DEPTH)
     task_window: int | None = _checked(_optional, whole, 1, 1 << 26)
     arena_size: int = _checked(whole, 1, 1 << 44)
+    values_size: int = _checked(whole, 1, 1 << 40)
     start_timeout_s: float = _checked(_seconds)
     py_control_timeout_s: float = _checked(_seconds)
     mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)

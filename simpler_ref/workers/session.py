@@ -88,14 +88,16 @@ class Session:
             return None
         return Installer(self.manager, self.control_timeout_s)
 
-    def replace_dead(self) -> None:
-        """Make successors for dead workers; they also install the callables registered since the start.
+    def replace_dead(self, dead: Sequence[int] | None = None) -> None:
+        """Make successors for dead workers, by default all.
+
+        They also install the callables registered since the start.
 
         Rule     FLOW-REG-4
         """
         assert self.manager is not None
         installer = Installer(self.manager, self.control_timeout_s)
-        successors = self.manager.replace_dead()
+        successors = self.manager.replace_dead(dead)
         for worker in successors:
             namespace = self.manager.kinds[worker].target_namespace
             for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):

@@ -101,7 +101,8 @@ CALLERS = {
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
         *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),
-        *("drop_call", "hold_block", "has_settled", "want_orch"),
+        *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
+        "drop_forgotten",
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 
+import numpy as np
 import psutil
 import pytest
 from numba import int64
@@ -27,6 +28,7 @@ from simpler_ref import (
     leaf,
 )
 from simpler_ref import TensorArgType as T
+from simpler_ref.engine.view.blocks import Blocks
 from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import NestedWorker, WorkerKind
@@ -49,6 +51,9 @@ AMONG = {"called": 0, "before_done": 0, "done": 1, "received": 1, "calling": 1}
 """Points that a worker passes as it ends its first task, and which of its tasks is lost there."""
 STARTING = ("before_ready", "ready")
 CONTROL = ("control", "before_control_done", "control_done")
+
+BLOCKS = ("took_block", "wrote_block")
+"""Points of calls whose values take blocks of memory."""
 
 NUMBER = {name: number for number, name in fail_points.FAIL_NAMES.items()}
 
@@ -458,7 +463,7 @@ def assert_words(error, *words):
 
 
 def test_every_fail_point_has_an_act():
-    apart = {"waiting", "waking", "stopping"}
+    apart = {"waiting", "waking", "stopping", *BLOCKS}
     assert {*UNDONE, *DONE, *STARTING, *CONTROL} | apart == set(NUMBER)
 
 
@@ -741,3 +746,40 @@ def test_below_as_it_stops():
     with BelowRig(2) as rig:
         rig.w.run(rig.ask(DIE, 1, NUMBER["stopping"]))
         rig.assert_works()
+
+
+# ---------------------------------------------------------------- in a call
+def blocks_held(w, worker):
+    """Return how many blocks of a worker's are in use."""
+    mem = w._session.engine.mem
+    return sum(int(mem[block]) for block in Blocks(mem, worker + 1))
+
+
+@pytest.mark.parametrize("point", [*UNDONE, *BLOCKS, *DONE])
+@pytest.mark.parametrize("nbytes", [100, 300_000])
+def test_a_call_whose_worker_dies_is_lost_or_has_its_value(point, nbytes):
+    with Worker(num_sub_workers=1, values_size=1 << 20) as w:
+        make = functools.partial(w.submit, np.ones, nbytes, np.uint8)
+        kept = make()
+        assert kept.result().sum() == nbytes
+        held = blocks_held(w, 0)
+        for _ in range(5):
+            manager, mem = w._session.manager, w._session.engine.mem
+            pid = manager.pids[0]
+            arm_at(mem, int(mem[L.A_WORKERS]), pid, point)
+            future = make()
+            if point in DONE:
+                assert future.result().sum() == nbytes
+                wait_until(manager.known_dead)
+                behind = make()
+            else:
+                behind = make()
+                error = future.exception()
+                assert isinstance(error, WorkerLostError)
+                assert_lost(error, error.task, 0, pid)
+            assert behind.result().sum() == nbytes
+            del future, behind
+            assert w.submit(int, 5).result() == 5
+        w.run(lambda orch, args, config: None)
+        assert blocks_held(w, 0) == held, "a dead worker has kept memory"
+        assert kept.result().sum() == nbytes

@@ -315,7 +315,7 @@ def test_more_memory_than_can_be_mapped_is_an_error_with_a_remedy():
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         w = Worker(level=3, num_sub_workers=1, heap_ring_size=1 << 40, arena_size=1 << 30)
         resource.setrlimit(resource.RLIMIT_AS, (1 << 36, hard))
-        remedy = "cannot map.*ask for less: heap_ring_size, arena_size and task_window"
+        remedy = "cannot map.*ask for less: heap_ring_size, arena_size, values_size and task_window"
         with pytest.raises(MemoryError, match=remedy):
             w.init()
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -252,10 +252,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 try:
     run_tasks()
 except MemoryError as error:
-    assert "heap_ring_size, arena_size and task_window" in str(error)
+    assert "heap_ring_size, arena_size, values_size and task_window" in str(error)
 else:
     raise AssertionError("there was enough memory")
-run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, task_window=1024)
+run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, values_size=1 << 20, task_window=1024)
 """
     )
 

@@ -135,9 +135,9 @@ class Blocks:
                 self._find()
                 return offset
         raise MemoryError(
-            f"no room for a value of {nbytes} bytes: this worker has {(self._end - self._top) * L.WORD} "
+            f"no room for a value of {nbytes} bytes: there are {(self._end - self._top) * L.WORD} "
             "bytes for values; drop futures and results no longer needed, or give "
-            "Worker(arena_size=...) a larger number"
+            "Worker(values_size=...) a larger number"
         )
 
     def _merge(self) -> None:

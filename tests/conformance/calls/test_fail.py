@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import os
 import signal
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.workers.kinds import SubWorker
+
+from ...support import DEADLINE_S
+from ...system.workers import shared_words
 
 
 @sr.task
@@ -121,6 +129,149 @@ def test_a_dead_worker_fails_its_call_and_has_a_successor(processes):
         assert len(set(processes.worker_pids()) - before) <= 1
     assert sum(add(i, i).result() for i in range(50)) == 2450
     assert len(processes.worker_pids()) == 2
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+def test_calls_that_wait_for_the_only_worker_outlive_it():
+    with sr.Worker(num_sub_workers=1) as w:
+        for _ in range(3):
+            pid = w.submit(os.getpid).result()
+            lost = die()
+            others = [add(i, 1) for i in range(20)]
+            assert [one.result() for one in others] == [i + 1 for i in range(20)]
+            assert lost.exception().pid == pid
+            assert f"(pid {pid})" in str(lost.exception())
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+def test_calls_outlive_the_process_that_makes_the_workers():
+    with sr.Worker(num_sub_workers=2) as w:
+        os.kill(w.submit(os.getppid).result(), signal.SIGKILL)
+        lost = [w.submit(signal.pause) for _ in range(2)]
+        for one in lost:
+            assert isinstance(one.exception(), sr.WorkerLostError)
+        assert add(1, 2).result() == 3
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+def test_a_value_outlives_a_worker_that_dies_with_it(processes):
+    big = processes.submit(np.ones, 100_000)
+    lost = processes.submit(lambda value: os.kill(os.getpid(), signal.SIGKILL), big)
+    assert isinstance(lost.exception(), sr.WorkerLostError)
+    assert processes.submit(np.sum, big).result() == big.result().sum() == 100_000
+
+
+class Refusing(SubWorker):
+    """Refuses to start when a word is not 0."""
+
+    words = shared_words(1)
+
+    def start(self, mailbox):
+        if self.words[0]:
+            raise OSError("no licence left")
+        super().start(mailbox)
+
+
+@pytest.fixture
+def refusing():
+    """Give a Worker whose workers have no successors until `words[0]` is 0 again, and the words."""
+    w = sr.Worker(num_sub_workers=0)
+    Refusing.words[0] = 0
+    for _ in range(2):
+        w.add_sub(Refusing())
+    with w:
+        yield w, Refusing.words
+
+
+@pytest.mark.spec("CALL-FAIL-5")
+def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(refusing):
+    _, words = refusing
+    assert add(1, 2).result() == 3
+    words[0] = 1
+    futures = [die() for _ in range(2)]
+    needs = add(futures[0], 1)
+    others = [add(i, 1) for i in range(5)]
+    for future in (*futures, needs):
+        assert isinstance(future.exception(), sr.WorkerLostError)
+    ended = [one.exception() for one in others]
+    assert ended[-1] is not None
+    assert "no others could be started" in str(ended[-1])
+    assert isinstance(ended[-1].__cause__, sr.WorkerStartError)
+    assert "no licence left" in str(ended[-1].__cause__)
+    for _ in range(2):
+        with pytest.raises(sr.WorkerStartError, match="no licence left"):
+            add(1, 2)
+    words[0] = 0
+    assert add(1, 2).result() == 3
+
+
+@pytest.mark.spec("CALL-FAIL-5")
+def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing):
+    w, words = refusing
+    assert add(1, 2).result() == 3
+    words[0] = 1
+    futures = [die() for _ in range(3)]
+    with pytest.raises(sr.WorkerStartError, match="no licence left"):
+        w.run(lambda orch, args, config: None)
+    words[0] = 0
+    w.run(lambda orch, args, config: None)
+    assert add(1, 2).result() == 3
+    words[0] = 1
+    futures += [die() for _ in range(3)]
+    w.close()
+    for future in futures:
+        assert isinstance(future.exception(), sr.WorkerLostError)
+
+
+@pytest.mark.spec("CALL-FAIL-5")
+def test_without_successors_threads_that_wait_are_told(refusing):
+    w, words = refusing
+    value = add(1, 2)
+    value.result()
+    words[0] = 1
+    pids = set(w.worker_pids())
+    futures = [w.submit(signal.pause) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(one.exception) for one in futures]
+        told = concurrent.futures.wait(futures[:1], timeout=0).not_done
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert all(isinstance(one.result(), sr.WorkerLostError) for one in waiting)
+        assert isinstance(told.pop().exception(), sr.WorkerLostError)
+
+
+@pytest.mark.spec("CALL-FAIL-6")
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
+def test_the_end_of_an_iterator_in_a_task_does_not_end_a_loop_of_the_program(w, kind):
+    def end():
+        raise kind("no more")
+
+    futures = [add(1, 1), w.submit(end), add(2, 2)]
+    with pytest.raises(sr.TaskError, match=f"{kind.__name__}: no more") as raised:
+        list(map(sr.Future.result, futures))
+    assert type(raised.value) is sr.TaskError
+
+    async def wait():
+        return await futures[1]
+
+    with pytest.raises(sr.TaskError, match="no more"):
+        asyncio.run(wait())
+
+
+@pytest.mark.spec("CALL-FAIL-6")
+@pytest.mark.parametrize("kind", [TimeoutError, concurrent.futures.TimeoutError])
+def test_the_time_out_of_a_task_is_a_task_error_and_that_of_result_is_none(w, kind):
+    def late():
+        raise kind("the server is silent")
+
+    with pytest.raises(kind, match="the server is silent") as raised:
+        w.submit(late).result(timeout=DEADLINE_S)
+    assert isinstance(raised.value, sr.TaskError)
+    slow = w.submit(time.sleep, 0.05)
+    with pytest.raises(concurrent.futures.TimeoutError) as raised:
+        slow.result(timeout=0)
+    assert not isinstance(raised.value, sr.TaskError)
+    slow.result()
 
 
 @pytest.mark.spec("CALL-FAIL-4")

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls.stream import Stream
+from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
+
+from ...support import wait_until
 
 
 @sr.task
@@ -185,6 +189,65 @@ def test_a_call_need_not_wait_for_a_thread_that_waits_for_a_result(w):
         gate[0] = 1
         waiting.join()
     assert results == ["open"]
+
+
+@pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
+def test_who_waits_with_the_turn_sleeps_while_another_thread_wants_it(monkeypatch):
+    answers = []
+    help_stream = Stream._help
+
+    def noted(self, **goals):
+        answer = help_stream(self, **goals)
+        answers.append((threading.current_thread().name, answer))
+        return answer
+
+    def asks(name):
+        return [answer for who, answer in answers if who == name]
+
+    with sr.Worker(num_sub_workers=1, child_mode="thread", task_window=2) as w:
+        gate = w.share(np.zeros(1, np.int32))
+
+        def wait_at_gate():
+            while not gate[0]:
+                time.sleep(0.001)
+
+        held = [w.submit(wait_at_gate), add(1, 2)]
+        mem = w._session.engine.mem
+        monkeypatch.setattr(Stream, "_help", noted)
+
+        def begin(name, call):
+            thread = threading.Thread(target=call, name=name)
+            thread.start()
+            return thread
+
+        threads = [begin("submits", lambda: add(2, 3).result())]
+        wait_until(lambda: len(asks("submits")) >= 1)
+        threads.append(begin("submits, too", lambda: add(3, 4).result()))
+        wait_until(lambda: mem[L.ORCH_WANTED] and len(asks("submits")) >= 3)
+        gate[0] = 1
+        for one in threads:
+            one.join()
+        gate[0] = 0
+        held = [w.submit(wait_at_gate)]
+        answers.clear()
+        threads = [begin("runs", lambda: w.run(lambda orch, args, config: None))]
+        wait_until(lambda: len(asks("runs")) >= 1)
+        threads.append(begin("submits", lambda: patiently(add, 1, 2)))
+        wait_until(lambda: mem[L.ORCH_WANTED] and len(asks("runs")) >= 3)
+        gate[0] = 1
+        for one in threads:
+            one.join()
+        assert held[0].result() is None
+    assert L.WANTED not in asks("runs")
+
+
+def patiently(task, *args):
+    """Call until no run is in progress."""
+    while True:
+        try:
+            return task(*args).result()
+        except RuntimeError as error:
+            assert "a run is in progress" in str(error)
 
 
 @pytest.mark.spec("CALL-STREAM-4")

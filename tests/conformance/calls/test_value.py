@@ -136,7 +136,7 @@ def test_an_argument_that_is_returned_comes_back_as_a_copy(w):
 
 @pytest.mark.spec("CALL-VALUE-4")
 def test_values_that_nobody_keeps_take_no_memory():
-    with sr.Worker(num_sub_workers=2, child_mode="thread", arena_size=3 << 22) as w:
+    with sr.Worker(num_sub_workers=2, child_mode="thread", values_size=1 << 22) as w:
         for i in range(20):  # each worker has room for one and a half of these
             array = same(np.full(1 << 18, i, np.float32)).result()
             assert array[0] == array[-1] == i
@@ -161,7 +161,7 @@ def test_a_value_outlives_its_future_and_its_worker():
 
 @pytest.mark.spec("CALL-VALUE-5")
 def test_a_value_without_room_fails_its_call_and_no_other():
-    with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 22):
+    with sr.Worker(num_sub_workers=1, child_mode="thread", values_size=1 << 21):
         with pytest.raises(sr.TaskError, match="no room"):
             same_size = sr.task(lambda n: np.zeros(n, np.uint8))
             same_size(1 << 24).result()

@@ -66,7 +66,9 @@ def refused_calls(orch, w, handle, foreign):
 
 @pytest.mark.spec("ORCH-MISUSE-1")
 def test_a_refused_call_changes_no_word_of_the_engine(other):
-    with Worker(3, num_sub_workers=1, heap_ring_size=4 * KIB, task_window=64) as w:
+    with Worker(
+        3, num_sub_workers=1, heap_ring_size=4 * KIB, task_window=64, values_size=1
+    ) as w:  # its words are compared
         foreign, handle = other.register(nothing), w.register(nothing)
         w.start()
         w._session.scheduler.stop()  # so that nobody else writes either
@@ -400,6 +402,7 @@ def test_worker_refuses_what_it_does_not_know_and_values_out_of_range():
         "ring_depth": (0, 5, -1),
         "task_window": (0, -1, 1 << 40),
         "arena_size": (0, -1),
+        "values_size": (0, -1, 1 << 50),
         "start_timeout_s": (-1,),
     }.items():
         for value in values:

@@ -1,0 +1,247 @@
+"""Calls in a program that is interrupted, killed or forked."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.calls.current import current
+from simpler_ref.jit import layout as L
+
+from ..support import wait_until
+from .programs import Concurrently, Fork, Program, in_a_fork
+from .workers import shared_words
+
+INTERRUPTS = 200
+
+
+@sr.task
+def add(a, b):
+    return a + b
+
+
+@sr.task
+def update(y: sr.InOut, x: sr.In):
+    y += x
+
+
+# ---------------------------------------------------------------- Ctrl-C
+class CtrlC:
+    """Raises KeyboardInterrupt in the main thread at random moments, once each time it is armed.
+
+    It has no lock, which the handler could find locked.
+    """
+
+    def __init__(self) -> None:
+        self.armed = self.ended = False
+        self._random = random.Random(8)
+        signal.signal(signal.SIGINT, self._raise)
+
+    def _raise(self, _number, _frame) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+    def press(self) -> None:
+        """Press whenever it is armed."""
+        main = threading.main_thread().ident
+        while not self.ended:
+            time.sleep(self._random.random() * 3e-3)
+            if self.armed:
+                signal.pthread_kill(main, signal.SIGINT)
+
+    def interrupt(self, act, times: int) -> None:
+        """Call `act` again and again until it has been interrupted so many times."""
+        presses = threading.Thread(target=self.press)
+        presses.start()
+        while times:
+            try:
+                self.armed = True
+                while True:
+                    act()
+            except KeyboardInterrupt:
+                times -= 1
+        self.ended = True
+        presses.join()
+
+
+def calls_go_on(w, x, y):
+    """See that nothing is locked, and nobody is noted as waiting for the turn."""
+    assert w._session.engine.mem[L.ORCH_WANTED] == 0
+    assert add(1, 2).result() == 3
+    w.run(lambda orch, args, config: None)  # after the updates that were cut short
+    before = float(x[0])
+    update(x, y).result()
+    assert x[0] == before + 1
+    w.run(lambda orch, args, config: None)
+    assert add(3, 4).result() == 7
+
+
+@pytest.mark.spec("CALL-STREAM-8")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode, alone", [("process", True), ("process", False), ("thread", True)])
+def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, alone):
+    def program():
+        ctrl_c = CtrlC()
+        ended = threading.Event()
+        with sr.Worker(num_sub_workers=2, child_mode=mode) as w:
+            x, y = w.share(np.zeros(100)), w.share(np.ones(100))
+            add(0, 0).result()
+
+            def act():
+                futures = [add(i, 1) for i in range(4)]
+                update(x, y)
+                assert [one.result() for one in futures] == [1, 2, 3, 4]
+                w.run(lambda orch, args, config: None)
+
+            def beside():
+                while not ended.is_set():
+                    try:
+                        assert add(1, 1).result() == 2
+                    except RuntimeError as error:
+                        assert "a run is in progress" in str(error)
+
+            if alone:
+                ctrl_c.interrupt(act, INTERRUPTS)
+            else:
+                with Concurrently(beside):
+                    try:
+                        ctrl_c.interrupt(act, INTERRUPTS)
+                    finally:
+                        ended.set()
+            calls_go_on(w, x, y)
+
+    in_a_fork(program)
+
+
+@pytest.mark.spec("CALL-STREAM-8")
+def test_ctrl_c_while_close_waits_for_calls_closes():
+    started = shared_words(1)
+
+    def hold():
+        started[0] = 1
+        signal.pause()
+
+    def program():
+        w = sr.Worker(num_sub_workers=1)
+        with pytest.raises(KeyboardInterrupt), w:
+            held, behind = w.submit(hold), add(1, 2)
+            w._session.manager._wait_for_end = lambda: None  # no grace for the task: it is killed
+
+            def press():
+                mem = w._session.engine.mem
+                wait_until(lambda: started[0] and mem[L.PARK_ORCH])
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+            presses = threading.Thread(target=press)
+            presses.start()
+        presses.join()
+        assert current() is None
+        for one in (held, behind):
+            with pytest.raises(RuntimeError, match="closed before the call had ended"):
+                one.result()
+            assert "closed" in repr(one)
+        with pytest.raises(RuntimeError, match="closed"):
+            w.submit(hold)
+
+    in_a_fork(program)
+
+
+# ---------------------------------------------------------------- the program dies
+@pytest.mark.parametrize("options", ["", "child_mode='thread'", "start_method='spawn'"])
+def test_nothing_is_left_of_a_program_killed_while_calls_run(options):
+    source = f"""
+    import simpler_ref as sr
+
+    def work(array):
+        say("task") if array[0] == 0 else None
+        time.sleep(1000)
+        return array
+
+    w = Worker(num_sub_workers=2, {options})
+    w.init()
+    futures = [w.submit(work, np.full(100_000, i)) for i in range(5)]
+    futures[-1].result()
+    """
+    with Program(source) as program:
+        program.wait_for("task")
+        program.signal(signal.SIGKILL)
+        assert program.finish()[0] == -signal.SIGKILL
+        assert program.everybody_ends()
+
+
+# ---------------------------------------------------------------- the program forks
+def in_child(w, futures):
+    """See what a forked process may do with the program's calls."""
+    assert current() is None
+    assert add(1, 2) == 3
+    for one in futures:
+        assert not one.done() and not one.running()
+        assert "another process" in repr(one)
+        for ask in (one.result, one.exception):
+            with pytest.raises(RuntimeError, match=f"belongs to process {os.getppid()}"):
+                ask()
+    with pytest.raises(RuntimeError, match="needs a Worker of its own"):
+        w.submit(add, 1, 2)
+    with sr.Worker(num_sub_workers=1) as mine:
+        assert add(1, 2).result() == 3
+        assert mine.submit(os.getppid).result() != os.getppid()
+    futures.clear()
+    gc.collect()
+
+
+@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+def test_a_forked_process_has_no_open_worker_and_no_futures(mode, how):
+    with sr.Worker(num_sub_workers=2, child_mode=mode) as w:
+        x = w.share(np.zeros(4))
+        futures = [add(1, 2), w.submit(time.sleep, 0.2), w.submit(np.ones, 100_000)]
+        futures[0].done()
+        if how == "os.fork":
+            with Fork(lambda: in_child(w, futures)) as child:
+                assert child.wait() == 0
+        else:
+            child = multiprocessing.get_context("fork").Process(target=in_child, args=(w, futures))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+            child.close()
+        assert futures[0].result() == 3 and futures[2].result().sum() == 100_000
+        update(x, np.ones(4)).result()
+        assert x.tolist() == [1] * 4
+
+
+@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_may_be_forked_while_other_threads_call():
+    ended = threading.Event()
+    with sr.Worker(num_sub_workers=2) as w:
+        add(1, 2).result()
+
+        def call():
+            while not ended.is_set():
+                assert add(1, 2).result(timeout=30) == 3
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for one in threads:
+            one.start()
+        try:
+            held = w.submit(time.sleep, 0.5)
+            for _ in range(5):
+                with Fork(lambda: in_child(w, [held])) as child:
+                    assert child.wait() == 0
+        finally:
+            ended.set()
+            for one in threads:
+                one.join()
