@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .callables.handles import CallableHandle
 from .callables.leaves import leaf
 from .calls.futures import Future
+from .calls.local import local
 from .calls.signatures import In, InOut, Out
 from .calls.tasks import task
 from .errors import (
@@ -78,6 +79,7 @@ __all__ = [
     "WorkerStartError",
     "__version__",
     "leaf",
+    "local",
     "orchestration",
     "task",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from .callables.runnable import require_runnable
 from .calls import mapping
 from .calls.current import here
 from .calls.futures import Future
+from .calls.local import Initializer
 from .calls.mapping import Results
 from .calls.stream import Stream
 from .calls.tasks import Task
@@ -66,6 +67,10 @@ class Worker:
         worker that calls Python functions for each core.
     num_sub_workers : int | None
         Workers that call Python functions; None: none, but without a level one for each core.
+    initializer : Callable | None
+        Called in each of these as it starts, also in the successor of one that has died.
+    initargs : Iterable
+        Its arguments.
     heap_ring_size : int
         Bytes of each heap ring; pages take memory only when touched.
     alloc_timeout_s : float
@@ -127,6 +132,8 @@ class Worker:
         level: int | None = None,
         *,
         num_sub_workers: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] = (),
         heap_ring_size: int = L.DEFAULT_HEAP_RING_SIZE,
         alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
         ring_depth: int = L.MAX_RING_DEPTH,
@@ -166,7 +173,12 @@ class Worker:
             device_id=device_id,
             device_ids=device_ids,
         )
-        self._take_up(Life(options, Tree(options), Registry()))
+        first = Initializer(initializer, initargs)
+        if first.is_given and not options.num_sub_workers:
+            raise ValueError(
+                "initializer= is for workers that call Python functions: give num_sub_workers"
+            )
+        self._take_up(Life(options, Tree(options, first), Registry()))
 
     def _take_up(self, life: Life) -> None:
         """Take up a life."""

@@ -83,12 +83,15 @@ class SubWorker(WorkerKind):
 
     label = "sub_worker"
 
-    def __init__(self) -> None:
+    def __init__(self, initializer: Callable[[], None] | None = None) -> None:
         self._mailbox: MailboxView
+        self._initializer = initializer
 
     def start(self, mailbox: MailboxView) -> None:
-        """Remember its mailboxes."""
+        """Remember its mailboxes, and do what comes first in each worker."""
         self._mailbox = mailbox
+        if self._initializer is not None:
+            self._initializer()
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""

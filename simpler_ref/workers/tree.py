@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,12 +26,14 @@ class Tree:
         The pools.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, initializer: Callable[[], None] | None = None) -> None:
         self._level = options.level
         self.next_level: list[WorkerKind] = [
             ChipChild(device, options.runtime) for device in options.device_ids
         ]
-        self.subs: list[WorkerKind] = [SubWorker() for _ in range(options.num_sub_workers)]
+        self.subs: list[WorkerKind] = [
+            SubWorker(initializer) for _ in range(options.num_sub_workers)
+        ]
 
     # ------------------------------------------------------------ adding workers
     def add_nested(self, inner: Any) -> None:
