@@ -8,6 +8,7 @@ Rule     FAIL-TYPE-1
 
 from __future__ import annotations
 
+import concurrent.futures
 import signal
 
 
@@ -79,6 +80,13 @@ class WorkerLostError(TaskError):
     def __init__(self, message: str, *, status: int = 0, **details: object) -> None:
         super().__init__(message, **details)  # type: ignore[arg-type]
         self.status = status
+
+
+class TaskCancelledError(TaskError, concurrent.futures.CancelledError):
+    """A call was cancelled before it began, or one that it needs.
+
+    Rule     CALL-CANCEL-2
+    """
 
 
 class ControlError(RuntimeError):

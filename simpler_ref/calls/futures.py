@@ -19,7 +19,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     It may be the argument of another call, which then runs after this one and gets its value. It works
     with `concurrent.futures.wait` and `as_completed`, and can be awaited.
 
-    Rule     CALL-FUTURE-1 to -5
+    Rule     CALL-FUTURE-1 to -5; CALL-CANCEL-4
     """
 
     _stream: Stream
@@ -27,6 +27,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """The call's slot, 0 once its value is here."""
     _value: Any = _MISSING
     _error: BaseException | None = None
+    _is_cancelled = False
 
     def __init__(self) -> None:
         raise TypeError("a Future comes from a call of a task, or from Worker.submit")
@@ -59,6 +60,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         TaskError
             The call has failed, or one that it needs. It is an instance of the type that the task has
             raised, too, and its cause has the traceback.
+        TaskCancelledError
+            The call was cancelled, or one that it needs.
         concurrent.futures.TimeoutError
             The call has not ended within `timeout` seconds.
         """
@@ -68,8 +71,19 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call, and return what `result` would raise, None if it succeeded."""
+        """Wait for the call, and return what `result` would raise, None if it succeeded.
+
+        Raises
+        ------
+        TaskCancelledError
+            The call was cancelled.
+        concurrent.futures.TimeoutError
+            The call has not ended within `timeout` seconds.
+        """
         self._wait(timeout)
+        if self._is_cancelled:
+            assert self._error is not None
+            raise self._error
         return self._error
 
     def _wait(self, timeout: float | None) -> None:
@@ -93,11 +107,23 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def cancelled(self) -> bool:
         """Say whether the call was cancelled."""
-        return False
+        if self._slot and self.done():
+            self._stream.fetch(self)
+        return self._is_cancelled
 
     def cancel(self) -> bool:
-        """Return False: calls cannot be cancelled yet."""
-        return False
+        """Cancel the call, unless a worker has been given it, and say whether it is cancelled.
+
+        Then `result` raises `TaskCancelledError`. So do the results of calls that need this one's value,
+        or what it should have written.
+
+        Notes
+        -----
+        Rule     CALL-CANCEL-1 to -4
+        """
+        if self._slot:
+            self._stream.cancel(self)
+        return self._is_cancelled
 
     # ------------------------------------------------------------ as others use it
     def finish(self) -> None:
@@ -106,7 +132,10 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             self._wait(None)
         except RuntimeError as error:  # the Worker was closed before
             self._error = error
-        if self._error is not None:
+        if self._is_cancelled:
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        elif self._error is not None:
             self.set_exception(self._error)
         else:
             self.set_result(self._value)

@@ -16,7 +16,7 @@ from typing import Any
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.blocks import Blocks, data_of, mark_kept
-from ..errors import RingFullError, TaskError, WorkerLostError
+from ..errors import RingFullError, TaskCancelledError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..system.signals import signals_blocked
@@ -399,6 +399,16 @@ class Stream:
         call = self._engine.view.call(slot)
         return f"call {call.task} of {self._names[key_of(call.key)]}"
 
+    # ------------------------------------------------------------ cancel
+    def cancel(self, future: Future) -> None:
+        """Cancel a call, unless a worker has been given it."""
+        if self._gone:
+            return
+        with self._turn:
+            slot = future._slot
+            if slot and self._kernels.cancel_call(self._mem, slot):
+                self._fetch(future)
+
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
         """Give a future its value, or its error, and drop the call."""
@@ -410,6 +420,7 @@ class Stream:
         slot = future._slot
         has_failed, kind, word = self._engine.view.outcome(slot)
         if has_failed:
+            future._is_cancelled = word == -slot
             future._error = self._error_of(slot)
         else:
             try:
@@ -438,6 +449,8 @@ class Stream:
         name = self._names[key_of(call.key)]
         what = f"call {call.task} ({name})"
         details: dict[str, Any] = {"task": call.task, "callable_name": name}
+        if call.value == -slot:
+            return TaskCancelledError(f"{what} was cancelled", **details)
         if call.value < 0:
             error = self._error_of(-call.value)
             note = f"{what} was not made: it needs the result of the call that failed"

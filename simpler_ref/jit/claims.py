@@ -9,10 +9,11 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, store, yield_core
 from .collect import handle_deaths, skip_waiting
+from .graph import cancel_one, wire
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
-from .queues import has_ready
+from .queues import has_ready, pop_wiring
 from .submit import request_cancel
 
 
@@ -109,6 +110,25 @@ def cancel(mem):
     if mem[L.DEPTH] > 1:
         skip_waiting(mem)
     hand_over(mem)
+
+
+@kernel
+def cancel_call(mem, slot):
+    """Cancel one call, unless a worker has been given it (Orch thread).
+
+    It may still wait to be wired, so that is done first. A pass has to follow.
+
+    Returns  whether it is cancelled
+    Rule     CALL-CANCEL-1
+    """
+    become_scheduler(mem)
+    submitted = pop_wiring(mem)
+    while submitted != L.NONE:
+        wire(mem, submitted)
+        submitted = pop_wiring(mem)
+    cancelled = cancel_one(mem, slot)
+    unlock(mem)
+    return cancelled
 
 
 # ---------------------------------------------------------------- claims on mailboxes

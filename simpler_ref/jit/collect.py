@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import futex_wake, load, store
-from .graph import complete, fail, poison, record_error, release_fanin, retire
+from .graph import complete, fail, note_cancelled, poison, record_error, release_fanin, retire
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import DISPATCH, INPUTS_DONE, is_in_frame, kind_of, step
@@ -64,6 +64,8 @@ def collect_from(mem, worker, w):
         if started:
             ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
             mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
+        elif load(mem, L.CANCEL) != 0:
+            note_cancelled(mem, slot)
         vacate(mem, w)
         moved += 1
         if mem[frame + L.W_WAITS] != 0 and not started:

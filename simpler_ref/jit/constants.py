@@ -72,6 +72,8 @@ VALUE_POISONED = 18
 """None: a call that it needs has failed; the word is minus the slot of that one."""
 VALUE_NO_ROOM = 19
 """None: there was no room for it; the word is the bytes that it needs."""
+VALUE_CANCELLED = 20
+"""None: it was cancelled; the word is minus its own slot."""
 # sub-commands of a control request
 (
     CTRL_MALLOC,

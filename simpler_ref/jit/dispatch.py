@@ -18,7 +18,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import fence, load, now_ns, store
 from .cores import wake_elsewhere
-from .graph import fail, record_error
+from .graph import cancel_ready, fail, record_error
 from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
@@ -173,7 +173,7 @@ def dispatch_ready(mem, kind):
         members = int(mem[slot + L.S_MEMBERS])
         if load(mem, L.CANCEL) != 0:
             drop_first_ready(mem, kind)
-            fail(mem, slot)
+            cancel_ready(mem, slot)
         elif members != 0:
             lost = lost_member(mem, slot, kind)
             if lost != NO_WORKER:
@@ -270,7 +270,7 @@ def dispatch_affinity(mem, kind):
         while may_start_affinity(mem, w, kind):
             slot = pop_affinity(mem, w, kind)
             if load(mem, L.CANCEL) != 0:
-                fail(mem, slot)
+                cancel_ready(mem, slot)
             elif mem[w + L.W_USABLE] == 0:
                 lose(mem, slot, worker)
             else:

@@ -169,6 +169,14 @@ def drop_call(mem, slot):
     return L.OK
 
 
+@entry(WORDS, INT, nogil=True)
+def cancel_call(mem, slot):
+    """Cancel a call unless a worker has it, and run a pass; see `claims.cancel_call`."""
+    cancelled = claims.cancel_call(mem, slot)
+    schedule.pass_after_submit(mem)
+    return int(cancelled)
+
+
 @entry(WORDS, INT, INT, nogil=False)
 def hold_block(mem, block, holds):
     """Add holds on a block, or, if negative, release them."""

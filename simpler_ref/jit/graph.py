@@ -9,7 +9,15 @@ from . import layout as L
 from .atomics import store
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
-from .queues import push_affinity, push_candidate, push_consumed, push_ready
+from .queues import (
+    push_affinity,
+    push_candidate,
+    push_consumed,
+    push_ready,
+    ready_empty,
+    remove_affinity,
+    remove_ready,
+)
 from .slots import (
     COMPLETE,
     FAIL,
@@ -177,6 +185,52 @@ def fail(mem, slot):
 
 
 @kernel
+def note_cancelled(mem, slot):
+    """Note that a call fails because it is cancelled, unless it shares the failure of another.
+
+    Effects  of a call S_VALUE: it names itself as the call that failed
+
+    Rule     CALL-CANCEL-1
+    """
+    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] == 0:
+        mem[slot + L.S_VALUE] = -slot
+
+
+@kernel
+def cancel_ready(mem, slot):
+    """Fail a ready task, which has left its queue, because it is cancelled."""
+    note_cancelled(mem, slot)
+    fail(mem, slot)
+
+
+@kernel
+def cancel_one(mem, slot):
+    """Cancel a task that no worker has been given, whatever it waits for.
+
+    One that waits for others ends after them, as if it were poisoned.
+
+    Returns  whether it is cancelled; else it has failed, or ended, or a worker has it
+    Rule     CALL-CANCEL-1 to -3
+    """
+    state = int(mem[slot + L.S_STATE])
+    if state == L.PENDING and not is_in_frame(mem, slot):
+        note_cancelled(mem, slot)
+        poison(mem, slot)
+        return True
+    if state != L.READY:
+        return False
+    kind, worker = kind_of(mem, slot), affinity_of(mem, slot)
+    if worker < 0:
+        remove_ready(mem, kind, slot)
+        if ready_empty(mem, kind):
+            mem[L.DEFERRED_SINCE + kind] = 0
+    else:
+        remove_affinity(mem, worker_at(mem, worker), kind, slot)
+    cancel_ready(mem, slot)
+    return True
+
+
+@kernel
 def push_retiring(mem, slot):
     """Note a terminal task for `retire`."""
     mem[slot + L.S_NEXT] = mem[L.RETIRING]
@@ -219,8 +273,9 @@ def release_producers(mem, slot):
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
         edge += EDGE_WORDS
-    if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED and mem[slot + L.S_VALUE] < 0:
-        mem[slot + L.S_KIND] = L.VALUE_POISONED
+    value = int(mem[slot + L.S_VALUE])
+    if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED and value < 0:
+        mem[slot + L.S_KIND] = L.VALUE_CANCELLED if value == -slot else L.VALUE_POISONED
     drop_reference(mem, slot)
 
 

@@ -116,6 +116,19 @@ def drop_first_ready(mem, kind):
 
 
 @kernel
+def remove_ready(mem, kind, slot):
+    """Remove a ready task from anywhere in its queue; those before it move up by one."""
+    base, mask = int(mem[L.A_READY + kind]), int(mem[L.READY_MASK + kind])
+    at = int(mem[L.READY_HEAD + kind])
+    before = L.NONE
+    while before != slot:
+        here = base + (at & mask)
+        before, mem[here] = int(mem[here]), before
+        at += 1
+    drop_first_ready(mem, kind)
+
+
+@kernel
 def push_affinity(mem, w, kind, slot):
     """Append a ready task to the chain of the only worker that may run it.
 
@@ -140,6 +153,17 @@ def pop_affinity(mem, w, kind):
         mem[w + L.W_AFFINITY_TAIL] = L.NONE
     mem[L.AFFINITY + kind] -= 1
     return slot
+
+
+@kernel
+def remove_affinity(mem, w, kind, slot):
+    """Remove a ready task from anywhere in the chain of its worker: the others go around once."""
+    last = int(mem[w + L.W_AFFINITY_TAIL])
+    other = L.NONE
+    while other != last:
+        other = pop_affinity(mem, w, kind)
+        if other != slot:
+            push_affinity(mem, w, kind, other)
 
 
 @kernel

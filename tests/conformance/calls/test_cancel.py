@@ -1,0 +1,304 @@
+"""CALL-CANCEL: calls that are not made any more."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+
+@sr.task
+def add(a, b):
+    return a + b
+
+
+@sr.task
+def wait_at(gate: sr.In, value):
+    while not gate[0]:
+        time.sleep(0.001)
+    return value
+
+
+@sr.task
+def fill(x: sr.Out, value):
+    x[:] = value
+
+
+@sr.task
+def update(x: sr.InOut):
+    x += 1
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@pytest.fixture
+def gate(w):
+    """Give a number that is 0 until the end of the test, or until it is set."""
+    gate = w.share(np.zeros(1, np.int32))
+    yield gate
+    gate[0] = 1
+
+
+def until(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+
+
+def keep_busy(gate):
+    """Return two calls that two workers run until the gate opens."""
+    held = [wait_at(gate, i) for i in range(2)]
+    until(lambda: all(one.running() for one in held))
+    return held
+
+
+def live(w):
+    return w._session.engine.view.live
+
+
+# ---------------------------------------------------------------- one call
+@pytest.mark.spec("CALL-CANCEL-1", "CALL-CANCEL-2")
+def test_a_call_that_waits_for_a_worker_or_for_others_is_cancelled(w, gate):
+    held = keep_busy(gate)
+    ready, pending = add(1, 1), add(held[0], 1)
+    other = add(2, 2)
+    for one in (ready, pending):
+        assert not one.cancelled() and not one.done()
+        assert one.cancel() and one.cancelled() and one.done() and not one.running()
+        assert one.cancel(), "it is cancelled already"
+        for ask in (one.result, one.exception):
+            with pytest.raises(
+                concurrent.futures.CancelledError, match=r"add.* was cancelled"
+            ) as caught:
+                ask()
+        assert isinstance(caught.value, sr.TaskError) and "add" in caught.value.callable_name
+    gate[0] = 1
+    assert [one.result() for one in held] == [0, 1] and other.result() == 4
+    assert not other.cancelled()
+
+
+@pytest.mark.spec("CALL-CANCEL-1")
+def test_a_call_that_has_begun_or_ended_is_not_cancelled(w, gate):
+    held = keep_busy(gate)
+    assert not any(one.cancel() or one.cancelled() for one in held)
+    gate[0] = 1
+    assert [one.result() for one in held] == [0, 1]
+    ended = add(1, 2)
+    until(ended.done)
+    assert not ended.cancel() and ended.result() == 3
+    failed = w.submit(divmod, 1, 0)
+    assert isinstance(failed.exception(), ZeroDivisionError)
+    assert not failed.cancel() and not failed.cancelled()
+
+
+@pytest.mark.spec("CALL-CANCEL-1")
+def test_calls_are_cancelled_out_of_turn(w, gate):
+    held = keep_busy(gate)
+    calls = [add(i, i) for i in range(100)]
+    order = list(range(0, 100, 3))
+    random.Random(5).shuffle(order)
+    assert all(calls[i].cancel() for i in order)
+    gate[0] = 1
+    assert [one.result() for one in held] == [0, 1]
+    for i, one in enumerate(calls):
+        assert one.cancelled() == (i % 3 == 0)
+        assert one.cancelled() or one.result() == 2 * i
+
+
+@pytest.mark.spec("CALL-CANCEL-2")
+def test_calls_that_need_the_value_fail_with_it_and_others_do_not(w, gate):
+    held = keep_busy(gate)
+    first = add(1, 1)
+    needs = add(first, 1)
+    needs_that = add(needs, 1)
+    needs_both = add(held[0], first)
+    assert first.cancel()
+    for one in (needs, needs_that):
+        with pytest.raises(sr.TaskCancelledError, match=r"call \d+ \(add\) was cancelled"):
+            one.result()
+        assert "was not made" in str(one.exception().__notes__) and not one.cancelled()
+    gate[0] = 1
+    assert isinstance(needs_both.exception(), sr.TaskCancelledError)
+    assert held[0].result() == 0
+
+
+@pytest.mark.spec("CALL-CANCEL-2", "CALL-HAZARD-4")
+def test_calls_that_need_what_it_should_have_written_fail_until_it_is_written(w, gate):
+    x = w.share(np.ones(4))
+    keep_busy(gate)
+    lost = update(x)
+    reads, updates = total(x), update(x)
+    writes = fill(x, 3)
+    after = total(x)
+    assert lost.cancel()
+    gate[0] = 1
+    for one in (reads, updates):
+        assert isinstance(one.exception(), sr.TaskCancelledError)
+    assert writes.result() is None and after.result() == 12
+    keep_on = w.share(np.zeros(1, np.int32))
+    keep_busy(keep_on)
+    assert fill(x, 5).cancel()
+    keep_on[0] = 1
+    assert isinstance(total(x).exception(), sr.TaskCancelledError), "submitted afterwards"
+    fill(x, 6)
+    assert total(x).result() == 24
+
+
+@pytest.mark.spec("CALL-CANCEL-2")
+def test_calls_that_only_wait_for_it_are_made_after_those_that_it_waits_for(w, gate):
+    x = w.share(np.zeros(4))
+
+    @sr.task
+    def read_late(x: sr.In, gate: sr.In):
+        while not gate[0]:
+            time.sleep(0.001)
+        return float(x.sum())
+
+    early = read_late(x, gate)
+    between = fill(x, 1)
+    late = fill(x, 2)
+    assert between.cancel()
+    assert not late.done(), "it waits for what the cancelled call waits for"
+    gate[0] = 1
+    assert early.result() == 0 and late.result() is None and list(x) == [2] * 4
+
+
+# ---------------------------------------------------------------- many calls, many threads
+@pytest.mark.spec("CALL-CANCEL-3")
+def test_cancelled_calls_leave_nothing_behind(w, gate):
+    x = w.share(np.zeros(4))
+    held = keep_busy(gate)
+    for _ in range(10):
+        calls = [add(i, "text" * 1000) for i in range(30)]
+        calls += [add(calls[0], np.zeros(1000)) for _ in range(30)]
+        for one in reversed(calls):
+            assert one.cancel()
+        fill(x, 1).cancel()
+    assert live(w) == 3, "the calls that run, and the last writer"
+    calls = [add(held[0], np.zeros(1000)) for _ in range(30)]
+    calls += [add(calls[0], 1) for _ in range(30)]
+    for one in calls:
+        assert one.cancel()
+    gate[0] = 1
+    assert [one.result() for one in held] == [0, 1]
+    fill(x, 3)
+    assert total(x).result() == 12
+    until(lambda: add(1, 1).result() == 2 and live(w) <= 2)
+
+
+@pytest.mark.spec("CALL-CANCEL-1", "CALL-CANCEL-2", "CALL-CANCEL-3")
+def test_threads_may_cancel_at_any_moment_while_others_wait(w):
+    def work(seed):
+        draw = random.Random(seed)
+        told = []
+        for _ in range(10):
+            chain = [add(0, 1)]
+            for _ in range(draw.randrange(8)):
+                chain.append(add(chain[-1], 1))
+            waiting = threading.Thread(target=lambda last=chain[-1]: told.append(last_of(last)))
+            waiting.start()
+            victim = draw.randrange(len(chain))
+            for _ in range(draw.randrange(3)):
+                add(1, 1).result()
+            cancelled = chain[victim].cancel()
+            waiting.join()
+            for i, one in enumerate(chain):
+                if cancelled and i == victim:
+                    assert one.cancelled()
+                elif cancelled and i > victim:
+                    assert not one.cancelled() and isinstance(
+                        one.exception(), sr.TaskCancelledError
+                    )
+                else:
+                    assert one.result() == i + 1
+        return len(told)
+
+    def last_of(future):
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            return error
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(8))) == [10] * 8
+    until(lambda: add(1, 1).result() == 2 and live(w) <= 1)
+
+
+@pytest.mark.spec("CALL-CANCEL-1")
+def test_one_of_several_threads_that_wait_for_a_call_may_cancel_it(w, gate):
+    keep_busy(gate)
+    call = add(1, 1)
+    raised = []
+
+    def wait():
+        with pytest.raises(sr.TaskCancelledError) as caught:
+            call.result()
+        raised.append(caught.value)
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for one in waiting:
+        one.start()
+    assert call.cancel()
+    for one in waiting:
+        one.join(30)
+        assert not one.is_alive()
+    assert raised == [raised[0]] * 3
+
+
+# ---------------------------------------------------------------- as others see it
+@pytest.mark.spec("CALL-CANCEL-4")
+def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):
+    held = keep_busy(gate)
+    calls = [add(i, i) for i in range(4)]
+    seen = []
+    told = threading.Event()
+    calls[2].add_done_callback(lambda one: (seen.append(one.cancelled()), told.set()))
+    for one in calls[:3]:
+        assert one.cancel()
+    done, waiting = concurrent.futures.wait(calls[:3] + held, 30, "FIRST_COMPLETED")
+    assert done <= set(calls[:3]) and set(held) <= waiting
+    assert set(concurrent.futures.as_completed(calls[:3], 30)) == set(calls[:3])
+    assert told.wait(30) and seen == [True]
+    gate[0] = 1
+    assert concurrent.futures.wait(calls, 30) == (set(calls), set())
+
+
+@pytest.mark.spec("CALL-CANCEL-4")
+def test_cancelling_a_coroutine_cancels_the_call_that_it_awaits(w, gate):
+    held = keep_busy(gate)
+
+    async def give_up(call):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(call, 0.01)
+        waits = asyncio.ensure_future(asyncio.wrap_future(again := add(2, 2)))
+        await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        await asyncio.sleep(0)
+        return again
+
+    async def await_cancelled(call):
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    call = add(1, 1)
+    again = asyncio.run(give_up(call))
+    assert call.cancelled() and again.cancelled()
+    asyncio.run(await_cancelled(add(3, 3)))
+    asyncio.run(give_up(held[0]))
+    assert not held[0].cancelled(), "it has begun"
+    gate[0] = 1
+    assert held[0].result() == 0
