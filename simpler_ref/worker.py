@@ -349,9 +349,10 @@ class Worker:
         self._life.start()
 
     def close(self) -> None:
-        """Stop the workers and give the memory back. Again and again is fine.
+        """Wait for all calls, stop the workers, and give the memory back. Again and again is fine.
 
-        Arrays from `empty` and `share` stay valid for as long as they are referred to.
+        Arrays from `empty` and `share` stay valid for as long as they are referred to. Ctrl-C while it
+        waits cancels the calls that have not begun; a second one terminates the others.
 
         Raises
         ------
@@ -364,6 +365,34 @@ class Worker:
         """
         self._life.close()
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Close the Worker, as an executor of `concurrent.futures` is shut down.
+
+        Parameters
+        ----------
+        wait : bool
+            Must be True: the memory of the calls ends with the Worker.
+        cancel_futures : bool
+            Cancel the calls that no worker has been given, instead of waiting for them.
+
+        Raises
+        ------
+        ValueError
+            `wait` is False.
+        RuntimeError
+            During a run.
+
+        Notes
+        -----
+        Rule     CALL-CANCEL-5
+        """
+        if not wait:
+            raise ValueError(
+                "shutdown(wait=False): the memory of the calls ends with the Worker, so it waits for "
+                "those that run; call shutdown in a thread of its own"
+            )
+        self._life.close(cancel=cancel_futures)
+
     def __enter__(self) -> Worker:
         self.init()
         return self
@@ -374,7 +403,11 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """Close the Worker; an exception cancels the calls that have not begun.
+
+        Rule     CALL-CANCEL-6
+        """
+        self._life.close(cancel=error is not None)
 
     # ------------------------------------------------------------ calls
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:

@@ -267,7 +267,18 @@ class Stream:
 
     # ------------------------------------------------------------ its end
     def finish(self) -> None:
-        """Wait until all calls have ended, and let their futures keep the values."""
+        """Wait until all calls have ended, and let their futures keep the values.
+
+        Meanwhile other threads get the values of those that have ended. They may submit others, which are
+        kept out in the end, or this might go on forever.
+        """
+        view, epoch, submitted = (
+            self._engine.view,
+            self._arrays.now[0],
+            self._engine.view.next_task_id,
+        )
+        while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
+            self._wait_a_while(PARK_NS, ended=submitted - 1)
         if self._open:
             with self._turn:
                 self._finish()
@@ -364,8 +375,9 @@ class Stream:
         try:
             mine = turn.take()
             if mine and self._open and (future is None or future._slot == slot):
-                if turn.share() and ended < 0:
-                    ended = self._engine.view.ended
+                if turn.share():
+                    so_far = self._engine.view.ended
+                    ended = min(ended, so_far) if ended >= 0 else so_far
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
                 self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
@@ -408,6 +420,25 @@ class Stream:
             slot = future._slot
             if slot and self._kernels.cancel_call(self._mem, slot):
                 self._fetch(future)
+
+    def end(self, urgency: int) -> None:
+        """Wait until all calls have ended.
+
+        Parameters
+        ----------
+        urgency : int
+            0: make them all. 1: cancel those that no worker has been given. 2: terminate the workers that
+            run others. More: do not wait.
+        """
+        manager = self._session.manager
+        if urgency and not self._gone:
+            with self._turn:
+                if self._open:
+                    self._kernels.cancel_calls(self._mem)
+        if urgency == 2 and manager is not None:
+            manager.kill_busy()
+        if urgency <= 2:
+            self.finish()
 
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:

@@ -177,6 +177,14 @@ def cancel_call(mem, slot):
     return int(cancelled)
 
 
+@entry(WORDS, nogil=True)
+def cancel_calls(mem):
+    """Cancel all calls that have not begun; see `claims.cancel`."""
+    claims.cancel(mem)
+    schedule.pass_after_submit(mem)
+    return L.OK
+
+
 @entry(WORDS, INT, INT, nogil=False)
 def hold_block(mem, block, holds):
     """Add holds on a block, or, if negative, release them."""

@@ -13,6 +13,7 @@ from ..engine.memory import Engine
 from ..engine.shared_arrays import Arena
 from ..model import visibility
 from ..system.cores import Placement
+from ..system.signals import Failures, until_done
 from . import ending
 from .manager import WorkerManager
 from .options import Options
@@ -202,11 +203,22 @@ class Life:
             )
         return self.tree.place(self.placement)
 
-    def close(self) -> None:
-        """Stop everything for good, when all calls have ended, or when a signal ends the wait for them.
+    def close(self, cancel: bool = False) -> None:
+        """Stop everything for good when all calls have ended; `cancel` those that have not begun.
 
-        Rule     CALL-STREAM-6, -8
+        A signal ends the wait.
+
+        Rule     CALL-STREAM-6, -8; CALL-CANCEL-5, -7
         """
+        failures: Failures = ()
+        stream, session = self.stream, self.session
+        if stream is not None and session is not None and not self.running:
+            failures = until_done(lambda so_far: stream.end(cancel + len(so_far)), (), session.pid)
+        self._close()
+        if failures:
+            raise failures[-1]
+
+    def _close(self) -> None:
         try:
             if not self.running:
                 self.finish_stream()

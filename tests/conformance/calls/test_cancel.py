@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import random
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -302,3 +303,107 @@ def test_cancelling_a_coroutine_cancels_the_call_that_it_awaits(w, gate):
     assert not held[0].cancelled(), "it has begun"
     gate[0] = 1
     assert held[0].result() == 0
+
+
+# ---------------------------------------------------------------- all calls
+@sr.task
+def note_and_wait(begun: sr.Out, gate: sr.In):
+    begun[0] = 1
+    while not gate[0]:
+        time.sleep(0.001)
+
+
+def opens(gate, when):
+    """Open a gate in another thread, once something is true."""
+
+    def wait_and_open():
+        try:
+            until(when)
+        finally:
+            gate[0] = 1
+
+    thread = threading.Thread(target=wait_and_open)
+    thread.start()
+    return thread
+
+
+@pytest.mark.spec("CALL-CANCEL-5")
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_shutdown_cancels_what_has_not_begun_and_waits_for_the_rest(kind, depth):
+    w = sr.Worker(num_sub_workers=2, child_mode=kind, mailbox_depth=depth)
+    w.init()
+    gate, begun, x = (w.share(np.zeros(1, np.int32)) for _ in range(3))
+    held = note_and_wait(begun, gate)
+    until(lambda: begun[0] == 1)
+    chain = [add(held, 1)]
+    for _ in range(10):
+        fill(x, 1)  # nobody keeps its future
+        chain.append(add(chain[-1], 1))
+    many = [wait_at(gate, i) for i in range(100)]
+    opening = opens(gate, many[50].cancelled)
+    w.shutdown(cancel_futures=True)
+    opening.join()
+    assert held.result() is None
+    assert all(isinstance(error_of(one), concurrent.futures.CancelledError) for one in chain)
+    assert sum(one.cancelled() for one in many) >= 90 and many[-1].cancelled()
+    assert all(one.cancelled() or one.result() == i for i, one in enumerate(many))
+    with pytest.raises(RuntimeError, match="closed"):
+        w.submit(divmod, 1, 1)
+    w.shutdown()
+
+
+def error_of(future):
+    try:
+        return future.exception()
+    except concurrent.futures.CancelledError as error:
+        return error
+
+
+@pytest.mark.spec("CALL-CANCEL-5")
+def test_a_shutdown_makes_all_calls_unless_told_otherwise_and_always_waits():
+    w = sr.Worker(num_sub_workers=2, child_mode="thread")
+    w.init()
+    calls = [add(i, i) for i in range(50)]
+    with pytest.raises(ValueError, match="wait=False"):
+        w.shutdown(wait=False)
+    assert add(1, 1).result() == 2
+    w.shutdown()
+    assert [one.result() for one in calls] == [2 * i for i in range(50)]
+
+
+@pytest.mark.spec("CALL-CANCEL-6")
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_block_that_ends_with_an_exception_does_not_make_all_calls(error):
+    with pytest.raises(error), sr.Worker(num_sub_workers=2) as w:
+        gate = w.share(np.zeros(1, np.int32))
+        held = keep_busy(gate)
+        calls = [add(i, i) for i in range(1000)]
+        opening = opens(gate, calls[-1].cancelled)
+        raise error
+    opening.join()
+    assert [one.result() for one in held] == [0, 1]
+    assert all(one.cancelled() for one in calls)
+
+
+@pytest.mark.spec("CALL-CANCEL-7")
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_ctrl_c_while_the_end_waits_cancels_and_once_more_terminates(kind):
+    main = threading.main_thread().ident
+
+    def press():
+        until(lambda: calls[0].done())
+        signal.pthread_kill(main, signal.SIGINT)
+        until(lambda: calls[-1].cancelled())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2, child_mode=kind) as w:
+        gate = w.share(np.zeros(1, np.int32))
+        held = keep_busy(gate)
+        calls = [add(i, i) for i in range(100)]
+        assert calls[0].cancel()
+        pressing = threading.Thread(target=press)
+        pressing.start()
+    pressing.join()
+    assert all(one.cancelled() for one in calls)
+    assert all(isinstance(one.exception(), sr.TaskError) for one in held)
