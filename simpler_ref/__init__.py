@@ -18,6 +18,7 @@ from .errors import (
     RingFullError,
     TaskCancelledError,
     TaskError,
+    TaskTimeoutError,
     WorkerLostError,
     WorkerStartError,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "TaskArgs",
     "TaskCancelledError",
     "TaskError",
+    "TaskTimeoutError",
     "TensorArgType",
     "Worker",
     "WorkerKind",

@@ -82,6 +82,24 @@ class WorkerLostError(TaskError):
         self.status = status
 
 
+class TaskTimeoutError(WorkerLostError, TimeoutError):
+    """A call ran longer than the time limit of its task, and was ended with its worker.
+
+    Attributes
+    ----------
+    limit : float
+        The time limit, in seconds.
+
+    Notes
+    -----
+    Rule     CALL-LIMIT-1
+    """
+
+    def __init__(self, message: str, *, limit: float = 0.0, **details: object) -> None:
+        super().__init__(message, **details)  # type: ignore[arg-type]
+        self.limit = limit
+
+
 class TaskCancelledError(TaskError, concurrent.futures.CancelledError):
     """A call was cancelled before it began, or one that it needs.
 

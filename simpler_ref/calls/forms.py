@@ -12,6 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..jit import layout as L
+
+CALL_KEY = L.CALL_KEY
 NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE = range(7)
 """A constant; pickled; an array that the task writes; one that it only reads; a word."""
 _BITS, _IN_A_WORD = 4, 15
@@ -50,7 +53,7 @@ def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
 
 def key_of(word: int) -> int:
     """Return the block of the function from the first word of a call."""
-    return word & (1 << _COUNT) - 1
+    return word & CALL_KEY
 
 
 def form_of(words: Sequence[int]) -> Form:

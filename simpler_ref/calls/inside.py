@@ -18,7 +18,8 @@ from . import outcomes
 from .arrays import ReceivedArrays
 from .current import here
 from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
-from .tasks import Task, from_payload
+from .limits import within
+from .tasks import from_payload
 
 
 class Caller:
@@ -48,7 +49,7 @@ class _Inside:
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         self._forms = Forms()
-        self._tasks: dict[int, Task] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
         here.mailbox = mailbox
 
@@ -57,9 +58,9 @@ class _Inside:
         try:
             wires, words, kinds = call_words(args)
             form = self._forms.form_of(words)
-            task = self._tasks.get(form.key) or self._load(form.key)
+            function = self._functions.get(form.key) or self._load(form.key)
             positional, named = self._arguments(form, wires, words, kinds)
-            result = task.py_func(*positional, **named)
+            result = function(*positional, **named)
             if result is not None:
                 refuse_unrun(result)
                 self._answer(outcomes.encode(result))
@@ -67,9 +68,12 @@ class _Inside:
             self._answer_failure(error)
             raise
 
-    def _load(self, key: int) -> Task:
-        task = self._tasks[key] = from_payload(bytes(data_of(self._mem, key)))
-        return task
+    def _load(self, key: int) -> Callable[..., Any]:
+        """Return the function of a task, which keeps its time limit."""
+        task = from_payload(bytes(data_of(self._mem, key)))
+        function = task.py_func if task.timeout is None else within(task.timeout, task.py_func)
+        self._functions[key] = function
+        return function
 
     def _answer(self, outcome: outcomes.Outcome) -> None:
         word = outcome.word

@@ -15,15 +15,21 @@ from typing import Any
 
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
-from ..engine.view.blocks import Blocks, data_of, mark_kept
-from ..errors import RingFullError, TaskCancelledError, TaskError, WorkerLostError
+from ..engine.view.blocks import Blocks, data_of, mark_kept, set_retries
+from ..errors import (
+    RingFullError,
+    TaskCancelledError,
+    TaskError,
+    TaskTimeoutError,
+    WorkerLostError,
+)
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
-from . import current, outcomes
+from . import current, limits, outcomes
 from .arrays import SentArrays
 from .forms import key_of
 from .futures import Future
@@ -58,6 +64,7 @@ class Stream:
         self._pack = Packer(self._arrays, self._has_made).pack
         self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
+        self._limits: dict[int, float] = {}
         self._word = -1
         self._tasks: dict[Any, Task] = {}
         self._dropped: deque[int] = deque()
@@ -118,12 +125,23 @@ class Stream:
         return found
 
     def _plan(self, task: Task) -> Plan:
-        """Put a task into a block, once, where all workers find it by the block's offset."""
+        """Put a task into a block, once, where all workers find it by the block's offset.
+
+        Rule     CALL-LIMIT-2
+        """
+        if task.timeout is not None and self._life.options.child_mode == "thread":
+            raise ValueError(
+                f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
+                'ended: leave out timeout=, or use child_mode="process"'
+            )
         payload = task.payload()
         with self._turn:
             if task not in self._plans:
                 block = self._blocks.take(len(payload))
                 block.data[:] = payload
+                set_retries(self._mem, block.offset, task.retries)
+                if task.timeout is not None:
+                    self._limits[block.offset] = task.timeout
                 self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
                 self._plans[task] = Plan(task, block.offset)
         return self._plans[task]
@@ -501,8 +519,15 @@ class Stream:
         if call.kind == L.VALUE_LOST:
             worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
             details |= self._who(worker)
-            return describe_lost(
-                f"{self._name(worker)}, {what}", code, details, after="another takes its place"
+            where = f"{self._name(worker)}, {what}"
+            limit = self._limits.get(key_of(call.key))
+            if limit is None or code != -limits.SIGNAL:
+                return describe_lost(where, code, details, after="another takes its place")
+            return TaskTimeoutError(
+                f"{where}: it ran longer than its limit of {limit:g} s, and was ended with its worker",
+                limit=limit,
+                status=code,
+                **details,
             )
         if call.kind == L.VALUE_NO_ROOM:
             return TaskError(

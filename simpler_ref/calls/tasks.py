@@ -15,7 +15,9 @@ from typing import Any, overload
 
 from ..callables.payloads import BY_REGISTRATION, serialize
 from ..callables.runnable import require_runnable
+from ..jit import layout as L
 from .current import current
+from .limits import MOST_S
 from .signatures import Signature
 
 _serials = itertools.count(os.getpid() << 32)
@@ -43,11 +45,23 @@ class Task:
         The plain function.
     signature : Signature
         Its parameters, and which of them it reads and writes.
+    timeout : float | None
+        The time limit of a call, in seconds.
+    retries : int
+        How often a call is run again whose worker was lost.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        timeout: float | None = None,
+        retries: int = 0,
+    ) -> None:
         self.py_func = function
         self.signature = signature
+        self.timeout = timeout
+        self.retries = retries
         self.is_plain = signature.is_plain
         self.serial = next(_serials)
         _known[self.serial] = self
@@ -70,15 +84,15 @@ class Task:
         module, name = self.__module__, self.__qualname__  # type: ignore[attr-defined]
         if module != "__main__" and _find(module, name) is self:
             return _find, (module, name)
-        return _remake, (self.py_func,)
+        return _remake, (self.py_func, self.timeout)
 
     def __repr__(self) -> str:
         return f"<task {self.__qualname__}>"  # type: ignore[attr-defined]
 
 
-def _remake(function: Callable[..., Any]) -> Task:
+def _remake(function: Callable[..., Any], timeout: float | None) -> Task:
     """Return a task in a worker, where nothing is bound to its parameters."""
-    return Task(function, Signature.any())
+    return Task(function, Signature.any(), timeout)
 
 
 def _find(module: str, name: str) -> Any:
@@ -114,10 +128,19 @@ def from_payload(payload: bytes) -> Task:
 @overload
 def task(function: Callable[..., Any], /) -> Task: ...
 @overload
-def task(*, name: str | None = None) -> Callable[[Callable[..., Any]], Task]: ...
+def task(
+    *, name: str | None = None, timeout: float | None = None, retries: int = 0
+) -> Callable[[Callable[..., Any]], Task]: ...
 
 
-def task(function: Any = None, /, *, name: str | None = None) -> Any:
+def task(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+) -> Any:
     """Make calls of a function tasks of the current Worker.
 
     Parameters are annotated with `In`, `Out` or `InOut` where they are shared arrays (see
@@ -129,20 +152,49 @@ def task(function: Any = None, /, *, name: str | None = None) -> Any:
     ----------
     name : str, optional
         What messages call it; the function's own name by default.
+    timeout : float, optional
+        How long a call may run, in seconds. One that runs longer is ended, with the process of its
+        worker, and fails with a `TaskTimeoutError`; workers that are threads cannot be ended, so such
+        tasks are refused there.
+    retries : int, optional
+        How often a call is run again whose worker was lost, because it died or by the time limit. The
+        lost run may have done half of its work: a task that updates arrays in place must be one that
+        can be made again.
 
     Raises
     ------
     TypeError
-        `function` is not callable, or a call would not run it, such as of a generator function.
+        `function` is not callable, or a call would not run it, such as of a generator function;
+        `timeout` or `retries` is no number.
+    ValueError
+        `timeout` is not positive, or `retries` is negative.
+
+    Notes
+    -----
+    Rule     CALL-LIMIT-1 to -3
     """
+    _require_limits(timeout, retries)
 
     def wrap(target: Callable[..., Any]) -> Task:
         if not callable(target):
             raise TypeError(f"task expects a function, got {type(target).__name__}")
         require_runnable("task", target)
-        made = Task(target, Signature.of(target))
+        made = Task(target, Signature.of(target), timeout, retries)
         if name is not None:
             made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
         return made
 
     return wrap if function is None else wrap(function)
+
+
+def _require_limits(timeout: Any, retries: Any) -> None:
+    """Refuse limits that mean nothing."""
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise TypeError(f"timeout is a number of seconds, got {type(timeout).__name__}")
+        if not 0 < timeout <= MOST_S:
+            raise ValueError(f"timeout is more than 0 s and at most {MOST_S:g} s, got {timeout}")
+    if isinstance(retries, bool) or not isinstance(retries, int):
+        raise TypeError(f"retries is a number of times, got {type(retries).__name__}")
+    if not 0 <= retries < 1 << L.HALF:
+        raise ValueError(f"retries is at least 0, got {retries}")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import futex_wake, load, store
-from .graph import complete, fail, note_cancelled, poison, record_error, release_fanin, retire
+from .graph import (
+    call_consumers_back,
+    complete,
+    fail,
+    may_run_again,
+    note_cancelled,
+    poison,
+    record_error,
+    release_fanin,
+    retire,
+    run_again,
+)
 from .kernel import inlined, kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
-from .slots import DISPATCH, INPUTS_DONE, is_in_frame, kind_of, step
+from .slots import DISPATCH, INPUTS_DONE, kind_of, step
 
 
 @kernel
@@ -111,15 +122,7 @@ def take_back(mem, slot, outcome):
         pause_predispatch(mem)
     else:
         poison(mem, slot)
-    edge = int(mem[slot + L.S_CONSUMERS])
-    while edge != L.NONE:
-        consumer = int(mem[edge + L.EDGE_CONSUMER])
-        if consumer <= L.CONSUMER_MASK:
-            mem[consumer + L.S_UNSENT] += 1
-        consumer &= L.CONSUMER_MASK
-        if is_in_frame(mem, consumer):
-            store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
-        edge = int(mem[edge + L.EDGE_NEXT])
+    call_consumers_back(mem, slot, answer)
     release_fanin(mem, slot)
     retire(mem)
 
@@ -271,6 +274,18 @@ def note_deaths(mem):
 
 
 @kernel
+def give_back(mem, slot, waits):
+    """Let a call run again that a dead worker had, or that it waited to begin.
+
+    Rule     CALL-LIMIT-4
+    """
+    if waits != 0:
+        take_back(mem, slot, L.RETURNED)
+    else:
+        run_again(mem, slot)
+
+
+@kernel
 def lose_tasks(mem):
     """Fail the tasks that dead workers have not ended; wake the thread that waits for such a mailbox.
 
@@ -280,9 +295,16 @@ def lose_tasks(mem):
         w = worker_at(mem, worker)
         if mem[w + L.W_USABLE] != 0:
             continue
+        began = True
         while mem[w + L.W_GIVEN] != 0:  # its current one comes first
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])
+            if mem[L.STREAM] != 0 and (not began or may_run_again(mem, slot)):
+                vacate(mem, w)
+                give_back(mem, slot, int(mem[frame + L.W_WAITS]))
+                began = False
+                continue
+            began = False
             record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
             vacate(mem, w)
             if mem[frame + L.W_WAITS] != 0:

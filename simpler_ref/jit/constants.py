@@ -64,6 +64,10 @@ RETURNED = 4
     VALUE_ERROR,
 ) = range(9)
 """The last two are in a block, whose offset is the word."""
+CALL_KEY = (1 << 40) - 1
+"""Bits of the first scalar of a call: the block of its task."""
+BLOCK_AGAIN = 3
+"""Word of that block: how often a call is run again whose worker has died."""
 VALUE_LOST = 16
 """None: the worker has died; its number and exit code are in the word."""
 VALUE_STRANDED = 17

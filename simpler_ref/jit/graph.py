@@ -23,6 +23,7 @@ from .slots import (
     FAIL,
     INPUTS_DONE,
     POISON,
+    RUN_AGAIN,
     acquire_ref,
     affinity_of,
     is_in_frame,
@@ -30,7 +31,7 @@ from .slots import (
     release_ref,
     step,
 )
-from .submit import edges_at
+from .submit import edges_at, scalars_at
 
 EDGE_WORDS = L.EDGE_WORDS
 
@@ -110,7 +111,7 @@ def fail_with(mem, consumer, producer):
         return
     slot = consumer & L.CONSUMER_MASK
     poison(mem, slot)
-    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] == 0:
+    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] >= 0:
         origin = int(mem[producer + L.S_VALUE])
         origin = origin if origin < 0 else -producer
         if acquire_ref(mem, -origin):
@@ -141,6 +142,13 @@ def make_ready(mem, slot):
     if step(mem, slot, INPUTS_DONE) != L.OK:
         return L.ILLEGAL
     mem[L.DEALT] += 1
+    queue_ready(mem, slot)
+    return L.OK
+
+
+@inlined
+def queue_ready(mem, slot):
+    """Queue a task that has become READY."""
     kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
@@ -149,7 +157,57 @@ def make_ready(mem, slot):
         push_ready(mem, kind, slot)
     else:
         push_affinity(mem, worker_at(mem, worker), kind, slot)
+
+
+# ---------------------------------------------------------------- calls whose worker has died
+@kernel
+def may_run_again(mem, slot):
+    """Say whether a call that its worker had begun may be run once more, and count that.
+
+    Effects  S_VALUE
+    Rule     CALL-LIMIT-3
+    """
+    word = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS])
+    if (
+        mem[slot + L.S_VALUE] < 0
+        or mem[slot + L.S_VALUE] >= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]
+    ):
+        return False
+    mem[slot + L.S_VALUE] += 1
+    return True
+
+
+@kernel
+def run_again(mem, slot):
+    """Make a call READY again.
+
+    Returns  OK, or ILLEGAL with nothing changed if it is not RUNNING
+    Rule     CALL-LIMIT-3, -4
+    """
+    if step(mem, slot, RUN_AGAIN) != L.OK:
+        return L.ILLEGAL
+    mem[slot + L.S_FRAME] = 0
+    call_consumers_back(mem, slot, L.RETURNED)
+    queue_ready(mem, slot)
     return L.OK
+
+
+@kernel
+def call_consumers_back(mem, slot, answer):
+    """Have consumers that were pre-dispatched after a task answer that, instead of starting.
+
+    Effects  W_SKIP of their frames, S_UNSENT
+    Rule     SPEED-AHEAD-5, -6
+    """
+    edge = int(mem[slot + L.S_CONSUMERS])
+    while edge != L.NONE:
+        consumer = int(mem[edge + L.EDGE_CONSUMER])
+        if consumer <= L.CONSUMER_MASK:
+            mem[consumer + L.S_UNSENT] += 1
+        consumer &= L.CONSUMER_MASK
+        if is_in_frame(mem, consumer):
+            store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
+        edge = int(mem[edge + L.EDGE_NEXT])
 
 
 # ---------------------------------------------------------------- completion
@@ -192,7 +250,7 @@ def note_cancelled(mem, slot):
 
     Rule     CALL-CANCEL-1
     """
-    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] == 0:
+    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] >= 0:
         mem[slot + L.S_VALUE] = -slot
 
 

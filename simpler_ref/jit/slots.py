@@ -30,7 +30,8 @@ from .kernel import inlined, kernel
     FAIL,
     RELEASE,
     RECLAIM,
-) = range(9)
+    RUN_AGAIN,
+) = range(10)
 
 
 class Event(NamedTuple):
@@ -130,6 +131,15 @@ EVENTS = (
         owner="Orch",
         kernels=("submit.reclaim",),
         when="keys, body, slab and slot are reclaimed",
+        otherwise="refused",
+    ),
+    Event(
+        "run again",
+        before=(L.RUNNING,),
+        after=L.READY,
+        owner="Scheduler",
+        kernels=("graph.run_again",),
+        when="its worker has died: of a call that it had not begun, or that may be run again",
         otherwise="refused",
     ),
 )

@@ -356,9 +356,13 @@ ROWS = [
     ),
     Row(
         "store W_SKIP",
-        "skip_rest, skip_waiting, poison, take_back",
+        "skip_rest, skip_waiting, poison, call_consumers_back",
         (FRAMES, CANCEL),
-        harmless=(W("poison", "store"), W("skip_waiting", "store"), W("take_back", "store")),
+        harmless=(
+            W("poison", "store"),
+            W("skip_waiting", "store"),
+            W("call_consumers_back", "store"),
+        ),
     ),
     Row(
         "store W_ENDED",

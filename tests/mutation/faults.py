@@ -443,8 +443,8 @@ FAULTS = (
         (
             Patch(
                 "jit/collect.py",
-                "    edge = int(mem[slot + L.S_CONSUMERS])\n",
-                "    edge = int(mem[slot + L.S_CONSUMERS]) if outcome == L.RETURNED else L.NONE\n",
+                "    call_consumers_back(mem, slot, answer)\n",
+                "    if outcome == L.RETURNED:\n        call_consumers_back(mem, slot, answer)\n",
             ),
         ),
         (

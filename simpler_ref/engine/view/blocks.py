@@ -17,7 +17,7 @@ import numpy as np
 from ...jit import layout as L
 from ...system.types import Array
 
-_HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data
+_HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data; of a task also BLOCK_AGAIN
 _KEPT = -1
 """In the place of the slot: the program has arrays in the block."""
 _HEAD = L.LINE
@@ -174,6 +174,11 @@ def data_of(mem: Array, offset: int) -> memoryview:
     end = (offset + int(mem[offset + _SIZE])) * L.WORD
     data: memoryview = mem.view(np.uint8).data[start:end]
     return data
+
+
+def set_retries(mem: Array, offset: int, retries: int) -> None:
+    """Note, in the block of a task, how often its calls are run again."""
+    mem[offset + L.BLOCK_AGAIN] = retries
 
 
 def mark_kept(mem: Array, offset: int) -> None:

@@ -111,10 +111,11 @@ HAPPEN = {
     events.FAIL: lambda driver, slot: driver.x.fail(driver.mem, slot),
     events.RELEASE: drop_others,
     events.RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
+    events.RUN_AGAIN: lambda driver, slot: driver.x.run_again(driver.mem, slot),
 }
 """Each event as the engine makes it happen. Two kernels are given no slot: they find their own."""
 
-ANSWERS = {events.INPUTS_DONE, events.COMPLETE, events.FAIL, events.RECLAIM}
+ANSWERS = {events.INPUTS_DONE, events.COMPLETE, events.FAIL, events.RECLAIM, events.RUN_AGAIN}
 """The events whose kernels say whether they happened."""
 
 

@@ -1,0 +1,240 @@
+"""CALL-LIMIT: time limits and retries."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import simpler_ref as sr
+
+
+@sr.task
+def add(a, b):
+    return a + b
+
+
+@sr.task(timeout=0.05)
+def spin():
+    while True:
+        pass
+
+
+@sr.task(timeout=0.05)
+def sleep_with_the_lock():
+    ctypes.PyDLL(None).pause()
+
+
+@sr.task(timeout=30)
+def in_time(value):
+    return value
+
+
+@sr.task(timeout=30)
+def fail_in_time():
+    raise ValueError("in time")
+
+
+@sr.task
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@sr.task(retries=2)
+def die_until(x: sr.InOut, run):
+    x[0] += 1
+    if x[0] < run:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(x[0])
+
+
+@sr.task(retries=1, timeout=0.05)
+def hang_at_first(x: sr.InOut):
+    x[0] += 1
+    while x[0] == 1:
+        pass
+    return float(x[0])
+
+
+@sr.task(retries=3)
+def fail(x: sr.InOut):
+    x[0] += 1
+    raise ValueError("no reason")
+
+
+@pytest.fixture(params=[1, 4])
+def w(request):
+    """Give a Worker with three processes."""
+    with sr.Worker(num_sub_workers=3, mailbox_depth=request.param) as w:
+        yield w
+
+
+def until(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.spec("CALL-LIMIT-1")
+@pytest.mark.parametrize("task", [spin, sleep_with_the_lock])
+def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
+    before = [add(i, i) for i in range(20)]
+    late, needs = task(), None
+    needs = add(late, 1)
+    after = [add(i, i) for i in range(20)]
+    with pytest.raises(
+        TimeoutError, match=rf"sub_worker \d.*{task.__name__}.* limit of 0.05 s"
+    ) as caught:
+        late.result()
+    error = caught.value
+    assert isinstance(error, sr.TaskTimeoutError) and isinstance(error, sr.WorkerLostError)
+    assert (error.limit, error.callable_name) == (0.05, task.__name__) and error.worker in range(3)
+    assert isinstance(needs.exception(), sr.TaskTimeoutError)
+    assert [one.result() for one in before + after] == [2 * i for i in range(20)] * 2
+
+
+@pytest.mark.spec("CALL-LIMIT-1")
+def test_the_limit_holds_while_nothing_waits(w):
+    assert add(1, 1).result() == 2
+    workers = [psutil.Process(pid) for pid in w.worker_pids()]
+    late = spin()
+    until(lambda: sum(one.is_running() for one in workers) == 2)
+    assert isinstance(late.exception(), sr.TaskTimeoutError)
+
+
+@pytest.mark.spec("CALL-LIMIT-1")
+def test_a_limit_is_that_of_each_call_and_ends_with_it(w):
+    workers = w.worker_pids()
+
+    @sr.task(timeout=0.5)
+    def nap():
+        time.sleep(0.1)
+        return os.getpid()
+
+    pids = {one.result() for one in [nap() for _ in range(20)]}
+    assert pids <= set(w.worker_pids()) and w.worker_pids() == (workers or w.worker_pids())
+    assert [in_time(i).result() for i in range(50)] == list(range(50))
+    with pytest.raises(ValueError, match="in time"):
+        fail_in_time().result()
+    time.sleep(0.6)  # past the limit of the last one
+    assert pids <= set(w.worker_pids())
+
+
+@pytest.mark.spec("CALL-LIMIT-1")
+def test_a_task_may_have_alarms_of_its_own(w):
+    @sr.task(timeout=0.2)
+    def busy_with_alarms():
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        while True:
+            pass
+
+    with pytest.raises(sr.TaskTimeoutError):
+        busy_with_alarms().result()
+
+
+@pytest.mark.spec("CALL-LIMIT-2")
+def test_threads_refuse_a_limit_and_plain_calls_have_none():
+    with sr.Worker(num_sub_workers=1, child_mode="thread"):
+        with pytest.raises(ValueError, match="threads, which cannot be ended"):
+            in_time(1)
+        assert add(1, 2).result() == 3
+    assert in_time(5) == 5
+
+    @sr.task(timeout=1e-6)
+    def longer():
+        time.sleep(0.01)
+        return 1
+
+    assert longer() == 1
+
+
+@pytest.mark.spec("CALL-LIMIT-2")
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({"timeout": 0}, ValueError),
+        ({"timeout": float("nan")}, ValueError),
+        ({"timeout": float("inf")}, ValueError),
+        ({"timeout": "1"}, TypeError),
+        ({"retries": -1}, ValueError),
+        ({"retries": 1.5}, TypeError),
+        ({"retries": True}, TypeError),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(limits, error):
+    with pytest.raises(error, match=next(iter(limits))):
+        sr.task(**limits)(divmod)
+
+
+@pytest.mark.spec("CALL-LIMIT-3")
+def test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be(w):
+    x = w.share(np.zeros(1))
+    assert die_until(x, 3).result() == 3
+    x[0] = 0
+    needs = add(die_until(x, 2), 1)
+    assert needs.result() == 3
+    x[0] = 0
+    lost = die_until(x, 4)
+    with pytest.raises(sr.WorkerLostError, match="SIGKILL"):
+        lost.result()
+    assert x[0] == 3
+    assert isinstance(die().exception(), sr.WorkerLostError), "it has no retries"
+
+
+@pytest.mark.spec("CALL-LIMIT-3")
+def test_a_call_over_its_limit_is_run_again_and_one_that_raises_is_not(w):
+    x = w.share(np.zeros(1))
+    assert hang_at_first(x).result() == 2
+    x[0] = 0
+    with pytest.raises(ValueError, match="no reason"):
+        fail(x).result()
+    assert x[0] == 1
+
+
+@pytest.mark.spec("CALL-LIMIT-4")
+def test_calls_behind_the_one_that_is_lost_are_made():
+    with sr.Worker(num_sub_workers=4, mailbox_depth=8) as w:
+        x = w.share(np.zeros(1))
+        for _ in range(5):
+            ended = [add(i, i) for i in range(8)]
+            lost = die()
+            ended += [add(i, i) for i in range(8)]
+            chain = [add(ended[-1], 1)]
+            for _ in range(8):
+                chain.append(add(chain[-1], 1))
+            x[0] = 0
+            again = die_until(x, 3)
+            assert [one.result() for one in ended] == [2 * i for i in range(8)] * 2
+            assert chain[-1].result() == 14 + 9
+            assert isinstance(lost.exception(), sr.WorkerLostError)
+            assert again.result() == 3
+
+
+@pytest.mark.spec("CALL-LIMIT-3", "CALL-LIMIT-4")
+def test_workers_may_be_killed_at_any_moment(w):
+    @sr.task(retries=1000)
+    def square(x: sr.In, y: sr.Out):
+        y[:] = x * x
+
+    @sr.task(retries=1000)
+    def total(x: sr.In, before):
+        return float(x.sum()) + before
+
+    draw = random.Random(3)
+    x = w.share(np.arange(100.0))
+    for _ in range(10):
+        ys = [w.share(np.zeros(100)) for _ in range(4)]
+        sums = 0.0
+        for y in ys * 5:
+            square(x, y)
+            sums = total(y, sums)
+        time.sleep(draw.random() * 0.01)
+        os.kill(draw.choice(w.worker_pids()), signal.SIGKILL)
+        assert sums.result() == 20 * float((x * x).sum())
