@@ -131,6 +131,39 @@ class RingFullError(RuntimeError):
     """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
 
 
+class HazardError(RuntimeError):
+    """Tasks would race for the same memory: nothing makes one wait for the other.
+
+    Only Workers with ``check=True`` look for it.
+
+    Attributes
+    ----------
+    kind : str
+        ``"write after read"``, ``"write after write"``, ``"read after write"`` or ``"use after scope"``.
+    tasks : tuple[int, ...]
+        The ids of the tasks in their run, the one that was submitted last at the end.
+    places : tuple[str, ...]
+        The file and line that submitted each of them.
+
+    Notes
+    -----
+    Rule     ORCH-CHECK-3
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "",
+        tasks: tuple[int, ...] = (),
+        places: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.tasks = tasks
+        self.places = places
+
+
 class WorkerStartError(RuntimeError):
     """A worker process ended, or did not answer, while it was being started."""
 

@@ -28,6 +28,7 @@ from .jit import layout as L
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
+from .orch.checked import CheckedOrchestrator
 from .orch.configs import Configs
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
@@ -113,6 +114,10 @@ class Worker:
     spin_us : float | None
         How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from
         the cores that are available. For the whole tree, nested Workers included.
+    check : bool
+        Whether a submit in a run or recording that would let tasks race for memory raises a
+        `HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker has
+        its own.
 
     Raises
     ------
@@ -124,7 +129,7 @@ class Worker:
     Notes
     -----
     Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
-             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1
+             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1
     """
 
     def __init__(
@@ -151,6 +156,7 @@ class Worker:
         mailbox_depth: int = 1,
         pin: bool = False,
         spin_us: float | None = None,
+        check: bool = False,
     ) -> None:
         options = Options(
             level=3 if level is None else level,
@@ -166,6 +172,7 @@ class Worker:
             mailbox_depth=mailbox_depth,
             pin=pin,
             spin_us=spin_us,
+            check=check,
             child_mode=child_mode,
             start_method=start_method,
             platform=str(platform),
@@ -204,6 +211,7 @@ class Worker:
     task_window = Option[int | None]()
     mailbox_depth = Option[int]()
     child_mode = Option[str]()
+    check = Option[bool]()
     platform = Option[str]()
     runtime = Option[str | None]()
 
@@ -313,7 +321,8 @@ class Worker:
         with life.lock:
             session = life.open()
             session.configs = Configs(session.engine)
-            session.orch = Orchestrator(self._host, session.engine, session.configs)
+            kind = CheckedOrchestrator if self.check else Orchestrator
+            session.orch = kind(self._host, session.engine, session.configs)
             life.begin(session, self)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)

@@ -143,6 +143,10 @@ class Registry:
         """Return the name of the callable at an index."""
         return self._used[index].name if index in self._used else "?"
 
+    def target(self, handle: CallableHandle) -> Any:
+        """Return the callable of a live handle."""
+        return self._installed[handle.digest].target
+
     def snapshot(self) -> Snapshot:
         """Return the callables for workers made now.
 

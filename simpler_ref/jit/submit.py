@@ -52,7 +52,7 @@ def nbytes_of(words, t):
 @kernel
 def is_child_memory(words, t):
     """Say whether a tensor's address is in the memory of a next-level worker, not the host's."""
-    return int(words[t + L.TENSOR_KIND]) & L.TENSOR_CHILD_MASK != 0
+    return int(words[t + L.TENSOR_KIND]) & L.TENSOR_CHILD != 0
 
 
 @kernel

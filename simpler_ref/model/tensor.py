@@ -177,11 +177,28 @@ class ContinuousTensor:
     def _from_wire(cls, wire: bytes) -> ContinuousTensor:
         data, *sizes, ndims, dtype, child = TENSOR.unpack(wire)
         if ndims > L.CONTINUOUS_TENSOR_MAX_DIMS or child > 1:
+            if child == L.TENSOR_READ_ONLY and ndims <= L.CONTINUOUS_TENSOR_MAX_DIMS:
+                return ReadOnlyTensor(data, sizes[:ndims], DataType(dtype))
             raise ValueError(
                 f"{wire.hex()} is no tensor: it has {ndims} dimensions and child_memory {child}; at "
                 f"most {L.CONTINUOUS_TENSOR_MAX_DIMS} and 1 are known"
             )
         return cls(data, sizes[:ndims], DataType(dtype), bool(child))
+
+
+class ReadOnlyTensor(ContinuousTensor):
+    """An INPUT, as a task of a Worker with ``check=True`` gets it.
+
+    Rule     ORCH-CHECK-7
+    """
+
+    __slots__ = ()
+
+    def numpy(self) -> Array:
+        """Return a numpy array over the same memory that cannot be written."""
+        array = super().numpy()
+        array.flags.writeable = False
+        return array
 
 
 FIRST_ADDRESS, END_OF_ADDRESSES = 4096, 1 << 47

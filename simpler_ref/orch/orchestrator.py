@@ -54,8 +54,8 @@ class Orchestrator:
     Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
     """
 
-    _records = False
-    """Whether it writes tasks down instead of submitting them; see `Recorder`."""
+    _in_python = False
+    """Whether compiled orchestration functions run as Python on it: on those that record or check."""
 
     def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
         self._host = host
@@ -597,7 +597,7 @@ class Orchestrator:
         Rule     ORCH-MISUSE-7
         """
         self._engine.runs += 1
-        fresh = Orchestrator.__new__(Orchestrator)
+        fresh = object.__new__(type(self))
         fresh.__dict__.update(self.__dict__)
         return fresh
 

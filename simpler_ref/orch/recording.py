@@ -43,8 +43,10 @@ from ..model.wire import (
 from ..system.types import Array
 from ..workers.session import Session
 from . import runs
+from .checked import CheckedOrchestrator
 from .columns import Batch
 from .configs import config_wire
+from .history import History
 from .orchestrator import Handles, Orchestrator
 from .pools import Pools
 from .room import never_fits
@@ -112,6 +114,29 @@ class _Span(NamedTuple):
     variable: int
 
 
+def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
+    """Return the memory of arguments, sorted: the host's under False, that of workers under True.
+
+    Raises
+    ------
+    ValueError
+        Two of them share memory, which must not be: `why`.
+    """
+    found: dict[bool, list[_Span]] = {False: [], True: []}
+    for i, wire in enumerate(args._tensors):
+        tensor = ContinuousTensor._from_wire(wire)
+        if tensor.data and tensor.nbytes():
+            span = _Span(tensor.data, tensor.data + tensor.nbytes(), i)
+            found[tensor.child_memory].append(span)
+    for spans in found.values():
+        spans.sort()
+        for one, other in itertools.pairwise(spans):
+            if other.start < one.end:
+                low, high = sorted((one.variable, other.variable))
+                raise ValueError(f"tensors {low} and {high} of args share memory: {why}")
+    return found
+
+
 class _Numbers(dict[CallableHandle, int]):
     """Numbers the handles that are used; a replay looks up what they mean then."""
 
@@ -140,7 +165,7 @@ class Recorder(Orchestrator):
     Rule     SPEED-REPLAY-1
     """
 
-    _records = True
+    _in_python = True
 
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         self._host = worker._host
@@ -162,7 +187,8 @@ class Recorder(Orchestrator):
         self.variables = tensors + 2 * scalars * L.SCALAR_WORDS
         self._spans: dict[bool, list[_Span]] = {False: [], True: []}
         if args is not None:
-            self._note_arguments(args)
+            why = "a recording could not tell which of them a task is given; pass one of them"
+            self._spans = _spans_of(args, why)
         self._buffers: list[_Span] = []
         regions = (RECORDED_LAST - RECORDED_FIRST) // _REGION
         self._first = RECORDED_FIRST + next(_recordings) % regions * _REGION
@@ -170,22 +196,6 @@ class Recorder(Orchestrator):
         self._end = self._first + _REGION
 
     # ------------------------------------------------------------ whose memory an address is in
-    def _note_arguments(self, args: TaskArgs) -> None:
-        for i, wire in enumerate(args._tensors):
-            tensor = ContinuousTensor._from_wire(wire)
-            if tensor.data and tensor.nbytes():
-                span = _Span(tensor.data, tensor.data + tensor.nbytes(), i)
-                self._spans[tensor.child_memory].append(span)
-        for spans in self._spans.values():
-            spans.sort()
-            for one, other in itertools.pairwise(spans):
-                if other.start < one.end:
-                    low, high = sorted((one.variable, other.variable))
-                    raise ValueError(
-                        f"tensors {low} and {high} of args share memory: a recording could not tell "
-                        "which of them a task is given; pass one of them"
-                    )
-
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
         """Return the variable and the offset that an address is the sum of; None: it is a constant.
 
@@ -268,7 +278,7 @@ class Recorder(Orchestrator):
         for i, wire in enumerate(tensors):
             address = _WORD.unpack_from(wire)[0]
             if address:
-                found = self._locate(address, bool(wire[CHILD_MEMORY_AT]))
+                found = self._locate(address, wire[CHILD_MEMORY_AT] == 1)
                 if found is not None:
                     patches.append(Patch(tensor_at(i), *found))
             elif wire[TAG_AT] == L.OUTPUT:
@@ -379,6 +389,18 @@ class Recorder(Orchestrator):
         raise self._not_now("ring")
 
 
+class CheckedRecorder(CheckedOrchestrator, Recorder):
+    """The Orchestrator of a recording of a Worker with ``check=True``.
+
+    Rule     ORCH-CHECK-10
+    """
+
+    def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
+        Recorder.__init__(self, worker, engine, args)
+        heap = engine.heap.ctypes.data
+        self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
+
+
 def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:
     """Write the addresses of provided outputs into the arguments."""
     at = 0
@@ -453,7 +475,7 @@ class Graph:
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.
 
-        Rule     SPEED-REPLAY-5
+        Rule     SPEED-REPLAY-5; ORCH-CHECK-10
         """
         mine = self._args
         if not isinstance(args, TaskArgs) or not hasattr(args, "_tensors"):
@@ -472,6 +494,8 @@ class Graph:
                 raise ValueError(
                     f"tensor {i} of args is {_describe(wire)}, the recording has {_describe(recorded)}"
                 )
+        if self._worker.check:
+            _spans_of(args, "those of the recording did not when it was checked; pass others")
         return args
 
     def _replay(self, orch: Orchestrator, args: TaskArgs | None, _config: CallConfig) -> None:
@@ -538,7 +562,8 @@ def record(
     try:
         if mine is not None and mine._doubts is not None:
             mine._doubts.settle()
-        recorder = Recorder(worker, session.engine, mine)
+        kind = CheckedRecorder if worker.check else Recorder
+        recorder = kind(worker, session.engine, mine)
         given = RecordedArgs(args) if bindable else args
         try:
             orch_fn(recorder, given, config)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..callables.handles import CallableHandle
+from ..callables.leaves import Leaf
 from ..errors import TaskError
 from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
 from ..system.types import Array
 from .chip_memory import ChipMemory
 from .failures import read_failure
@@ -31,6 +33,10 @@ class Host:
     def callable_name(self, word: int) -> str:
         """Return the name of the callable in a callable word."""
         return self._life.registry.name(word & L.CALLABLE_MASK)
+
+    def is_compiled(self, handle: CallableHandle) -> bool:
+        """Say whether tasks of a callable get their arguments without Python."""
+        return not INTERPRETED and isinstance(self._life.registry.target(handle), Leaf)
 
     def worker_name(self, worker: int) -> str:
         """Return what messages call a worker."""

@@ -99,6 +99,7 @@ class Options:
     mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)
     pin: bool = _checked(_flag)
     spin_us: float | None = _checked(_optional, _number, 1_000_000)
+    check: bool = _checked(_flag)
     child_mode: str = _checked(_child_mode)
     start_method: str | None
     platform: str

@@ -135,7 +135,7 @@ class Orchestration:
         OrchestrationError
             It cannot be compiled for these arguments; the message has the line and the reason.
         """
-        if INTERPRETED or not isinstance(orch, Orchestrator) or orch._records:
+        if INTERPRETED or not isinstance(orch, Orchestrator) or orch._in_python:
             return self.py_func(orch, args, config)
         orch._require_mine()
         from . import boundary

@@ -1,0 +1,396 @@
+"""What the tasks of a run do with which bytes: for `Worker(check=True)`, which reports hazards.
+
+The dependencies are those of the design documents: a task that looks an address up waits for the last
+task that has written there. The *lineage* of a task is what it waits for in the end, and itself: bits of
+an integer, one for each task since the last drain. An earlier task whose bit is missing there may run at
+the same time.
+
+Plain Python, for debugging: some microseconds for each tensor of a task.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..errors import HazardError
+from ..jit import layout as L
+from ..model.enums import TensorArgType
+
+HOST = -1
+"""The memory of the host; that of a next-level worker has its number."""
+_READS = (L.INPUT, L.INOUT)
+_WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
+_numbers = itertools.count(1)
+"""Of buffers, in all runs of all Workers: the low 32 bits are used."""
+_DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
+
+
+class Task(NamedTuple):
+    """A task, as messages name it."""
+
+    number: int
+    """Its id in the run."""
+    bit: int
+    """Its bit in lineages."""
+    name: str
+    """Of its callable."""
+    place: str
+    """The file and line that submitted it."""
+
+    def __str__(self) -> str:
+        return f"task {self.number} ({self.name})"
+
+
+class Tensor(NamedTuple):
+    """One tensor of a task, and its tag."""
+
+    tag: int
+    memory: int
+    """Whose memory it is in; see `HOST`."""
+    start: int
+    end: int
+    buffer: int = 0
+    """The number of the buffer that it is; 0 if it does not say."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.end - self.start
+
+
+class Use(NamedTuple):
+    """What a task does with a tensor."""
+
+    task: Task
+    tensor: Tensor
+
+    def __str__(self) -> str:
+        tag = TensorArgType(self.tensor.tag).name
+        return (
+            f"{self.task}: {tag} of {self.tensor.nbytes} bytes at {self.tensor.start:#x}, "
+            f"submitted at {self.task.place}"
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Owner:
+    """A task or `alloc` with memory in a ring, which stays until its scope and those that keep it end."""
+
+    place: str
+    buffers: list[Buffer] = field(default_factory=list)
+    kept: int = 0
+    """The lineages of all tasks that keep it."""
+    users: list[Use] = field(default_factory=list)
+    """Those that use its memory and do not keep it."""
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that the runtime has provided."""
+
+    number: int
+    start: int
+    end: int
+    owner: Owner
+
+
+class Plan(NamedTuple):
+    """A submit that was found to be right."""
+
+    task: Task
+    tensors: list[Tensor]
+    lineage: int
+    keeps: list[Owner]
+
+
+# ---------------------------------------------------------------- bytes
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Neighbouring bytes with the same last writer, and the same readers since."""
+
+    start: int
+    end: int
+    writer: Use | None
+    readers: list[Use]
+
+
+class Bytes:
+    """Who has written and read the bytes of one memory last."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._parts: list[_Part] = []
+
+    def before(self, tensor: Tensor) -> Iterator[Use]:
+        """Yield the uses that a task with this tensor has to come after."""
+        at = max(0, bisect_right(self._starts, tensor.start) - 1)
+        while at < len(self._parts) and self._starts[at] < tensor.end:
+            part = self._parts[at]
+            if tensor.start < part.end:
+                if part.writer is not None:
+                    yield part.writer
+                if tensor.tag in _WRITES:
+                    yield from part.readers
+            at += 1
+
+    def add(self, use: Use, lineage: int) -> None:
+        """Note what a task does."""
+        start, end = use.tensor.start, use.tensor.end
+        if start == end:
+            return
+        low, high = self._cut(start, end)
+        if use.tensor.tag in _WRITES:
+            made = [_Part(start, end, use, [])]
+        else:
+            made = []
+            at = start
+            for part in self._parts[low:high]:
+                if at < part.start:
+                    made.append(_Part(at, part.start, None, [use]))
+                if part.readers and lineage >> part.readers[-1].task.bit & 1:
+                    part.readers[-1] = use  # who waits for this one waits for that one, too
+                else:
+                    part.readers.append(use)
+                made.append(part)
+                at = part.end
+            if at < end:
+                made.append(_Part(at, end, None, [use]))
+        self._starts[low:high] = [part.start for part in made]
+        self._parts[low:high] = made
+
+    def forget(self, start: int, end: int) -> None:
+        """Forget what was done with some bytes."""
+        low, high = self._cut(start, end)
+        del self._starts[low:high], self._parts[low:high]
+
+    def _cut(self, start: int, end: int) -> tuple[int, int]:
+        """Return which parts make up a range, cut at its ends."""
+        for where in (start, end):
+            at = bisect_right(self._starts, where) - 1
+            if at >= 0 and self._starts[at] < where < self._parts[at].end:
+                part = self._parts[at]
+                self._starts.insert(at + 1, where)
+                self._parts.insert(at + 1, _Part(where, part.end, part.writer, part.readers.copy()))
+                part.end = where
+        return bisect_left(self._starts, start), bisect_left(self._starts, end)
+
+
+# ---------------------------------------------------------------- a run
+class History:
+    """The tasks of a run, or of a recording, in the order in which they are submitted.
+
+    Parameters
+    ----------
+    rings
+        The addresses of the memory that the runtime provides.
+
+    Notes
+    -----
+    Rule     ORCH-CHECK-1, -2, -9
+    """
+
+    def __init__(self, rings: Iterable[tuple[int, int]] = ()) -> None:
+        self._rings = list(rings)
+        self._bytes: dict[int, Bytes] = {}
+        self._producers: dict[tuple[int, int], tuple[int, Owner | None]] = {}
+        self._starts: list[int] = []
+        self._buffers: dict[int, Buffer] = {}
+        self._scopes: list[list[Owner]] = [[]]
+        self._tasks = 0
+        self._bits = 0
+
+    # ------------------------------------------------------------ submits
+    def plan(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
+        """Return what a submit would do, and change nothing.
+
+        Raises
+        ------
+        HazardError
+            It would use memory that was given back, or race with an earlier task.
+
+        Notes
+        -----
+        Rule     ORCH-CHECK-1, -2, -4, -5
+        """
+        task = Task(self._tasks, self._bits, name, place)
+        used = [one for one in tensors if one.tag != L.NO_DEP]
+        for one in used:
+            self._require_memory(Use(task, one))
+        lineage = 1 << task.bit
+        keeps: dict[Owner, None] = {}
+        for one in used:
+            if one.tag in _READS and one.start:
+                before, owner = self._producers.get((one.memory, one.start), (0, None))
+                lineage |= before
+                buffer = self._buffers.get(one.start) if one.memory == HOST else None
+                keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
+        for one in used:
+            known = self._bytes.get(one.memory)
+            for use in known.before(one) if known and one.start and one.nbytes else ():
+                if not lineage >> use.task.bit & 1:
+                    raise _race(use, Use(task, one))
+        return Plan(task, list(tensors), lineage, list(keeps))
+
+    def add(self, plan: Plan, provided: Sequence[tuple[int, int]]) -> None:
+        """Note a task that was submitted, and the buffers that it was provided with: tensor, address."""
+        task, tensors, lineage, keeps = plan
+        self._tasks += 1
+        self._bits += 1
+        own = Owner(task.place, kept=lineage) if provided else None
+        for i, address in provided:
+            one = tensors[i]
+            tensors[i] = one._replace(start=address, end=address + one.nbytes)
+            if own is not None:
+                self._provide(own, tensors[i].start, tensors[i].end)
+        if own is not None:
+            self._scopes[-1].append(own)
+        for owner in keeps:
+            owner.kept |= lineage
+        for one in tensors:
+            if one.tag == L.NO_DEP or not one.start:
+                continue
+            use = Use(task, one)
+            self._bytes.setdefault(one.memory, Bytes()).add(use, lineage)
+            if one.tag in _WRITES:
+                self._producers[one.memory, one.start] = lineage, own
+            buffer = self._buffer_at(one) if one.memory == HOST else None
+            if buffer is not None and buffer.owner is not own and buffer.owner not in keeps:
+                buffer.owner.users.append(use)
+
+    def alloc(self, place: str, start: int, nbytes: int) -> int:
+        """Note a buffer that the runtime has provided; return its number."""
+        self._tasks += 1
+        if not nbytes:
+            return 0
+        owner = Owner(place)
+        self._scopes[-1].append(owner)
+        self._producers[HOST, start] = 0, owner
+        return self._provide(owner, start, start + nbytes)
+
+    def drain(self) -> None:
+        """Note that all tasks have ended."""
+        self._bytes.clear()
+        self._bits = 0
+        self._producers = {
+            key: (0, owner) for key, (_, owner) in self._producers.items() if owner is not None
+        }
+        for owners in self._scopes:
+            for owner in owners:
+                owner.kept = 0
+                owner.users.clear()
+
+    # ------------------------------------------------------------ memory of the rings
+    def open_scope(self) -> None:
+        """Begin a scope."""
+        self._scopes.append([])
+
+    def require_kept(self) -> None:
+        """Refuse to end a scope whose memory would be given back while tasks may use it.
+
+        Rule     ORCH-CHECK-6
+        """
+        for owner in self._scopes[-1]:
+            for use in owner.users:
+                if not owner.kept >> use.task.bit & 1:
+                    raise _not_kept(use, owner)
+
+    def close_scope(self) -> None:
+        """End the innermost scope: its buffers are given back."""
+        for owner in self._scopes.pop():
+            for buffer in owner.buffers:
+                del self._buffers[buffer.start]
+                del self._starts[bisect_left(self._starts, buffer.start)]
+                if HOST in self._bytes:
+                    self._bytes[HOST].forget(buffer.start, buffer.end)
+
+    def _provide(self, owner: Owner, start: int, end: int) -> int:
+        buffer = Buffer(next(_numbers) & L.LOW_HALF, start, end, owner)
+        owner.buffers.append(buffer)
+        self._buffers[start] = buffer
+        self._starts.insert(bisect_left(self._starts, start), start)
+        return buffer.number
+
+    def _buffer_at(self, tensor: Tensor) -> Buffer | None:
+        """Return the buffer that a tensor lies in."""
+        at = bisect_right(self._starts, tensor.start) - 1
+        if at < 0:
+            return None
+        buffer = self._buffers[self._starts[at]]
+        return buffer if tensor.end <= buffer.end and tensor.start < buffer.end else None
+
+    def _require_memory(self, use: Use) -> None:
+        """Refuse a tensor in memory of the rings that no open scope has.
+
+        Rule     ORCH-CHECK-5
+        """
+        one = use.tensor
+        if one.memory != HOST or not one.nbytes:
+            return
+        if any(first <= one.start < end for first, end in self._rings):
+            buffer = self._buffer_at(one)
+            if buffer is None or (one.buffer and one.buffer != buffer.number):
+                raise _given_back(use)
+
+
+# ---------------------------------------------------------------- messages
+def _race(earlier: Use, later: Use) -> HazardError:
+    """Return the error for two tasks that may run at the same time.
+
+    Rule     ORCH-CHECK-3
+    """
+    first, second = earlier.tensor, later.tensor
+    nbytes = min(first.end, second.end) - max(first.start, second.start)
+    what = "read" if second.tag not in _WRITES else "write"
+    of = "write" if first.tag in _WRITES else "read"
+    if of == "read":
+        remedy = (
+            f"Let {later.task} also take, as INPUT, a tensor that {earlier.task} writes; or write into "
+            "another array; or call orch.drain() before"
+        )
+        if first.start == second.start:
+            remedy = (
+                f"Tag the tensor INOUT in both tasks: they run in this order then. Or: {remedy}"
+            )
+    elif first.start == second.start:
+        remedy = f"Tag it INOUT in {later.task}, so that it waits for the writer before"
+    else:
+        remedy = (
+            f"Only tensors at the same address depend on each other: let {later.task} also take, as "
+            f"INPUT, the tensor at {first.start:#x}; or call orch.drain() before"
+        )
+    message = (
+        f"{what} after {of}: {later.task} {_DOES[second.tag]} {nbytes} bytes that {earlier.task} "
+        f"{_DOES[first.tag]}, and does not wait for it\n  {earlier}\n  {later}\n{remedy}."
+    )
+    tasks, places = zip(
+        *((use.task.number, use.task.place) for use in (earlier, later)), strict=True
+    )
+    return HazardError(message, kind=f"{what} after {of}", tasks=tasks, places=places)
+
+
+def _given_back(use: Use) -> HazardError:
+    return HazardError(
+        f"use after scope: {use.task} {_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes of a ring that "
+        "belong to no buffer of an open scope: their scope has ended, or they are of an earlier run\n"
+        f"  {use}\nTake the buffer from a scope that is open as long as tasks are given it.",
+        kind="use after scope",
+        tasks=(use.task.number,),
+        places=(use.task.place,),
+    )
+
+
+def _not_kept(use: Use, owner: Owner) -> HazardError:
+    return HazardError(
+        f"use after scope: the scope ends while {use.task} may not have ended, which "
+        f"{_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes of its memory and does not keep it\n"
+        f"  {use}\n  the buffer: from {owner.place}\n"
+        "Give the task the whole buffer, tagged INPUT or INOUT, or one after it; or call orch.drain() "
+        "before the scope ends.",
+        kind="use after scope",
+        tasks=(use.task.number,),
+        places=(use.task.place,),
+    )

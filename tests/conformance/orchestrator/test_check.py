@@ -1,0 +1,494 @@
+"""ORCH-CHECK: a Worker with ``check=True`` reports what nothing orders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    ContinuousTensor,
+    DataType,
+    HazardError,
+    Rows,
+    TaskArgs,
+    TaskError,
+    Worker,
+    leaf,
+    orchestration,
+)
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit.kernel import INTERPRETED
+from tests.by_hand import ByHand
+from tests.support import make_args
+
+WORDS = 16
+
+
+def look(args):
+    return None
+
+
+def fill(args):
+    args.tensor(0).numpy()[:] = 7
+
+
+def add(args):
+    args.tensor(1).numpy()[:] += args.tensor(0).numpy()
+
+
+@pytest.fixture(scope="module")
+def w():
+    """Give a checked Worker, which the tests of this file share."""
+    with Worker(3, num_sub_workers=2, heap_ring_size=1 << 16, check=True) as made:
+        made.look, made.fill, made.add = map(made.register, (look, fill, add))
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def x(w):
+    return w.share(np.zeros(WORDS, np.int64))
+
+
+def submits(w, *tasks):
+    """Return an orchestration function that submits tasks, each given by (tensor, tag) pairs."""
+
+    def orch_fn(orch, args, config):
+        for task in tasks:
+            if task == "drain":
+                orch.drain()
+            else:
+                orch.submit_sub(w.look, make_args(*task))
+
+    return orch_fn
+
+
+def hazard_of(w, orch_fn):
+    with pytest.raises(HazardError) as caught:
+        w.run(orch_fn)
+    return caught.value
+
+
+# ---------------------------------------------------------------- races
+@pytest.mark.spec("ORCH-CHECK-1")
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (T.INPUT, T.INOUT, "write after read"),
+        (T.INPUT, T.OUTPUT_EXISTING, "write after read"),
+        (T.OUTPUT_EXISTING, T.OUTPUT_EXISTING, "write after write"),
+        (T.INOUT, T.OUTPUT, "write after write"),
+    ],
+)
+def test_a_write_of_what_an_earlier_task_uses_is_reported(w, x, first, second, kind):
+    error = hazard_of(w, submits(w, [(x, first)], [(x, second)]))
+    assert (error.kind, error.tasks) == (kind, (0, 1))
+
+
+@pytest.mark.spec("ORCH-CHECK-1")
+def test_so_is_a_write_of_overlapping_bytes_at_another_address(w, x):
+    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INOUT)]))
+    assert error.kind == "write after write"
+    hazard_of(w, submits(w, [(x[4:], T.INPUT)], [(x, T.INOUT)]))
+    w.run(submits(w, [(x[4:], T.INOUT)], [(x[:4], T.INOUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-2")
+def test_a_read_of_what_an_earlier_task_writes_at_another_address_is_reported(w, x):
+    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT)]))
+    assert (error.kind, error.tasks) == ("read after write", (0, 1))
+
+
+@pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
+def test_tasks_that_wait_are_not_reported_directly_or_through_others(w, x):
+    y, z = w.empty(WORDS), w.empty(WORDS)
+    w.run(submits(w, [(x, T.OUTPUT_EXISTING)], [(x, T.INPUT)], [(x, T.INPUT)]))
+    w.run(submits(w, [(x, T.INOUT)], [(x, T.INOUT)], [(x, T.INPUT)]))
+    through = [(y, T.INPUT), (z, T.INOUT)]
+    w.run(submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT), (z, T.INPUT)]))
+    hazard_of(w, submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
+def test_a_drain_orders_and_so_does_the_end_of_the_run(w, x):
+    w.run(submits(w, [(x, T.INPUT)], "drain", [(x, T.INOUT)], "drain", [(x[2:], T.INPUT)]))
+    w.run(submits(w, [(x, T.INOUT)]))
+    w.run(submits(w, [(x[1:], T.OUTPUT_EXISTING)]))
+    error = hazard_of(w, submits(w, "drain", [(x, T.INPUT)], [(x, T.INOUT)]))
+    assert error.tasks == (0, 1)
+
+
+@pytest.mark.spec("ORCH-CHECK-1")
+def test_each_of_several_readers_counts(w, x):
+    a, b = w.empty(WORDS), w.empty(WORDS)
+    readers = [[(x, T.INPUT), (a, T.INOUT)], [(x, T.INPUT), (b, T.INOUT)]]
+    error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (b, T.INPUT)]))
+    assert error.tasks == (0, 2)
+    error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (a, T.INPUT)]))
+    assert error.tasks == (1, 2)
+    w.run(submits(w, *readers, [(x, T.INOUT), (a, T.INPUT), (b, T.INPUT)]))
+
+
+# ---------------------------------------------------------------- the error
+@pytest.mark.spec("ORCH-CHECK-3")
+def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w, x):
+    lines = []
+
+    def give(orch, handle, tag):
+        orch.submit_sub(handle, make_args((x, tag)))
+
+    def orch_fn(orch, args, config):
+        lines.append(sys._getframe().f_lineno + 1)
+        give(orch, w.look, T.INPUT)
+        give(orch, w.fill, T.OUTPUT_EXISTING)
+
+    error = hazard_of(w, orch_fn)
+    here, line = Path(__file__).name, lines[0]
+    text = str(error)
+    assert "write after read: task 1 (fill) writes 128 bytes that task 0 (look) reads" in text
+    assert f"INPUT of 128 bytes at {x.ctypes.data:#x}" in text
+    assert "OUTPUT_EXISTING of 128 bytes" in text
+    assert "INOUT in both tasks" in text
+    assert f"{here}:{line}" in error.places[0] and f"{here}:{line + 1}" in error.places[1]
+    assert all(place in text for place in error.places)
+
+
+@pytest.mark.spec("ORCH-CHECK-3")
+@pytest.mark.parametrize(
+    ("first", "second", "remedy"),
+    [
+        ((0, T.INPUT), (0, T.OUTPUT_EXISTING), {0: T.INOUT, 1: T.INOUT}),
+        ((0, T.OUTPUT_EXISTING), (0, T.OUTPUT_EXISTING), {1: T.INOUT}),
+    ],
+)
+def test_the_remedy_helps(w, x, first, second, remedy):
+    tasks = [first, second]
+    hazard_of(w, submits(w, *[[(x[at:], tag)] for at, tag in tasks]))
+    mended = [(at, remedy.get(i, tag)) for i, (at, tag) in enumerate(tasks)]
+    w.run(submits(w, *[[(x[at:], tag)] for at, tag in mended]))
+
+
+@pytest.mark.spec("ORCH-CHECK-3")
+def test_so_does_the_one_for_other_addresses(w, x):
+    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT)]))
+    assert f"as INPUT, the tensor at {x.ctypes.data:#x}" in str(error)
+    w.run(submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT), (x, T.INPUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-4")
+def test_a_refused_submit_has_not_happened(w, x):
+    counts = []
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub(w.look, make_args((x, T.INPUT)))
+        again = make_args((x, T.INOUT), (ContinuousTensor.make(0, (4,), DataType.UINT8), T.OUTPUT))
+        before = list(again._tensors)
+        with pytest.raises(HazardError):
+            orch.submit_sub(w.look, again)
+        assert again._tensors == before
+        counts.append(orch._view.next_task_id)
+        orch.submit_sub(w.look, make_args((x, T.INPUT)))
+
+    assert w.run(orch_fn).tasks == 2
+    assert counts == [1]
+
+
+@pytest.mark.spec("ORCH-CHECK-4")
+def test_the_run_fails_with_it_and_the_next_one_works(w, x):
+    hazard_of(w, submits(w, [(x, T.INPUT)], [(x, T.INOUT)]))
+    assert w.run(submits(w, [(x, T.INPUT)])).tasks == 1
+
+
+# ---------------------------------------------------------------- memory of scopes
+@pytest.mark.spec("ORCH-CHECK-5")
+def test_a_buffer_is_refused_after_its_scope_even_if_its_bytes_are_another_ones(w):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            old = orch.alloc(WORDS, np.int64)
+            orch.submit_sub(w.look, make_args((old, T.INOUT)))
+        orch.drain()
+        with orch.scope():
+            new = orch.alloc(WORDS, np.int64)
+            assert new.data == old.data
+            orch.submit_sub(w.look, make_args((new, T.INOUT)))
+            orch.submit_sub(w.look, make_args((old, T.NO_DEP)))
+            orch.submit_sub(w.look, make_args((old, T.INPUT)))
+
+    error = hazard_of(w, orch_fn)
+    assert (error.kind, error.tasks) == ("use after scope", (5,))
+
+
+@pytest.mark.spec("ORCH-CHECK-5")
+def test_an_output_and_a_view_are_refused_after_their_scope(w):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            task = make_args((ContinuousTensor.make(0, (WORDS,), DataType.INT64), T.OUTPUT))
+            orch.submit_sub(w.look, task)
+        for gone in (task.tensor(0), task.tensor(0).numpy()[3:]):
+            with pytest.raises(HazardError, match="use after scope"):
+                orch.submit_sub(w.look, make_args((gone, T.INPUT)))
+
+    assert w.run(orch_fn).tasks == 1
+
+
+@pytest.mark.spec("ORCH-CHECK-5")
+def test_a_buffer_of_an_earlier_run_is_refused(w):
+    kept = []
+
+    def orch_fn(orch, args, config):
+        kept.append(orch.alloc(WORDS, np.int64))
+        orch.submit_sub(w.look, make_args((kept[0], T.INOUT)))
+
+    w.run(orch_fn)
+    assert hazard_of(w, orch_fn).kind == "use after scope"
+    assert kept[0].data == kept[1].data
+
+
+@pytest.mark.spec("ORCH-CHECK-6")
+@pytest.mark.parametrize(
+    ("tag", "first", "kept"),
+    [
+        (T.INOUT, 0, True),
+        (T.INPUT, 0, True),
+        (T.OUTPUT_EXISTING, 0, False),
+        (T.INPUT, 4, False),
+        (T.NO_DEP, 0, True),
+    ],
+)
+def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, tag, first, kept):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+            part = ContinuousTensor.make(buffer.data + 8 * first, (WORDS - first,), DataType.INT64)
+            orch.submit_sub(w.look, make_args((part, tag)))
+
+    if kept:
+        w.run(orch_fn)
+    else:
+        assert hazard_of(w, orch_fn).kind == "use after scope"
+
+
+@pytest.mark.spec("ORCH-CHECK-6")
+@pytest.mark.parametrize("how", ["reader", "drain"])
+def test_a_task_after_it_keeps_the_memory_for_it_and_a_drain_helps(w, how):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
+            if how == "drain":
+                orch.drain()
+            else:
+                orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+
+    w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-CHECK-6")
+def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- arrays that cannot be written
+@pytest.mark.spec("ORCH-CHECK-7")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_task_that_writes_its_input_fails(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode, check=True) as w:
+        handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
+        with pytest.raises(TaskError, match="read-only") as caught:
+            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
+        assert "in fill" in caught.value.remote_traceback
+        assert not y.any()
+        for tag in (T.INOUT, T.OUTPUT_EXISTING, T.OUTPUT, T.NO_DEP):
+            y[:] = 0
+            w.run(lambda orch, *_, tag=tag: orch.submit_sub(handle, make_args((y, tag))))
+            assert y.tolist() == [7] * 4
+
+
+@leaf
+def fill_quickly(x):
+    for i in range(x.size):
+        x[i] = 7
+
+
+@pytest.mark.spec("ORCH-CHECK-7")
+@pytest.mark.skipif(INTERPRETED, reason="interpreted leaves are Python tasks")
+def test_a_compiled_task_is_not_checked():
+    with Worker(3, num_sub_workers=1, check=True) as w:
+        handle, y = w.register(fill_quickly), w.share(np.zeros(4, np.int64))
+        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
+        assert y.tolist() == [7] * 4
+
+
+# ---------------------------------------------------------------- all kinds of submits
+@pytest.mark.spec("ORCH-CHECK-8")
+def test_groups_are_checked(w, x):
+    y = w.empty(WORDS)
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub_group(w.look, [make_args((x, T.INPUT)), make_args((y, T.INOUT))])
+        orch.submit_sub_group(w.look, [make_args((y, T.INPUT)), make_args((x, T.INOUT))])
+        orch.submit_sub_group(w.look, [make_args((y, T.OUTPUT_EXISTING))])
+
+    assert hazard_of(w, orch_fn).tasks == (0, 2)
+
+
+@pytest.mark.spec("ORCH-CHECK-8")
+def test_many_at_once_are_checked_row_by_row(w):
+    table = w.share(np.zeros((4, WORDS), np.int64))
+
+    def orch_fn(orch, args, config):
+        orch.submit_sub_many(w.fill, [table], [T.OUTPUT_EXISTING])
+        orch.submit_sub_many(w.look, [Rows(table, [3, 2, 1, 0])], [T.INPUT])
+        with pytest.raises(HazardError) as caught:
+            orch.submit_sub_many(w.look, [Rows(table, [1, 1])], [[T.INPUT, T.INOUT]])
+        assert caught.value.tasks == (6, 9)
+
+    assert w.run(orch_fn).tasks == 9
+    assert (table == 7).all()
+
+
+@pytest.mark.spec("ORCH-CHECK-8")
+def test_compiled_orchestration_is_checked(w, x):
+    look_handle = w.look
+
+    @orchestration
+    def orch_fn(orch, args, config):
+        for tag in (T.INPUT, T.INOUT):
+            task = TaskArgs()
+            task.add_tensor(x, tag)
+            orch.submit_sub(look_handle, task)
+
+    assert hazard_of(w, orch_fn).kind == "write after read"
+
+
+@pytest.mark.spec("ORCH-CHECK-8")
+def test_a_worker_below_a_worker_is_checked_if_it_says_so():
+    def race(orch, args, config):
+        for tag in (T.INPUT, T.INOUT):
+            orch.submit_sub(look_handle, make_args((args.tensor(0), tag)))
+
+    top, inner = Worker(4), Worker(3, num_sub_workers=1, check=True)
+    look_handle = inner.register(look)
+    top.add_worker(inner)
+    race_handle = top.register(race)
+    with top:
+        y = top.share(np.zeros(4, np.int64))
+        with pytest.raises(TaskError, match="write after read"):
+            top.run(lambda orch, *_: orch.submit_next_level(race_handle, make_args((y, T.INOUT))))
+
+
+@pytest.mark.spec("ORCH-CHECK-9")
+def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(w, x):
+    w.run(submits(w, [(x, T.NO_DEP)], [(x, T.INOUT)], [(x, T.NO_DEP)]))
+    w.run(
+        lambda orch, *_: orch.submit_sub_group(
+            w.look, [make_args((x, T.INOUT)), make_args((x[1:], T.INOUT))]
+        )
+    )
+
+    def prepare(worker):
+        for _ in range(2):
+            worker.add_next_level(Nothing())
+
+    with ByHand(prepare, check=True) as by_hand:
+        there = ContinuousTensor.make(0x5000, (8,), DataType.UINT8, child_memory=True)
+        here = ContinuousTensor.make(0x5000, (8,), DataType.UINT8)
+        handle = by_hand.worker.register(print)
+
+        def overwrite(worker, tensor):
+            task = make_args((tensor, T.OUTPUT_EXISTING))
+            by_hand.orch.submit_next_level(handle, task, worker=worker)
+
+        for worker, tensor in ((0, there), (1, there), (0, here)):
+            overwrite(worker, tensor)
+        with pytest.raises(HazardError):
+            overwrite(1, there)
+
+
+class Nothing:
+    def run(self, callable, view, config):
+        """Do nothing."""
+
+
+# ---------------------------------------------------------------- recordings
+@pytest.mark.spec("ORCH-CHECK-10")
+def test_a_recording_is_checked_while_it_is_made(w, x):
+    def race(orch, args, config):
+        for tag in (T.INPUT, T.INOUT):
+            orch.submit_sub(w.look, make_args((args.tensor(0), tag)))
+
+    def forget(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+        orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+
+    given = make_args((x, T.INPUT))
+    with pytest.raises(HazardError, match="write after read"):
+        w.record(race, given)
+    with pytest.raises(HazardError, match="use after scope"):
+        w.record(forget, given)
+
+
+@pytest.mark.spec("ORCH-CHECK-10")
+def test_replays_work_and_their_arguments_must_not_share_memory(w):
+    table = w.share(np.ones((3, WORDS), np.int64))
+
+    def orch_fn(orch, args, config):
+        buffer = orch.alloc(WORDS, np.int64)
+        orch.submit_sub(w.fill, make_args((buffer, T.INOUT)))
+        orch.submit_sub(w.add, make_args((buffer, T.INPUT), (args.tensor(0), T.INOUT)))
+        orch.submit_sub(w.add, make_args((args.tensor(0), T.INPUT), (args.tensor(1), T.INOUT)))
+
+    graph = w.record(orch_fn, make_args((table[0], T.INPUT), (table[1], T.INPUT)))
+    graph.run()
+    graph.run(make_args((table[1], T.INPUT), (table[2], T.INPUT)))
+    assert table[:, 0].tolist() == [8, 16, 17]
+    with pytest.raises(ValueError, match="tensors 0 and 1 of args share memory"):
+        graph.run(make_args((table[1], T.INPUT), (table[1], T.INPUT)))
+
+
+@pytest.mark.spec("ORCH-CHECK-10")
+def test_a_replay_writes_no_input(w, x):
+    graph = w.record(lambda orch, *_: orch.submit_sub(w.fill, make_args((x, T.INPUT))))
+    with pytest.raises(TaskError, match="read-only"):
+        graph.run()
+
+
+# ---------------------------------------------------------------- programs without hazards
+@pytest.mark.spec("ORCH-CHECK-11")
+def test_a_program_without_hazards_leaves_the_same_graph():
+    def play(orch, handle):
+        buffer = orch.alloc(100, "uint8")
+        orch.submit_sub(handle, make_args((buffer, T.INOUT)))
+        with orch.scope():
+            task = make_args(
+                (buffer, T.INOUT), (ContinuousTensor.make(0, (50,), DataType.UINT8), T.OUTPUT)
+            )
+            orch.submit_sub(handle, task)
+            orch.submit_sub_group(handle, [make_args((task.tensor(1), T.INOUT)), TaskArgs()])
+            orch.submit_sub_many(handle, [buffer], [T.INOUT], [[1, 2.5]])
+        orch.submit_sub(handle)
+
+    with ByHand(check=True) as checked, ByHand() as plain:
+        for one in (checked, plain):
+            play(one.orch, one.sub)
+        assert checked.picture() == plain.picture()
+
+
+@pytest.mark.spec("ORCH-CHECK-11")
+def test_the_option_is_a_flag_that_cannot_be_set_later(w):
+    assert w.check is True
+    with pytest.raises(TypeError, match="check=1 is neither True nor False"):
+        Worker(3, check=1)
+    with pytest.raises(AttributeError, match="check"):
+        w.check = False
