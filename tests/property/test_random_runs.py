@@ -65,11 +65,12 @@ class Buffer:
 class Program:
     """Builds one graph: submits each task, and does its work on the lists."""
 
-    def __init__(self, orch, handle, shared, values, rng, workers):
+    def __init__(self, orch, handle, shared, values, rng, workers, tokens=None):
         self.orch, self.handle, self.rng, self.workers = orch, handle, rng, workers
         self.values = values
         self.frames = [[Buffer(tensor, name, False) for name, tensor in enumerate(shared)]]
         self.names = len(shared)
+        self.tokens = None if tokens is None else iter(tokens)
 
     def visible(self):
         return [buffer for frame in self.frames for buffer in frame]
@@ -160,7 +161,10 @@ class Program:
         for token in {id(token): token for token in needed}.values():
             args.add_tensor(token, T.INPUT)
         mine = args.tensor_count()
-        args.add_tensor(ContinuousTensor.make(0, (WORDS,), DataType.UINT64), T.OUTPUT)
+        if self.tokens is None:
+            args.add_tensor(ContinuousTensor.make(0, (WORDS,), DataType.UINT64), T.OUTPUT)
+        else:
+            args.add_tensor(next(self.tokens), T.OUTPUT_EXISTING)
         number = rng.getrandbits(64)
         args.add_scalar(sum(1 << i for i, part in enumerate(parts) if part[3]))
         args.add_scalar(sum(1 << i for i, part in enumerate(parts) if part[4]) | 1 << mine)
@@ -174,10 +178,23 @@ class Program:
 @pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize(("workers", "depth"), [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)])
 def test_the_arrays_end_as_if_the_tasks_had_run_one_after_the_other(workers, depth, mode):
+    run_programs(workers, depth, mode)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("workers", "mode"), [(3, "process"), (2, "thread")])
+def test_a_check_reports_nothing_in_them(workers, mode):
+    """Tokens are arrays here: an output is used no more when its scope has ended."""
+    run_programs(workers, 1, mode, check=True)
+
+
+def run_programs(workers, depth, mode, check=False):
+    """Run random programs, and compare the arrays with the lists."""
     length = 15 if INTERPRETED else 120
-    sizes = {"heap_ring_size": 1 << 20, "mailbox_depth": depth}
+    sizes = {"heap_ring_size": 1 << 20, "mailbox_depth": depth, "check": check}
     with Worker(3, num_sub_workers=workers, child_mode=mode, **sizes) as w:
         handle = w.register(mix)
+        tokens = w.empty((2 * length * workers, WORDS), np.uint64) if check else None
         shared = [w.empty(WORDS, np.uint64) for _ in range(5)]
 
         @settings(max_examples=2 if INTERPRETED else 25, phases=[Phase.generate])
@@ -189,7 +206,7 @@ def test_the_arrays_end_as_if_the_tasks_had_run_one_after_the_other(workers, dep
                 array[:] = values[name]
 
             def orch_fn(orch, *_):
-                program = Program(orch, handle, shared, values, rng, workers)
+                program = Program(orch, handle, shared, values, rng, workers, tokens)
                 for _ in range(rng.randint(1, length)):
                     program.step()
 
