@@ -240,7 +240,7 @@ class History:
         task, tensors, lineage, keeps = plan
         self._tasks += 1
         self._bits += 1
-        own = Owner(task.place, kept=lineage) if provided else None
+        own = Owner(task.place) if provided else None
         for i, address in provided:
             one = tensors[i]
             tensors[i] = one._replace(start=address, end=address + one.nbytes)

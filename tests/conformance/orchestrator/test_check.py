@@ -117,6 +117,7 @@ def test_a_drain_orders_and_so_does_the_end_of_the_run(w, x):
     w.run(submits(w, [(x, T.INPUT)], "drain", [(x, T.INOUT)], "drain", [(x[2:], T.INPUT)]))
     w.run(submits(w, [(x, T.INOUT)]))
     w.run(submits(w, [(x[1:], T.OUTPUT_EXISTING)]))
+    w.run(submits(w, *[[(x, T.INPUT)]] * 3, "drain", [(x, T.INOUT)]))
     error = hazard_of(w, submits(w, "drain", [(x, T.INPUT)], [(x, T.INOUT)]))
     assert error.tasks == (0, 1)
 
@@ -130,6 +131,15 @@ def test_each_of_several_readers_counts(w, x):
     error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (a, T.INPUT)]))
     assert error.tasks == (1, 2)
     w.run(submits(w, *readers, [(x, T.INOUT), (a, T.INPUT), (b, T.INPUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-1")
+def test_so_does_each_reader_of_a_part(w, x):
+    b = w.empty(WORDS)
+    readers = [[(x, T.INPUT)], [(x[4:], T.INPUT), (b, T.INOUT)]]
+    for part in (x[4:], x[6:], x[:6], x[:2]):
+        error = hazard_of(w, submits(w, *readers, [(part, T.INOUT), (b, T.INPUT)]))
+        assert error.tasks == (0, 2)
 
 
 # ---------------------------------------------------------------- the error
@@ -287,6 +297,43 @@ def test_a_task_after_it_keeps_the_memory_for_it_and_a_drain_helps(w, how):
 
 
 @pytest.mark.spec("ORCH-CHECK-6")
+def test_what_kept_it_before_a_drain_keeps_it_no_more(w):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            buffer = orch.alloc(WORDS, np.int64)
+            orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+            orch.drain()
+            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
+
+    hazard_of(w, orch_fn)
+
+
+@pytest.mark.spec("ORCH-CHECK-6")
+def test_who_waits_for_the_task_with_the_memory_keeps_it(w, x):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            output = ContinuousTensor.make(0, (WORDS,), DataType.INT64)
+            task = make_args((output, T.OUTPUT), (x, T.OUTPUT_EXISTING))
+            orch.submit_sub(w.look, task)
+            part = task.tensor(0).numpy()[3:]
+            orch.submit_sub(w.look, make_args((part, T.INPUT), (x, T.INPUT)))
+
+    w.run(orch_fn)
+
+
+@pytest.mark.spec("ORCH-CHECK-5", "ORCH-CHECK-11")
+def test_memory_that_is_used_again_has_no_history(w):
+    def orch_fn(orch, args, config):
+        for _ in range(20):  # there is room for two
+            with orch.scope():
+                buffer = orch.alloc(1 << 15, np.uint8)
+                orch.submit_sub(w.look, make_args((buffer, T.INOUT)))
+                orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+
+    assert w.run(orch_fn).tasks == 60
+
+
+@pytest.mark.spec("ORCH-CHECK-6")
 def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
     def orch_fn(orch, args, config):
         with orch.scope():
@@ -307,6 +354,10 @@ def test_a_task_that_writes_its_input_fails(mode):
         with pytest.raises(TaskError, match="read-only") as caught:
             w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
         assert "in fill" in caught.value.remote_traceback
+        with pytest.raises(TaskError, match="read-only"):
+            w.run(lambda orch, *_: orch.submit_sub_group(handle, [make_args((y, T.INPUT))]))
+        with pytest.raises(TaskError, match="read-only"):
+            w.run(lambda orch, *_: orch.submit_sub_many(handle, [[y]], [T.INPUT]))
         assert not y.any()
         for tag in (T.INOUT, T.OUTPUT_EXISTING, T.OUTPUT, T.NO_DEP):
             y[:] = 0
@@ -411,6 +462,14 @@ def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(
 
         for worker, tensor in ((0, there), (1, there), (0, here)):
             overwrite(worker, tensor)
+        with pytest.raises(HazardError):
+            overwrite(1, there)
+
+    with ByHand(prepare, check=True) as by_hand:
+        handle = by_hand.worker.register(print)
+        both = [make_args((there, T.INOUT)), make_args((there, T.INOUT))]
+        by_hand.orch.submit_next_level_group(handle, both, workers=[1, 0])
+        overwrite(0, here)
         with pytest.raises(HazardError):
             overwrite(1, there)
 
