@@ -21,7 +21,7 @@ TENSOR_DTYPE_MASK = 0xFF
 TENSOR_DESCRIBED = 0xFF  # of the dtype: the first dimension is the number of a layout
 TENSOR_CHILD_MASK = 0xFF << 8 * (_AT["child_memory"] - _AT["dtype"])
 TENSOR_CHILD = TENSOR_CHILD_MASK & -TENSOR_CHILD_MASK  # 1 there
-TENSOR_READ_ONLY = 2  # in the same byte: the host's memory, and the task must not write it
+TENSOR_READ_ONLY = 0x80  # in the same byte: the host's memory, and the task must not write it
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
 
 # ---------------------------------------------------------------- one task: a slot
