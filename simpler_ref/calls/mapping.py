@@ -259,7 +259,7 @@ class Results:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._bar = bar
-        self._alone = not _are_values(task)
+        self._alone = not _are_values(task) or task.has_limits
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
         self._size = chunksize or 1

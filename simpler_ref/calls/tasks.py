@@ -62,6 +62,7 @@ class Task:
         self.signature = signature
         self.timeout = timeout
         self.retries = retries
+        self.has_limits = timeout is not None or retries > 0
         self.is_plain = signature.is_plain
         self.serial = next(_serials)
         _known[self.serial] = self
