@@ -73,7 +73,7 @@ class Stream:
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
         self._open = False
-        self._turn = Turns(session.engine)
+        self._turns = Turns(session.engine)
         self._gone = False
         self._full_since = 0.0
         self._why_stranded: BaseException | None = None
@@ -100,7 +100,7 @@ class Stream:
             except MemoryError:  # no room for one more layout
                 self.finish()
                 packed = self._pack(plan, bound)
-            with self._turn:
+            with self._turns.entrance, self._turns.turn:
                 if not self._open:
                     self._begin()
                 manager = self._session.manager
@@ -135,7 +135,7 @@ class Stream:
                 'ended: leave out timeout=, or use child_mode="process"'
             )
         payload = task.payload()
-        with self._turn:
+        with self._turns.entrance, self._turns.turn:
             if task not in self._plans:
                 block = self._blocks.take(len(payload))
                 block.data[:] = payload
@@ -192,7 +192,7 @@ class Stream:
         self._clear()
         if view.live == before:
             self._help(slot=L.STAY, ended=view.ended + 1 + before // 4)
-            self._turn.tell()
+            self._turns.tell()
             self._clear()
         if view.live < before:
             self._full_since = 0.0
@@ -295,10 +295,14 @@ class Stream:
             self._arrays.now[0],
             self._engine.view.next_task_id,
         )
-        while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
-            self._wait_a_while(PARK_NS, ended=submitted - 1)
+        bell = self._turns.register()
+        try:
+            while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
+                self._wait_a_while(bell, PARK_NS, ended=submitted - 1)
+        finally:
+            self._turns.forget(bell)
         if self._open:
-            with self._turn:
+            with self._turns.entrance, self._turns.turn:
                 self._finish()
 
     def _finish(self) -> None:
@@ -308,9 +312,10 @@ class Stream:
             while view.ended < view.next_task_id:
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
-                goal = view.ended + 1 if self._turn.share() else view.next_task_id
+                self._turns.may_help()
+                goal = view.ended + 1 if self._turns.shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
-                self._turn.tell()
+                self._turns.tell()
             self._keep_values()
             self._drop_all()
             self._kernels.end_stream(self._mem)
@@ -341,7 +346,7 @@ class Stream:
         Rule     CALL-STREAM-9
         """
         self.close()
-        self._turn = Turns(self._engine)  # another thread may have had it, and the lock
+        self._turns = Turns(self._engine)  # another thread may have had it, and the lock
         self._watching = threading.Lock()
         self._watcher = None
         self._watched.clear()
@@ -366,45 +371,65 @@ class Stream:
         self, *, slot: int = L.NONE, ended: int = -1, live: int = -1, rest_ns: int = PARK_NS
     ) -> int:
         """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
-        help_stream = self._kernels.help_stream
-        return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
+        turns, help_stream = self._turns, self._kernels.help_stream
+        turns.helping = True
+        try:
+            return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
+        finally:
+            turns.helping = False
 
     def wait(self, future: Future, deadline: float | None) -> bool:
         """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
         slot = future._slot
-        while slot and not self._kernels.has_settled(self._mem, slot):
-            if self._gone:
-                raise RuntimeError(self._why_gone())
-            rest_ns = PARK_NS
-            if deadline is not None:
-                rest_ns = int((deadline - time.monotonic()) * 1e9)
-                if rest_ns <= 0:
-                    return False
-            self._wait_a_while(rest_ns, future, slot)
-            slot = future._slot
+        if not slot or self._kernels.has_settled(self._mem, slot):
+            return True
+        bell = self._turns.register()
+        try:
+            while slot and not self._kernels.has_settled(self._mem, slot):
+                if self._gone:
+                    raise RuntimeError(self._why_gone())
+                rest_ns = PARK_NS
+                if deadline is not None:
+                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
+                    if rest_ns <= 0:
+                        return False
+                self._wait_a_while(bell, rest_ns, future, slot)
+                slot = future._slot
+        finally:
+            self._turns.forget(bell)
         return True
 
     def _wait_a_while(
-        self, rest_ns: int, future: Future | None = None, slot: int = L.NONE, ended: int = -1
+        self,
+        bell: Any,
+        rest_ns: int,
+        future: Future | None = None,
+        slot: int = L.NONE,
+        ended: int = -1,
     ) -> None:
         """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
-        turn = self._turn
+        turns, lock = self._turns, self._turns.lock
+        rest_s = rest_ns / 1e9
         mine = False
         try:
-            mine = turn.take()
+            mine = lock.acquire(False) or (not turns.helping and lock.acquire(timeout=rest_s))
             if mine and self._open and (future is None or future._slot == slot):
-                if turn.share():
-                    so_far = self._engine.view.ended
-                    ended = min(ended, so_far) if ended >= 0 else so_far
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
-                self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
+                if turns.may_help(bell):
+                    if turns.shared:
+                        so_far = self._engine.view.ended
+                        ended = min(ended, so_far) if ended >= 0 else so_far
+                    self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
         finally:
-            turn.leave()
+            try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
+                lock.release()
+            except RuntimeError:  # another thread has the turn
+                pass
         if mine:
-            turn.let_others_first()
+            turns.let_others_first()
         else:
-            turn.wait_for_another(rest_ns / 1e9)
+            turns.sleep(bell, rest_s)
 
     def _has_made(self, future: Future) -> bool:
         return future._stream is self
@@ -434,7 +459,7 @@ class Stream:
         """Cancel a call, unless a worker has been given it."""
         if self._gone:
             return
-        with self._turn:
+        with self._turns.entrance, self._turns.turn:
             slot = future._slot
             if slot and self._kernels.cancel_call(self._mem, slot):
                 self._fetch(future)
@@ -450,7 +475,7 @@ class Stream:
         """
         manager = self._session.manager
         if urgency and not self._gone:
-            with self._turn:
+            with self._turns.entrance, self._turns.turn:
                 if self._open:
                     self._kernels.cancel_calls(self._mem)
         if urgency == 2 and manager is not None:
@@ -461,7 +486,7 @@ class Stream:
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
         """Give a future its value, or its error, and drop the call."""
-        with self._turn:
+        with self._turns.entrance, self._turns.turn:
             if future._slot:
                 self._fetch(future)
 
@@ -581,6 +606,7 @@ class Stream:
 
     def _tell(self) -> None:
         """Tell futures that their calls have ended, as long as there are any that want to know."""
+        bell = self._turns.register()
         while True:
             ended = self._engine.view.ended
             for key, future in list(self._watched.items()):
@@ -590,8 +616,9 @@ class Stream:
             with self._watching:
                 if not self._watched:
                     self._watcher = None
+                    self._turns.forget(bell)
                     return
-            self._wait_a_while(PARK_NS, ended=ended)
+            self._wait_a_while(bell, PARK_NS, ended=ended)
 
 
 def _are_there(futures: list[tuple[Future, int]]) -> bool:

@@ -7,94 +7,87 @@ from contextlib import suppress
 from typing import Any
 
 from ..engine.memory import Engine
-from ..system.signals import signals_blocked
 
 
 class Turns:
-    """One thread at a time has the turn; in a ``with`` block it has.
+    """One thread at a time has the turn; in a block ``with turns.entrance, turns.turn:`` it has.
 
-    A thread with the turn may wait for calls and run the Scheduler's passes meanwhile; it ends this as
-    soon as another one wants to have the turn. An exception that a signal handler raises, at any
-    instruction, leaves nobody with the turn; the handler itself may take the turn of its thread again.
+    A thread with the turn may wait for calls and run the Scheduler's passes meanwhile: it *helps*. It
+    ends this as soon as another one wants the turn. Both locks are entered and left without a function
+    of Python, in which a signal handler could raise: so an exception leaves nobody with the turn. The
+    handler itself may take the turn of its thread again.
 
     Rule     CALL-STREAM-3
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Its owner has the turn.
+    helping : bool
+        A thread helps.
+    shared : bool
+        It stops helping whenever a call ends, since others wait for calls, too.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._mem, self._want = engine.mem, engine.kernels.want_orch
-        self._lock = threading.RLock()
         self._queue = threading.Lock()
-        self._bells: list[threading.Lock] = []
-        """Of the threads that wait; each is released by the one that takes it from here."""
-        self.shared = False
-        """The thread that has the turn ends its wait for whichever call ends first."""
+        self._bells: list[Any] = []
+        self.lock = threading.RLock()
+        self.helping = self.shared = False
 
-    def __enter__(self) -> None:
-        """Wait for the turn."""
-        try:
-            if not self._lock.acquire(False):
-                with self._queue:
-                    wants: list[int] = []
-                    try:
-                        self._ask(wants)
-                        self._lock.acquire()
-                    finally:
-                        self._want(self._mem, -len(wants))
-        except BaseException:
-            self.leave()
-            raise
+    # ------------------------------------------------------------ take the turn
+    @property
+    def entrance(self) -> Any:
+        """The place to wait for a thread that helps: one after another; without one, the turn itself.
 
-    def __exit__(self, *_: Any) -> None:
-        """Give up the turn."""
-        self._lock.release()
-        self.tell()
+        Nothing comes between this answer and its use, not even another thread.
+        """
+        return self._queue if self.helping else self.lock
 
-    def take(self) -> bool:
-        """Take the turn if no other thread has it; `leave` must follow, whatever comes in between."""
-        return self._lock.acquire(False)
+    @property
+    def turn(self) -> Any:
+        """The turn; a thread that helps is asked to leave."""
+        if self.helping:
+            self._want(self._mem, 1)
+        return self.lock
 
-    def leave(self) -> None:
-        """Give up the turn, if this thread has it."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            self.__exit__()
+    # ------------------------------------------------------------ wait
+    def register(self) -> Any:
+        """Return a bell for a thread that is going to wait for calls: a lock; it is rung by a release."""
+        bell = threading.Lock()
+        bell.acquire()
+        self._bells.append(bell)
+        return bell
+
+    def forget(self, bell: Any) -> None:
+        """Forget a bell: its thread waits no more."""
+        with suppress(ValueError):
+            self._bells.remove(bell)
+
+    def may_help(self, bell: Any = None) -> bool:
+        """Say, to a thread with the turn, whether it may help: nobody wants the turn.
+
+        Who comes to want it from now on is noticed.
+        """
+        self._want(self._mem, 0)
+        self.shared = any(one is not bell for one in self._bells)
+        return not self._queue.locked()
+
+    def sleep(self, bell: Any, timeout_s: float) -> None:
+        """Wait until the thread that helps has seen a call end, or stops."""
+        if not self.shared:
+            self._want(self._mem, 1)
+        bell.acquire(timeout=timeout_s)
 
     def let_others_first(self) -> None:
-        """Wait until those that waited for the turn have had it."""
+        """Let those who wait for calls look again, and those who want the turn have it."""
+        self.tell()
         with self._queue:
             pass
 
-    def wait_for_another(self, timeout_s: float) -> None:
-        """Wait until the thread that has the turn has seen a call end, or gives it up."""
-        bell = threading.Lock()
-        bell.acquire()
-        wants: list[int] = []
-        try:
-            self._bells.append(bell)
-            if not self.shared:
-                self._ask(wants)
-            if self._lock.acquire(False):
-                self._lock.release()
-            else:
-                bell.acquire(timeout=timeout_s)
-        finally:
-            if wants:
-                self._want(self._mem, -len(wants))
-            with suppress(ValueError):  # it was rung
-                self._bells.remove(bell)
-
-    def _ask(self, wants: list[int]) -> None:
-        """Ask the thread that has the turn to leave, and note that it was asked."""
-        with signals_blocked():
-            self._want(self._mem, 1)
-            wants.append(1)
-
-    def share(self) -> bool:
-        """Return whether others wait, who want to be told of each call that ends."""
-        self.shared = bool(self._bells)
-        return self.shared
-
     def tell(self) -> None:
-        """Let those that wait look again."""
-        while self._bells:
-            with suppress(IndexError):  # another thread was faster
-                self._bells.pop().release()
+        """Let those who wait for calls look again."""
+        for bell in self._bells[:]:
+            with suppress(RuntimeError):  # it was rung already
+                bell.release()

@@ -214,10 +214,11 @@ def strand(mem, stranded):
 
 @entry(WORDS, INT, nogil=False)
 def want_orch(mem, wanted):
-    """Count a thread that wants to be the Orch thread of the stream; the one that waits leaves."""
-    fetch_add(mem, L.ORCH_WANTED, wanted)
+    """Say whether another thread wants to be the Orch thread of the stream: the one that helps leaves."""
+    store(mem, L.ORCH_WANTED, wanted)
     fence()
-    mailbox.notify(mem, L.PARK_ORCH)
+    if wanted != 0:
+        mailbox.notify(mem, L.PARK_ORCH)
     return L.OK
 
 

@@ -470,8 +470,8 @@ STREAM = HEADER.word(
 )
 ORCH_WANTED = HEADER.word(
     "ORCH_WANTED",
-    "threads that want to be the Orch thread: the one that waits as such leaves",
-    ordering="fetch-and-add, fence, look again",
+    "1: another thread wants to be the Orch thread: the one that waits as such leaves",
+    ordering="store, fence, look again",
 )
 
 HEADER.line("timers", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire")

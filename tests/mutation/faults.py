@@ -345,7 +345,7 @@ FAULTS = (
             ),
             Patch(
                 "jit/dispatch.py",
-                "                if any_usable(mem, kind, 1):\n",
+                "                if any_usable(mem, kind, 1) or get_successors(mem):\n",
                 "                if True:\n",
             ),
         ),
