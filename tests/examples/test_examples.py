@@ -1,6 +1,7 @@
 """The examples: what they print, that they notice a wrong result, and what they refuse."""
 
 import importlib
+import importlib.util
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from simpler_ref.jit.entries import entries
@@ -131,13 +133,16 @@ def code_blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-# ---------------------------------------------------------------- the first program
-def test_the_program_in_the_readme_is_the_example():
-    assert code_blocks("python") == [(EXAMPLES / "first_program.py").read_text()]
+# ---------------------------------------------------------------- the first programs
+FIRST = ["first_calls.py", "first_program.py"]
 
 
-def test_the_first_program_prints_what_the_readme_says():
-    assert [output_for_a_stranger("first_program.py")] == code_blocks("text")
+def test_the_programs_in_the_readme_are_the_examples():
+    assert code_blocks("python") == [(EXAMPLES / name).read_text() for name in FIRST]
+
+
+def test_the_first_programs_print_what_the_readme_says():
+    assert [output_for_a_stranger(name) for name in FIRST] == code_blocks("text")
 
 
 def test_every_file_that_the_readme_links_to_exists():
@@ -150,6 +155,57 @@ def test_every_example_is_in_the_readme():
     assert [
         path.name for path in EXAMPLES.glob("*.py") if f"examples/{path.name})" not in README
     ] == []
+
+
+# ---------------------------------------------------------------- calls, here and with other libraries
+COUNTERPARTS = sorted(path.stem for path in (EXAMPLES / "counterparts").glob("*.py"))
+LIBRARIES = {"futures": "concurrent.futures"}
+"""Whose name is not that in the name of the counterpart's file."""
+PAIRS_PAGE = (ROOT / "docs/howto/from-other-libraries.md").read_text()
+
+
+def length(path):
+    """Return how many lines a program has, without blank ones, imports and the text at its top."""
+    lines = path.read_text().splitlines()[1:]
+    return sum(bool(line) and not line.startswith(("import ", "from ")) for line in lines)
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_a_counterpart_prints_what_the_example_prints(name):
+    example, _, library = name.rpartition("_")
+    path = EXAMPLES / "counterparts" / f"{name}.py"
+    compile(path.read_text(), path, "exec")
+    library = LIBRARIES.get(library, library)
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed; the program compiles")
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stdout) == (0, output_of(f"{example}.py")), done.stderr
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_an_example_is_as_short_as_its_counterpart_and_the_page_has_the_figures(name):
+    example = name.rpartition("_")[0]
+    own, other = (length(EXAMPLES / path) for path in (f"{example}.py", f"counterparts/{name}.py"))
+    has_it_built_in = name == "image_filter_dask"
+    assert own <= other or has_it_built_in
+    assert re.search(rf"^\| `{example}` \| {own} \| .*\b{other}\b", PAIRS_PAGE, re.MULTILINE)
+
+
+def test_every_counterpart_is_on_the_page():
+    assert [name for name in COUNTERPARTS if f"counterparts/{name}.py" not in PAIRS_PAGE] == []
+
+
+def test_k_means_agrees_with_numpy():
+    rng = np.random.default_rng(0)
+    truth = np.array([[1, 1], [9, 1], [1, 9], [9, 9]])
+    points = truth[rng.integers(4, size=20_000)] + rng.standard_normal((20_000, 2))
+    centres = truth + 2.0
+    for _ in range(10):
+        nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
+        centres = np.array([points[nearest == one].mean(0) for one in range(4)])
+    assert output_of("k_means.py") == f"{centres.round(1).tolist()}\n"
 
 
 # ---------------------------------------------------------------- the Gaussian process
@@ -320,6 +376,39 @@ def test_the_task_flow_of_the_documents_runs_from_end_to_end():
 
 # ---------------------------------------------------------------- results that are wrong
 WRONG = {
+    "a count of words": (
+        "word_count.py",
+        "example.words_of = lambda text: example.Counter(text.split()[1:])",
+        "AssertionError",
+    ),
+    "an image": (
+        "image_filter.py",
+        "example.median_filter, usual = lambda x, size: usual(x, size) + (x.shape[0] < 500), "
+        "example.median_filter",
+        "AssertionError",
+    ),
+    "an estimate": ("monte_carlo.py", "example.hits = lambda seed: 1", "AssertionError"),
+    "a sweep": (
+        "parameter_sweep.py",
+        "usual = example.sweep\n"
+        "example.sweep = lambda *x: {k: v / 2 for k, v in usual(*x).items()}",
+        "AssertionError",
+    ),
+    "an integral": (
+        "dynamic_graph.py",
+        "usual = example.integrate\nexample.integrate = lambda low, high: usual(low, high / 2)",
+        "AssertionError",
+    ),
+    "centres": (
+        "k_means.py",
+        "example.STEPS = 0",
+        "AssertionError",
+    ),
+    "a factorisation": (
+        "tiled_cholesky.py",
+        "example.subtract = lambda *x: None",
+        "AssertionError",
+    ),
     "a Gaussian process that deviates": (
         "gaussian_process.py --size=100 --tile=50",
         "example.TOLERANCE, usual = 1e-8, example.plain_numpy\n"
