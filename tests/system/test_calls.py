@@ -88,10 +88,20 @@ def calls_go_on(w, x, y):
 
 @pytest.mark.spec("CALL-STREAM-8")
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("other", [False, True], ids=["alone", "beside another thread"])
 @pytest.mark.parametrize("mode", ["process", "thread"])
-def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode):
+def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, other):
     def program():
         ctrl_c = CtrlC()
+        ended = threading.Event()
+
+        def call_until_ended():
+            while not ended.is_set():
+                try:
+                    assert add(1, 1).result() == 2
+                except RuntimeError as error:
+                    assert "a run is in progress" in str(error)
+
         with sr.Worker(num_sub_workers=2, child_mode=mode) as w:
             x, y = w.share(np.zeros(100)), w.share(np.ones(100))
             add(0, 0).result()
@@ -102,7 +112,13 @@ def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode):
                 assert [one.result() for one in futures] == [1, 2, 3, 4]
                 w.run(lambda orch, args, config: None)
 
+            beside = threading.Thread(target=call_until_ended)
+            if other:
+                beside.start()
             ctrl_c.interrupt(act, INTERRUPTS)
+            ended.set()
+            if other:
+                beside.join()
             calls_go_on(w, x, y)
 
     in_a_fork(program)
