@@ -42,7 +42,7 @@ class Initializer:
 
     Notes
     -----
-    Rule     CALL-WORKER-1
+    Rule     CALL-WORKER-1, -2
     """
 
     def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:

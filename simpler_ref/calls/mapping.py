@@ -506,7 +506,10 @@ def results(
 
 
 def _bar(task: Task, total: int | None) -> Any:
-    """Return a progress bar."""
+    """Return a progress bar.
+
+    Rule     CALL-MAP-9
+    """
     try:
         from tqdm.auto import tqdm
     except ImportError as error:

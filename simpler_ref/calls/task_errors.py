@@ -128,6 +128,10 @@ def place(original: object, message: str, **details: Any) -> TaskError:
         Place and text.
     **details : Any
         Attributes of `TaskError`; they replace attributes of the same name.
+
+    Notes
+    -----
+    Rule     CALL-FAIL-6
     """
     plain = type(original) is TaskError or isinstance(original, _ENDS_LOOPS)
     if isinstance(original, Exception) and not plain:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -239,6 +241,48 @@ def test_who_waits_with_the_turn_sleeps_while_another_thread_wants_it(monkeypatc
             one.join()
         assert held[0].result() is None
     assert [answer for _, answer in answers].count(L.WANTED) <= 3
+
+
+@pytest.mark.spec("CALL-STREAM-8")
+def test_ctrl_c_ends_a_wait_and_the_call_goes_on(w):
+    gate = w.share(np.zeros(1, np.int32))
+
+    def wait_at_gate():
+        while not gate[0]:
+            time.sleep(0.001)
+        return 5
+
+    held = w.submit(wait_at_gate)
+
+    def press():
+        wait_until(lambda: w._life.stream._turns.helping)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        held.result()
+    presses.join()
+    gate[0] = 1
+    assert held.result() == 5
+    assert add(held, 1).result() == 6
+
+
+@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_calls_in_a_forked_process_are_plain_and_futures_are_refused(w):
+    future = w.submit(time.sleep, 0.1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            plain = add(1, 2) == 3
+            with pytest.raises(RuntimeError, match="forked"):
+                future.result()
+            os._exit(0 if plain else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert future.result() is None
 
 
 def patiently(task, *args):
