@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import cloudpickle
@@ -99,13 +99,10 @@ class Packer:
     ----------
     arrays : SentArrays
         What is known of arrays that were arguments before.
-    is_own : callable
-        Says whether a future is of the same stream, so that workers find its value.
     """
 
-    def __init__(self, arrays: SentArrays, is_own: Callable[[Future], bool]) -> None:
+    def __init__(self, arrays: SentArrays) -> None:
         self._arrays = arrays
-        self._is_own = is_own
 
     def pack(self, plan: Plan, bound: tuple[Any, ...]) -> Packed:
         """Return the arguments of a call, as they travel.
@@ -184,7 +181,7 @@ class Packer:
     ) -> int:
         """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
         slot = future._slot
-        if slot and self._is_own(future):
+        if slot and future._stream._arrays is self._arrays:  # the same stream
             scalars.append(_integer(slot, L.FUTURE))
             futures.append((future, slot))
             return VALUE

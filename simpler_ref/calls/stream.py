@@ -61,7 +61,7 @@ class Stream:
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
         self._arrays = SentArrays(session)
-        self._pack = Packer(self._arrays, self._has_made).pack
+        self._pack = Packer(self._arrays).pack
         self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
         self._limits: dict[int, float] = {}
@@ -430,9 +430,6 @@ class Stream:
             turns.let_others_first()
         else:
             turns.sleep(bell, rest_s)
-
-    def _has_made(self, future: Future) -> bool:
-        return future._stream is self
 
     def has_settled(self, slot: int) -> bool:
         """Say whether a call has ended."""

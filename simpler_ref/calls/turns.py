@@ -17,8 +17,6 @@ class Turns:
     of Python, in which a signal handler could raise: so an exception leaves nobody with the turn. The
     handler itself may take the turn of its thread again.
 
-    Rule     CALL-STREAM-3
-
     Attributes
     ----------
     lock : threading.RLock
@@ -27,6 +25,10 @@ class Turns:
         A thread helps.
     shared : bool
         It stops helping whenever a call ends, since others wait for calls, too.
+
+    Notes
+    -----
+    Rule     CALL-STREAM-3
     """
 
     def __init__(self, engine: Engine) -> None:
