@@ -154,7 +154,7 @@ class Leaf:
                 compiled.compile(self.kinds)
                 task = _task_of(compiled, self.kinds)
             except Exception as error:
-                raise TypeError(f"{self._name} cannot be compiled: {_reason(error)}") from error
+                raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
             compiled.disable_compile()
             self._compiled, self._task = compiled, task
             self.address = address_of_leaf(task)
@@ -380,7 +380,7 @@ def _from_bits(kind: Kind, bits: int) -> Any:
     return np.frombuffer(bits.to_bytes(SCALAR_BYTES, "little")[:size], np.dtype(str(kind)))[0]
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the relevant line of numba's message, and its location."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     where = [line for line in lines if line.startswith('File "')]
@@ -407,7 +407,7 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     size = 1 + len(arrays) * L.TENSOR_WORDS + len(numbers)
     beside = KINDS_FROM_ARGS
     lines = [
-        "def task(blob):",
+        "def task(blob, layouts):",
         f"    words = carray(pointer(blob), {size}, int64)",
         f"    kinds = carray(pointer(blob + {beside}), {len(numbers)}, uint8)",
         f"    packed = carray(pointer(blob + {beside}), {-(-len(numbers) // L.WORD)}, int64)",
@@ -455,7 +455,7 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     }
     exec("\n".join(lines), names)
     task = numba.njit(nogil=True)(names["task"])
-    task.compile((types.int64,))
+    task.compile((types.int64, types.int64))
     return task
 
 

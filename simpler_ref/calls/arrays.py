@@ -122,6 +122,12 @@ class ReceivedArrays:
         mine: Array = view.view()
         return mine
 
+    def elements(self, wires: list[bytes]) -> tuple[tuple[int, ...], ...] | None:
+        """Return the element types of tensors as their layouts have them, None if one has no layout."""
+        if not all(map(has_layout, wires)):
+            return None
+        return tuple(self._layouts.element(layout_number(wire)) for wire in wires)
+
     def _make(self, wire: bytes) -> Array:
         if not has_layout(wire):
             return ContinuousTensor._from_wire(wire).numpy()

@@ -18,8 +18,8 @@ CALL_KEY = L.CALL_KEY
 NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE = range(7)
 """A constant; pickled; an array that the task writes; one that it only reads; a word."""
 _BITS, _IN_A_WORD = 4, 15
-_MASK = (1 << _BITS) - 1
-_COUNT, _NAMED = 40, 52
+CODE_MASK = (1 << _BITS) - 1
+_COUNT, _NAMED = L.KEY_BITS, 52
 MOST_ARGUMENTS = (1 << 63 - _NAMED) - 1
 _double, _integer = struct.Struct("<d"), struct.Struct("<q")
 CONSTANTS = {NONE: None, TRUE: True, FALSE: False}
@@ -51,6 +51,12 @@ def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
     return words
 
 
+def place_of(argument: int) -> tuple[int, int]:
+    """Return in which of the words of codes that of an argument is, and from which bit on."""
+    word, place = divmod(argument, _IN_A_WORD)
+    return word, place * _BITS
+
+
 def key_of(word: int) -> int:
     """Return the block of the function from the first word of a call."""
     return word & CALL_KEY
@@ -60,7 +66,9 @@ def form_of(words: Sequence[int]) -> Form:
     """Return what the first words of a call say."""
     named = words[0] >> _NAMED
     count = words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1
-    codes = [words[1 + i // _IN_A_WORD] >> _BITS * (i % _IN_A_WORD) & _MASK for i in range(count)]
+    codes = [
+        words[1 + i // _IN_A_WORD] >> _BITS * (i % _IN_A_WORD) & CODE_MASK for i in range(count)
+    ]
     end = 1 + -(-count // _IN_A_WORD)
     return Form(key_of(words[0]), codes, named, end, named > 0 or ITEM in codes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -16,10 +16,14 @@ from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
 from ..jit.kernel import FAIL_POINTS
 from . import outcomes
 from .arrays import ReceivedArrays
+from .compiled import Code
 from .current import here
 from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
 from .limits import within
 from .tasks import from_payload
+
+_Function: TypeAlias = tuple[Callable[..., Any], Code | None]
+"""What a worker calls for a task, and what it is compiled to."""
 
 
 class Caller:
@@ -31,12 +35,12 @@ class Caller:
         """Refuse: it is no function."""
         raise TypeError("calls are submitted by calling a task")
 
-    def leaf_for(self, mailbox: MailboxView) -> Callable[[ReceivedArgs], None]:
-        """Return what a worker's loop runs for each call."""
-        return _Inside(mailbox).run
+    def inside_for(self, mailbox: MailboxView) -> Inside:
+        """Return what a worker's loop runs calls with."""
+        return Inside(mailbox)
 
 
-class _Inside:
+class Inside:
     """What a worker keeps for its calls.
 
     Rule     CALL-VALUE-1 to -3; CALL-FAIL-3
@@ -49,31 +53,47 @@ class _Inside:
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         self._forms = Forms()
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._functions: dict[int, _Function] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
+        self._addresses: dict[int, int] = {}
         here.mailbox = mailbox
 
-    def run(self, args: ReceivedArgs) -> None:
-        """Run a call, and leave its value where the future finds it."""
-        try:
-            wires, words, kinds = call_words(args)
-            form = self._forms.form_of(words)
-            function = self._functions.get(form.key) or self._load(form.key)
-            positional, named = self._arguments(form, wires, words, kinds)
-            result = function(*positional, **named)
-            if result is not None:
-                refuse_unrun(result)
-                self._answer(outcomes.encode(result))
-        except BaseException as error:
-            self._answer_failure(error)
-            raise
+    def __reduce__(self) -> NoReturn:
+        """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory."""
+        raise TypeError("what a worker keeps for its calls cannot be pickled")
 
-    def _load(self, key: int) -> Callable[..., Any]:
-        """Return the function of a task, which keeps its time limit."""
+    def run(self, args: ReceivedArgs) -> None:
+        """Run a call, and leave its value where the future finds it; see `answer_failure`, too."""
+        wires, words, kinds = call_words(args)
+        form = self._forms.form_of(words)
+        function, code = self._functions.get(form.key) or self._load(form.key)
+        positional, named = self._arguments(form, wires, words, kinds)
+        if code is not None:
+            self._learn(code, form, wires, positional)
+        result = function(*positional, **named)
+        if result is not None:
+            refuse_unrun(result)
+            self._answer(outcomes.encode(result))
+
+    def _load(self, key: int) -> _Function:
+        """Return the function of a task, which keeps its time limit, and its code."""
         task = from_payload(bytes(data_of(self._mem, key)))
-        function = task.py_func if task.timeout is None else within(task.timeout, task.py_func)
-        self._functions[key] = function
-        return function
+        function = task.run if task.timeout is None else within(task.timeout, task.run)
+        self._functions[key] = function, task.code
+        return function, task.code
+
+    def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
+        """Have the calls that follow run without Python, if they are like this one.
+
+        Rule     CALL-COMPILED-1
+        """
+        elements = self._arrays.elements(wires)
+        if elements is None:
+            return
+        address = code.learn(form.codes, values, elements)
+        if address != self._addresses.get(form.key, 0):
+            self._call.note_code(form.key, address)
+            self._addresses[form.key] = address
 
     def _answer(self, outcome: outcomes.Outcome) -> None:
         word = outcome.word
@@ -87,7 +107,7 @@ class _Inside:
             word = block.offset
         self._call.answer(outcome.kind, word)
 
-    def _answer_failure(self, error: BaseException) -> None:
+    def answer_failure(self, error: BaseException) -> None:
         """Leave what a call has raised.
 
         Rule     CALL-VALUE-5

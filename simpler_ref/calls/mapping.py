@@ -76,7 +76,7 @@ class _Chunks:
         Rule     CALL-MAP-3, -4
         """
         start = time.perf_counter()
-        function = self._of.py_func
+        function = self._of.run
         values: list[Any] = []
         errors: dict[int, bytes] = {}
         for item in map(pickle.loads, items) if pickled else items:
@@ -488,7 +488,7 @@ def results(
     if chunksize is not None and operator.index(chunksize) < 1:
         raise ValueError(f"chunksize is at least 1, not {chunksize}")
     if not star:
-        task.signature.bind((None,) * len(iterables), {})
+        task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)

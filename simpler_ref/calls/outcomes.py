@@ -61,6 +61,7 @@ _HEAD = struct.Struct("qq")
 _HEAD_ALONE = struct.Struct(f"qq{ALIGNMENT - 16}x")
 _JOINED_BELOW = 4096
 """In bytes: writing a shorter pickle together with its head is faster."""
+_U64 = (1 << 64) - 1
 _WORDS = range(-1 << 63, 1 << 63)
 _NUMPY_KINDS = {np.bool_: NUMPY_BOOL, np.int64: NUMPY_INT64, np.float64: NUMPY_FLOAT64}
 _NUMPY_TYPES = {
@@ -274,6 +275,8 @@ def decode_word(kind: int, word: int) -> Any:
         return int(word)
     if kind == BOOL:
         return bool(word)
+    if kind == L.VALUE_UNSIGNED:
+        return int(word) & _U64
     if kind == FLOAT:
         return _DOUBLE.unpack(_WORD.pack(word))[0]
     make, plain = _NUMPY_TYPES[kind]

@@ -153,6 +153,16 @@ class Signature:
                 positional.append((parameter, value))
         return [*positional, *named.values()], tuple(named)
 
+    def require(self, count: int) -> None:
+        """Refuse a function that does not take as many arguments by position.
+
+        Raises
+        ------
+        TypeError
+            As by the function itself: an argument is missing, or unexpected.
+        """
+        self._bind(*(None,) * count)
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return the values of a call in the order of the parameters, with defaults filled in.
 

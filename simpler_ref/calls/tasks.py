@@ -16,6 +16,7 @@ from typing import Any, overload
 from ..callables.payloads import BY_REGISTRATION, serialize
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
+from .compiled import OPTIONS, Code
 from .current import current
 from .limits import MOST_S
 from .signatures import Signature
@@ -43,6 +44,10 @@ class Task:
     ----------
     py_func : Callable
         The plain function.
+    code : Code | None
+        Of a compiled task: what it is compiled to.
+    run : Callable
+        What a worker calls.
     signature : Signature
         Its parameters, and which of them it reads and writes.
     timeout : float | None
@@ -57,8 +62,11 @@ class Task:
         signature: Signature,
         timeout: float | None = None,
         retries: int = 0,
+        code: Code | None = None,
     ) -> None:
         self.py_func = function
+        self.code = code
+        self.run = function if code is None else code.run
         self.signature = signature
         self.timeout = timeout
         self.retries = retries
@@ -74,6 +82,8 @@ class Task:
         """Submit a call and return its future; without a Worker, or inside a task, just call."""
         stream = current()
         if stream is None:
+            if self.code is not None:
+                return self.code.run_here(self.signature, args, kwargs)
             return self.py_func(*args, **kwargs)
         return stream.submit(self, args, kwargs)
 
@@ -85,15 +95,19 @@ class Task:
         module, name = self.__module__, self.__qualname__  # type: ignore[attr-defined]
         if module != "__main__" and _find(module, name) is self:
             return _find, (module, name)
-        return _remake, (self.py_func, self.timeout)
+        options = None if self.code is None else self.code.options
+        return _remake, (self.py_func, self.timeout, options)
 
     def __repr__(self) -> str:
         return f"<task {self.__qualname__}>"  # type: ignore[attr-defined]
 
 
-def _remake(function: Callable[..., Any], timeout: float | None) -> Task:
+def _remake(
+    function: Callable[..., Any], timeout: float | None, options: dict[str, Any] | None
+) -> Task:
     """Return a task in a worker, where nothing is bound to its parameters."""
-    return Task(function, Signature.any(), timeout)
+    code = None if options is None else Code(function, options)
+    return Task(function, Signature.any(), timeout, code=code)
 
 
 def _find(module: str, name: str) -> Any:
@@ -130,7 +144,12 @@ def from_payload(payload: bytes) -> Task:
 def task(function: Callable[..., Any], /) -> Task: ...
 @overload
 def task(
-    *, name: str | None = None, timeout: float | None = None, retries: int = 0
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    compiled: bool = False,
+    **options: Any,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 
 
@@ -141,6 +160,8 @@ def task(
     name: str | None = None,
     timeout: float | None = None,
     retries: int = 0,
+    compiled: bool = False,
+    **options: Any,
 ) -> Any:
     """Make calls of a function tasks of the current Worker.
 
@@ -161,26 +182,37 @@ def task(
         How often a call is run again whose worker was lost, because it died or by the time limit. The
         lost run may have done half of its work: a task that updates arrays in place must be one that
         can be made again.
+    compiled : bool
+        Have numba compile the function, for the types of the arguments of each call; workers then run
+        it without the interpreter, and without a `timeout`. See :doc:`leaves`.
+    **options : Any
+        Of a compiled task, for `numba.njit`: `fastmath`, `error_model`, `boundscheck`, `parallel`.
 
     Raises
     ------
     TypeError
-        `function` is not callable, or a call would not run it, such as of a generator function;
-        `timeout` or `retries` is no number.
+        `function` is not callable, or a call would not run it, such as of a generator function; or it
+        is to be compiled and is no plain function; `timeout` or `retries` is no number; or an option
+        is not known.
     ValueError
-        `timeout` is not positive, or `retries` is negative.
+        `timeout` is not positive, or that of a compiled task; or `retries` is negative.
 
     Notes
     -----
-    Rule     CALL-LIMIT-1 to -3
+    Rule     CALL-LIMIT-1 to -3; CALL-COMPILED-1, -10
     """
     _require_limits(timeout, retries)
+    _require_options(compiled, timeout, options)
 
     def wrap(target: Callable[..., Any]) -> Task:
         if not callable(target):
             raise TypeError(f"task expects a function, got {type(target).__name__}")
         require_runnable("task", target)
-        made = Task(target, Signature.of(target), timeout, retries)
+        signature, code = Signature.of(target), None
+        if compiled:
+            code = Code(target, options)
+            signature = code.signature(signature)
+        made = Task(target, signature, timeout, retries, code)
         if name is not None:
             made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
         return made
@@ -199,3 +231,15 @@ def _require_limits(timeout: Any, retries: Any) -> None:
         raise TypeError(f"retries is a number of times, got {type(retries).__name__}")
     if not 0 <= retries < 1 << L.HALF:
         raise ValueError(f"retries is at least 0, got {retries}")
+
+
+def _require_options(compiled: bool, timeout: float | None, options: dict[str, Any]) -> None:
+    """Refuse options of compiled tasks that are unknown, or of other tasks; and a limit with them."""
+    unknown = options.keys() - (OPTIONS if compiled else set())
+    if unknown:
+        known = ", ".join(sorted(OPTIONS))
+        raise TypeError(f"task has no option {unknown.pop()!r}; with compiled=True it has {known}")
+    if compiled and timeout is not None:
+        raise ValueError(
+            f"a compiled task has no time limit, got timeout={timeout:g}: leave out timeout or compiled"
+        )

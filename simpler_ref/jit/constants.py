@@ -56,16 +56,18 @@ RETURNED = 4
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INT,
+    VALUE_UNSIGNED,
     VALUE_FLOAT,
     VALUE_NUMPY_BOOL,
     VALUE_NUMPY_INT64,
     VALUE_NUMPY_FLOAT64,
     VALUE_BLOCK,
     VALUE_ERROR,
-) = range(9)
+) = range(10)
 """The last two are in a block, whose offset is the word."""
-CALL_KEY = (1 << 40) - 1
-"""Bits of the first scalar of a call: the block of its task."""
+KEY_BITS = 40
+CALL_KEY = (1 << KEY_BITS) - 1
+"""Bits of the first scalar of a call: its key, the block of its task; see `calls/forms.py`."""
 BLOCK_AGAIN = 3
 """Word of that block: how often a call is run again whose worker has died."""
 VALUE_LOST = 16

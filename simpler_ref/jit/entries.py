@@ -341,6 +341,13 @@ def remember(mem, worker, local_slot, leaf):
     return serve.remember(mem, worker, local_slot, leaf)
 
 
+@entry(WORDS, INT, INT, INT, nogil=False)
+def note_code(mem, worker, key, address):
+    """Note the compiled code of a function that calls name by a key."""
+    serve.note_code(mem, worker, key, address)
+    return L.OK
+
+
 @entry(WORDS, INT, nogil=False)
 def forget_digests(mem, worker):
     """Empty the worker's cache of digests: a callable was removed."""

@@ -29,7 +29,7 @@ from .worker_words import *
 RECORDS: dict[str, Record] = {
     one.name: one
     for one in (
-        *(HEADER, RING, WORKER, MAILBOX, CACHE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO),
+        *(HEADER, RING, WORKER, MAILBOX, CACHE, CODE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO),
         *(LAYOUT, ACCESS, GRID, CONFLICT),
     )
 }

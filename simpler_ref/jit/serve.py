@@ -152,10 +152,44 @@ def resolve(mem, w):
         if mem[line + k] != mem[digest + k]:
             return L.RESOLVE
     leaf = int(mem[line + L.CACHE_LEAF])
+    if leaf == L.BY_KEY:
+        leaf = code_of_call(mem, w, w + at)
     if leaf != 0:
         mem[w + L.W_LEAF] = leaf
         return L.COMPILED
     return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << L.HALF
+
+
+@kernel
+def code_of_call(mem, w, frame):
+    """Return the address of compiled code for the call in a frame, 0 if its function has none here.
+
+    Rule     CALL-COMPILED-2
+    """
+    box = frame + L.W_MAILBOX
+    scalar = box + L.MAIL_TENSORS + (int(mem[box + L.MAIL_COUNTS]) & L.LOW_HALF) * L.TENSOR_WORDS
+    key = int(mem[scalar]) & L.CALL_KEY
+    line = code_line(mem, w, key)
+    return int(mem[line + L.CODE_ADDRESS]) if mem[line + L.CODE_KEY] == key else 0
+
+
+@kernel
+def code_line(mem, w, key):
+    """Return the entry of a key; if it has none, a free one, or the one that it may replace."""
+    first = key // L.LINE
+    for i in range(L.LOOKS_FOR_CODE):
+        line = w + L.W_CODES + (first + i) % L.CODES * L.CODE_WORDS
+        if mem[line + L.CODE_KEY] == key or mem[line + L.CODE_KEY] == 0:
+            return line
+    return w + L.W_CODES + first % L.CODES * L.CODE_WORDS
+
+
+@kernel
+def note_code(mem, worker, key, address):
+    """Note the compiled code of a function, for the calls that follow (worker side)."""
+    line = code_line(mem, worker_at(mem, worker), key)
+    mem[line + L.CODE_KEY] = key
+    mem[line + L.CODE_ADDRESS] = address
 
 
 @kernel
@@ -288,11 +322,12 @@ def run_leaves(mem, worker):
     Rule     SPEED-LEAF-6; WM-DONE-3
     """
     w = worker_at(mem, worker)
+    layouts = address_of(mem, mem[L.A_LAYOUTS])
     local = L.COMPILED
     while local == L.COMPILED:
         fail_point(mem, w, FAIL_CALLING)
-        args = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS
-        if call_leaf(int(mem[w + L.W_LEAF]), address_of(mem, args)) != L.OK:
+        args = address_of(mem, w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS)
+        if call_leaf(int(mem[w + L.W_LEAF]), args, layouts) != L.OK:
             mem[w + L.W_LEAF] = 0
             return L.MISMATCH
         mem[w + L.W_LEAF] = 0

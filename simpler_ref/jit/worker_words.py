@@ -79,6 +79,18 @@ CACHE_LOCAL = CACHE.word("CACHE_LOCAL", "its local slot + 1")
 CACHE_LEAF = CACHE.word("CACHE_LEAF", "address of its compiled code, 0 for a Python callable")
 DIGEST_CACHE_WORDS = CACHE.size
 DIGEST_CACHE = 16
+BY_KEY = -1
+"""In CACHE_LEAF: these are calls, and each function may have compiled code of its own."""
+
+# ---------------------------------------------------------------- the code of one function that is called
+CODE = Record("code of calls")
+CODE.section(written_by="worker", read_by="worker", ordering="own")
+CODE_KEY = CODE.word("CODE_KEY", "the key of a function, see `CALL_KEY`; 0: the entry is free")
+CODE_ADDRESS = CODE.word("CODE_ADDRESS", "address of its compiled code")
+CODE_WORDS = CODE.size
+CODES = 64
+LOOKS_FOR_CODE = 8
+"""Entries that a key can have."""
 
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
 # A worker has one of these blocks for each task that it may have at once (DEPTH). Each is a frame: words
@@ -182,6 +194,11 @@ W_CACHE = WORKER.word(
     "W_CACHE",
     "digests seen, with the local slot of each and the address of its compiled code",
     words=DIGEST_CACHE * DIGEST_CACHE_WORDS,
+)
+W_CODES = WORKER.word(
+    "W_CODES",
+    "the compiled code of functions that calls have named",
+    words=CODES * CODE_WORDS,
 )
 
 WORKER.line("contents of a frame", written_by="Scheduler", read_by="Scheduler", ordering="lock")

@@ -68,6 +68,9 @@ class WorkerKind:
         """Return the address of compiled code for a callable's tasks, 0 for a Python callable."""
         return 0
 
+    def report(self, installed: Any, error: BaseException) -> None:
+        """Note what a task has raised, beside its message in the mailbox."""
+
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
         """Carry out a control request about memory and return its result.
 
@@ -86,6 +89,8 @@ class SubWorker(WorkerKind):
     def __init__(self, initializer: Callable[[], None] | None = None) -> None:
         self._mailbox: MailboxView
         self._initializer = initializer
+        self._inside: Any = None
+        """What runs calls, which have a protocol of their own."""
 
     def start(self, mailbox: MailboxView) -> None:
         """Remember its mailboxes, and do what comes first in each worker."""
@@ -96,8 +101,11 @@ class SubWorker(WorkerKind):
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
         if not isinstance(installed, Leaf):
-            leaf_for = getattr(installed, "leaf_for", None)  # calls have a protocol of their own
-            return as_leaf(installed) if leaf_for is None else leaf_for(self._mailbox)
+            if not _takes_calls(installed):
+                return as_leaf(installed)
+            self._inside = installed.inside_for(self._mailbox)
+            run: Callable[[ReceivedArgs], Any] = self._inside.run
+            return run
         engine, worker = self._mailbox.engine, self._mailbox.worker
 
         def leaf(args: ReceivedArgs) -> None:
@@ -108,8 +116,15 @@ class SubWorker(WorkerKind):
         return leaf
 
     def address(self, installed: Any) -> int:
-        """Return the address of a compiled leaf, else 0."""
-        return installed.address if isinstance(installed, Leaf) else 0
+        """Return the address of a compiled leaf, BY_KEY for calls, else 0."""
+        if isinstance(installed, Leaf):
+            return installed.address
+        return L.BY_KEY if _takes_calls(installed) else 0
+
+    def report(self, installed: Any, error: BaseException) -> None:
+        """Keep what a call has raised where its future finds it."""
+        if _takes_calls(installed):
+            self._inside.answer_failure(error)
 
 
 class CustomWorker(WorkerKind):
@@ -246,6 +261,11 @@ class ChipChild(WorkerKind):
         else:
             return super().control(command, arg0, arg1, arg2)
         return 0
+
+
+def _takes_calls(installed: Any) -> bool:
+    """Say whether it is the one callable of a stream of calls."""
+    return hasattr(installed, "inside_for")
 
 
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:

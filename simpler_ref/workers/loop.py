@@ -63,6 +63,15 @@ class LocalCallables:
         """Return the address of compiled code for a callable's tasks, or 0."""
         return self.kind.address(self._installed[slot])
 
+    def report(self, digest: bytes, error: BaseException) -> None:
+        """Let the worker's kind note what a task has raised.
+
+        Rule     CALL-FAIL-3
+        """
+        slot = self.slots.get(digest)
+        if slot is not None:
+            self.kind.report(self._installed[slot], error)
+
     def name(self, slot: int) -> str:
         """Return the name of a slot's callable for messages; −1 for none."""
         if slot < 0:
@@ -198,6 +207,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         if local == _RUNNING:
                             beginning.blame(failure)
                             write_error(boxes[frame], traces[frame], failure)
+                            callables.report(digest_in(boxes[frame]), failure)
                             local = _FAILED
                         elif in_thread and _is_terminated(mailbox, local, failure):
                             trials = MOST_TRIALS

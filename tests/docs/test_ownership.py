@@ -107,7 +107,8 @@ CALLERS = {
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
         *("finish_and_receive", "finish_and_receive_in_thread", "run_leaves"),
-        *("finish_control_and_receive", "park_and_receive", "remember", "forget_digests"),
+        *("finish_control_and_receive", "park_and_receive", "remember", "note_code"),
+        "forget_digests",
         "report_ready",
     ),
     "requester": (

@@ -147,7 +147,8 @@ VALUES = {
     ),
     *("MAILBOX_SIZE", "MAILBOX_ARGS_CAPACITY", "MAILBOX_ERROR_MSG_SIZE", "TRACE_CAPACITY"),
     *("CALLABLE_MASK", "CONFIG_MASK", "WORKER_MASK", "WORD_KIND", "WORD_WORKER", "WORD_CONFIG"),
-    *("NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS", "CALL_KEY"),
+    *("NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
+    *("KEY_BITS", "CALL_KEY", "BY_KEY"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (

@@ -122,6 +122,13 @@ class Layouts:
         shape, strides = self._mem[axes:loops:2].tolist(), self._mem[axes + 1 : loops : 2].tolist()
         return dtype, tuple(shape), tuple(strides)
 
+    def element(self, number: int) -> tuple[int, ...]:
+        """Return the words that stand for the element type of a layout."""
+        at = self._start + number
+        pairs = self._mem.item(at + L.LAYOUT_DIMS) + self._mem.item(at + L.LAYOUT_LOOPS)
+        kind = at + L.LAYOUT_WORDS + 2 * pairs
+        return tuple(self._mem[kind : kind + 1 - -self._mem.item(kind) // L.WORD].tolist())
+
     def reset(self) -> None:
         """Forget all layouts: no task that was submitted before may still run."""
         self._numbers.clear()

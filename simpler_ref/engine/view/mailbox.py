@@ -296,6 +296,7 @@ class CallWords:
 
     def __init__(self, mailbox: MailboxView) -> None:
         self._mem, self._start = mailbox.engine.mem, mailbox.start
+        self._note_code, self._worker = mailbox.engine.kernels.note_code, mailbox.worker
 
     @property
     def slot(self) -> int:
@@ -309,3 +310,7 @@ class CallWords:
         at = self._start + mem.item(self._start + L.W_AT)
         mem[at + L.W_VALUE] = value
         mem[at + L.W_KIND] = kind
+
+    def note_code(self, key: int, address: int) -> None:
+        """Note the compiled code of a function, for the calls that follow."""
+        self._note_code(self._mem, self._worker, key, address)

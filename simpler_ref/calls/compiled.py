@@ -1,0 +1,435 @@
+"""Compiled tasks: functions that workers run without the interpreter.
+
+A call of a compiled task travels like any other, and its worker finds the function by the same key. The
+first call with arguments of some types goes through Python: it compiles the function for these types, and
+beside it an *entry*, which takes the arguments from the mailbox, checks that they have these types, runs
+the function, and leaves its value where the future finds it. The worker's loop calls the entry for the
+calls that follow (see `serve.code_of_call`). An entry that finds other types asks the one made before it;
+what no entry takes goes through Python again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+from numba import carray
+from numba.core import types
+from numba.core.errors import NumbaError
+
+from ..callables.leaves import reason_of
+from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
+from ..jit.leaves import (
+    IN_C_ORDER,
+    IN_FORTRAN_ORDER,
+    IN_NO_ORDER,
+    KINDS_FROM_ARGS,
+    VALUE_FROM_ARGS,
+    address_of_leaf,
+    array_at,
+    bits_of,
+    call_leaf,
+    double_of,
+    fits_layout,
+    pointer,
+)
+from ..model.wire import counts_of
+from .forms import (
+    ARRAY,
+    CODE_MASK,
+    FALSE,
+    ITEM,
+    NONE,
+    READ_ARRAY,
+    TRUE,
+    VALUE,
+    head_words,
+    place_of,
+)
+from .futures import Future
+from .signatures import Mode, Signature
+
+Type: TypeAlias = Any
+"""A type of numba."""
+
+OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
+_MOST_ENTRIES = 32
+_ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
+_NUMBERS = {float: float, int: int, bool: bool, "float": float, "int": int, "bool": bool}
+"""Annotations that convert a number."""
+_I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
+_PLAIN = {np.float64: float, np.int64: int, np.bool_: bool}
+"""Types of numpy's that are for numba what Python's are."""
+_KINDS = {
+    types.int64: (L.SIGNED, L.FETCHED | L.VALUE_INT, L.FETCHED | L.VALUE_NUMPY_INT64),
+    types.float64: (L.FLOAT64, L.FETCHED | L.VALUE_FLOAT, L.FETCHED | L.VALUE_NUMPY_FLOAT64),
+    types.boolean: (L.FETCHED | L.VALUE_BOOL, L.FETCHED | L.VALUE_NUMPY_BOOL),
+    types.none: (L.FETCHED | L.VALUE_NONE,),
+}
+"""Kinds of words that are numbers of a type."""
+
+
+class Pattern(NamedTuple):
+    """Which calls one entry takes."""
+
+    codes: tuple[int, ...]
+    """See `forms`; TRUE stands for FALSE as well."""
+    types: tuple[Type, ...]
+    """Of the arguments."""
+    elements: tuple[tuple[int, ...], ...]
+    """The element type of each array, as the words that layouts have."""
+
+
+class Code:
+    """The code of a compiled task in this process.
+
+    Attributes
+    ----------
+    address : int
+        Address of the newest entry, 0 without one.
+
+    Notes
+    -----
+    Rule     CALL-COMPILED-1 to -9
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        if not inspect.isfunction(function):
+            raise TypeError(
+                f"a compiled task needs a plain function, not {type(function).__name__}: numba compiles "
+                "its source"
+            )
+        self.name = function.__qualname__
+        self.options = options
+        self.address = 0
+        self._numbers = _numbers(function)
+        self._count = function.__code__.co_argcount
+        self._defaults = function.__defaults__ or ()
+        self._entries: dict[Pattern, Any] = {}
+        self._lock = threading.RLock()
+        self._compiled = numba.njit(nogil=True, **options)(function)
+
+    # ------------------------------------------------------------ arguments
+    def signature(self, plain: Signature) -> Signature:
+        """Return the signature of the function, which converts numbers, too."""
+        if not plain.is_plain:
+            raise TypeError(
+                f"compiled task {self.name}: its parameters must be plain ones, without *, ** and "
+                "keyword-only ones; numba passes arguments by position"
+            )
+
+        return _Converting(plain, self.convert)
+
+    def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments with numbers converted as the annotations say.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            A number cannot be converted without a loss.
+
+        Notes
+        -----
+        Rule     CALL-COMPILED-4
+        """
+        converted: list[Any] | None = None
+        for at, name, wanted in self._numbers:
+            value = values[at]
+            kind = type(value)
+            if wanted is None:
+                wanted = _PLAIN.get(kind)
+            if wanted is None or kind is Future or (kind is wanted and kind is not int):
+                continue
+            if kind is int and wanted is int and _I64_FIRST <= value <= _I64_LAST:
+                continue
+            if converted is None:
+                converted = list(values)
+            converted[at] = self._number(name, wanted, value)
+        return values if converted is None else tuple(converted)
+
+    def _number(self, name: str, wanted: Any, value: Any) -> Any:
+        whole = isinstance(value, (int, np.integer, np.bool_))
+        if not (whole or (wanted is float and isinstance(value, (float, np.floating)))):
+            raise TypeError(
+                f"task {self.name}: {name} takes a number of type {wanted.__name__}, not {value!r}"
+            )
+        number = wanted(value)
+        if wanted is int and not _I64_FIRST <= number <= _I64_LAST:
+            raise OverflowError(f"task {self.name}: {name} is {value}, which does not fit 64 bits")
+        return number
+
+    # ------------------------------------------------------------ running
+    def run(self, *values: Any) -> Any:
+        """Run the function, compiled for the types of these arguments.
+
+        Raises
+        ------
+        TypeError
+            It cannot be compiled for them.
+        """
+        missing = self._count - len(values)
+        if missing > 0:
+            values += self._defaults[-missing:]
+        values = self.convert(values)
+        if not INTERPRETED:
+            self.compile(self.types_of(values))
+        return self._compiled(*values)
+
+    def run_here(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call in this process; what it only reads is read-only, as in a worker."""
+        values = signature.bind(args, kwargs)
+        return self.run(
+            *(
+                _read_only(value) if one.mode is Mode.IN else value
+                for one, value in zip(signature.parameters, values, strict=True)
+            )
+        )
+
+    def types_of(self, values: Sequence[Any]) -> tuple[Type, ...]:
+        """Return the types of arguments.
+
+        Raises
+        ------
+        TypeError
+            numba has none for one of them.
+        """
+        try:
+            return tuple(map(numba.typeof, values))
+        except (ValueError, NumbaError) as error:
+            raise TypeError(
+                f"task {self.name} cannot be compiled for these arguments: {error}; without "
+                "compiled=True it takes them"
+            ) from error
+
+    def compile(self, kinds: tuple[Type, ...]) -> None:
+        """Compile the function for arguments of some types, unless that is done.
+
+        Raises
+        ------
+        TypeError
+            numba cannot compile it; its error is the cause.
+
+        Notes
+        -----
+        Rule     CALL-COMPILED-6
+        """
+        if kinds in self._compiled.overloads:
+            return
+        with self._lock:
+            try:
+                self._compiled.compile(kinds)
+            except Exception as error:
+                raise TypeError(
+                    f"task {self.name} cannot be compiled for ({', '.join(map(str, kinds))}): "
+                    f"{reason_of(error)}"
+                ) from error
+
+    # ------------------------------------------------------------ entries
+    def learn(
+        self, codes: Sequence[int], values: Sequence[Any], elements: tuple[tuple[int, ...], ...]
+    ) -> int:
+        """Return the address of an entry that takes calls such as one that came, if there can be one.
+
+        Rule     CALL-COMPILED-1 to -3
+        """
+        if INTERPRETED or ITEM in codes:
+            return self.address
+        codes = tuple(TRUE if code == FALSE else code for code in codes)
+        pattern = Pattern(codes, self.types_of(self.convert(tuple(values))), elements)
+        with self._lock:
+            if pattern not in self._entries and len(self._entries) < _MOST_ENTRIES:
+                self.compile(pattern.types)
+                entry = self._entries[pattern] = self._entry_for(pattern)
+                if entry is not None:
+                    self.address = address_of_leaf(entry)
+            return self.address
+
+    def _entry_for(self, pattern: Pattern) -> Any:
+        """Return an entry, None if this pattern or the type of the value needs Python."""
+        answer = _answer_for(self._compiled.overloads[pattern.types].signature.return_type)
+        if answer is None or any(
+            code == VALUE and kind not in _KINDS
+            for code, kind in zip(pattern.codes, pattern.types, strict=True)
+        ):
+            return None
+        return _entry(self._compiled, pattern, answer, self.address)
+
+
+class _Converting(Signature):
+    """A signature that converts arguments."""
+
+    __slots__ = ("_convert",)
+
+    def __init__(
+        self, plain: Signature, convert: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    ) -> None:
+        super().__init__(plain.parameters, plain._bind)
+        self._convert = convert
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the values of a call, converted."""
+        return self._convert(self._bind(*args, **kwargs))
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _numbers(function: Callable[..., Any]) -> list[tuple[int, str, Any]]:
+    """Return the parameters that are annotated as numbers, or not at all: index, name and type."""
+    found: list[tuple[int, str, Any]] = []
+    for at, one in enumerate(inspect.signature(function).parameters.values()):
+        if one.annotation is inspect.Parameter.empty:
+            found.append((at, one.name, None))
+        elif isinstance(one.annotation, (type, str)) and one.annotation in _NUMBERS:
+            found.append((at, one.name, _NUMBERS[one.annotation]))
+    return found
+
+
+# ---------------------------------------------------------------- the code that a worker calls
+def _answer_for(kind: Type) -> list[str] | None:
+    """Return the lines that leave a value for the future; None if only Python can.
+
+    Rule     CALL-COMPILED-5
+    """
+    if kind == types.none:
+        return []
+    if isinstance(kind, types.Boolean):
+        return ["out[0] = value", f"out[1] = {L.VALUE_BOOL}"]
+    if isinstance(kind, types.Float):
+        return ["out[0] = bits_of(float64(value))", f"out[1] = {L.VALUE_FLOAT}"]
+    if isinstance(kind, types.Integer):
+        how = L.VALUE_UNSIGNED if str(kind).startswith("u") else L.VALUE_INT
+        return ["out[0] = int64(value)", f"out[1] = {how}"]
+    return None
+
+
+def _entry(compiled: Any, pattern: Pattern, answer: list[str], otherwise: int) -> Any:
+    """Return an entry: compiled code that takes the calls of a pattern, and asks another for the rest."""
+    reader = _Reader(pattern)
+    other = f"return call_leaf({otherwise}, blob, layouts)" if otherwise else f"return {L.ILLEGAL}"
+    lines = [
+        "def entry(blob, layouts):",
+        f"    words = carray(pointer(blob), {reader.size}, int64)",
+        f"    kinds = carray(pointer(blob + {KINDS_FROM_ARGS}), {reader.scalars}, uint8)",
+        f"    out = carray(pointer(blob + {VALUE_FROM_ARGS}), 2, int64)",
+        f"    if not ({' and '.join(reader.alike)}): {other}",
+        *(f"    {line}" for line in reader.records),
+        *([f"    if not ({' and '.join(reader.fitting)}): {other}"] if reader.fitting else []),
+        f"    value = compiled({', '.join(reader.values)})",
+        *(f"    {line}" for line in answer),
+        f"    return {L.OK}",
+    ]
+    names = _NAMES | reader.names | {"compiled": compiled}
+    exec("\n".join(lines), names)
+    entry = numba.njit(nogil=True)(names["entry"])
+    entry.compile((types.int64, types.int64))
+    return entry
+
+
+_NAMES: dict[str, Any] = {
+    "array_at": array_at,
+    "bits_of": bits_of,
+    "call_leaf": call_leaf,
+    "carray": carray,
+    "double_of": double_of,
+    "fits_layout": fits_layout,
+    "float64": types.float64,
+    "int64": types.int64,
+    "pointer": pointer,
+    "uint8": types.uint8,
+}
+_READ_AS = {
+    types.int64: "words[{}]",
+    types.float64: "double_of(words[{}])",
+    types.boolean: "words[{}] != 0",
+    types.none: "None",
+}
+
+
+class _Reader:
+    """The expressions with which an entry checks the arguments of a call, and reads them.
+
+    Attributes
+    ----------
+    alike : list[str]
+        True if the call has arguments of these kinds.
+    records, fitting : list[str]
+        Statements that find the layouts of the arrays then; true if the layouts are right.
+    values : list[str]
+        The arguments.
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        arrays = len(pattern.elements)
+        first, *packed = head_words(0, pattern.codes, 0)
+        self.scalars = 1 + len(packed) + pattern.codes.count(VALUE)
+        self._tensor, self._head = 1, 1 + arrays * L.TENSOR_WORDS
+        self.size = self._head + self.scalars
+        self._next = self._head + 1 + len(packed)
+        self._masks = [-1] * len(packed)
+        self.alike = [
+            f"words[0] == {counts_of(arrays, self.scalars)}",
+            f"words[{self._head}] >> {L.KEY_BITS} == {first >> L.KEY_BITS}",
+        ]
+        self.records: list[str] = []
+        self.fitting: list[str] = []
+        self.values: list[str] = []
+        self.names: dict[str, Any] = {}
+        elements = iter(pattern.elements)
+        for i, (code, kind) in enumerate(zip(pattern.codes, pattern.types, strict=True)):
+            if code in (ARRAY, READ_ARRAY):
+                self._add_array(kind, next(elements))
+            elif code == VALUE:
+                self._add_number(kind)
+            elif code == NONE:
+                self.values.append("None")
+            else:
+                self._add_bool(i)
+        for i, (word, mask) in enumerate(zip(packed, self._masks, strict=True)):
+            self.alike.append(f"words[{self._head + 1 + i}] & {mask} == {word & mask}")
+
+    def _add_array(self, kind: Type, element: tuple[int, ...]) -> None:
+        n, t = len(self.records), self._tensor
+        self.names |= {f"type_{n}": kind, f"element_{n}": np.array(element, np.int64)}
+        data = f"words[{t + L.TENSOR_DATA}]"
+        self.alike.append(
+            f"words[{t + L.TENSOR_KIND}] & {L.TENSOR_KIND_MASK} == {L.TENSOR_DESCRIBED}"
+        )
+        self.records.append(
+            f"r{n} = layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
+        )
+        self.fitting.append(
+            f"fits_layout(r{n}, {data}, {kind.ndim}, {_ORDERS[kind.layout]}, {_alignment(kind)}, "
+            f"element_{n})"
+        )
+        self.values.append(f"array_at(type_{n}, {data}, r{n})")
+        self._tensor += L.TENSOR_WORDS
+
+    def _add_number(self, kind: Type) -> None:
+        k = self._next - self._head
+        self.alike.append("(" + " or ".join(f"kinds[{k}] == {one}" for one in _KINDS[kind]) + ")")
+        self.values.append(_READ_AS[kind].format(self._next))
+        self._next += 1
+
+    def _add_bool(self, i: int) -> None:
+        word, shift = place_of(i)
+        self._masks[word] &= ~(CODE_MASK << shift)
+        code = f"words[{self._head + 1 + word}] >> {shift} & {CODE_MASK}"
+        self.alike.append(f"({code} == {TRUE} or {code} == {FALSE})")
+        self.values.append(f"{code} == {TRUE}")
+
+
+def _alignment(kind: Type) -> int:
+    """Return what the addresses of an array's elements are multiples of."""
+    if not kind.aligned:
+        return 1
+    return int(numba.np.numpy_support.as_dtype(kind.dtype).alignment)

@@ -1,0 +1,445 @@
+"""CALL-COMPILED: compiled tasks."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.calls import compiled
+from simpler_ref.calls.inside import Inside
+from simpler_ref.jit.kernel import INTERPRETED
+
+compiled_only = pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
+
+
+@sr.task(compiled=True)
+def axpy(y: sr.InOut, x: sr.In, a: float):
+    for i in range(x.size):
+        y[i] += a * x[i]
+
+
+@sr.task(compiled=True)
+def same(value):
+    return value
+
+
+@sr.task(compiled=True)
+def total(x: sr.In):
+    value = 0.0
+    for one in x.flat:
+        value += one
+    return value
+
+
+@sr.task(compiled=True)
+def half(x: sr.In, i: int, up: bool):
+    if i < 0:
+        raise IndexError("i is negative")
+    return x[i] / 2 if up else -x[i] / 2
+
+
+@sr.task
+def python_total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def add(x: sr.InOut, value):
+    x += value
+
+
+@pytest.fixture(params=[("process", 1), ("process", 16), ("thread", 1)], ids=str)
+def two(request):
+    """Give an open Worker with two workers."""
+    mode, depth = request.param
+    with sr.Worker(
+        num_sub_workers=2, child_mode=mode, mailbox_depth=depth, arena_size=1 << 28
+    ) as two:
+        yield two
+
+
+calls_of_python = [0]
+
+
+@sr.task
+def look():
+    return calls_of_python[0]
+
+
+def ran():
+    """Return how many calls Python has run in the worker, this one included."""
+    return look().result()
+
+
+@pytest.fixture(scope="module", params=["process", "thread"])
+def w(request):
+    """Give an open Worker with one worker, in which each type is compiled once for all tests."""
+    run = Inside.run
+
+    def count(inside, args):
+        calls_of_python[0] += 1
+        run(inside, args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Inside, "run", count)
+        with sr.Worker(num_sub_workers=1, child_mode=request.param, arena_size=1 << 28) as w:
+            w.start()
+            yield w
+
+
+@pytest.mark.spec("CALL-COMPILED-9")
+def test_without_a_worker_a_call_runs_here():
+    x, y = np.ones(3), np.zeros(3)
+    assert axpy(y, x, 2) is None
+    assert y.tolist() == [2, 2, 2]
+    assert total(x) == 3
+    with pytest.raises(IndexError, match="negative"):
+        half(x, -1, True)
+    with pytest.raises(TypeError, match="half: i "):
+        half(x, 0.5, True)
+
+
+@pytest.mark.spec("CALL-COMPILED-1")
+def test_a_compiled_task_is_called_as_any_other(w):
+    x, y = w.share(np.arange(5.0)), w.share(np.zeros(5))
+    calls = [axpy(y, x, 0.5) for _ in range(10)]
+    calls.append(axpy(a=1, x=x, y=y))
+    assert [one.result() for one in calls] == [None] * 11
+    assert y.tolist() == [0, 6, 12, 18, 24]
+    assert total(y).result() == w.submit(total, y).result() == 60
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-1", "CALL-COMPILED-5")
+def test_calls_after_the_first_need_no_interpreter(w):
+    x, y = w.share(np.arange(5.0)), w.share(np.zeros(5))
+    axpy(y, x, 0.5).result()
+    total(x).result()
+    half(x, 2, True).result()
+    before = ran()
+    for k in range(20):
+        axpy(y, x, k).result()
+        axpy(y[1:], x[1:], 1).result()
+        assert total(x).result() == 10
+        assert half(x, k % 5, k % 2 == 0).result() == (k % 5) / (2 if k % 2 == 0 else -2)
+    assert ran() == before + 1
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-2")
+def test_types_in_turn_are_all_compiled_once(w):
+    square = w.share(np.arange(16.0).reshape(4, 4))
+    arrays = [
+        square,
+        square.T,
+        square[:, 1:3],
+        square[::-1],
+        square[0],
+        square[:0],
+        square[:0, ::2],
+        w.share(square.astype(np.float32)),
+        w.share(square.astype(np.int16)),
+        w.share(square.astype(">i4").view(np.uint8)),
+        w.share(np.array(7.0)),
+    ]
+    for one in arrays:
+        assert total(one).result() == float(one.sum(dtype=np.float64))
+    before = ran()
+    for one in 2 * arrays:
+        assert total(one).result() == float(one.sum(dtype=np.float64))
+    assert ran() == before + 1
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-2")
+def test_numbers_of_other_types_are_compiled_once(w):
+    numbers = [1, 2.5, True, None, -1, 0.0, False, np.float64(1.5), np.int64(7), np.bool_(True)]
+    made = [[same(value).result() for value in numbers], ran()]
+    for value in numbers:
+        assert type(same(value).result()) is type(same(same(value)).result())
+    assert made[0] == numbers
+    before = ran()
+    assert [same(value).result() for value in numbers] == numbers
+    assert [same(same(value)).result() for value in numbers] == numbers
+    assert ran() == before + 1
+
+
+@pytest.mark.spec("CALL-COMPILED-2")
+def test_more_types_than_are_kept_still_work(monkeypatch):
+    monkeypatch.setattr(compiled, "_MOST_ENTRIES", 1)
+    first = sr.task(compiled=True)(lambda x: x.flat[0])
+    with sr.Worker(num_sub_workers=1, arena_size=1 << 28) as w:
+        shared = [w.share(np.ones((1,) * dims)) for dims in (1, 2, 7)]
+        for one in 3 * shared:
+            assert first(one).result() == 1
+
+
+@sr.task(compiled=True)
+def fill(x: sr.Out, value):
+    x[...] = value
+
+
+@sr.task(compiled=True)
+def norm(z: sr.In):
+    return (z.real**2 + z.imag**2).sum()
+
+
+DAY = np.timedelta64(1, "D")
+
+
+@sr.task(compiled=True)
+def days(t: sr.In):
+    return (t[1] - t[0]) == DAY
+
+
+@sr.task(compiled=True)
+def rise(p: sr.InOut):
+    for i in range(p.size):
+        p[i].height += p[i].rate
+
+
+@pytest.mark.spec("CALL-COMPILED-3")
+def test_arrays_are_the_callers_own_views(w):
+    grid = w.share(np.zeros((6, 8)))
+    fill(grid[1:5:2, 6:1:-2], 3).result()
+    expected = np.zeros((6, 8))
+    expected[1:5:2, 6:1:-2] = 3
+    assert grid.tolist() == expected.tolist()
+    grid[:] = 1
+    assert total(np.broadcast_to(grid[:1], (4, 8))).result() == 32
+
+
+@pytest.mark.spec("CALL-COMPILED-3")
+def test_elements_are_whatever_numba_knows(w):
+    assert norm(w.share(np.array([3 + 4j, 1j]))).result() == 26
+    assert days(w.share(np.array(["2024-02-28", "2024-02-29"], "M8[s]"))).result()
+    assert not days(w.share(np.array(["2024-02-28", "2024-03-01"], "M8[D]"))).result()
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-3")
+@pytest.mark.parametrize("align", [False, True], ids=["packed", "aligned"])
+def test_records_arrive_as_records(w, align):
+    plane = np.dtype([("id", "i1"), ("height", "f8"), ("rate", "f4")], align=align)
+    planes = w.share(np.array([(1, 100.0, 2.5), (2, 7.0, -1)], plane))
+    for _ in range(3):
+        rise(planes).result()
+    rise(planes[1:]).result()
+    assert planes["height"].tolist() == [107.5, 3]
+    assert total(planes["height"]).result() == 110.5
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-3", "CALL-COMPILED-6")
+def test_a_function_that_writes_what_it_only_reads_is_not_compiled(w):
+    @sr.task(compiled=True)
+    def cheat(x: sr.In):
+        x[0] = 1
+
+    x = w.share(np.zeros(3))
+    with pytest.raises(TypeError, match="readonly"):
+        cheat(x).result()
+    with pytest.raises(TypeError, match="cheat cannot be compiled"):
+        cheat.code.run_here(cheat.signature, (x,), {})
+    assert not x.any()
+
+
+@pytest.mark.spec("CALL-COMPILED-4")
+def test_numbers_become_what_the_annotations_say(w):
+    x = w.share(np.array([2.0, 4.0]))
+    for i, up in ((1, True), (np.int8(1), np.bool_(True)), (True, 1), (same(1), same(True))):
+        assert half(x, i, up).result() == 2
+    y = w.share(np.zeros(2))
+    for a in (1, 1.0, True, np.float32(1), np.int64(1), same(1), same(True)):
+        axpy(y, x, a).result()
+    assert y.tolist() == [14, 28]
+
+
+@pytest.mark.spec("CALL-COMPILED-4")
+def test_a_number_that_does_not_fit_is_refused_by_name(w):
+    x = w.share(np.zeros(2))
+    for wrong, error in (
+        (0.5, TypeError),
+        ("1", TypeError),
+        (None, TypeError),
+        (1 << 63, OverflowError),
+    ):
+        with pytest.raises(error, match="half: i "):
+            half(x, wrong, True)
+    with pytest.raises(TypeError, match="axpy: a takes a number of type float, not 1j"):
+        axpy(x, x, 1j)
+    with pytest.raises(TypeError, match=r"half: i .* not 0\.5"):
+        half(x, same(0.5), True).result()
+    assert half(x, 0, True).result() == 0
+
+
+@pytest.mark.spec("CALL-COMPILED-5")
+def test_values_arrive_as_from_any_task(w):
+    @sr.task(compiled=True)
+    def pair(x: sr.In):
+        return x.size, x * 2
+
+    @sr.task(compiled=True)
+    def high():
+        return np.uint64(1) << np.uint64(63)
+
+    @sr.task(compiled=True)
+    def single(x: sr.In):
+        return x[0]
+
+    x = w.share(np.arange(3.0))
+    for _ in range(3):
+        size, twice = pair(x).result()
+        assert (size, twice.tolist()) == (3, [0, 2, 4])
+        assert int(high().result()) == 1 << 63
+        for value in (0.1, -5, True):
+            for dtype in (np.float32, np.int8, np.bool_):
+                assert single(w.share(np.array([value]).astype(dtype))).result() == dtype(value)
+        assert same("text").result() == "text"
+        assert same((1, 2.5)).result() == (1, 2.5)
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-6")
+def test_what_numba_cannot_compile_fails_the_call_and_says_why(w):
+    @sr.task(compiled=True)
+    def wrong(x: sr.In):
+        return x.nothing()
+
+    x = w.share(np.zeros(3))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"wrong cannot be compiled.*nothing"):
+            wrong(x).result()
+    with pytest.raises(TypeError, match="cannot be compiled"):
+        total(w.share(np.zeros(3, ">f8"))).result()
+    with pytest.raises(TypeError, match="cannot be compiled"):
+        same(object()).result()
+    assert total(x).result() == 0
+
+
+@pytest.mark.spec("CALL-COMPILED-6")
+def test_what_cannot_be_a_compiled_task_is_refused_at_once():
+    for wrong in (len, lambda *args: None, lambda *, a: None):
+        with pytest.raises(TypeError, match="compiled task"):
+            sr.task(compiled=True)(wrong)
+    with pytest.raises(TypeError, match="no option 'fast'"):
+        sr.task(compiled=True, fast=True)
+    with pytest.raises(TypeError, match="no option 'fastmath'"):
+        sr.task(fastmath=True)
+
+
+@pytest.mark.spec("CALL-COMPILED-7")
+def test_an_exception_in_compiled_code_is_that_of_its_call(w):
+    x, y = w.share(np.ones(3)), w.share(np.zeros(3))
+    half(x, 0, True).result()
+    for _ in range(3):
+        future = half(x, -1, True)
+        after = axpy(y, x, future)
+        with pytest.raises(IndexError, match="i is negative") as caught:
+            future.result()
+        assert isinstance(caught.value, sr.TaskError)
+        assert "test_compiled.py" in str(caught.value.__cause__)
+        assert "in half" in str(caught.value.__cause__)
+        with pytest.raises(IndexError):
+            after.result()
+        assert half(x, 0, True).result() == 0.5
+
+
+@pytest.mark.spec("CALL-COMPILED-8")
+def test_compiled_tasks_and_others_wait_for_each_other(two):
+    x, y = two.share(np.zeros(1000)), two.share(np.zeros(1000))
+    sums = []
+    for _ in range(50):
+        add(x, 1)
+        axpy(y, x, 2)
+        sums.append((total(y), python_total(y)))
+    for k, (one, other) in enumerate(sums):
+        assert one.result() == other.result() == 1000 * (k + 1) * (k + 2)
+    y[:] = 0
+    axpy(y, x, python_total(x))
+    add(y, total(x))
+    assert y[0] == 0 or python_total(y).result() > 0
+    assert python_total(y).result() == 1000 * (50 * 50000 + 50000)
+
+
+raise_signal = ctypes.CDLL(None)["raise"]
+raise_signal.argtypes = [ctypes.c_int]
+raise_signal.restype = ctypes.c_int
+
+
+@sr.task(compiled=True)
+def end(dies: bool):
+    return raise_signal(9) if dies else 0
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-7", "CALL-FAIL-4")
+def test_a_worker_that_dies_in_compiled_code_fails_that_call_alone():
+    with sr.Worker(num_sub_workers=1, mailbox_depth=4, arena_size=1 << 28) as w:
+        x = w.share(np.ones(4))
+        assert [(total(x).result(), end(False).result()) for _ in range(3)] == [(4, 0)] * 3
+        with pytest.raises(sr.WorkerLostError):
+            end(True).result()
+        assert [(total(x).result(), end(False).result()) for _ in range(3)] == [(4, 0)] * 3
+
+
+@sr.task(compiled=True, retries=2)
+def end_until(x: sr.InOut, run: int):
+    x[0] += 1
+    if x[0] < run:
+        raise_signal(9)
+    return x[0]
+
+
+@compiled_only
+@pytest.mark.spec("CALL-COMPILED-10", "CALL-LIMIT-3")
+def test_a_compiled_call_whose_worker_died_is_run_again():
+    with sr.Worker(num_sub_workers=1, mailbox_depth=4, arena_size=1 << 28) as w:
+        x, y = w.share(np.zeros(1)), w.share(np.zeros(1))
+        assert [end_until(x, 0).result(), end_until(y, 0).result()] == [1, 1]
+        x[0] = y[0] = 0
+        assert end_until(x, 3).result() == 3
+        with pytest.raises(sr.WorkerLostError):
+            end_until(y, 4).result()
+        assert y[0] == 3
+
+
+@pytest.mark.spec("CALL-COMPILED-10")
+def test_a_compiled_task_with_a_time_limit_is_refused():
+    with pytest.raises(ValueError, match=r"no time limit, got timeout=2\.5"):
+        sr.task(compiled=True, timeout=2.5)
+    with pytest.raises(ValueError, match="more than 0 s"):
+        sr.task(compiled=True, timeout=0)
+
+
+@pytest.mark.spec("CALL-COMPILED-9")
+def test_inside_a_task_a_call_runs_there(w):
+    outer = sr.task(lambda x: (total(x), same(2)))
+    assert outer(w.share(np.ones(4))).result() == (4, 2)
+
+
+@pytest.mark.spec("CALL-COMPILED-1")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_task_made_after_the_workers_is_compiled_by_them(method):
+    with sr.Worker(num_sub_workers=1, start_method=method, arena_size=1 << 28) as w:
+        x = w.share(np.ones(4))
+        python_total(x).result()
+        late = sr.task(compiled=True, error_model="numpy")(lambda x, a: x[0] / a)
+        assert [late(x, a).result() for a in (2.0, 4.0, 8.0)] == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.spec("CALL-COMPILED-1")
+def test_a_compiled_task_is_mapped_and_has_defaults(w):
+    @sr.task(compiled=True)
+    def power(base: float, exponent: int = 2):
+        value = 1.0
+        for _ in range(exponent):
+            value *= base
+        return value
+
+    assert list(w.map(power, range(100))) == [k * k for k in range(100)]
+    assert list(w.starmap(power, [(2, 3), (3,)])) == [8, 9]
+    assert [power(4).result(), power(exponent=3, base=2).result()] == [16, 8]
