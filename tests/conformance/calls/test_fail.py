@@ -16,7 +16,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref.workers.kinds import SubWorker
 
-from ...support import DEADLINE_S
+from ...support import DEADLINE_S, wait_until
 from ...system.workers import shared_words
 
 
@@ -146,8 +146,10 @@ def test_calls_that_wait_for_the_only_worker_outlive_it():
 @pytest.mark.spec("CALL-FAIL-4")
 def test_calls_outlive_the_process_that_makes_the_workers():
     with sr.Worker(num_sub_workers=2) as w:
-        os.kill(w.submit(os.getppid).result(), signal.SIGKILL)
+        server = w.submit(os.getppid).result()
         lost = [w.submit(signal.pause) for _ in range(2)]
+        wait_until(lambda: all(one.running() for one in lost))
+        os.kill(server, signal.SIGKILL)
         for one in lost:
             assert isinstance(one.exception(), sr.WorkerLostError)
         assert add(1, 2).result() == 3
