@@ -148,7 +148,7 @@ def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_b
     ended = threading.Event()
 
     def run():
-        while not ended.is_set():
+        while not ended.wait(0.001):  # calls need a moment without a run
             w.run(lambda orch, args, config: None)
 
     def patiently(number):
