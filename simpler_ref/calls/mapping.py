@@ -251,7 +251,7 @@ class Results:
         bar: Any,
     ) -> None:
         self._stream, self._task, self._star = stream, task, star
-        self._chunks = stream.task_of(_Chunks(task, star))
+        self._chunks = stream.task_of(_Chunks(task, star), task.workers)
         self._input: Iterator[Any] | None = iter(rows)
         self._total = total
         self._workers = workers
@@ -498,7 +498,7 @@ def results(
         map(tuple, rows) if star else rows,
         star=star or len(iterables) > 1,
         total=total,
-        workers=workers,
+        workers=len(task.workers) or workers,
         chunksize=chunksize,
         timeout=timeout,
         bar=_bar(task, total) if progress else None,

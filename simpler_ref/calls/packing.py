@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
 
 import cloudpickle
@@ -67,11 +68,15 @@ class Plan:
         The task.
     key : int
         Its number, under which workers find it.
+    workers : tuple of int
+        The only ones that may run its calls, in turn; none: all of them.
     """
 
-    __slots__ = ("forms", "heads", "is_plain", "key", "signature")
+    __slots__ = ("forms", "heads", "is_plain", "key", "signature", "workers")
 
-    def __init__(self, task: Task, key: int) -> None:
+    def __init__(self, task: Task, key: int, workers: tuple[int, ...]) -> None:
+        self.workers = cycle([one + 1 << L.WORD_WORKER for one in workers]) if workers else None
+        """Bits for a call's word."""
         self.key = key
         self.signature = task.signature
         self.is_plain = task.is_plain

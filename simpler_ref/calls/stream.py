@@ -109,7 +109,10 @@ class Stream:
                 counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
-                slot = self._submit(counts, wire, data)
+                word = self._word
+                if plan.workers is not None:
+                    word |= next(plan.workers)
+                slot = self._submit(word, counts, wire, data)
                 if slot == L.WOULD_BLOCK:
                     continue
                 future = _new_future(Future)
@@ -117,18 +120,20 @@ class Stream:
                 self._futures[slot] = weakref.ref(future)
                 return future
 
-    def task_of(self, function: Any) -> Task:
+    def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function, the same one each time."""
         found = self._tasks.get(function)
         if found is None:
-            found = self._tasks[function] = Task(function, _signature_of(function))
+            made = Task(function, _signature_of(function), workers=workers)
+            found = self._tasks[function] = made
         return found
 
     def _plan(self, task: Task) -> Plan:
         """Put a task into a block, once, where all workers find it by the block's offset.
 
-        Rule     CALL-LIMIT-2
+        Rule     CALL-LIMIT-2; CALL-WORKER-4
         """
+        workers = self._require_workers(task)
         if task.timeout is not None and self._life.options.child_mode == "thread":
             raise ValueError(
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
@@ -143,10 +148,21 @@ class Stream:
                 if task.timeout is not None:
                     self._limits[block.offset] = task.timeout
                 self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
-                self._plans[task] = Plan(task, block.offset)
+                self._plans[task] = Plan(task, block.offset, workers)
         return self._plans[task]
 
-    def _submit(self, counts: int, wire: bytes, data: bytes) -> int:
+    def _require_workers(self, task: Task) -> tuple[int, ...]:
+        """Return the workers of the engine that a task names."""
+        there = self._engine.view.pool(L.SUB)
+        for one in task.workers:
+            if one >= len(there):
+                raise ValueError(
+                    f"{task!r} is for sub worker {one}, and this Worker's are 0 to {len(there) - 1}: "
+                    f"give Worker(num_sub_workers={one + 1}), or name another in workers="
+                )
+        return tuple(there[one] for one in task.workers)
+
+    def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
         """Submit a call; return its slot, or WOULD_BLOCK if room was made for another attempt."""
         block = None
         if data:
@@ -155,7 +171,7 @@ class Stream:
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
         dropped = self._dropped.popleft() if self._dropped else L.NONE
-        slot = self._call(self._mem, dropped, self._word, counts, wire)
+        slot = self._call(self._mem, dropped, word, counts, wire)
         if slot < 0:
             if block is not None:
                 self._kernels.hold_block(self._mem, block.offset, -1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import operator
 import os
 import pickle
 import struct
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 from ..callables.payloads import BY_REGISTRATION, serialize
@@ -54,6 +55,8 @@ class Task:
         The time limit of a call, in seconds.
     retries : int
         How often a call is run again whose worker was lost.
+    workers : tuple of int
+        The sub workers that may run a call; none: all of them.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Task:
         timeout: float | None = None,
         retries: int = 0,
         code: Code | None = None,
+        workers: tuple[int, ...] = (),
     ) -> None:
         self.py_func = function
         self.code = code
@@ -70,6 +74,7 @@ class Task:
         self.signature = signature
         self.timeout = timeout
         self.retries = retries
+        self.workers = workers
         self.has_limits = timeout is not None or retries > 0
         self.is_plain = signature.is_plain
         self.serial = next(_serials)
@@ -148,6 +153,7 @@ def task(
     name: str | None = None,
     timeout: float | None = None,
     retries: int = 0,
+    workers: int | Iterable[int] | None = None,
     compiled: bool = False,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Task]: ...
@@ -160,6 +166,7 @@ def task(
     name: str | None = None,
     timeout: float | None = None,
     retries: int = 0,
+    workers: int | Iterable[int] | None = None,
     compiled: bool = False,
     **options: Any,
 ) -> Any:
@@ -182,6 +189,10 @@ def task(
         How often a call is run again whose worker was lost, because it died or by the time limit. The
         lost run may have done half of its work: a task that updates arrays in place must be one that
         can be made again.
+    workers : int or iterable of int, optional
+        The sub workers that may run a call, by their numbers from 0, so that it finds what one of them
+        keeps (see `local`), or never runs beside another. Of several, each call is for the next one in
+        turn. By default any sub worker runs a call.
     compiled : bool
         Have numba compile the function, for the types of the arguments of each call; workers then run
         it without the interpreter, and without a `timeout`. See :doc:`leaves`.
@@ -192,16 +203,18 @@ def task(
     ------
     TypeError
         `function` is not callable, or a call would not run it, such as of a generator function; or it
-        is to be compiled and is no plain function; `timeout` or `retries` is no number; or an option
-        is not known.
+        is to be compiled and is no plain function; `timeout`, `retries` or `workers` is no number; or
+        an option is not known.
     ValueError
-        `timeout` is not positive, or that of a compiled task; or `retries` is negative.
+        `timeout` is not positive, or that of a compiled task; `retries` or a worker is negative; or a
+        worker is there twice, or none.
 
     Notes
     -----
-    Rule     CALL-LIMIT-1 to -3; CALL-COMPILED-1, -10
+    Rule     CALL-LIMIT-1 to -3; CALL-WORKER-4; CALL-COMPILED-1, -10
     """
     _require_limits(timeout, retries)
+    chosen = _numbers(workers)
     _require_options(compiled, timeout, options)
 
     def wrap(target: Callable[..., Any]) -> Task:
@@ -212,7 +225,7 @@ def task(
         if compiled:
             code = Code(target, options)
             signature = code.signature(signature)
-        made = Task(target, signature, timeout, retries, code)
+        made = Task(target, signature, timeout, retries, code, chosen)
         if name is not None:
             made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
         return made
@@ -231,6 +244,23 @@ def _require_limits(timeout: Any, retries: Any) -> None:
         raise TypeError(f"retries is a number of times, got {type(retries).__name__}")
     if not 0 <= retries < 1 << L.HALF:
         raise ValueError(f"retries is at least 0, got {retries}")
+
+
+def _numbers(workers: Any) -> tuple[int, ...]:
+    """Return the numbers of the workers that may run a call; refuse what is none."""
+    if workers is None:
+        return ()
+    numbers = tuple(workers) if isinstance(workers, Iterable) else (workers,)
+    for one in numbers:
+        if isinstance(one, (bool, str)) or not hasattr(one, "__index__"):
+            raise TypeError(f"workers are numbers of sub workers, got {one!r:.60}")
+    chosen = tuple(map(operator.index, numbers))
+    if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
+        raise ValueError(
+            f"workers are one or more different numbers from 0, got {workers!r:.60}; "
+            "leave workers out for any"
+        )
+    return chosen
 
 
 def _require_options(compiled: bool, timeout: float | None, options: dict[str, Any]) -> None:

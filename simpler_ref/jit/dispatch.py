@@ -227,9 +227,13 @@ def note_stuck(mem, slot, kind):
 def lose(mem, slot, worker):
     """Fail a ready task because the worker it needs has died, or all it could use (ANY_WORKER).
 
-    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5
+    A call never had that worker: it fails because none takes its place.
+
+    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5; CALL-FAIL-5
     """
     detail = 0
+    if mem[L.STREAM] != 0:
+        worker = ANY_WORKER
     if worker >= 0:
         detail = int(load(mem, worker_at(mem, worker) + L.W_DEATH))
     record_error(mem, L.ENDPOINT_FAILURE, slot, max(worker, -1), detail)

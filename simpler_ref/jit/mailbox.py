@@ -254,12 +254,19 @@ def request_stop(mem, worker):
 
 @kernel
 def empty_mailbox(mem, worker):
-    """Clear a worker's words for a fresh process (no process serves them now)."""
-    block = worker_at(mem, worker)
+    """Clear a worker's words for a fresh process (no process serves them now).
+
+    The calls that wait for this worker go to its successor.
+
+    Rule     CALL-WORKER-4
+    """
+    w = block = worker_at(mem, worker)
+    head, tail = mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL]
     for _ in range(mem[L.DEPTH]):
         for k in range(L.W_TRACE + 1):
             mem[block + k] = 0
         block += L.WORKER_WORDS
+    mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL] = head, tail
 
 
 # ---------------------------------------------------------------- control requests (parent side)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -119,3 +120,167 @@ def test_what_is_no_initializer_is_refused():
         sr.Worker(initargs=(1,))
     with pytest.raises(ValueError, match="give num_sub_workers"):
         sr.Worker(3, initializer=refuse)
+
+
+@sr.task(workers=1)
+def who():
+    return os.getpid(), threading.get_ident()
+
+
+@sr.task(workers=1)
+def hold(words):
+    while words[0] == 0:
+        time.sleep(1e-3)
+    return os.getpid(), threading.get_ident()
+
+
+@sr.task(workers=[2, 0])
+def who_of_two(_=None):
+    return os.getpid(), threading.get_ident()
+
+
+@sr.task
+def who_of_all():
+    return os.getpid(), threading.get_ident()
+
+
+@sr.task(workers=1, compiled=True)
+def fill(x: sr.Out, value: float):
+    x[:] = value
+
+
+@sr.task(workers=1)
+def kill_me():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@sr.task(workers=1, retries=1)
+def die_once(words: sr.InOut):
+    words[0] += 1
+    if words[0] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@pytest.fixture(params=[1, 4])
+def three(request):
+    """Give a Worker with three processes."""
+    with sr.Worker(num_sub_workers=3, mailbox_depth=request.param) as w:
+        w.start()
+        yield w
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_calls_for_one_worker_run_there_and_others_beside_them(mode):
+    with sr.Worker(num_sub_workers=3, **mode) as w:
+        words = w.zeros(1)
+        first, calls = hold(words), [who() for _ in range(20)]
+        others = {who_of_all().result() for _ in range(20)}
+        assert not any(one.done() for one in (first, *calls))
+        words[0] = 1
+        (found,) = {one.result() for one in (first, *calls)}
+        assert found not in others
+        if mode.get("child_mode") != "thread":
+            assert found[0] == w.worker_pids()[1]
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_calls_for_several_workers_take_them_in_turn(three):
+    last, _, first = (three.worker_pids()[one] for one in (2, 1, 0))
+    assert [who_of_two().result()[0] for _ in range(6)] == [last, first] * 3
+    found = [pid for pid, _ in three.map(who_of_two, range(1000))]
+    assert set(found) == {last, first}
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_compiled_calls_for_one_worker_wait_for_it(three):
+    words, x = three.zeros(1), three.zeros((2, 8))
+    fill(x[0], 5.0).result()
+    first, calls = hold(words), [fill(x[value % 2], value) for value in range(100)]
+    assert [who_of_all().result() for _ in range(20)]
+    assert x[:, 0].tolist() == [5.0, 0.0]
+    words[0] = 1
+    first.result()
+    for one in calls:
+        one.result()
+    assert x[:, 0].tolist() == [98.0, 99.0]
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_calls_for_a_worker_that_dies_run_on_its_successor(three):
+    dead = three.worker_pids()[1]
+    lost = kill_me()
+    after = [who() for _ in range(50)]
+    assert isinstance(lost.exception(), sr.WorkerLostError)
+    found = {one.result()[0] for one in after}
+    assert found == {three.worker_pids()[1]} and dead not in found
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_a_call_that_is_run_again_is_for_the_same_worker(three):
+    words = three.zeros(1)
+    dead = three.worker_pids()[1]
+    assert die_once(words).result() == three.worker_pids()[1] != dead
+    assert words[0] == 2
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_calls_for_one_worker_can_be_cancelled(three):
+    busy = three.submit(sr.task(workers=1)(signal.pause))
+    waiting = [who() for _ in range(9)]
+    while not busy.running():
+        pass
+    taken = [one.cancel() for one in waiting]
+    assert taken[-1]
+    os.kill(three.worker_pids()[1], signal.SIGKILL)
+    assert isinstance(busy.exception(), sr.WorkerLostError)
+    assert waiting[-1].cancelled()
+    assert who().result()[0] == three.worker_pids()[1]
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_without_a_successor_calls_for_a_worker_fail_with_the_reason(capfd):
+    words = shared_words(1)
+
+    def initialize():
+        if words[0]:
+            raise OSError("no licence left")
+
+    with sr.Worker(num_sub_workers=2, initializer=initialize) as w:
+        who().result()
+        words[0] = 1
+        lost, behind = kill_me(), [who() for _ in range(5)]
+        assert isinstance(lost.exception(), sr.WorkerLostError)
+        for one in behind:
+            with pytest.raises(sr.WorkerLostError, match="no licence left"):
+                one.result()
+        words[0] = 0
+        assert who().result()[0] == w.worker_pids()[1]
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+@pytest.mark.parametrize(
+    "workers, error",
+    [
+        (-1, ValueError),
+        ([], ValueError),
+        ([1, 1], ValueError),
+        ("1", TypeError),
+        (1.0, TypeError),
+        (True, TypeError),
+        ([0, "1"], TypeError),
+    ],
+)
+def test_what_is_no_number_of_a_worker_is_refused(workers, error):
+    with pytest.raises(error, match="workers are"):
+        sr.task(workers=workers)
+
+
+@pytest.mark.spec("CALL-WORKER-4")
+def test_a_worker_that_is_not_there_is_refused_before_anything_is_submitted():
+    with sr.Worker(num_sub_workers=2) as w:
+        for call in (who_of_two, lambda: list(w.map(who_of_two, [1]))):
+            with pytest.raises(ValueError, match=r"sub worker 2.* are 0 to 1.*num_sub_workers=3"):
+                call()
+        assert who().result()[0] == w.worker_pids()[1]
