@@ -482,7 +482,10 @@ class Stream:
 
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
-        """Give a future its value, or its error, and drop the call."""
+        """Give a future its value, or its error, and drop the call; first comes what it has printed."""
+        manager = self._session.manager
+        if manager is not None:
+            manager.pass_output_on()
         with self._turns.entrance, self._turns.turn:
             if future._slot:
                 self._fetch(future)
