@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+from ..callables.of_main import as_bytes
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.blocks import Blocks, data_of, mark_kept, set_retries
@@ -61,7 +62,7 @@ class Stream:
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
         self._arrays = SentArrays(session)
-        self._pack = Packer(self._arrays).pack
+        self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
         self._limits: dict[int, float] = {}
@@ -101,11 +102,14 @@ class Stream:
                 self.finish()
                 packed = self._pack(plan, bound)
             with self._turns.entrance, self._turns.turn:
+                known = self._session.inherited
                 if not self._open:
                     self._begin()
                 manager = self._session.manager
                 if manager is None or manager.dead:
                     self._replace_dead()  # which may fetch the values of arguments
+                if known is not self._session.inherited:
+                    continue
                 counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
@@ -116,6 +120,14 @@ class Stream:
                 future._stream, future._slot = self, slot
                 self._futures[slot] = weakref.ref(future)
                 return future
+
+    def as_bytes(self, item: Any) -> bytes:
+        """Return an argument as bytes, once it is known what the workers have."""
+        if not self._open:
+            with self._turns.entrance, self._turns.turn:
+                if not self._open:
+                    self._begin()
+        return as_bytes(item, (item,), self._session.inherited)
 
     def task_of(self, function: Any) -> Task:
         """Return the task of a plain function, the same one each time."""
