@@ -101,15 +101,17 @@ class Stream:
             except MemoryError:  # no room for one more layout
                 self.finish()
                 packed = self._pack(plan, bound)
+            if not self._open and self._come_in():
+                continue
             with self._turns.entrance, self._turns.turn:
-                known = self._session.inherited
-                if not self._open:
-                    self._begin()
+                if not self._open:  # another thread's run has come before
+                    continue
                 manager = self._session.manager
                 if manager is None or manager.dead:
+                    known = self._session.inherited
                     self._replace_dead()  # which may fetch the values of arguments
-                if known is not self._session.inherited:
-                    continue
+                    if known is not self._session.inherited:
+                        continue
                 counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
@@ -124,9 +126,7 @@ class Stream:
     def as_bytes(self, item: Any) -> bytes:
         """Return an argument as bytes, once it is known what the workers have."""
         if not self._open:
-            with self._turns.entrance, self._turns.turn:
-                if not self._open:
-                    self._begin()
+            self._come_in()
         return as_bytes(item, (item,), self._session.inherited)
 
     def task_of(self, function: Any) -> Task:
@@ -215,6 +215,20 @@ class Stream:
         self._keep_values()
 
     # ------------------------------------------------------------ its own life
+    def _come_in(self) -> bool:
+        """Begin, after another thread's run; say whether workers have inherited something else.
+
+        The turn is taken after that: others may need it meanwhile.
+        """
+        self._life.refuse_in_own_run()
+        known = self._session.inherited
+        with self._life.turnstile:
+            self._life.let_run_end()
+            with self._turns.entrance, self._turns.turn:
+                if not self._open:
+                    self._begin()
+        return known is not self._session.inherited
+
     def _begin(self) -> None:
         """Begin, with all workers at work."""
         if self._word < 0:
