@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -406,6 +406,16 @@ class Worker:
         self.init()
         return self
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Rule     CALL-STREAM-10
+        """
+        raise TypeError(
+            "a Worker cannot be pickled or copied, nor can a function that refers to one: a task gets "
+            "what it needs as arguments, and a nested Worker is added with add_worker"
+        )
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -429,7 +439,7 @@ class Worker:
         TypeError, ValueError
             The arguments do not fit the function's parameters; an array that it writes is not shared.
         RuntimeError
-            Not open; a run is in progress; inside a task.
+            Not open; in an orchestration function; inside a task.
 
         Notes
         -----

@@ -59,7 +59,10 @@ class Inside:
         here.mailbox = mailbox
 
     def __reduce__(self) -> NoReturn:
-        """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory."""
+        """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory.
+
+        Rule     CALL-STREAM-10
+        """
         raise TypeError("what a worker keeps for its calls cannot be pickled")
 
     def run(self, args: ReceivedArgs) -> None:

@@ -22,7 +22,6 @@ from ..errors import TaskError
 from . import outcomes
 from .current import here
 from .futures import Future
-from .packing import as_bytes
 from .signatures import Mode
 from .stream import Stream
 from .tasks import Task, from_payload
@@ -446,7 +445,7 @@ class Results:
         items = self._unsent
         if not self._apart:
             try:
-                sent = [as_bytes(item) for item in items] if self._pickled else items
+                sent = [self._stream.as_bytes(item) for item in items] if self._pickled else items
             except Exception:  # of one item, which gets it when it is alone
                 self._apart = True
             else:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from itertools import cycle
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy import ndarray
 
+from ..callables.of_main import as_bytes
 from ..jit import layout as L
 from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag
+from ..workers.session import Session
 from .arrays import SentArrays
 from .forms import (
     ARRAY,
@@ -104,10 +104,13 @@ class Packer:
     ----------
     arrays : SentArrays
         What is known of arrays that were arguments before.
+    session : Session
+        Knows what workers have inherited.
     """
 
-    def __init__(self, arrays: SentArrays) -> None:
+    def __init__(self, arrays: SentArrays, session: Session) -> None:
         self._arrays = arrays
+        self._session = session
 
     def pack(self, plan: Plan, bound: tuple[Any, ...]) -> Packed:
         """Return the arguments of a call, as they travel.
@@ -170,7 +173,7 @@ class Packer:
         parts.append(head)
         data = b""
         if items or names:
-            data = as_bytes((names, items))
+            data = as_bytes((names, items), items, self._session.inherited)
             if len(data) <= _INLINE_BYTES:
                 scalars += _inline(data)
                 data = b""
@@ -212,15 +215,6 @@ class Packer:
                 return ITEM
             raise type(error)(f"{parameter.name}: {error}") from None
         return code
-
-
-def as_bytes(items: Any) -> bytes:
-    """Return values as bytes."""
-    try:
-        return pickle.dumps(items, 5)
-    except Exception:
-        data: bytes = cloudpickle.dumps(items, 5)
-        return data
 
 
 def _inline(data: bytes) -> list[bytes]:

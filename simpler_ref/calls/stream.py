@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+from ..callables.of_main import as_bytes
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.blocks import Blocks, data_of, mark_kept, set_retries
@@ -61,7 +62,7 @@ class Stream:
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
         self._arrays = SentArrays(session)
-        self._pack = Packer(self._arrays).pack
+        self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
         self._limits: dict[int, float] = {}
@@ -100,12 +101,17 @@ class Stream:
             except MemoryError:  # no room for one more layout
                 self.finish()
                 packed = self._pack(plan, bound)
+            if not self._open and self._come_in():
+                continue
             with self._turns.entrance, self._turns.turn:
-                if not self._open:
-                    self._begin()
+                if not self._open:  # another thread's run has come before
+                    continue
                 manager = self._session.manager
                 if manager is None or manager.dead:
+                    known = self._session.inherited
                     self._replace_dead()  # which may fetch the values of arguments
+                    if known is not self._session.inherited:
+                        continue
                 counts, wire, data, futures, epoch = packed
                 if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
                     continue
@@ -119,6 +125,12 @@ class Stream:
                 future._stream, future._slot = self, slot
                 self._futures[slot] = weakref.ref(future)
                 return future
+
+    def as_bytes(self, item: Any) -> bytes:
+        """Return an argument as bytes, once it is known what the workers have."""
+        if not self._open:
+            self._come_in()
+        return as_bytes(item, (item,), self._session.inherited)
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function, the same one each time."""
@@ -219,6 +231,20 @@ class Stream:
         self._keep_values()
 
     # ------------------------------------------------------------ its own life
+    def _come_in(self) -> bool:
+        """Begin, after another thread's run; say whether workers have inherited something else.
+
+        The turn is taken after that: others may need it meanwhile.
+        """
+        self._life.refuse_in_own_run()
+        known = self._session.inherited
+        with self._life.turnstile:
+            self._life.let_run_end()
+            with self._turns.entrance, self._turns.turn:
+                if not self._open:
+                    self._begin()
+        return known is not self._session.inherited
+
     def _begin(self) -> None:
         """Begin, with all workers at work."""
         if self._word < 0:
@@ -498,7 +524,10 @@ class Stream:
 
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
-        """Give a future its value, or its error, and drop the call."""
+        """Give a future its value, or its error, and drop the call; first comes what it has printed."""
+        manager = self._session.manager
+        if manager is not None:
+            manager.pass_output_on()
         with self._turns.entrance, self._turns.turn:
             if future._slot:
                 self._fetch(future)

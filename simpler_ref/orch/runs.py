@@ -124,6 +124,8 @@ def _run(
     tasks, edges = view.next_task_id, view.edges
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
+    if session.manager is not None:
+        session.manager.pass_output_on()
     device_ns = 0
     if device_before is not None:
         device_ns = max(0, int((view.device_ns() - device_before).max()))

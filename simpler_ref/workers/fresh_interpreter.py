@@ -40,6 +40,7 @@ from ..system.types import Array
 from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
 from .kinds import NestedWorker, WorkerKind
+from .output import relay, take_over
 from .processes import ProcessManager
 from .random_streams import Entropy
 
@@ -72,6 +73,7 @@ class _Setup(NamedTuple):
     by_main_thread: bool
     signals: set[int]
     entropy: Entropy
+    pipes: dict[str, int]
 
 
 # ---------------------------------------------------------------- serialising
@@ -134,6 +136,7 @@ class SpawnManager(ProcessManager):
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         kinds, entropy = pack_kinds(self.kinds), self._draw_entropy()
+        self._relay = relay()
         deadline = time.monotonic() + self._start_timeout_s
         for _ in range(ATTEMPTS):
             with signals_blocked() as mask:
@@ -169,7 +172,7 @@ class SpawnManager(ProcessManager):
                     for part in ((_absolute(sys.path), sys.argv), setup, kinds, dict(snapshot)):
                         pickle.dump(part, file)
                 os.lseek(program, 0, os.SEEK_SET)
-                fds = [program, parent, theirs.fileno(), *found.values()]
+                fds = [program, parent, theirs.fileno(), *found.values(), *self._pipes.values()]
                 self._watch_server(_execute(_PROGRAM.format(fd=program), fds))
             finally:
                 os.close(parent)
@@ -197,6 +200,7 @@ class SpawnManager(ProcessManager):
             by_main_thread=threading.current_thread() is threading.main_thread(),
             signals={int(number) for number in mask},
             entropy=entropy,
+            pipes=dict(self._pipes),
         )
 
     def _hear(self, deadline: float) -> bytes:
@@ -242,8 +246,9 @@ def main(file: Any) -> NoReturn:
         if setup.by_main_thread:
             die_with_parent()
         sock = socket.socket(fileno=setup.socket)
-        for fd in (setup.socket, setup.parent):
+        for fd in (setup.socket, setup.parent, *setup.pipes.values()):
             os.set_inheritable(fd, False)
+        take_over(setup.pipes)
         try:
             engine, kinds, snapshot = _build(setup, file)
         except AddressTaken as error:

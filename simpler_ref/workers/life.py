@@ -21,7 +21,7 @@ from .session import Session
 from .tree import Tree
 
 T = TypeVar("T")
-_OF_THIS_PROCESS = ("lock", "session", "stream", "_finalizer")
+_OF_THIS_PROCESS = ("lock", "turnstile", "_in_run", "session", "stream", "_finalizer")
 
 
 class Life:
@@ -50,6 +50,8 @@ class Life:
         The cores that a parent has given to it.
     lock : threading.RLock
         Taken to change any of these.
+    turnstile : threading.RLock
+        Runs, and the first of the calls after one, begin in the order in which they get it.
     """
 
     def __init__(self, options: Options, tree: Tree, registry: Registry) -> None:
@@ -64,15 +66,22 @@ class Life:
         self.needs_start = True
         self.parent_level = 0
         self.placement: Placement | None = None
-        self.lock = threading.RLock()
+        self._make_locks()
         self._away_from = 0
+
+    def _make_locks(self) -> None:
+        self.lock, self.turnstile = threading.RLock(), threading.RLock()
+        self._in_run = threading.RLock()
+        """The thread of a run has it."""
+        self._runner = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a child makes again in a fresh interpreter."""
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock(), session=None, stream=None)
+        vars(self).update(state, session=None, stream=None)
+        self._make_locks()
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
@@ -127,20 +136,47 @@ class Life:
         mine = False
         try:
             while not mine:
-                self.finish_stream()
-                with self.lock:
-                    session = self.live()
-                    if self.running:
-                        raise RuntimeError(
-                            "a run is in progress on this Worker: runs cannot be nested, and one Worker "
-                            "serves one run at a time"
-                        )
-                    if not self.streaming:  # no other thread has made a call meanwhile
-                        self.running = mine = True
-            return act(session)
+                self._refuse_in_run()
+                with self.turnstile:
+                    self.finish_stream()
+                    with self.lock:
+                        session = self.live()
+                        self._refuse_in_run()
+                        if not self.streaming:  # no other thread has made a call meanwhile
+                            self._runner = threading.get_ident()
+                            self.running = mine = True
+            with self._in_run:
+                try:
+                    return act(session)
+                finally:
+                    self.running = False
         finally:
             if mine:
                 self.running = False
+
+    def _refuse_in_run(self) -> None:
+        if self.running:
+            raise RuntimeError(
+                "a run is in progress on this Worker: runs cannot be nested, and one Worker serves one "
+                "run at a time"
+            )
+
+    def refuse_in_own_run(self) -> None:
+        """Refuse a call in an orchestration function."""
+        if self.running and self._runner == threading.get_ident():
+            raise RuntimeError(
+                "a run is in progress on this Worker: calls of tasks are for before and after it; in an "
+                "orchestration function, submit with orch.submit_sub"
+            )
+
+    def let_run_end(self) -> None:
+        """Wait for the end of another thread's run.
+
+        Rule     CALL-STREAM-4
+        """
+        while self.running:
+            with self._in_run:
+                pass
 
     # ------------------------------------------------------------ the stream of calls
     def prepare_stream(self) -> None:
@@ -149,11 +185,6 @@ class Life:
         Rule     CALL-STREAM-4
         """
         session = self.live()
-        if self.running:
-            raise RuntimeError(
-                "a run is in progress on this Worker: calls of tasks are for before and after it; in an "
-                "orchestration function, submit with orch.submit_sub"
-            )
         ending.recover(session)
         self.start_workers(session)
 
@@ -302,7 +333,7 @@ class Life:
 
     def disown(self) -> None:
         """Leave everything to the process that this one was forked from."""
-        self.lock = threading.RLock()
+        self._make_locks()
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
         if self.stream is not None:

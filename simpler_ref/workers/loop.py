@@ -25,6 +25,7 @@ from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOP
 from ..jit.kernel import FAIL_POINTS
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
+from .output import is_relayed, then_flush
 from .reports import write_error
 
 
@@ -50,6 +51,8 @@ class LocalCallables:
             return
         installed = self.kind.install(target)
         leaf = self.kind.leaf(installed)
+        if is_relayed():
+            leaf = then_flush(leaf)
         if self._free:
             slot = self._free.pop()
             self._installed[slot], self.leaves[slot] = installed, leaf

@@ -394,6 +394,9 @@ class WorkerManager:
             with signals_blocked():
                 self._shut_down()
 
+    def pass_output_on(self) -> None:
+        """Write what workers have printed so far, if it comes through this process."""
+
     # ------------------------------------------------------------ provided by each mode
     def _get_ready(self, snapshot: Snapshot) -> None:
         """Prepare for making workers with the callables of `snapshot`."""

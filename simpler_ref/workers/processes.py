@@ -9,7 +9,7 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -20,6 +20,7 @@ from ..system.signals import put_handlers_back, signals_blocked
 from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
 from .kinds import WorkerKind
 from .manager import WorkerManager
+from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
 
 _open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
@@ -29,7 +30,7 @@ _open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
 def close_inherited() -> None:
     """In a process just forked: close the descriptors of the parent's managers."""
     for manager in list(_open):
-        manager._close_descriptors()
+        manager._leave_to_parent()
 
 
 class ProcessManager(WorkerManager):
@@ -46,12 +47,19 @@ class ProcessManager(WorkerManager):
         self._socket: socket.socket | None = None
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
+        self._relay: Relay | None = None
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = thread_pools.limiter()
         with signals_blocked() as mask:
+            self._relay = relay()
             self._fork_server(snapshot, mask, limit_threads)
             self._start_monitor()
+
+    @property
+    def _pipes(self) -> Mapping[str, int]:
+        """Where workers print, if not to the files that they inherit."""
+        return {} if self._relay is None else self._relay.pipes
 
     def _draw_entropy(self) -> Entropy:
         return draw_entropy(beside=sum(one is not self for one in _open))
@@ -60,6 +68,14 @@ class ProcessManager(WorkerManager):
         monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
         monitor.start()
         self._monitor = monitor
+        if self._relay is not None:
+            self._relay.close_writing()
+            self._relay.start()
+
+    def pass_output_on(self) -> None:
+        """Write what workers have printed so far, if it comes through this process."""
+        if self._relay is not None:
+            self._relay.pass_on()
 
     def _connect(self) -> socket.socket:
         """Make the connection to a server, and return the server's end."""
@@ -74,10 +90,11 @@ class ProcessManager(WorkerManager):
         parent_pid = os.getpid()
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
-        entropy = self._draw_entropy()
+        entropy, pipes = self._draw_entropy(), self._pipes
 
         def in_the_child() -> NoReturn:
             put_handlers_back(all_of_them=True)
+            take_over(pipes)
             serve(
                 engine,
                 theirs,
@@ -166,6 +183,8 @@ class ProcessManager(WorkerManager):
         self._end_server()
         if self._monitor is not None and self._monitor is not threading.current_thread():
             self._monitor.join()
+        if self._relay is not None:
+            self._relay.close()
         self._close_descriptors()
 
     def _end_server(self) -> None:
@@ -182,3 +201,8 @@ class ProcessManager(WorkerManager):
         if self._server_fd >= 0:
             fd, self._server_fd = self._server_fd, -1
             os.close(fd)
+
+    def _leave_to_parent(self) -> None:
+        if self._relay is not None:
+            self._relay.abandon()
+        self._close_descriptors()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..callables.of_main import inherited
 from ..callables.registry import Registry, Snapshot
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
@@ -59,6 +60,8 @@ class Session:
             "fork" if options.child_mode == "thread" else options.start_method
         )
         self.snapshot: Snapshot = {}
+        self.inherited: dict[str, Any] | None = None
+        """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
         self.orch: Orchestrator
         self.configs: Configs
         self.pid = os.getpid()
@@ -71,6 +74,8 @@ class Session:
         self.registry.forget_tombstones()
         self.method.decide()
         self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
+        if self.child_mode == "process":
+            self.inherited = {} if self.method.spawn else inherited()
         if self.kinds:
             self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
             self.manager.start(self.snapshot)

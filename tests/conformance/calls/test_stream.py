@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+import pickle
 import signal
 import threading
 import time
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls.inside import Inside
 from simpler_ref.calls.stream import Stream
 from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
@@ -318,6 +321,79 @@ def test_a_call_during_a_run_is_refused(w):
     assert add(1, 2).result() == 3
 
 
+@pytest.mark.spec("CALL-STREAM-4")
+def test_a_call_waits_for_the_run_of_another_thread(w):
+    """Runs follow each other without a pause until the calls have come between."""
+    ended, began, refused = threading.Event(), threading.Event(), []
+
+    def orchestrate(orch, args, config):
+        began.set()
+        wait_until(lambda: waiting.locked() or ended.is_set())
+        try:
+            add(1, 2)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def run():
+        while not ended.is_set():
+            w.run(orchestrate)
+
+    waiting = threading.Lock()  # held while this thread calls
+    runner = threading.Thread(target=run)
+    runner.start()
+    try:
+        began.wait()
+        for i in range(10):
+            with waiting:
+                future = add(i, 1)
+            assert future.result() == i + 1
+    finally:
+        ended.set()
+        runner.join()
+    assert refused
+    assert all("in an orchestration function" in text for text in refused)
+
+
+@pytest.mark.spec("CALL-STREAM-4", "CALL-STREAM-8")
+def test_a_signal_ends_the_wait_for_a_run(w):
+    go_on, began = threading.Event(), threading.Event()
+
+    def orchestrate(orch, args, config):
+        began.set()
+        go_on.wait()
+
+    def interrupt(number, frame):
+        raise InterruptedError("enough")
+
+    def is_waiting():
+        if not w._life.turnstile.acquire(blocking=False):
+            return True
+        w._life.turnstile.release()
+        return False
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    runner = threading.Thread(target=w.run, args=(orchestrate,))
+    runner.start()
+    began.wait()
+    main = threading.get_ident()
+    sender = threading.Thread(
+        target=lambda: (
+            wait_until(is_waiting),
+            signal.pthread_kill(main, signal.SIGUSR1),
+        )
+    )
+    try:
+        sender.start()
+        with pytest.raises(InterruptedError):
+            add(1, 2)
+    finally:
+        sender.join()
+        go_on.set()
+        runner.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert add(1, 2).result() == 3
+
+
 @pytest.mark.spec("CALL-STREAM-6")
 def test_the_end_of_the_block_waits_for_the_calls():
     with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
@@ -334,3 +410,14 @@ def test_a_worker_without_a_level_has_a_worker_for_each_core():
     assert (w.level, w.num_sub_workers) == (3, find_cores().available)
     assert sr.Worker(num_sub_workers=3).num_sub_workers == 3
     assert sr.Worker(3).num_sub_workers == 0
+
+
+@pytest.mark.spec("CALL-STREAM-10")
+def test_a_worker_cannot_be_pickled_or_copied(w):
+    assert add(1, 2).result() == 3
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a task gets what it needs as arguments"):
+            act(w)
+    inside = Inside.__new__(Inside)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(inside)

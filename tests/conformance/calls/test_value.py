@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 
 import numpy as np
@@ -213,3 +214,74 @@ def test_a_value_that_cannot_be_pickled_fails_its_call(w):
     with pytest.raises(TypeError, match="cannot be pickled"):
         lock().result()
     assert same(5).result() == 5
+
+
+MODES = [{}, {"child_mode": "thread"}, {"start_method": "spawn"}]
+
+
+@pytest.fixture
+def in_main():
+    """Give a function that runs a cell of a notebook: what it defines is in `__main__`."""
+    main = vars(sys.modules["__main__"])
+    before = dict(main)
+    yield lambda cell: exec(cell, main) or main
+    for name in main.keys() - before.keys():
+        del main[name]
+
+
+CLASS = """
+class Point:
+    unit = {unit!r}
+    class Inner: pass
+    def __init__(self, x): self.x = x
+    def __eq__(self, other): return type(other) is type(self) and other.x == self.x
+    __hash__ = None
+class Wrong(ValueError):
+    def __init__(self, point): super().__init__(point); self.point = point
+"""
+TASKS = """
+import simpler_ref as sr
+@sr.task
+def same_kind(one, kind): return isinstance(one, kind) and isinstance(one, Point), one.unit, one
+@sr.task
+def fail(point): raise Wrong(point)
+"""
+
+
+def check_points(w, main, unit):
+    point = main["Point"](5)
+    for _ in range(3):
+        assert main["same_kind"](point, main["Point"]).result() == (True, unit, point)
+    again = w.submit(same, w.submit(same, [point, main["Point"].Inner])).result()
+    assert again == [point, main["Point"].Inner]
+    assert list(w.map(same, [point] * 50)) == [point] * 50
+    with pytest.raises(main["Wrong"]) as raised:
+        main["fail"](point).result()
+    assert raised.value.point == point
+
+
+@pytest.mark.spec("CALL-VALUE-6")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, in_main):
+    in_main(CLASS.format(unit="m"))
+    main = in_main(TASKS)
+    with sr.Worker(num_sub_workers=2, **mode) as w:
+        assert list(w.map(same, [main["Point"](1)])) == [main["Point"](1)]
+        check_points(w, main, "m")
+        in_main(TASKS)
+        check_points(w, main, "m")
+        in_main(CLASS.format(unit="km"))
+        in_main(TASKS)
+        check_points(w, main, "km")
+
+
+@pytest.mark.spec("CALL-VALUE-6")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_instances_of_classes_that_are_new_to_the_workers_travel(mode, in_main):
+    with sr.Worker(num_sub_workers=2, **mode) as w:
+        w.start()
+        in_main(CLASS.format(unit="s"))
+        main = in_main(TASKS)
+        check_points(w, main, "s")
+        many = [main["Point"](i) for i in range(10_000)]
+        assert w.submit(len, many).result() == 10_000

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
+import sys
 import threading
 import time
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -284,3 +288,100 @@ def test_a_worker_that_is_not_there_is_refused_before_anything_is_submitted():
             with pytest.raises(ValueError, match=r"sub worker 2.* are 0 to 1.*num_sub_workers=3"):
                 call()
         assert who().result()[0] == w.worker_pids()[1]
+
+
+# ---------------------------------------------------------------- what tasks print
+class Cell(io.TextIOBase):
+    """The output of a cell: as that of a notebook, it comes from the program's own process alone."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+        return len(text)
+
+    def take(self):
+        taken, self.text = self.text, ""
+        return taken
+
+
+def say(*words, end="\n"):
+    print(*words, end=end)
+    return words[-1]
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_what_a_call_prints_is_there_before_its_result(mode):
+    with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=2, **mode) as w:
+        for i in range(20):
+            print(w.submit(say, "task", i).result())
+            assert cell.take() == f"task {i}\n{i}\n"
+        w.submit(say, "no end", end="").result()
+        w.submit(say, "of a line: é").result()
+        assert cell.take() == "no endof a line: é\n"
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_what_each_worker_prints_comes_in_order(mode):
+    def number(i):
+        for line in range(100):
+            print(i, line)
+
+    with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=2, **mode) as w:
+        for i in range(20):
+            w.submit(number, i)
+    lines = cell.take().splitlines()
+    for i in range(20):
+        assert [line for line in lines if line.split()[0] == str(i)] == [
+            f"{i} {line}" for line in range(100)
+        ]
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+def test_what_a_worker_prints_before_it_dies_is_not_lost():
+    def die(how):
+        print("before the end")
+        os.kill(os.getpid(), how)
+
+    with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=1) as w:
+        assert isinstance(w.submit(die, signal.SIGKILL).exception(), sr.WorkerLostError)
+        assert cell.take() == "before the end\n"
+        assert w.submit(say, "the successor").result() == "the successor"
+        assert cell.take() == "the successor\n"
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+def test_logs_and_errors_are_written_to_the_programs_stream():
+    with redirect_stderr(Cell()) as errors:
+        handler = logging.StreamHandler()
+
+        def report():
+            handler.emit(logging.makeLogRecord({"msg": "a record"}))
+            print("a line", file=sys.stderr)
+
+        with sr.Worker(num_sub_workers=1) as w:
+            handle = w.register(report)
+            w.submit(report).result()
+            assert errors.take() == "a record\na line\n"
+            w.run(lambda orch, *_: orch.submit_sub(handle))
+            assert errors.take() == "a record\na line\n"
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+def test_output_goes_to_the_stream_of_the_moment():
+    with redirect_stdout(Cell()) as first, sr.Worker(num_sub_workers=1) as w:
+        w.submit(say, "one").result()
+        with redirect_stdout(Cell()) as second:
+            w.submit(say, "two").result()
+    assert (first.text, second.text) == ("one\n", "two\n")
+
+
+@pytest.mark.spec("CALL-WORKER-5")
+def test_where_streams_are_files_workers_write_to_them(capfd):
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(say, "to the file").result()
+        assert "simpler-output" not in [thread.name for thread in threading.enumerate()]
+    assert capfd.readouterr().out == "to the file\n"
