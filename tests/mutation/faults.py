@@ -33,6 +33,7 @@ WM = "tests/conformance/worker_manager"
 SPEED = "tests/conformance/speed"
 FAILURE = "tests/conformance/failure"
 HIER = "tests/conformance/hierarchy"
+CALLS = "tests/conformance/calls"
 
 FAULTS = (
     Fault(
@@ -754,5 +755,165 @@ FAULTS = (
             "tests/conformance/task_flow/test_unreg.py::"
             "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does",
         ),
+    ),
+    Fault(
+        "chain-of-the-dead",
+        "What is emptied for the successor of a dead worker are also the calls that wait for it.",
+        (
+            Patch(
+                "jit/mailbox.py",
+                "    mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL] = head, tail\n",
+                "",
+            ),
+        ),
+        (f"{CALLS}/test_worker.py::test_calls_for_a_worker_that_dies_run_on_its_successor",),
+        hangs=True,
+    ),
+    Fault(
+        "stranded-counts-as-lost",
+        "A call that has no worker says that its worker has died while it ran.",
+        (
+            Patch(
+                "jit/dispatch.py",
+                "    if mem[L.STREAM] != 0:\n        worker = ANY_WORKER\n",
+                "",
+            ),
+        ),
+        (
+            f"{CALLS}/test_worker.py::test_without_a_successor_calls_for_a_worker_fail_with_the_reason",
+        ),
+    ),
+    Fault(
+        "no-retry-in-turn",
+        "Calls that a lost worker had been given, and had not begun, are lost with it.",
+        (
+            Patch(
+                "jit/collect.py",
+                "(not began or may_run_again(mem, slot))",
+                "may_run_again(mem, slot)",
+            ),
+        ),
+        (f"{CALLS}/test_limit.py::test_calls_behind_the_one_that_is_lost_are_made",),
+    ),
+    Fault(
+        "one-retry-too-many",
+        "A call is run again once more than its task allows.",
+        (
+            Patch(
+                "jit/graph.py",
+                ">= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
+                "> mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
+            ),
+        ),
+        (
+            f"{CALLS}/test_limit.py::test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be",
+        ),
+    ),
+    Fault(
+        "reader-forgotten",
+        "A writer waits for the newest of those that read just the same bytes, not for the older "
+        "ones.",
+        (
+            Patch(
+                "jit/hazards.py",
+                "            access = int(mem[access + L.ACCESS_OLDER])\n    return conflicts\n",
+                "            access = L.NONE\n    return conflicts\n",
+            ),
+        ),
+        (f"{CALLS}/test_hazard.py::test_a_writer_waits_for_all_readers_since_the_last_write",),
+    ),
+    Fault(
+        "order-is-need",
+        "Who overwrites what another writes fails with it.",
+        (
+            Patch(
+                "jit/hazards.py",
+                "conflicts = add_conflict(mem, access, L.ORDER, conflicts)",
+                "conflicts = add_conflict(mem, access, L.NEEDS, conflicts)",
+            ),
+        ),
+        (
+            f"{CALLS}/test_hazard.py::test_a_writer_waits_for_the_writer_before_and_does_not_fail_with_it",
+        ),
+    ),
+    Fault(
+        "failed-is-over",
+        "A writer that has failed counts as over: who reads what it should have written is run.",
+        (
+            Patch(
+                "jit/hazards.py",
+                "        return state == L.COMPLETED\n",
+                "        return state == L.COMPLETED or state == L.FAILED\n",
+            ),
+        ),
+        (
+            f"{CALLS}/test_hazard.py::test_a_failed_writer_lets_readers_fail_until_it_is_overwritten",
+        ),
+    ),
+    Fault(
+        "ended-too-soon",
+        "A task that was poisoned counts as ended while others that it waits for still run.",
+        (
+            Patch(
+                "jit/hazards.py",
+                " == L.FAILED and mem[slot + L.S_FANIN] == 0\n\n\n@kernel\ndef is_over",
+                " == L.FAILED\n\n\n@kernel\ndef is_over",
+            ),
+        ),
+        (
+            f"{CALLS}/test_hazard.py::test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for",
+        ),
+    ),
+    Fault(
+        "touching-is-overlap",
+        "Tensors that only touch count as overlapping.",
+        (
+            Patch(
+                "jit/hazards.py",
+                "        if other_low < high and low < other_high:\n",
+                "        if other_low <= high and low <= other_high:\n",
+            ),
+        ),
+        (f"{CALLS}/test_hazard.py::test_views_that_share_no_byte_are_independent",),
+    ),
+    Fault(
+        "old-answer",
+        "A search that has been made before is answered from memory although other bytes are "
+        "asked for.",
+        (
+            Patch(
+                "jit/hazards.py",
+                "        and mem[L.FOUND_HIGH] == high\n",
+                "",
+            ),
+        ),
+        (f"{CALLS}/test_hazard.py::test_a_search_from_the_same_byte_is_another_search",),
+    ),
+    Fault(
+        "cancelled-unmarked",
+        "A call that is cancelled while it waits is not marked as cancelled itself.",
+        (
+            Patch(
+                "jit/graph.py",
+                "        note_cancelled(mem, slot)\n        poison(mem, slot)\n        return True\n",
+                "        poison(mem, slot)\n        return True\n",
+            ),
+        ),
+        (
+            f"{CALLS}/test_cancel.py::test_a_call_that_waits_for_a_worker_or_for_others_is_cancelled",
+        ),
+    ),
+    Fault(
+        "future-not-awaited",
+        "What a call gets from a future is taken without waiting for it.",
+        (
+            Patch(
+                "jit/calls.py",
+                "            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "
+                "L.FETCHES)\n",
+                "            edges += 0 * producer\n",
+            ),
+        ),
+        (f"{CALLS}/test_stream.py::test_a_future_is_an_argument_like_its_value",),
     ),
 )

@@ -162,6 +162,7 @@ def apart(name: str) -> list[np.ndarray]:
     r = np.zeros((6, 7), RECORD)
     return {
         "tiles": [x[i : i + 16, j : j + 24] for i in range(0, 64, 16) for j in range(0, 96, 24)],
+        "rows": [x[:16], x[16:17], x[17:40], x[40:]],
         "uneven tiles": [x[:10, :5], x[:10, 5:], x[10:, :50], x[10:63, 50:], x[63:, 50:]],
         "steps": [x[i::2, j::3] for i in range(2) for j in range(3)],
         "nested steps": [x[:, ::2], x[:, 1::4], x[:, 3::4]],
@@ -185,8 +186,8 @@ def apart(name: str) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("tiles", "uneven tiles", "steps", "nested steps", "diagonal", "parts", "parts of tiles"),
-        *("fields", "fields of steps", "reversed", "swapped axes", "cubes"),
+        *("tiles", "rows", "uneven tiles", "steps", "nested steps", "diagonal", "parts"),
+        *("parts of tiles", "fields", "fields of steps", "reversed", "swapped axes", "cubes"),
     ],
 )
 def test_views_that_share_no_byte_are_independent(s, name):
@@ -320,6 +321,19 @@ def test_a_search_may_be_repeated(s):
         assert s.kinds(writes(AT), writes(AT + 16)) == {"writer": ORDER, "reader": ORDER}
         assert s.kinds(writes(AT + 16), reads(AT + 8)) == {"writer": NEEDS, "reader": ORDER}
     assert s.accesses == 5
+
+
+@pytest.mark.spec("CALL-HAZARD-12")
+def test_a_search_from_the_same_byte_is_another_search(s):
+    x = np.zeros((4, 4))
+    one, two, three = ((T.INOUT, x[0, k : k + 1]) for k in range(3))
+    for name, use in (("one", one), ("two", two), ("three", three)):
+        s.submit(name, use)
+    for _ in range(2):
+        assert s.kinds((T.INPUT, x[0, :1])) == {"one": NEEDS}
+        assert s.kinds((T.INPUT, x[0, :2])) == {"one": NEEDS, "two": NEEDS}
+        assert s.kinds((T.INPUT, x[0, :3])) == {"one": NEEDS, "two": NEEDS, "three": NEEDS}
+        assert s.kinds((T.INPUT, x[0, :3:2])) == {"one": NEEDS, "three": NEEDS}
 
 
 @pytest.mark.spec("CALL-HAZARD-12")
