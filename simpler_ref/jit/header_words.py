@@ -372,12 +372,21 @@ MOST_NOTED = 14
 
 HEADER.line(
     "calls that failed by themselves",
-    written_by="Scheduler; requester; 0 by Orch before a stream",
-    read_by="Scheduler; requester; Orch as hint",
+    written_by="Scheduler",
+    read_by="Scheduler",
     ordering="lock",
 )
-NOTED = HEADER.word("NOTED", "how many of `NOTED_CALLS` there are")
-NOT_NOTED = HEADER.word("NOT_NOTED", "calls of the stream for which these had no room")
+NOTED = HEADER.word(
+    "NOTED",
+    "how many of `NOTED_CALLS` there are",
+    written_by="Scheduler; 0 by Orch before a stream",
+)
+NOT_NOTED = HEADER.word(
+    "NOT_NOTED",
+    "calls of the stream for which these had no room",
+    written_by="Scheduler; 0 by Orch before a stream",
+    read_by="Scheduler; Orch as hint",
+)
 NOTED_CALLS = HEADER.word("NOTED_CALLS", "slots, each with a reference", words=MOST_NOTED)
 
 HEADER.line(
