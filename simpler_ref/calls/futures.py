@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .stream import Stream
+    from .unasked import Unasked
 
 _MISSING: Any = object()
 
@@ -28,6 +29,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     _value: Any = _MISSING
     _error: BaseException | None = None
     _is_cancelled = False
+    _unasked: Unasked | None = None
 
     def __init__(self) -> None:
         raise TypeError("a Future comes from a call of a task, or from Worker.submit")
@@ -67,6 +69,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         """
         self._wait(timeout)
         if self._error is not None:
+            self._ask()
             raise self._error
         return self._value
 
@@ -84,7 +87,13 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         if self._is_cancelled:
             assert self._error is not None
             raise self._error
+        self._ask()
         return self._error
+
+    def _ask(self) -> None:
+        """Note that somebody sees the error, if there is one."""
+        if self._unasked is not None:
+            self._unasked.asked = True
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until the value, or the error, is here."""

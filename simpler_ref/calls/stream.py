@@ -39,6 +39,7 @@ from .packing import Packer, Plan
 from .signatures import Signature
 from .tasks import Task
 from .turns import Turns
+from .unasked import Failures
 
 _integer = INTEGER.pack
 _new_future = object.__new__
@@ -69,6 +70,7 @@ class Stream:
         self._word = -1
         self._tasks: dict[Any, Task] = {}
         self._dropped: deque[int] = deque()
+        self._failures = Failures()
         self._futures: dict[int, weakref.ref[Future]] = {}
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
@@ -229,6 +231,7 @@ class Stream:
         """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
         self._drop_all()
         self._keep_values()
+        self._look_at_failures()
 
     # ------------------------------------------------------------ its own life
     def _come_in(self) -> bool:
@@ -360,17 +363,20 @@ class Stream:
                 self._turns.tell()
             self._keep_values()
             self._drop_all()
+            self._look_at_failures()
             self._kernels.end_stream(self._mem)
             while view.live and self._help(slot=L.STAY, live=0) != L.TIMED_OUT:
                 self._drop_all()
             if view.live:
                 self._kernels.drop_forgotten(self._mem)
+            unnoted = view.not_noted
             with signals_blocked():
                 self._kernels.reset_stream(self._mem)
                 self._futures.clear()
                 self._arrays.forget()
                 self._open = False
                 self._life.streaming = False
+            self._failures.forget(unnoted)
 
     @property
     def is_gone(self) -> bool:
@@ -537,17 +543,19 @@ class Stream:
         has_failed, kind, word = self._engine.view.outcome(slot)
         if has_failed:
             future._is_cancelled = word == -slot
-            future._error = self._error_of(slot)
+            future._error = error = self._error_of(slot)
+            future._unasked = self._failures.note(error)
+            self._look_at_failures()
         else:
             try:
                 if kind == L.VALUE_BLOCK:
                     future._value = self._value_in(word)
                 else:
                     future._value = outcomes.decode_word(kind, word)
-            except Exception as error:
+            except Exception as problem:
                 task = self._engine.view.call(slot).task
-                future._error = TaskError(f"{self.describe(slot)}: {error}", task=task)
-                future._error.__cause__ = error
+                future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
+                future._error.__cause__ = problem
         self._futures.pop(slot, None)
         future._slot = 0
         self._kernels.drop_call(self._mem, slot)
@@ -629,6 +637,21 @@ class Stream:
         """Drop a call whose future has died, at the next occasion; any thread, at any moment."""
         self._dropped.append(slot)
 
+    def _look_at_failures(self) -> None:
+        """Note the errors of failed calls whose futures are gone.
+
+        Rule     CALL-FAIL-7
+        """
+        slots: list[int] = []
+        while slot := self._kernels.take_failed(self._mem):
+            slots.insert(0, slot)
+        for slot in slots:
+            self._failures.taken += 1
+            future = self._futures.get(slot, _no_future)()
+            if future is None:
+                self._failures.note(self._error_of(slot))
+            self._kernels.drop_call(self._mem, slot)
+
     def _drop_all(self) -> None:
         while self._dropped:
             slot = self._dropped.popleft()
@@ -661,6 +684,10 @@ class Stream:
                     self._turns.forget(bell)
                     return
             self._wait_a_while(bell, PARK_NS, ended=ended)
+
+
+def _no_future() -> None:
+    """Stand for the reference to a future that was dropped."""
 
 
 def _are_there(futures: list[tuple[Future, int]]) -> bool:

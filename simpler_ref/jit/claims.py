@@ -73,6 +73,22 @@ def settle_deaths(mem):
 
 
 @kernel
+def take_failed(mem):
+    """Return the last of the calls noted as failed, whose reference the caller has now; 0: none.
+
+    Rule     CALL-FAIL-7
+    """
+    become_scheduler(mem)
+    slot = 0
+    noted = int(mem[L.NOTED])
+    if noted > 0:
+        slot = int(mem[L.NOTED_CALLS + noted - 1])
+        mem[L.NOTED] = noted - 1
+    hand_over(mem)
+    return slot
+
+
+@kernel
 def strand(mem, stranded):
     """Let calls that have no worker fail, or wait for one.
 

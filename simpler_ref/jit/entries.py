@@ -120,6 +120,8 @@ def begin_stream(mem):
     """Start a stream."""
     schedule.begin_run(mem)
     mem[L.STREAM] = L.CALLS
+    mem[L.NOTED] = 0
+    mem[L.NOT_NOTED] = 0
     return L.OK
 
 
@@ -203,6 +205,12 @@ def settle_deaths(mem):
     """Act on all deaths reported so far."""
     claims.settle_deaths(mem)
     return L.OK
+
+
+@entry(WORDS, nogil=True)
+def take_failed(mem):
+    """Take a call that has failed; see `claims.take_failed`."""
+    return claims.take_failed(mem)
 
 
 @entry(WORDS, INT, nogil=True)

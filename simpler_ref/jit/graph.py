@@ -351,8 +351,16 @@ def drop_reference(mem, slot):
 def keep_failure(mem, outcome, slot, worker, detail):
     """Note how a call failed by itself; the error that it raised is noted with its answer.
 
-    Rule     CALL-FAIL-3
+    Effects  NOTED_CALLS has the call, with a reference, or NOT_NOTED counts it
+
+    Rule     CALL-FAIL-3, -7
     """
+    noted = int(mem[L.NOTED])
+    if noted < L.MOST_NOTED and acquire_ref(mem, slot):
+        mem[L.NOTED_CALLS + noted] = slot
+        mem[L.NOTED] = noted + 1
+    else:
+        mem[L.NOT_NOTED] += 1
     if outcome == L.TASK_FAILURE:
         return
     mem[slot + L.S_KIND] = L.VALUE_STRANDED if worker < 0 else L.VALUE_LOST

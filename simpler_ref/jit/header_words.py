@@ -367,6 +367,28 @@ STUCK_TASK = HEADER.word("STUCK_TASK", "id of the group of `STUCK_SINCE`", words
 STUCK_CALLABLE = HEADER.word("STUCK_CALLABLE", "its callable word", words=2)
 STUCK_MEMBERS = HEADER.word("STUCK_MEMBERS", "its members", words=2)
 
+MOST_NOTED = 14
+"""Failed calls that are kept until Python looks at them."""
+
+HEADER.line(
+    "calls that failed by themselves",
+    written_by="Scheduler",
+    read_by="Scheduler",
+    ordering="lock",
+)
+NOTED = HEADER.word(
+    "NOTED",
+    "how many of `NOTED_CALLS` there are",
+    written_by="Scheduler; 0 by Orch before a stream",
+)
+NOT_NOTED = HEADER.word(
+    "NOT_NOTED",
+    "calls of the stream for which these had no room",
+    written_by="Scheduler; 0 by Orch before a stream",
+    read_by="Scheduler; Orch as hint",
+)
+NOTED_CALLS = HEADER.word("NOTED_CALLS", "slots, each with a reference", words=MOST_NOTED)
+
 HEADER.line(
     "candidates for pre-dispatch",
     written_by="Scheduler",

@@ -382,8 +382,8 @@ FAULTS = (
         (
             Patch(
                 "workers/life.py",
-                "                    if self.running:\n                        raise",
-                "                    if False:\n                        raise",
+                "    def _refuse_in_run(self) -> None:\n        if self.running:",
+                "    def _refuse_in_run(self) -> None:\n        if False:",
             ),
         ),
         (f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",),

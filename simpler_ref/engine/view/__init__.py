@@ -287,6 +287,11 @@ class View:
             word(slot + L.S_VALUE),
         )
 
+    @property
+    def not_noted(self) -> int:
+        """How many calls have failed, by themselves, without being kept."""
+        return self._word(L.NOT_NOTED)
+
     def outcome(self, slot: int) -> tuple[bool, int, int]:
         """Return whether a call that has ended has failed, and the kind and the word of its value."""
         word = self._word

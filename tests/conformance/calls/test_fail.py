@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import signal
 import time
@@ -282,3 +283,109 @@ def test_all_workers_may_die(processes):
     for future in futures:
         assert isinstance(future.exception(), sr.WorkerLostError)
     assert add(1, 2).result() == 3
+
+
+# ---------------------------------------------------------------- errors that nobody asks for
+@sr.task
+def refuse(number):
+    raise ValueError(f"no {number}")
+
+
+@sr.task
+def need(value):
+    return value
+
+
+def told(caplog):
+    """Return the messages so far."""
+    gc.collect()
+    found = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_the_error_of_a_call_that_nobody_can_ask_for_is_logged_once(mode, caplog):
+    with sr.Worker(num_sub_workers=2, child_mode=mode):
+        for number in range(3):
+            refuse(number)
+            need(number)
+    messages = told(caplog)
+    assert len(messages) == 3
+    for number in range(3):
+        (found,) = [text for text in messages if f"ValueError: no {number}" in text]
+        assert "nobody has asked" in found
+        assert "in refuse" in found
+    assert not told(caplog)
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_an_error_that_somebody_has_asked_for_is_not_logged(w, caplog):
+    def ask(future):
+        future.exception()
+
+    async def wait():
+        with pytest.raises(ValueError):
+            await refuse(4)
+
+    with pytest.raises(ValueError):
+        refuse(1).result()
+    assert isinstance(refuse(2).exception(), ValueError)
+    with pytest.raises(ValueError):
+        need(need(refuse(3))).result()
+    asyncio.run(wait())
+    refuse(5).add_done_callback(ask)
+    late = refuse(6)
+    w.run(lambda *_: None)
+    assert isinstance(late.exception(), ValueError)
+    del late
+    assert not told(caplog)
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_an_error_is_logged_when_its_future_goes(caplog):
+    with sr.Worker(num_sub_workers=1):
+        kept = [refuse(1), refuse(2)]
+    assert not told(caplog)
+    assert isinstance(kept.pop().exception(), ValueError)
+    assert not told(caplog)
+    kept.clear()
+    (message,) = told(caplog)
+    assert "no 1" in message
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_calls_that_are_not_made_are_not_logged_for_themselves(w, caplog):
+    need(need(refuse(1)))
+    w.run(lambda *_: None)
+    assert len(told(caplog)) == 1
+    with pytest.raises(KeyError), sr.Worker(num_sub_workers=1) as other:
+        flag = other.zeros(1)
+        other.submit(hold, flag)
+        need(1)
+        flag[0] = 1
+        raise KeyError
+    assert not told(caplog)
+
+
+def hold(flag):
+    while not flag[0]:
+        pass
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_lost_calls_are_logged_and_very_many_are_counted(caplog):
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(os._exit, 3)
+    (message,) = told(caplog)
+    assert "exit status 3" in message or "3" in message.partition("(_exit)")[2]
+    with sr.Worker(num_sub_workers=1):
+        for number in range(100):
+            refuse(number)
+    *ones, rest = sorted(told(caplog), key=lambda text: text.endswith("asked for their results"))
+    assert rest == f"{100 - len(ones)} more calls failed, and nobody has asked for their results"
+    assert {text.partition("no ")[2].splitlines()[0] for text in ones} <= {
+        str(i) for i in range(100)
+    }
+    assert len(ones) >= 14

@@ -13,30 +13,12 @@ import pytest
 
 import simpler_ref as sr
 
-
-@sr.task
-def add(a, b):
-    return a + b
-
-
-@sr.task
-def wait_at(gate: sr.In, value):
-    while not gate[0]:
-        time.sleep(0.001)
-    return value
+from .tasks import add, wait_at
 
 
 @sr.task
 def boom():
     raise ValueError("boom")
-
-
-@pytest.fixture
-def gate(w):
-    """Give a number that is 0 until the end of the test, or until it is set."""
-    gate = w.share(np.zeros(1, np.int32))
-    yield gate
-    gate[0] = 1
 
 
 @pytest.mark.spec("CALL-FUTURE-1", "CALL-FUTURE-3")

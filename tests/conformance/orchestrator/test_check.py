@@ -282,30 +282,29 @@ def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, tag,
 
 
 @pytest.mark.spec("ORCH-CHECK-6")
-@pytest.mark.parametrize("how", ["reader", "drain"])
-def test_a_task_after_it_keeps_the_memory_for_it_and_a_drain_helps(w, how):
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ((T.OUTPUT_EXISTING, T.INPUT), True),
+        ((T.OUTPUT_EXISTING, "drain"), True),
+        ((T.INPUT, "drain", T.OUTPUT_EXISTING), False),
+    ],
+    ids=["a reader after it", "a drain after it", "a reader before a drain"],
+)
+def test_what_keeps_the_memory_of_a_scope_for_a_task(w, steps, kept):
     def orch_fn(orch, args, config):
         with orch.scope():
             buffer = orch.alloc(WORDS, np.int64)
-            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
-            if how == "drain":
-                orch.drain()
-            else:
-                orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+            for step in steps:
+                if step == "drain":
+                    orch.drain()
+                else:
+                    orch.submit_sub(w.look, make_args((buffer, step)))
 
-    w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-CHECK-6")
-def test_what_kept_it_before_a_drain_keeps_it_no_more(w):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            buffer = orch.alloc(WORDS, np.int64)
-            orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
-            orch.drain()
-            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
-
-    hazard_of(w, orch_fn)
+    if kept:
+        w.run(orch_fn)
+    else:
+        assert hazard_of(w, orch_fn).kind == "use after scope"
 
 
 @pytest.mark.spec("ORCH-CHECK-6")

@@ -1,0 +1,63 @@
+"""Errors of calls that nobody asks for: each is logged once, when nobody can ask any more."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from contextlib import suppress
+
+from ..errors import TaskCancelledError, TaskError
+
+log = logging.getLogger("simpler_ref")
+
+_KEPT = 64
+"""How many of the last failures are kept although their futures are gone: somebody may still ask for
+calls that failed with them."""
+
+
+class Unasked:
+    """The error of a call, until somebody asks for it, or for that of a call that failed with it.
+
+    Rule     CALL-FAIL-7
+    """
+
+    def __init__(self, error: TaskError) -> None:
+        self._text = f"{error}\n{error.remote_traceback or ''}".rstrip()
+        self.asked = False
+
+    def __del__(self) -> None:
+        if not self.asked:
+            with suppress(Exception):  # at the end of the interpreter
+                log.error("a call failed, and nobody has asked for its result: %s", self._text)
+
+
+class Failures:
+    """The failures of a stream."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakValueDictionary[int, Unasked] = weakref.WeakValueDictionary()
+        self._last: deque[Unasked] = deque(maxlen=_KEPT)
+        self._noted = 0
+        self.taken = 0
+        """How many failed calls were looked at."""
+
+    def note(self, error: TaskError) -> Unasked | None:
+        """Return what is to be told that somebody asks for an error; None of a cancelled call."""
+        if isinstance(error, TaskCancelledError) or error.task is None:
+            return None
+        found = self._all.get(error.task)
+        if found is None:
+            found = self._all[error.task] = Unasked(error)
+            self._last.append(found)
+            self._noted += 1
+        return found
+
+    def forget(self, others: int) -> None:
+        """Log all that can: the stream has ended. There were `others` that nobody has looked at."""
+        unseen = self.taken + others - self._noted
+        if unseen > 0:
+            log.error("%d more calls failed, and nobody has asked for their results", unseen)
+        self._all.clear()
+        self._last.clear()
+        self._noted = self.taken = 0
