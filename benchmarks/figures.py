@@ -107,6 +107,8 @@ FIGURES: dict[str, Figure] = {
     # calls of tasks: time from the first call to the last result, per call or item
     "call_stream": Figure("calls", "no-op calls in a stream of 10⁴, 2 workers", target=4.0),
     "call_alone": Figure("calls", "one call after another", target=12.0),
+    "call_compiled_stream": Figure("calls", "compiled no-op calls in a stream of 10⁴, 2 workers"),
+    "call_compiled_alone": Figure("calls", "one compiled call after another"),
     "map_values": Figure("calls", "map of 10⁵ no-op items, 2 workers", target=1.0),
     "map_lists": Figure("calls", "the same, each item a list"),
     "map_tiles": Figure("calls", "map over 10⁴ tiles of an array, 2 workers"),

@@ -21,6 +21,11 @@ def nothing_of(tile: In):
     """Return None."""
 
 
+@task(compiled=True)
+def compiled(value):
+    """Return None, without the interpreter."""
+
+
 def stream(worker: Worker) -> None:
     for future in [nothing(i) for i in range(CALLS)]:
         future.result()
@@ -29,6 +34,16 @@ def stream(worker: Worker) -> None:
 def alone(worker: Worker) -> None:
     for i in range(ALONE):
         nothing(i).result()
+
+
+def compiled_stream(worker: Worker) -> None:
+    for future in [compiled(i) for i in range(CALLS)]:
+        future.result()
+
+
+def compiled_alone(worker: Worker) -> None:
+    for i in range(ALONE):
+        compiled(i).result()
 
 
 def values(worker: Worker) -> None:
@@ -65,6 +80,8 @@ def test_calls(record):
         {
             "call_stream": calls(stream, CALLS),
             "call_alone": calls(alone, ALONE),
+            "call_compiled_stream": calls(compiled_stream, CALLS),
+            "call_compiled_alone": calls(compiled_alone, ALONE),
             "map_values": calls(values, ITEMS),
             "map_lists": calls(lists, ITEMS),
             "map_tiles": calls(tiles, TILES),

@@ -404,6 +404,11 @@ WRONG = {
         "example.STEPS = 0",
         "AssertionError",
     ),
+    "escape times": (
+        "escape_times.py",
+        "example.image, usual = lambda w: usual(w) + 1, example.image",
+        "AssertionError",
+    ),
     "a factorisation": (
         "tiled_cholesky.py",
         "example.subtract = lambda *x: None",
