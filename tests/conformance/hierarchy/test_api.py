@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import RunTiming, TaskArgs, Worker
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.orchestrator import Orchestrator
 from simpler_ref.task_interface import TensorArgType as T
@@ -101,6 +101,18 @@ def test_run_says_how_long_it_took_and_what_there_was():
         assert timing.device_wall_ns == 0, "there is no chip"
         assert (timing.tasks, timing.edges) == (4, 2)
         assert timing.ring_peak_bytes == (5 * 1024, 0, 0, 0)
+
+
+@pytest.mark.spec("HIER-API-5")
+def test_a_timing_unpacks_to_two_times_and_has_them_in_microseconds():
+    timing = RunTiming(1500, 250, 4, 2, (1024,))
+    host, device = timing
+    assert (host, device) == (1500, 250)
+    assert (timing.host_wall_us, timing.device_wall_us) == (1.5, 0.25)
+    nothing = RunTiming()
+    assert (*nothing, nothing.tasks, nothing.edges, nothing.ring_peak_bytes) == (0, 0, 0, 0, ())
+    with pytest.raises(AttributeError):
+        timing.tasks = 5
 
 
 @pytest.mark.spec("HIER-API-4")
