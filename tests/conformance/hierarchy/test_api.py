@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from simpler_ref import RunTiming, TaskArgs, Worker
+from simpler_ref import RunTiming, TaskArgs, Worker, callable_identity, task_interface
+from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.orchestrator import Orchestrator
 from simpler_ref.task_interface import TensorArgType as T
@@ -41,6 +42,16 @@ def test_a_module_has_the_names_of_the_table(module, name):
         assert inspect.isfunction(found)
         assert found.__name__ == name
     assert name in getattr(there, "__all__", [name])
+
+
+@pytest.mark.spec("HIER-API-1")
+def test_the_names_have_the_values_that_the_engine_uses():
+    assert task_interface.CONTINUOUS_TENSOR_MAX_DIMS == 5
+    assert task_interface.MAX_REGISTERED_CALLABLE_IDS == L.MAX_REGISTERED_CALLABLE_IDS
+    assert task_interface.RunTiming is RunTiming
+    names = [task_interface.arg_direction_name(i) for i in range(4)]
+    assert names == ["SCALAR", "IN", "OUT", "INOUT"]
+    assert callable_identity.CALLABLE_HASH_DIGEST_BYTES == 32
 
 
 @pytest.mark.spec("HIER-API-2")
