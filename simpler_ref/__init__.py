@@ -10,6 +10,7 @@ from .calls.signatures import In, InOut, Out
 from .calls.tasks import task
 from .errors import (
     CallableError,
+    CallableTypeError,
     ControlError,
     ControlTimeoutError,
     HazardError,
@@ -57,6 +58,7 @@ __all__ = [
     "CallConfig",
     "CallableError",
     "CallableHandle",
+    "CallableTypeError",
     "ContinuousTensor",
     "ControlError",
     "ControlTimeoutError",

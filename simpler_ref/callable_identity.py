@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .callables.handles import CallableHandle
 from .callables.identity import (
+    CALLABLE_HASH_DIGEST_BYTES,
     CallableKind,
     TargetNamespace,
     build_chip_callable_descriptor,
@@ -15,10 +16,12 @@ from .callables.identity import (
     build_signature_schema,
     compute_callable_hashid,
     hashid_to_digest,
+    parse_python_import_target,
     validate_hashid,
 )
 
 __all__ = [
+    "CALLABLE_HASH_DIGEST_BYTES",
     "CallableHandle",
     "CallableKind",
     "TargetNamespace",
@@ -28,5 +31,6 @@ __all__ = [
     "build_signature_schema",
     "compute_callable_hashid",
     "hashid_to_digest",
+    "parse_python_import_target",
     "validate_hashid",
 ]

@@ -189,6 +189,13 @@ class CallableError(ValueError):
         return ": ".join(self.args)
 
 
+class CallableTypeError(CallableError, TypeError):
+    """A callable has the wrong type for this Worker: at level 2, one that is no ChipCallable.
+
+    Rule     FLOW-REG-5
+    """
+
+
 class OrchestrationError(TypeError):
     """An orchestration function cannot be compiled; the cause has the compiler's message.
 

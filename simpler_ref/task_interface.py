@@ -10,15 +10,18 @@ from typing import Any
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .model.enums import (
+    CONTINUOUS_TENSOR_MAX_DIMS,
     MAILBOX_ERROR_MSG_SIZE,
     MAILBOX_OFF_ERROR_MSG,
     MAILBOX_SIZE,
+    MAX_REGISTERED_CALLABLE_IDS,
     ArgDirection,
     DataType,
     MailboxState,
     TaskState,
     TensorArgType,
     WorkerType,
+    arg_direction_name,
     get_dtype_name,
     get_element_size,
     numpy_dtype,
@@ -27,6 +30,7 @@ from .model.enums import (
 from .model.scalars import scalar_to_uint64
 from .model.tensor import ContinuousTensor
 from .model.visibility import make_tensor
+from .orch.runs import RunTiming
 
 _CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
 
@@ -42,18 +46,22 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     *_CHIP_NAMES,
+    "CONTINUOUS_TENSOR_MAX_DIMS",
     "MAILBOX_ERROR_MSG_SIZE",
     "MAILBOX_OFF_ERROR_MSG",
     "MAILBOX_SIZE",
+    "MAX_REGISTERED_CALLABLE_IDS",
     "ArgDirection",
     "CallConfig",
     "ContinuousTensor",
     "DataType",
     "MailboxState",
+    "RunTiming",
     "TaskArgs",
     "TaskState",
     "TensorArgType",
     "WorkerType",
+    "arg_direction_name",
     "get_dtype_name",
     "get_element_size",
     "make_tensor",

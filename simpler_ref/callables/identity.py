@@ -19,6 +19,7 @@ from ..model.enums import ArgDirection
 _SCHEMA = 1
 _PAYLOAD_FORMAT = 1
 _CLOUDPICKLE = 1
+CALLABLE_HASH_DIGEST_BYTES = hashlib.sha256().digest_size
 _HASHID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -141,6 +142,27 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
                 f"{what} {value!r} is not importable: identifiers joined by dots are needed",
             )
     return _u32(_SCHEMA, CallableKind.PYTHON_IMPORT) + _text(module) + _text(qualname)
+
+
+def parse_python_import_target(target: str) -> tuple[str, str]:
+    """Return module and qualified name of ``module:qualname``.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
+
+    Notes
+    -----
+    Rule     FLOW-ID-3
+    """
+    module, colon, qualname = target.partition(":")
+    if not colon:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", f"{target!r} has no colon: give module:qualname"
+        )
+    build_python_import_descriptor(module, qualname)  # refuses what is not importable
+    return module, qualname
 
 
 def compute_callable_hashid(descriptor: bytes) -> str:

@@ -303,8 +303,8 @@ class Registry:
         index = next(i for i in range(len(self._used) + 1) if i not in self._used)
         if index >= L.MAX_REGISTERED_CALLABLE_IDS:
             raise LocalSlotExhaustedError(
-                f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered; "
-                "unregister those no longer needed"
+                f"LOCAL_SLOT_EXHAUSTED: {L.MAX_REGISTERED_CALLABLE_IDS} callables are registered "
+                "(MAX_REGISTERED_CALLABLE_IDS); unregister those no longer needed"
             )
         return index
 

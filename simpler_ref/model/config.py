@@ -7,6 +7,8 @@ from typing import Any
 
 from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE
 
+_MOST_DETAIL = 4
+
 
 class CallConfig:
     """Execution knobs of a task, the same at every level; 1052 bytes on the wire.
@@ -18,7 +20,7 @@ class CallConfig:
     aicpu_thread_num : int
         Threads that feed them.
     enable_l2_swimlane : int
-        0 (off) … 4 (full).
+        0 (off) … 4 (full); True stands for 4.
     enable_dump_tensor, enable_pmu, enable_dep_gen, enable_scope_stats : int
         Diagnostics; any of them needs `output_prefix`.
     output_prefix : str
@@ -26,34 +28,44 @@ class CallConfig:
 
     Notes
     -----
-    Rule     FLOW-CONFIG-1, -2
+    Rule     FLOW-CONFIG-1, -2, -7
     """
 
     _LAYOUT = struct.Struct(CALL_CONFIG.format)
-    __slots__ = tuple(CALL_CONFIG.offsets)
-    _FIELDS = __slots__[:-1]
+    _NAMES = tuple(CALL_CONFIG.offsets)
+    _FIELDS = _NAMES[:-1]
     """The numbers, that is all but `output_prefix`."""
+    __slots__ = (*(name for name in _NAMES if name != "enable_l2_swimlane"), "_swimlane")
 
     block_dim: int
     aicpu_thread_num: int
-    enable_l2_swimlane: int
     enable_dump_tensor: int
     enable_pmu: int
     enable_dep_gen: int
     enable_scope_stats: int
     output_prefix: str
+    _swimlane: int
 
     def __init__(self, **fields: Any) -> None:
         # one by one: each run makes one
-        self.block_dim = self.enable_l2_swimlane = self.enable_dump_tensor = 0
+        self.block_dim = self._swimlane = self.enable_dump_tensor = 0
         self.enable_pmu = self.enable_dep_gen = self.enable_scope_stats = 0
         self.aicpu_thread_num = 3
         self.output_prefix = ""
         for name, value in fields.items():
-            if name not in self.__slots__:
-                known = ", ".join(self.__slots__)
+            if name not in self._NAMES:
+                known = ", ".join(self._NAMES)
                 raise TypeError(f"CallConfig has no field {name!r}; there are {known}")
             setattr(self, name, value)
+
+    @property
+    def enable_l2_swimlane(self) -> int:
+        """The level of detail."""
+        return self._swimlane
+
+    @enable_l2_swimlane.setter
+    def enable_l2_swimlane(self, level: int) -> None:
+        self._swimlane = _MOST_DETAIL if level is True else level
 
     def validate(self) -> None:
         """Check every field.
@@ -71,9 +83,10 @@ class CallConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31 or value < 0:
                 raise ValueError(f"CallConfig.{name} is {value!r}; give a non-negative 32-bit int")
-        if self.enable_l2_swimlane > 4:
+        if self.enable_l2_swimlane > _MOST_DETAIL:
             raise ValueError(
-                f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are 0 … 4"
+                f"CallConfig.enable_l2_swimlane is {self.enable_l2_swimlane}; the levels are "
+                f"0 … {_MOST_DETAIL}"
             )
         self._check_prefix()
         on = [name for name in self._FIELDS[2:] if getattr(self, name)]
@@ -130,5 +143,5 @@ class CallConfig:
         return made
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._NAMES)
         return f"CallConfig({shown})"

@@ -99,6 +99,8 @@ class MailboxState(enum.IntEnum):
     INIT_DONE = L.INIT_DONE
 
 
+CONTINUOUS_TENSOR_MAX_DIMS = L.CONTINUOUS_TENSOR_MAX_DIMS
+MAX_REGISTERED_CALLABLE_IDS = L.MAX_REGISTERED_CALLABLE_IDS
 MAILBOX_SIZE = L.MAILBOX_SIZE
 MAILBOX_OFF_ERROR_MSG = L.MAILBOX_OFF_ERROR_MSG
 MAILBOX_ERROR_MSG_SIZE = L.MAILBOX_ERROR_MSG_SIZE
@@ -131,6 +133,11 @@ def get_element_size(dtype: DataType) -> int:
 def get_dtype_name(dtype: DataType) -> str:
     """Return the name of an element type, e.g. ``"FLOAT32"``."""
     return DataType(dtype).name
+
+
+def arg_direction_name(direction: ArgDirection) -> str:
+    """Return the name of a direction, e.g. ``"INOUT"``."""
+    return ArgDirection(direction).name
 
 
 _DTYPES_SEEN: dict[Any, DataType] = {}

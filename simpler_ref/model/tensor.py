@@ -164,7 +164,7 @@ class ContinuousTensor:
             raise ValueError(f"this tensor is at {self.data:#x}, where no program has memory")
 
     def __repr__(self) -> str:
-        where = ", child_memory" if self.child_memory else ""
+        where = ", child_memory=True" if self.child_memory else ""
         return f"ContinuousTensor({self.data:#x}, {self.shapes}, {self.dtype.name}{where})"
 
     def __eq__(self, other: object) -> bool:

@@ -68,15 +68,18 @@ def _check_signature(
 
 def _check_binary(binary: bytes, what: str) -> bytes:
     try:
-        raw = bytes(memoryview(binary))
+        return bytes(memoryview(binary))
     except TypeError:
         raise TypeError(
             f"the binary of the {what} must be the bytes of a shared object, got "
             f"{type(binary).__name__}; compile_kernel(source) makes them"
         ) from None
-    if not raw:
+
+
+def _require_bytes(binary: bytes, what: str) -> bytes:
+    if not binary:
         raise ValueError(f"the binary of the {what} is empty; give the bytes of a shared object")
-    return raw
+    return binary
 
 
 def _check_name(name: str, what: str) -> str:
@@ -131,7 +134,8 @@ class CoreCallable(_Frozen):
         Raises
         ------
         TypeError, ValueError
-            A direction that is none, too many arguments, no bytes.
+            A direction that is none, too many arguments, a binary that is not bytes. It may be
+            empty; no chip callable can have such a kernel.
 
         Notes
         -----
@@ -170,7 +174,10 @@ class CoreCallable(_Frozen):
         return CoreCallable.build, (self.signature, self.binary)
 
     def __repr__(self) -> str:
-        return f"<CoreCallable {_names(self.signature)}, {len(self.binary)} bytes>"
+        return (
+            f"<CoreCallable {_names(self.signature)}, sig_count={self.sig_count}, "
+            f"{len(self.binary)} bytes>"
+        )
 
 
 def _names(signature: Sequence[ArgDirection]) -> str:
@@ -241,7 +248,7 @@ class ChipCallable(_Frozen):
         if not func_name:
             raise ValueError("func_name is empty; name the function that the binary exports")
         write(made, "config_name", _check_name(config_name, "config_name"))
-        write(made, "binary", _check_binary(binary, what))
+        write(made, "binary", _require_bytes(_check_binary(binary, what), what))
         write(made, "children", _check_children(children))
         write(made, "_blob", _encode(made))
         return made
@@ -321,7 +328,7 @@ class ChipCallable(_Frozen):
 
     def __repr__(self) -> str:
         return (
-            f"<ChipCallable {self.func_name}{_names(self.signature)}, "
+            f"<ChipCallable {self.func_name}{_names(self.signature)}, sig_count={self.sig_count}, "
             f"{self.child_count} kernels, {len(self._blob)} bytes>"
         )
 
@@ -341,6 +348,7 @@ def _check_children(
             raise ValueError(f"func_id {func_id!r} is not a number from 0 to {(1 << 31) - 1}")
         if func_id in found:
             raise ValueError(f"func_id {func_id} is there twice; number the children differently")
+        _require_bytes(core.binary, f"kernel {func_id}")
         found[int(func_id)] = core
     if len(found) > MAX_CHILDREN:
         raise ValueError(f"{len(found)} children; at most {MAX_CHILDREN} are allowed")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.runnable import require_runnable
@@ -24,22 +25,36 @@ Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
 """The handles that each pool takes, next level and sub, and the callable word of each."""
 
 
-class RunTiming(NamedTuple):
-    """What `Worker.run` returns.
+@dataclass(frozen=True, slots=True)
+class RunTiming:
+    """What `Worker.run` returns; ``host, device = timing`` unpacks the two times in ns.
 
-    Rule     HIER-API-4
+    Rule     HIER-API-4, -5
     """
 
-    host_wall_ns: int
+    host_wall_ns: int = 0
     """Time from the call to the end of the drain, ns."""
-    device_wall_ns: int
+    device_wall_ns: int = 0
     """Time on chips, ns; 0 where there are none."""
-    tasks: int
+    tasks: int = 0
     """Tasks submitted, buffers from `alloc` included."""
-    edges: int
+    edges: int = 0
     """Dependencies found."""
-    ring_peak_bytes: tuple[int, ...]
+    ring_peak_bytes: tuple[int, ...] = ()
     """Most bytes held at once, per ring."""
+
+    @property
+    def host_wall_us(self) -> float:
+        """`host_wall_ns` in µs."""
+        return self.host_wall_ns / 1000
+
+    @property
+    def device_wall_us(self) -> float:
+        """`device_wall_ns` in µs."""
+        return self.device_wall_ns / 1000
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.host_wall_ns, self.device_wall_ns))
 
 
 def require_function(

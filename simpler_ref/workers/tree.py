@@ -10,7 +10,7 @@ from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
 from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
-from ..errors import CallableError
+from ..errors import CallableError, CallableTypeError
 from ..jit import layout as L
 from ..system.cores import Placement
 from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
@@ -117,9 +117,9 @@ class Tree:
                 "device_ids=[…])",
             )
         if not chip and self._level == 2:
-            raise CallableError(
+            raise CallableTypeError(
                 "CALLABLE_KIND_UNSUPPORTED",
-                "a level 2 Worker runs ChipCallables; register Python functions on level 3",
+                "level 2 only supports ChipCallable; register Python functions on level 3",
             )
 
     def words(

@@ -128,8 +128,8 @@ def check_config(case):
     raw, wanted = to_bytes(case["bytes"]), CallConfig(**case["value"])
     assert wanted.to_bytes() == raw
     read = CallConfig.from_bytes(raw)
-    assert [getattr(read, name) for name in CallConfig.__slots__] == [
-        getattr(wanted, name) for name in CallConfig.__slots__
+    assert [getattr(read, name) for name in CallConfig._NAMES] == [
+        getattr(wanted, name) for name in CallConfig._NAMES
     ]
 
 

@@ -97,7 +97,12 @@ REFUSED = {
     ),
     "core tensors": (ValueError, "at most 16", lambda: CoreCallable.build([1] * 17, b"x")),
     "core scalars": (ValueError, "at most .* 32", lambda: CoreCallable.build([0] * 33, b"x")),
-    "no bytes": (ValueError, "empty", lambda: CoreCallable.build([], b"")),
+    "no bytes": (ValueError, "empty", lambda: ChipCallable.build([], "f", b"", [])),
+    "kernel without bytes": (
+        ValueError,
+        "kernel 3 is empty",
+        lambda: ChipCallable.build([], "f", b"x", [(3, CoreCallable.build([], b""))]),
+    ),
     "text": (TypeError, "bytes of a shared object", lambda: CoreCallable.build([], "x")),
     "tensors": (ValueError, "128", lambda: ChipCallable.build([1] * 129, "f", b"x", [])),
     "scalars": (ValueError, "128", lambda: ChipCallable.build([0] * 129, "f", b"x", [])),
@@ -124,6 +129,19 @@ def test_what_cannot_be_is_refused_with_words(what):
     kind, words, build = REFUSED[what]
     with pytest.raises(kind, match=words):
         build()
+
+
+@pytest.mark.spec("CHIP-BLOB-3")
+def test_a_kernel_alone_may_have_an_empty_binary():
+    empty = CoreCallable.build(signature=[D.IN], binary=b"")
+    assert (empty.binary, empty.sig_count) == (b"", 1)
+    assert pickle.loads(pickle.dumps(empty)) == empty
+
+
+@pytest.mark.spec("CHIP-BLOB-4")
+def test_the_text_of_a_callable_has_the_number_of_its_arguments():
+    assert repr(CORE) == "<CoreCallable (IN, SCALAR), sig_count=2, 4 bytes>"
+    assert "sig_count=3" in repr(CHIP)
 
 
 def spoil(at, replacement):

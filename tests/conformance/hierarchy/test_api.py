@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker
+from simpler_ref import RunTiming, TaskArgs, Worker, callable_identity, task_interface
+from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.orchestrator import Orchestrator
 from simpler_ref.task_interface import TensorArgType as T
@@ -41,6 +42,16 @@ def test_a_module_has_the_names_of_the_table(module, name):
         assert inspect.isfunction(found)
         assert found.__name__ == name
     assert name in getattr(there, "__all__", [name])
+
+
+@pytest.mark.spec("HIER-API-1")
+def test_the_names_have_the_values_that_the_engine_uses():
+    assert task_interface.CONTINUOUS_TENSOR_MAX_DIMS == 5
+    assert task_interface.MAX_REGISTERED_CALLABLE_IDS == L.MAX_REGISTERED_CALLABLE_IDS
+    assert task_interface.RunTiming is RunTiming
+    names = [task_interface.arg_direction_name(i) for i in range(4)]
+    assert names == ["SCALAR", "IN", "OUT", "INOUT"]
+    assert callable_identity.CALLABLE_HASH_DIGEST_BYTES == 32
 
 
 @pytest.mark.spec("HIER-API-2")
@@ -101,6 +112,18 @@ def test_run_says_how_long_it_took_and_what_there_was():
         assert timing.device_wall_ns == 0, "there is no chip"
         assert (timing.tasks, timing.edges) == (4, 2)
         assert timing.ring_peak_bytes == (5 * 1024, 0, 0, 0)
+
+
+@pytest.mark.spec("HIER-API-5")
+def test_a_timing_unpacks_to_two_times_and_has_them_in_microseconds():
+    timing = RunTiming(1500, 250, 4, 2, (1024,))
+    host, device = timing
+    assert (host, device) == (1500, 250)
+    assert (timing.host_wall_us, timing.device_wall_us) == (1.5, 0.25)
+    nothing = RunTiming()
+    assert (*nothing, nothing.tasks, nothing.edges, nothing.ring_peak_bytes) == (0, 0, 0, 0, ())
+    with pytest.raises(AttributeError):
+        timing.tasks = 5
 
 
 @pytest.mark.spec("HIER-API-4")

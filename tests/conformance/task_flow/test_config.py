@@ -1,6 +1,8 @@
 """FLOW-CONFIG: execution knobs."""
 
+import copy
 import os
+import pickle
 import struct
 
 import numpy as np
@@ -167,6 +169,18 @@ def test_a_diagnostic_is_refused_for_want_of_a_prefix_and_with_one_as_not_implem
             config.output_prefix = "x"
             config.validate()
             refused(config, NotImplementedError, field)
+
+
+@pytest.mark.spec("FLOW-CONFIG-7")
+def test_true_is_the_most_detailed_level():
+    config = CallConfig(enable_l2_swimlane=True)
+    again = CallConfig()
+    again.enable_l2_swimlane = True
+    for one in (config, again, copy.copy(config), pickle.loads(pickle.dumps(config))):
+        assert repr(one.enable_l2_swimlane) == "4"
+        assert repr(one) == repr(config)
+    config.enable_l2_swimlane = False
+    assert config.enable_l2_swimlane == 0
 
 
 @pytest.mark.spec("FLOW-CONFIG-1")

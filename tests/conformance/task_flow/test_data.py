@@ -112,6 +112,13 @@ def test_a_tensor_cannot_be_changed():
             setattr(tensor, name, getattr(tensor, name))
 
 
+@pytest.mark.spec("FLOW-DATA-5")
+def test_the_text_of_a_tensor_says_whether_its_memory_is_a_childs():
+    here, there = (ContinuousTensor.make(4096, (2,), DataType.INT8, child) for child in (0, 1))
+    assert repr(here) == "ContinuousTensor(0x1000, (2,), INT8)"
+    assert repr(there) == "ContinuousTensor(0x1000, (2,), INT8, child_memory=True)"
+
+
 @pytest.mark.spec("FLOW-DATA-6")
 @pytest.mark.parametrize("dtype", NUMPY, ids=lambda dtype: dtype.name)
 def test_a_view_is_the_memory_itself(dtype):

@@ -20,6 +20,7 @@ from simpler_ref.callable_identity import (
     build_signature_schema,
     compute_callable_hashid,
     hashid_to_digest,
+    parse_python_import_target,
     validate_hashid,
 )
 from simpler_ref.errors import CallableError
@@ -173,6 +174,19 @@ def test_a_digest_is_the_bytes_of_its_hashid():
 def test_what_cannot_be_imported_is_refused(module, name):
     with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
         build_python_import_descriptor(module, name)
+    with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
+        parse_python_import_target(f"{module}:{name}")
+
+
+@pytest.mark.spec("FLOW-ID-3")
+def test_a_target_has_exactly_one_colon():
+    assert parse_python_import_target("package.module:Kind.method") == (
+        "package.module",
+        "Kind.method",
+    )
+    for target in ("", "module", "module.f", "m:f:g"):
+        with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
+            parse_python_import_target(target)
 
 
 # ---------------------------------------------------------------- equal and different
