@@ -123,6 +123,13 @@ class ControlError(RuntimeError):
             self.__cause__ = RemoteTraceback(remote_traceback)
 
 
+class NoMemoryError(ControlError, IndexError):
+    """A worker has no memory of its own, so there is none to allocate, free or copy.
+
+    Rule     WM-CTRL-6
+    """
+
+
 class ControlTimeoutError(ControlError, TimeoutError):
     """A control request was not carried out within the Worker's `py_control_timeout_s`."""
 

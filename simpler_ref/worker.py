@@ -775,8 +775,10 @@ class Worker:
         ------
         IndexError
             There is no such next-level worker.
+        NoMemoryError
+            It has no memory of its own.
         ControlError
-            It has no memory of its own, or not enough.
+            It has not enough.
 
         Notes
         -----

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 
+from ..errors import NoMemoryError
 from ..jit import layout as L
 from ..model import visibility
+from .kinds import WorkerKind
 from .life import Life
 from .options import whole
 
@@ -58,10 +60,21 @@ class ChipMemory:
             raise IndexError(
                 f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
             )
+        worker = operator.index(worker_id)
         manager = self._life.running_manager(session)
-        return manager.control(
-            operator.index(worker_id), command, args, timeout_s=session.control_timeout_s
-        )
+        if not _manages_memory(session.next_level[worker]):
+            with_memory = sum(map(_manages_memory, session.next_level))
+            raise NoMemoryError(
+                f"{manager.name(worker)}: CALLABLE_KIND_UNSUPPORTED: it has no memory of its own to "
+                f"manage; worker_id {worker} is out of range of workers that have: there are "
+                f"{with_memory}"
+            )
+        return manager.control(worker, command, args, timeout_s=session.control_timeout_s)
+
+
+def _manages_memory(kind: WorkerKind) -> bool:
+    """Say whether a kind of workers carries out requests about memory: all others inherit the refusal."""
+    return type(kind).control is not WorkerKind.control
 
 
 def _address(name: str, value: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, Worker
-from simpler_ref.errors import ControlError, ControlTimeoutError, WorkerLostError
+from simpler_ref.errors import ControlError, ControlTimeoutError, NoMemoryError, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import manager as worker_manager
 from simpler_ref.workers.kinds import WorkerKind
@@ -234,7 +234,9 @@ def test_a_worker_without_memory_says_so(mode):
     w.add_worker(Worker(3))
     with w:
         for name, args in memory_calls(w):
-            with pytest.raises(ControlError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
+            with pytest.raises(NoMemoryError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
+                getattr(w, name)(*args)
+            with pytest.raises(IndexError, match=r"out of range.*there are 0"):
                 getattr(w, name)(*args)
 
 
