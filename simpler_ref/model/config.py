@@ -35,16 +35,16 @@ class CallConfig:
     _NAMES = tuple(CALL_CONFIG.offsets)
     _FIELDS = _NAMES[:-1]
     """The numbers, that is all but `output_prefix`."""
-    __slots__ = (*(name for name in _NAMES if name != "enable_l2_swimlane"), "_swimlane")
+    __slots__ = tuple("_swimlane" if name == "enable_l2_swimlane" else name for name in _NAMES)
 
     block_dim: int
     aicpu_thread_num: int
+    _swimlane: int
     enable_dump_tensor: int
     enable_pmu: int
     enable_dep_gen: int
     enable_scope_stats: int
     output_prefix: str
-    _swimlane: int
 
     def __init__(self, **fields: Any) -> None:
         # one by one: each run makes one
