@@ -169,6 +169,7 @@ def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):
 PUBLIC_MODULES = (
     *("worker", "orchestrator", "task_interface", "callable_identity", "errors"),
     "native_chip",
+    "scenes",
 )
 
 

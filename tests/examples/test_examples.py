@@ -374,6 +374,14 @@ def test_the_task_flow_of_the_documents_runs_from_end_to_end():
     )
 
 
+def test_a_scene_passes_in_all_its_cases():
+    assert re.fullmatch(
+        r"TestVectorAdd::small … passed, [\d.]+ ms\nTestVectorAdd::large … passed, [\d.]+ ms\n"
+        r"2 passed, 0 failed\n",
+        output_of("scene_vector_add.py"),
+    )
+
+
 # ---------------------------------------------------------------- results that are wrong
 WRONG = {
     "a count of words": (
@@ -403,6 +411,11 @@ WRONG = {
         "k_means.py",
         "example.STEPS = 0",
         "AssertionError",
+    ),
+    "a scene": (
+        "scene_vector_add.py",
+        "example.TestVectorAdd.CALLABLE['callables'][1]['callable'] = lambda args: None",
+        r"1 of 1 elements differ; the first is \[0\]: got 0.0, not 136.0",
     ),
     "escape times": (
         "escape_times.py",

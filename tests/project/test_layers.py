@@ -29,6 +29,7 @@ LAYERS = [
     {"orch"},
     {"calls"},
     {"worker", "orchestrator", "task_interface", "callable_identity"},
+    {"scenes"},
     {"", "__main__"},
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""

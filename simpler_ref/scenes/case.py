@@ -1,0 +1,353 @@
+"""The class of a scene test, and how its cases run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from ..model.config import CallConfig
+from ..worker import Worker
+from .arguments import SceneArgs, TaskArgsBuilder
+from .compare import deviations
+from .options import SIMULATED, RunOptions, from_command_line, options_of
+from .programs import Callables, Programs
+
+_Scene = TypeVar("_Scene", bound="type[SceneTestCase]")
+_CONFIG = frozenset(CallConfig._NAMES)
+RUNTIMES = ("tensormap_and_ringbuffer", "host_build_graph")
+"""Names of chips' runtimes."""
+
+
+class Outcome(NamedTuple):
+    """How a case went."""
+
+    times_s: list[float]
+    """How long each round took."""
+    deviations: list[str]
+    """Of the first round that differed from what it should."""
+
+
+class Case(NamedTuple):
+    """A case of a scene."""
+
+    name: str
+    platforms: tuple[str, ...]
+    params: Mapping[str, Any]
+    config: Mapping[str, Any]
+    """Fields of CallConfig, options of Worker, and how many chips: "device_count"."""
+    manual: bool
+    tolerances: tuple[float, float]
+
+    def call_config(self, options: RunOptions, scene: str) -> CallConfig:
+        """Return the configuration of the run."""
+        fields = {key: value for key, value in self.config.items() if key in _CONFIG}
+        fields |= dict(options.diagnostics)
+        if options.diagnostics:
+            fields.setdefault("output_prefix", f"{options.output_prefix}/{scene}_{self.name}")
+        return CallConfig(**fields)
+
+    def worker_options(self) -> dict[str, Any]:
+        """Return the options of the Worker."""
+        rest = {key: value for key, value in self.config.items() if key not in _CONFIG}
+        rest.pop("device_count", None)
+        return rest
+
+
+class SceneTestCase:
+    """A scene: callables, cases, inputs, and the golden function that says what must come out.
+
+    A subclass stands under `scene_test`. pytest runs each case as a test; ``SceneTestCase.run_module``
+    runs a file's scenes from the command line.
+
+    Attributes
+    ----------
+    CALLABLE : dict
+        At level 2 a chip callable: ``"orchestration"`` (``"source"``, ``"function_name"``,
+        ``"signature"``) and ``"incores"`` (each with ``"func_id"``, ``"source"``, ``"signature"``), or a
+        ``"kernel"``. At level 3 ``"orchestration"``, a function ``(orch, callables, args, config)``, and
+        ``"callables"``: for each its ``"name"`` and a Python function as ``"callable"``, or a chip
+        callable as above.
+    CASES : list of dict
+        For each its ``"name"``; ``"params"``, for the two methods below; ``"config"``: fields of
+        CallConfig, options of Worker, and ``"device_count"``; ``"platforms"``; ``"manual"``;
+        ``"rtol"`` and ``"atol"``.
+    RTOL, ATOL : float
+        By how much floats may differ, where a case says nothing.
+
+    Notes
+    -----
+    Rule     SCENE-CASE-1 to -3; SCENE-RUN-1, -3
+    """
+
+    CALLABLE: ClassVar[Mapping[str, Any]] = {}
+    CASES: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    RTOL: ClassVar[float] = 1e-5
+    ATOL: ClassVar[float] = 1e-5
+    _level: ClassVar[int] = 0
+    _programs: ClassVar[Programs | None] = None
+
+    # ------------------------------------------------------------ written by the user
+    def generate_args(self, params: Mapping[str, Any]) -> TaskArgsBuilder:
+        """Return the arguments of a case."""
+        raise NotImplementedError(f"{type(self).__name__} has no generate_args(self, params)")
+
+    def compute_golden(self, args: SceneArgs, params: Mapping[str, Any]) -> None:
+        """Write into ``args`` what must come out, in place."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no compute_golden(self, args, params)"
+        )
+
+    # ------------------------------------------------------------ run
+    @classmethod
+    def cases(cls) -> list[Case]:
+        """Return the cases."""
+        return [_case(cls, one) for one in cls.CASES]
+
+    @classmethod
+    def programs(cls) -> Programs:
+        """Return the callables, compiled at the first use."""
+        if cls._programs is None:
+            cls._programs = Programs(cls.CALLABLE, _folder_of(cls), cls._level)
+        return cls._programs
+
+    def open_worker(self, case: Case, options: RunOptions) -> Worker:
+        """Return the Worker that a case runs on, not initialised yet."""
+        more: dict[str, Any] = {"platform": options.platform, **case.worker_options()}
+        count = case.config.get("device_count")
+        if self._level == 2:
+            return Worker(level=2, device_id=options.devices[0], **more)
+        if count is None:
+            count = 1 if self.programs().signatures else 0
+        return Worker(level=3, device_ids=options.devices_for(count), **more)
+
+    def run_case(self, case: Case, options: RunOptions) -> Outcome:
+        """Run a case, as many rounds as wanted, and compare what comes out of each.
+
+        Rule     SCENE-GOLDEN-1
+        """
+        builder = self.generate_args(case.params)
+        if not isinstance(builder, TaskArgsBuilder):
+            raise TypeError(f"generate_args returns a TaskArgsBuilder, got {builder!r:.60}")
+        golden = builder.golden()
+        if not options.skip_golden:
+            self.compute_golden(golden, case.params)
+        config = case.call_config(options, type(self).__name__)
+        times: list[float] = []
+        with self.open_worker(case, options) as worker:
+            run = self._prepared(worker)
+            arrays, args = builder.shared(worker.share)
+            for _ in range(options.rounds):
+                builder.reset(arrays)
+                start = time.perf_counter()
+                run(args, config)
+                times.append(time.perf_counter() - start)
+                wrong = [] if options.skip_golden else deviations(arrays, golden, *case.tolerances)
+                if wrong:
+                    return Outcome(times, wrong)
+        return Outcome(times, [])
+
+    def _prepared(self, worker: Worker) -> Callable[[SceneArgs, CallConfig], Any]:
+        """Register the callables; return what runs them."""
+        programs = self.programs()
+        handles = {name: worker.register(one) for name, one in programs.targets.items()}
+        if programs.orchestrate is None:
+            main = handles["main"]
+            return lambda args, config: worker.run(main, args.to_task_args(), config)
+        callables, orchestrate = Callables(handles, programs.signatures), programs.orchestrate
+
+        def run(args: SceneArgs, config: CallConfig) -> Any:
+            return worker.run(
+                lambda orch, _, given: orchestrate(orch, callables, args, given), None, config
+            )
+
+        return run
+
+    # ------------------------------------------------------------ pytest
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Have pytest run `test_run` for each case."""
+        if "scene_case" in metafunc.fixturenames:
+            cases = type(self).cases()
+            metafunc.parametrize("scene_case", cases, ids=[case.name for case in cases])
+
+    def test_run(self, scene_case: Case, request: Any) -> None:
+        """Run a case, and fail with its deviations."""
+        import pytest
+
+        get = request.config.getoption
+        options = options_of(get) if get("platform", None) else RunOptions()
+        if options.platform not in scene_case.platforms:
+            pytest.skip(f"not for platform {options.platform}")
+        if not options.wants(type(self).__name__, scene_case.name, scene_case.manual):
+            pytest.skip("manual" if scene_case.manual else "not chosen by --case")
+        outcome = self.run_case(scene_case, options)
+        if outcome.deviations:
+            pytest.fail("\n".join(outcome.deviations), pytrace=False)
+
+    # ------------------------------------------------------------ command line
+    @staticmethod
+    def run_module(name: str, arguments: list[str] | None = None) -> int:
+        """Run the scenes of a module, as the command line says, and return the exit code.
+
+        Parameters
+        ----------
+        name : str
+            The module's ``__name__``. If it is the program's, this ends it with the exit code.
+        arguments : list of str, optional
+            In the place of the command line; then the program goes on.
+        """
+        module = sys.modules[name]
+        scenes = [
+            one
+            for one in vars(module).values()
+            if inspect.isclass(one) and issubclass(one, SceneTestCase) and one._level
+        ]
+        code = run_scenes(scenes, arguments, inspect.getdoc(module) or "Scene tests.")
+        if name == "__main__" and arguments is None:
+            sys.exit(code)
+        return code
+
+
+def scene_test(*, level: int, runtime: str | None = None) -> Callable[[_Scene], _Scene]:
+    """Make a subclass of `SceneTestCase` a scene.
+
+    Parameters
+    ----------
+    level : int
+        2: one chip, which runs CALLABLE. 3: an orchestration function over chips and sub workers.
+    runtime : str, optional
+        The name of the chips' runtime: "tensormap_and_ringbuffer" or "host_build_graph". All of them are
+        the simulated chip here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The class is no SceneTestCase, there is no such level, or CALLABLE or CASES do not say what they
+        should.
+    """
+    if level not in (2, 3):
+        raise ValueError(f"a scene is of level 2 or 3, got {level!r}")
+    if runtime is not None and runtime not in RUNTIMES:
+        raise ValueError(f"runtime {runtime!r} is not known; there are {', '.join(RUNTIMES)}")
+
+    def wrap(scene: _Scene) -> _Scene:
+        if not (inspect.isclass(scene) and issubclass(scene, SceneTestCase)):
+            raise TypeError(f"scene_test expects a subclass of SceneTestCase, got {scene!r:.60}")
+        if not isinstance(scene.CALLABLE, Mapping) or not scene.CALLABLE:
+            raise TypeError(
+                f"{scene.__name__}.CALLABLE is a dict of callables, got {scene.CALLABLE!r:.60}"
+            )
+        scene._level, scene._programs = level, None
+        names = [case.name for case in scene.cases()]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"two cases of {scene.__name__} have the name {twice.pop()!r}")
+        return scene
+
+    return wrap
+
+
+def _folder_of(scene: type) -> Path:
+    """Return where the files of a scene are: beside its own, if it has one."""
+    try:
+        return Path(inspect.getfile(scene)).resolve().parent
+    except (TypeError, OSError):  # it was typed in at the prompt
+        return Path.cwd()
+
+
+_KEYS = {"name", "platforms", "params", "config", "manual", "rtol", "atol"}
+
+
+def _case(scene: type[SceneTestCase], given: Any) -> Case:
+    """Read an entry of CASES."""
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise TypeError(f"a case of {scene.__name__} is a dict with a name, got {given!r:.80}")
+    unknown = set(given) - _KEYS
+    if unknown:
+        raise ValueError(
+            f"case {given['name']!r} of {scene.__name__} has no entry {sorted(unknown)[0]!r}; there are "
+            f"{', '.join(sorted(_KEYS))}"
+        )
+    return Case(
+        given["name"],
+        tuple(given.get("platforms", SIMULATED)),
+        given.get("params", {}),
+        given.get("config", {}),
+        bool(given.get("manual", False)),
+        (float(given.get("rtol", scene.RTOL)), float(given.get("atol", scene.ATOL))),
+    )
+
+
+def run_scenes(
+    scenes: Sequence[type[SceneTestCase]],
+    arguments: list[str] | None = None,
+    about: str = "Scene tests.",
+) -> int:
+    """Run scenes, as the command line says, and return the exit code.
+
+    Parameters
+    ----------
+    scenes : sequence of classes
+        Which ones.
+    arguments : list of str, optional
+        In the place of the command line.
+    about : str
+        What ``--help`` says.
+    """
+    options, only_list = from_command_line(arguments, about)
+    return _list(scenes) if only_list else _run(scenes, options)
+
+
+def _list(scenes: Sequence[type[SceneTestCase]]) -> int:
+    for scene in scenes:
+        for case in scene.cases():
+            print(f"{scene.__name__}::{case.name}{' (manual)' if case.manual else ''}")
+    return 0
+
+
+def _run(scenes: Sequence[type[SceneTestCase]], options: RunOptions) -> int:
+    """Run scenes, and say how each case went; return the exit code.
+
+    Rule     SCENE-RUN-2
+    """
+    passed = failed = 0
+    for scene in scenes:
+        for case in scene.cases():
+            name = f"{scene.__name__}::{case.name}"
+            if options.platform not in case.platforms or not options.wants(
+                scene.__name__, case.name, case.manual
+            ):
+                continue
+            print(f"{name} … ", end="", flush=True)
+            try:
+                outcome = scene().run_case(case, options)
+            except Exception:
+                failed += 1
+                print("ERROR")
+                traceback.print_exc()
+                continue
+            if outcome.deviations:
+                failed += 1
+                print(f"FAILED in round {len(outcome.times_s)}")
+                print("".join(f"  {line}\n" for line in outcome.deviations), end="")
+            else:
+                passed += 1
+                print(f"passed, {_in_words(outcome.times_s)}")
+    if not passed + failed:
+        print(f"no case runs on platform {options.platform} with these options; see --list")
+        return 1
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def _in_words(times_s: list[float]) -> str:
+    """Return the times of the rounds."""
+    best = f"{min(times_s) * 1e3:.2f} ms"
+    return best if len(times_s) == 1 else f"{len(times_s)} rounds, the shortest {best}"
+
+
+__all__ = ["Case", "Outcome", "SceneTestCase", "run_scenes", "scene_test"]

@@ -1,0 +1,15 @@
+"""Options of scenes for pytest: ``pytest_plugins = ["simpler_ref.scenes.plugin"]`` in a conftest.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .options import add_options
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the options of scenes to pytest's.
+
+    Rule     SCENE-RUN-1
+    """
+    add_options(parser.getgroup("scenes", "scene tests of simpler_ref").addoption, for_pytest=True)

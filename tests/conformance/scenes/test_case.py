@@ -1,0 +1,176 @@
+"""SCENE-CASE: what a scene is."""
+
+import numpy as np
+import pytest
+
+from simpler_ref.scenes import Scalar, SceneTestCase, TaskArgsBuilder, Tensor, scene_test
+from simpler_ref.scenes.options import RunOptions
+
+from .programs import FROM_SOURCES, Adding, FromSources, OverTwoKinds, add
+
+OPTIONS = RunOptions()
+
+
+def outcome_of(scene, options=OPTIONS):
+    (case,) = scene.cases()
+    return scene().run_case(case, options)
+
+
+def with_case(scene, **entries):
+    """Return the scene with another case."""
+    case = {"name": "other", "params": {"size": 10}} | entries
+    return type(scene.__name__, (scene,), {"CASES": [case]})
+
+
+@pytest.mark.spec("SCENE-CASE-1")
+def test_a_chip_callable_from_its_sources_is_the_program_of_a_scene_at_level_2():
+    assert outcome_of(FromSources).deviations == []
+
+
+@pytest.mark.spec("SCENE-CASE-1")
+def test_a_kernel_is_the_program_of_a_scene_at_level_2():
+    scene = scene_test(level=2)(type("OfAKernel", (Adding,), {"CALLABLE": {"kernel": add}}))
+    assert outcome_of(scene).deviations == []
+
+
+@pytest.mark.spec("SCENE-CASE-1")
+def test_an_orchestration_function_gets_handles_and_arguments_by_name():
+    assert outcome_of(OverTwoKinds).deviations == []
+
+
+@pytest.mark.spec("SCENE-CASE-1")
+def test_sources_are_files_beside_the_scene(tmp_path):
+    from simpler_ref.scenes.programs import chip_callable
+
+    main, core = dict(FROM_SOURCES["orchestration"]), dict(FROM_SOURCES["incores"][0])
+    for entry, name in ((main, "main.c"), (core, "core.c")):
+        (tmp_path / name).write_text(entry["source"])
+        entry["source"] = name
+    made = chip_callable({"orchestration": main, "incores": [core]}, tmp_path, "it")
+    assert made == chip_callable(FROM_SOURCES, tmp_path, "it")
+
+
+class Seen(Adding):
+    """Notes the configuration that its orchestration function gets."""
+
+    CALLABLE = {"orchestration": lambda orch, callables, args, config: Seen.configs.append(config)}
+    configs: list = []
+
+    def compute_golden(self, args, params):
+        pass
+
+
+@pytest.mark.spec("SCENE-CASE-2")
+def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
+    scene = scene_test(level=3)(
+        with_case(Seen, config={"block_dim": 3, "num_sub_workers": 2, "device_count": 2})
+    )
+    (case,) = scene.cases()
+    with scene().open_worker(case, RunOptions(devices=(4, 7, 9))) as worker:
+        assert "2 next-level workers, 2 sub workers" in repr(worker)
+    Seen.configs.clear()
+    outcome_of(scene)
+    (config,) = Seen.configs
+    assert config.block_dim == 3
+
+
+@pytest.mark.spec("SCENE-CASE-2")
+@pytest.mark.parametrize(
+    ("devices", "count", "chosen"),
+    [((0,), 3, [0, 1, 2]), ((4, 2), 1, [4]), ((4, 2), 3, [4, 2, 5]), ((4,), 0, [])],
+)
+def test_chips_are_taken_from_those_of_the_options_and_counted_on(devices, count, chosen):
+    assert RunOptions(devices=devices).devices_for(count) == chosen
+
+
+@pytest.mark.spec("SCENE-CASE-2")
+def test_an_entry_that_is_neither_is_refused_by_name():
+    scene = scene_test(level=3)(with_case(Seen, config={"block_dimension": 3}))
+    with pytest.raises(TypeError, match="block_dimension"):
+        outcome_of(scene)
+
+
+def defined(level=3, **entries):
+    """Define a scene."""
+    return scene_test(level=level)(
+        type("Wrong", (Adding,), {"CALLABLE": {"kernel": add}} | entries)
+    )
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.parametrize(
+    ("entries", "error", "named"),
+    [
+        ({"level": 4}, ValueError, "level 2 or 3, got 4"),
+        ({"CALLABLE": {}}, TypeError, "CALLABLE"),
+        ({"CASES": [{"params": {}}]}, TypeError, "a dict with a name"),
+        ({"CASES": [{"name": "a", "parameters": {}}]}, ValueError, "no entry 'parameters'"),
+        ({"CASES": [{"name": "a"}, {"name": "a"}]}, ValueError, "two cases of Wrong"),
+    ],
+)
+def test_a_scene_is_refused_where_it_is_defined(entries, error, named):
+    with pytest.raises(error, match=named):
+        defined(**entries)
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+def test_what_is_no_scene_is_refused():
+    with pytest.raises(TypeError, match="subclass of SceneTestCase"):
+        scene_test(level=2)(object)
+    with pytest.raises(ValueError, match="runtime 'fast' is not known"):
+        scene_test(level=2, runtime="fast")
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.parametrize(
+    ("level", "callable_", "error", "named"),
+    [
+        (2, {"orchestration": {}}, ValueError, "'function_name'"),
+        (2, {"kernel": 3}, TypeError, "kernel of CALLABLE is 3"),
+        (3, {"orchestration": 3}, TypeError, "orch, callables, args, config"),
+        (3, {"orchestration": print, "callables": [{"callable": print}]}, ValueError, "'name'"),
+        (
+            3,
+            {"orchestration": print, "callables": [{"name": "a", "callable": print}] * 2},
+            ValueError,
+            "the name 'a'",
+        ),
+    ],
+)
+def test_callables_that_say_too_little_are_refused(level, callable_, error, named):
+    with pytest.raises(error, match=named):
+        defined(level, CALLABLE=callable_).programs()
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.parametrize(
+    ("specs", "error", "named"),
+    [
+        ([3], TypeError, "got 3"),
+        ([Tensor("a b", np.zeros(1))], ValueError, "'a b'"),
+        ([Tensor("_a", np.zeros(1))], ValueError, "'_a'"),
+        ([Scalar("a", 1), Scalar("a", 2)], ValueError, "two arguments"),
+        ([Scalar("a", 1), Tensor("b", np.zeros(1))], ValueError, "all tensors first"),
+        ([Tensor("a", np.array([None]))], TypeError, "Python objects"),
+    ],
+)
+def test_arguments_are_refused_where_they_are_made(specs, error, named):
+    with pytest.raises(error, match=named):
+        TaskArgsBuilder(*specs)
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+def test_a_method_that_is_missing_is_named():
+    scene = scene_test(level=2)(type("Empty", (SceneTestCase,), {"CALLABLE": {"kernel": add}}))
+    with pytest.raises(NotImplementedError, match="Empty has no generate_args"):
+        scene().generate_args({})
+
+
+@pytest.mark.spec("SCENE-CASE-3")
+def test_a_name_that_is_not_there_is_named_with_those_that_are():
+    args = TaskArgsBuilder(Tensor("a", np.zeros(1)), Scalar("n", 3)).golden()
+    assert args.n == 3
+    with pytest.raises(AttributeError, match="no argument 'b'; it has a, n"):
+        args.b  # noqa: B018
+    with pytest.raises(ValueError, match="2 tags for 1 tensors"):
+        args.to_task_args(0, 0)

@@ -1,0 +1,113 @@
+"""SCENE-GOLDEN: what must come out."""
+
+import numpy as np
+import pytest
+
+from simpler_ref.scenes import SceneArgs, TaskArgsBuilder, Tensor, scene_test
+from simpler_ref.scenes.compare import deviations
+from simpler_ref.scenes.options import RunOptions
+
+from .programs import Adding
+
+
+def compared(got, golden, rtol=0.0, atol=0.0):
+    """Return what is said of one tensor, None if it is right."""
+    lines = deviations({"x": np.asarray(got)}, SceneArgs({"x": np.asarray(golden)}, {}), rtol, atol)
+    return lines[0].removeprefix("x: ") if lines else None
+
+
+def add_one(orch, callables, args, config):
+    args.a += 1
+
+
+@scene_test(level=3)
+class Counting(Adding):
+    CALLABLE = {"orchestration": add_one}
+
+    def compute_golden(self, args, params):
+        args.a += 1
+
+
+@pytest.mark.spec("SCENE-GOLDEN-1")
+def test_each_round_starts_from_the_first_values():
+    (case,) = Counting.cases()
+    outcome = Counting().run_case(case, RunOptions(rounds=3))
+    assert outcome.deviations == []
+    assert len(outcome.times_s) == 3
+
+
+@pytest.mark.spec("SCENE-GOLDEN-1")
+def test_a_tensor_that_the_golden_function_leaves_alone_is_compared_too():
+    scene = type("Forgetful", (Counting,), {"compute_golden": lambda self, args, params: None})
+    (case,) = scene.cases()
+    outcome = scene().run_case(case, RunOptions(rounds=3))
+    assert len(outcome.times_s) == 1
+    assert outcome.deviations[0].startswith("a: 10 of 10 elements differ")
+    assert scene().run_case(case, RunOptions(skip_golden=True)).deviations == []
+
+
+@pytest.mark.spec("SCENE-GOLDEN-1")
+def test_what_generate_args_has_made_stays_as_it_is():
+    array = np.zeros(2)
+    builder = TaskArgsBuilder(Tensor("x", array))
+    builder.golden().x[:] = 1
+    arrays, args = builder.shared(np.copy)
+    args.x[:] = 2
+    assert arrays["x"].tolist() == [2, 2]
+    builder.reset(arrays)
+    assert arrays["x"].tolist() == array.tolist() == [0, 0]
+
+
+@pytest.mark.spec("SCENE-GOLDEN-2")
+@pytest.mark.parametrize(
+    ("got", "golden", "rtol", "atol", "is_right"),
+    [
+        (10.0, 10.1, 0.01, 0.0, True),
+        (10.0, 10.2, 0.01, 0.0, False),
+        (0.0, 0.1, 0.0, 0.1, True),
+        (1.0 + 1j, 1.0 + 1.05j, 0.1, 0.0, True),
+        (1.0 + 1j, 1.0 + 2j, 0.1, 0.0, False),
+        (np.nan, np.nan, 0.0, 0.0, True),
+        (np.nan, 0.0, 1.0, 1.0, False),
+        (np.inf, np.inf, 0.0, 0.0, True),
+        (np.inf, 1.0, 1.0, 1.0, False),
+        (100, 101, 1.0, 1.0, False),
+        (True, True, 0.0, 0.0, True),
+        (True, False, 1.0, 1.0, False),
+    ],
+)
+def test_floats_may_differ_a_little_and_others_not(got, golden, rtol, atol, is_right):
+    assert (compared([got], [golden], rtol, atol) is None) == is_right
+
+
+@pytest.mark.spec("SCENE-GOLDEN-3")
+def test_the_first_wrong_element_is_named_and_the_most_wrong_one():
+    golden = np.zeros((2, 3))
+    got = golden.copy()
+    got[0, 2], got[1, 1] = 1, 5
+    assert compared(got, golden, atol=0.5) == (
+        "2 of 6 elements differ; the first is [0, 2]: got 1.0, not 0.0; the largest difference is at "
+        "[1, 1]: got 5.0, not 0.0 (rtol=0, atol=0.5)"
+    )
+
+
+@pytest.mark.spec("SCENE-GOLDEN-3")
+def test_a_nan_counts_as_the_largest_difference():
+    assert "largest difference is at [1]: got nan" in compared([1.0, np.nan], [0.0, 0.0])
+
+
+@pytest.mark.spec("SCENE-GOLDEN-3")
+@pytest.mark.parametrize(
+    ("golden", "said"),
+    [
+        (np.zeros(3), "the golden tensor has the shape (3,), not (2,)"),
+        (np.zeros(2, np.int64), "the golden tensor has elements of type int64, not float64"),
+    ],
+)
+def test_golden_tensors_of_another_kind_are_named(golden, said):
+    assert compared(np.zeros(2), golden) == said
+
+
+@pytest.mark.spec("SCENE-GOLDEN-3")
+def test_a_scalar_tensor_has_an_empty_place():
+    assert compared(1, 2) == "1 of 1 elements differ; the first is []: got 1, not 2"

@@ -1,0 +1,191 @@
+"""SCENE-RUN: how scenes run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simpler_ref.scenes import SceneTestCase, scene_test
+from simpler_ref.scenes.options import RunOptions, devices_of
+
+from .programs import Adding
+
+
+def do_nothing(orch, callables, args, config):
+    pass
+
+
+def write(orch, callables, args, config):
+    args.c[:] = args.a + args.b
+
+
+@scene_test(level=3)
+class Writing(Adding):
+    CALLABLE = {"orchestration": write}
+    CASES = [
+        {"name": "first", "params": {"size": 10}},
+        {"name": "second", "params": {"size": 10}, "manual": True},
+        {"name": "third", "params": {"size": 10}, "platforms": ["a5sim"]},
+    ]
+
+
+@scene_test(level=3)
+class Lazy(Adding):
+    CALLABLE = {"orchestration": do_nothing}
+
+
+ROOT = Path(__file__).parents[3]
+SCENES_OF_A_FILE = """
+from tests.conformance.scenes.test_run import Lazy, Writing
+
+class TestWriting(Writing): pass
+class TestLazy(Lazy): pass
+"""
+
+
+@pytest.fixture
+def run(capfd):
+    """Run this module's scenes; return the exit code and what was printed."""
+
+    def run_module(*arguments):
+        code = SceneTestCase.run_module(__name__, list(arguments))
+        said = capfd.readouterr()
+        return code, said.out + said.err
+
+    return run_module
+
+
+def pytest_says(folder, *options):
+    """Return what pytest writes about scenes in a folder of their own."""
+    (folder / "test_scenes.py").write_text(SCENES_OF_A_FILE)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options, "."]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.stdout
+
+
+@pytest.mark.spec("SCENE-RUN-1")
+def test_pytest_collects_one_test_for_each_case(tmp_path):
+    said = pytest_says(tmp_path, "-p", "simpler_ref.scenes.plugin", "--platform=a5sim")
+    for line in (
+        "TestWriting::test_run[first] PASSED",
+        "TestWriting::test_run[second] SKIPPED",
+        "TestWriting::test_run[third] PASSED",
+        "TestLazy::test_run[small] FAILED",
+        "c: 10 of 10 elements differ; the first is [0]: got 0.0, not 1.0",
+        "1 failed, 2 passed, 1 skipped",
+    ):
+        assert line in said
+
+
+@pytest.mark.spec("SCENE-RUN-1")
+def test_pytest_needs_no_plugin(tmp_path):
+    assert "1 passed, 2 skipped" in pytest_says(tmp_path, "-k", "Writing")
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_the_exit_code_says_whether_all_cases_have_passed(run):
+    code, said = run()
+    assert code == 1
+    assert "Writing::first … passed" in said
+    assert "Lazy::small … FAILED in round 1\n  c: 10 of 10 elements differ" in said
+    assert said.endswith("1 passed, 1 failed\n")
+    code, said = run("--case", "Writing::first", "--rounds", "2")
+    assert code == 0
+    assert "passed, 2 rounds, the shortest" in said
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_an_exception_is_a_failure_with_its_traceback(run, monkeypatch):
+    def broken(self, params):
+        raise ValueError("no such size")
+
+    monkeypatch.setattr(Lazy, "generate_args", broken)
+    code, said = run()
+    assert code == 1
+    assert "Lazy::small … ERROR" in said
+    assert "ValueError: no such size" in said
+    assert "Writing::first … passed" in said
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_it_is_a_failure_if_no_case_was_chosen(run):
+    code, said = run("--case", "fourth")
+    assert code == 1
+    assert "no case runs" in said
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_a_program_ends_with_the_exit_code(monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules[__name__])
+    monkeypatch.setattr(sys, "argv", ["program", "--case", "Writing::first"])
+    with pytest.raises(SystemExit) as ended:
+        SceneTestCase.run_module("__main__")
+    assert ended.value.code == 0
+
+
+@pytest.mark.spec("SCENE-RUN-3")
+def test_manual_cases_run_where_they_are_asked_for(run):
+    assert "second" not in run()[1]
+    assert "Writing::second … passed" in run("--manual")[1]
+    assert "Writing::second … passed" in run("--case", "second")[1]
+
+
+@pytest.mark.spec("SCENE-RUN-3")
+def test_cases_for_other_platforms_do_not_run(run):
+    assert "third" not in run("--manual")[1]
+    assert "Writing::third … passed" in run("--platform", "a5sim")[1]
+
+
+@pytest.mark.spec("SCENE-RUN-3")
+def test_cases_can_be_listed(run):
+    code, said = run("--list")
+    assert code == 0
+    assert said.split("\n")[:4] == [
+        "Writing::first",
+        "Writing::second (manual)",
+        "Writing::third",
+        "Lazy::small",
+    ]
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--platform", "a2a3"], "'a2a3' needs hardware"),
+        (["--rounds", "0"], "at least 1, got 0"),
+        (["--device", "x"], "'x'"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(arguments, named, capfd):
+    with pytest.raises(SystemExit) as ended:
+        SceneTestCase.run_module(__name__, arguments)
+    assert ended.value.code == 2
+    assert named in capfd.readouterr().err
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_devices_are_numbers_and_ranges():
+    assert devices_of("0") == (0,)
+    assert devices_of("0,2") == (0, 2)
+    assert devices_of("1-3,7") == (1, 2, 3, 7)
+    with pytest.raises(ValueError, match="3-1"):
+        devices_of("3-1")
+
+
+@pytest.mark.spec("SCENE-RUN-2")
+def test_diagnostics_become_fields_of_the_configuration():
+    (case, *_) = Writing.cases()
+    options = RunOptions(diagnostics=(("enable_dep_gen", 1),), output_prefix="there")
+    config = case.call_config(options, "Writing")
+    assert (config.enable_dep_gen, config.output_prefix) == (1, "there/Writing_first")
+    assert case.call_config(RunOptions(), "Writing").output_prefix == ""
