@@ -28,7 +28,7 @@ from .model.enums import (
     to_dtype,
 )
 from .model.scalars import scalar_to_uint64
-from .model.tensor import ContinuousTensor
+from .model.tensor import ContinuousTensor, DescribedTensor
 from .model.visibility import make_tensor
 from .orch.runs import RunTiming
 
@@ -55,6 +55,7 @@ __all__ = [
     "CallConfig",
     "ContinuousTensor",
     "DataType",
+    "DescribedTensor",
     "MailboxState",
     "RunTiming",
     "TaskArgs",

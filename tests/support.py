@@ -144,7 +144,7 @@ def small_engine(
 
 def unmap(engine: Engine) -> None:
     """Give an engine's memory back, although somebody may still refer to the engine."""
-    engine.mem = engine.heap = engine.view = None
+    engine.mem = engine.heap = engine.view = engine.layouts = None
 
 
 class Edge(NamedTuple):

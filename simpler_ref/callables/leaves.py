@@ -12,20 +12,35 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
 from numba import carray
 from numba.core import types
+from numba.core.errors import NumbaError
+from numba.np.numpy_support import as_dtype
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import KINDS_FROM_ARGS, address_of_leaf, as_float, as_single, pointer
-from ..model.enums import DataType, numpy_dtype, to_dtype
+from ..jit.leaves import (
+    IN_C_ORDER,
+    IN_FORTRAN_ORDER,
+    IN_NO_ORDER,
+    KINDS_FROM_ARGS,
+    address_of_leaf,
+    array_at,
+    as_float,
+    as_single,
+    call_leaf,
+    fits_layout,
+    pointer,
+)
+from ..model.enums import find_dtype
 from ..model.scalars import ScalarBits
-from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor
-from ..model.wire import SCALAR_BYTES, counts_of
+from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
+from ..model.wire import SCALAR_BYTES, counts_of, element_words
+from ..system.types import Array
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
@@ -50,6 +65,10 @@ _NUMBER_TYPES = frozenset(_NUMBERS.values())
 _ANY = (inspect.Parameter.empty, np.ndarray)
 """Annotations that leave the type to the first argument."""
 _FLOATS = (types.float64, types.float32)
+ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
+"""How numba names the orders of arrays."""
+_MOST_ORDERS = 32
+"""Combinations of orders of a leaf's arrays for which workers find code without Python."""
 
 
 class Leaf:
@@ -83,7 +102,8 @@ class Leaf:
         self._options = options
         self._settling = threading.RLock()
         self._compiled: Callable[..., Any] = function
-        self._task: Any = None
+        self._tasks: dict[tuple[Kind, ...], Any] = {}
+        """The code that workers call, for arrays in different orders; each asks the one before it."""
         self._names = _parameters(function)
         self._declared = _declared(function) if declared is None else declared
         functools.update_wrapper(self, function)
@@ -106,7 +126,9 @@ class Leaf:
         TypeError
             The arguments have other types; or the leaf cannot be compiled.
         """
-        self._settle([_kind_of(value) for value in args])
+        kinds = [_kind_of(value) for value in args]
+        self._settle(kinds)
+        self._learn(kinds)
         return self._compiled(*args)
 
     # ------------------------------------------------------------ types
@@ -149,15 +171,41 @@ class Leaf:
         with self._settling:
             if INTERPRETED or self.kinds is None or self.address:
                 return
-            compiled = numba.njit(nogil=True, **self._options)(self.py_func)
-            try:
-                compiled.compile(self.kinds)
-                task = _task_of(compiled, self.kinds)
-            except Exception as error:
-                raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
+            self._add_code(numba.njit(nogil=True, **self._options)(self.py_func), self.kinds)
+
+    def _add_code(self, compiled: Any, kinds: tuple[Kind, ...]) -> None:
+        """Compile for arrays in some orders.
+
+        Rule     SPEED-LEAF-12
+        """
+        try:
+            compiled.disable_compile(False)
+            compiled.compile(kinds)
+            self._tasks[kinds] = None
+            if len(self._tasks) <= _MOST_ORDERS:
+                self._tasks[kinds] = _task_of(compiled, kinds, self.address)
+        except Exception as error:
+            raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
+        finally:
             compiled.disable_compile()
-            self._compiled, self._task = compiled, task
-            self.address = address_of_leaf(task)
+        self._compiled = compiled
+        if self._tasks[kinds] is not None:
+            self.address = address_of_leaf(self._tasks[kinds])
+
+    def _learn(self, found: Sequence[Kind]) -> None:
+        """Compile also for these orders of the arrays, unless that is done.
+
+        Rule     SPEED-LEAF-12
+        """
+        if not self.address or self.kinds is None:
+            return
+        kinds = tuple(
+            have if isinstance(have, types.Array) else kind
+            for kind, have in zip(self.kinds, found, strict=True)
+        )
+        with self._settling:
+            if kinds not in self._tasks:
+                self._add_code(self._compiled, kinds)
 
     @property
     def _name(self) -> str:
@@ -190,7 +238,9 @@ class Leaf:
             _number_kind(kind, value)
             for kind, value in zip(known[len(tensors) :], given, strict=True)
         ]
-        self._settle([*map(_kind_of_tensor, tensors), *numbers])
+        kinds = [_kind_of_array(array) for array in arrays]
+        self._settle([*kinds, *numbers])
+        self._learn([*kinds, *numbers])
         values = [_converted(kind, value) for kind, value in zip(numbers, given, strict=True)]
         for i, value in enumerate(values):
             if value is None:
@@ -280,7 +330,7 @@ def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | Non
     why: TypeError | None = None
     if isinstance(note, types.Array) and note.layout != "F":
         try:
-            return _array_kind(to_dtype(str(note.dtype)), note.ndim)
+            return _array_kind(note.dtype, note.ndim)
         except TypeError as error:
             why = error
     kind = _NUMBERS.get(note) if isinstance(note, type) else note
@@ -292,25 +342,34 @@ def _annotated(function: Callable[..., Any], name: str, note: Any) -> Kind | Non
     ) from why
 
 
-def _array_kind(dtype: DataType, ndim: int) -> Kind:
-    if not 1 <= ndim <= L.CONTINUOUS_TENSOR_MAX_DIMS:
-        raise TypeError(f"a leaf takes arrays of 1 … 5 dimensions, not {ndim}")
-    return types.Array(numba.from_dtype(numpy_dtype(dtype)), ndim, "C")
+def _array_kind(element: Kind, ndim: int) -> Kind:
+    _require_axes(ndim)
+    try:
+        as_dtype(element)
+    except NumbaError:
+        raise TypeError(f"no array has elements of type {element}") from None
+    return types.Array(element, ndim, "C")
 
 
-def _kind_of_tensor(tensor: ContinuousTensor) -> Kind:
-    return _array_kind(tensor.dtype, tensor.ndims)
+def _require_axes(ndim: int) -> None:
+    if ndim < 1:
+        raise TypeError("a leaf takes arrays of at least one dimension: add a number as a scalar")
+
+
+def _kind_of_array(array: Array) -> Kind:
+    """Return the type of an array; all that it refers to can be written, as far as numba knows."""
+    _require_axes(array.ndim)
+    try:
+        kind = numba.typeof(array)
+    except (ValueError, NumbaError) as error:
+        raise TypeError(f"a leaf cannot take this array of {array.dtype}: {error}") from None
+    return kind.copy(readonly=False)
 
 
 def _kind_of(value: Any) -> Kind:
     """Return the type of an argument of a call from Python."""
     if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous:
-            raise TypeError(
-                f"an array of shape {value.shape} and strides {value.strides} is not contiguous; a "
-                "leaf takes what a task can bring"
-            )
-        return _array_kind(to_dtype(value.dtype), value.ndim)
+        return _kind_of_array(value)
     kind = _NUMBERS.get(type(value))
     if kind is None and isinstance(value, (int, float)):  # a scalar of a task has a type of its own
         kind = types.float64 if isinstance(value, float) else types.int64
@@ -331,8 +390,10 @@ def _number_kind(kind: Kind | None, value: int | float) -> Kind:
 
 def _fits(want: Kind, have: Kind) -> bool:
     """Say whether an argument of one type can be given for another."""
+    if isinstance(want, types.Array) and isinstance(have, types.Array):
+        return bool(want.dtype == have.dtype and want.ndim == have.ndim)
     if isinstance(want, types.Array) or isinstance(have, types.Array):
-        return bool(want == have)
+        return False
     whole = (types.Integer, types.Boolean)
     return not isinstance(want, whole) or isinstance(have, whole)
 
@@ -389,11 +450,12 @@ def reason_of(error: Exception) -> str:
 
 
 # ---------------------------------------------------------------- the code that a worker calls
-def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
+def _task_of(compiled: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
     """Return a compiled function that runs a leaf on the args blob at an address.
 
     It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
-    a tensor that has no memory: `Leaf.run_task` has the words.
+    a tensor that has no memory: `Leaf.run_task` has the words. Arrays in other orders are for the code at
+    the address `otherwise`, if there is some.
 
     Rule     SPEED-LEAF-5, -10, -11
     """
@@ -413,24 +475,10 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         f"    packed = carray(pointer(blob + {beside}), {-(-len(numbers) // L.WORD)}, int64)",
         f"    if words[0] != {counts}: return ILLEGAL",
     ]
-    for i, kind in enumerate(arrays):
-        t = 1 + i * L.TENSOR_WORDS
-        dtype = to_dtype(str(kind.dtype))
-        lines += [
-            f"    if words[{t + L.TENSOR_KIND}] & KIND_MASK != {int(dtype)}: return ILLEGAL",
-            f"    if words[{t + L.TENSOR_DIMS}] >> 32 != {kind.ndim}: return ILLEGAL",
-        ]
-    for i, kind in enumerate(arrays):
-        t = 1 + i * L.TENSOR_WORDS
-        dims = [
-            f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF"
-            for d in range(kind.ndim)
-        ]
-        data, full = f"words[{t + L.TENSOR_DATA}]", " and ".join(f"({dim}) != 0" for dim in dims)
-        lines += [
-            f"    if not FIRST <= {data} < END and {full}: return ILLEGAL",
-            f"    a{i} = carray(pointer({data}), ({', '.join(dims)},), dtype_{i})",
-        ]
+    other = f"return call_leaf({otherwise}, blob, layouts)" if otherwise else "return ILLEGAL"
+    readers = [_reader(i, 1 + i * L.TENSOR_WORDS, kind) for i, kind in enumerate(arrays)]
+    lines += [f"    if {test}: {other}" for one in readers for test in one.tests]
+    lines += [line for one in readers for line in one.lines]
     lines.append("    wrong = False")
     lines += _lines_of_kinds(numbers)
     for i, kind in enumerate(numbers):
@@ -440,7 +488,10 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
     lines += ["    if wrong: return ILLEGAL", f"    compiled({', '.join(given)})", "    return OK"]
     names: dict[str, Any] = {
         "np": np,
+        "array_at": array_at,
+        "call_leaf": call_leaf,
         "carray": carray,
+        "fits_layout": fits_layout,
         "pointer": pointer,
         "as_float": as_float,
         "as_single": as_single,
@@ -451,12 +502,56 @@ def _task_of(compiled: Any, kinds: Sequence[Kind]) -> Any:
         "FIRST": FIRST_ADDRESS,
         "END": END_OF_ADDRESSES,
         **{kind.name: kind for kind in _NUMBER_TYPES - {types.boolean}},
-        **{f"dtype_{i}": kind.dtype for i, kind in enumerate(arrays)},
+        **{name: value for one in readers for name, value in one.names.items()},
     }
     exec("\n".join(lines), names)
     task = numba.njit(nogil=True)(names["task"])
     task.compile((types.int64, types.int64))
     return task
+
+
+class _Reader(NamedTuple):
+    """How the code of `_task_of` reads one array."""
+
+    tests: list[str]
+    """True if it is another array."""
+    lines: list[str]
+    names: dict[str, Any]
+
+
+def _reader(i: int, t: int, kind: Kind) -> _Reader:
+    """Return how array `i` is read from word `t` on: by its dimensions, or by its layout."""
+    words, data = f"words[{t + L.TENSOR_KIND}] & KIND_MASK", f"words[{t + L.TENSOR_DATA}]"
+    dtype = find_dtype(as_dtype(kind.dtype))
+    if dtype is None or kind.layout != "C" or kind.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
+        record = f"layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
+        right = (
+            f"fits_layout({record}, {data}, {kind.ndim}, {ORDERS[kind.layout]}, "
+            f"{alignment(kind)}, element_{i})"
+        )
+        lines = [
+            f"    if not FIRST <= {data} < END: return ILLEGAL",
+            f"    a{i} = array_at(type_{i}, {data}, {record})",
+        ]
+        element = np.array(element_words(as_dtype(kind.dtype)), np.int64)
+        names = {f"type_{i}": kind, f"element_{i}": element}
+        return _Reader([f"{words} != {L.TENSOR_DESCRIBED}", f"not {right}"], lines, names)
+    dims = [
+        f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF"
+        for d in range(kind.ndim)
+    ]
+    full = " and ".join(f"({dim}) != 0" for dim in dims)
+    lines = [
+        f"    if not FIRST <= {data} < END and {full}: return ILLEGAL",
+        f"    a{i} = carray(pointer({data}), ({', '.join(dims)},), dtype_{i})",
+    ]
+    tests = [f"{words} != {int(dtype)}", f"words[{t + L.TENSOR_DIMS}] >> 32 != {kind.ndim}"]
+    return _Reader(tests, lines, {f"dtype_{i}": kind.dtype})
+
+
+def alignment(kind: Kind) -> int:
+    """Return what the addresses of an array's elements are multiples of."""
+    return int(as_dtype(kind.dtype).alignment) if kind.aligned else 1
 
 
 def _lines_of_kinds(numbers: Sequence[Kind]) -> list[str]:

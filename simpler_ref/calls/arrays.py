@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from struct import Struct
 from typing import Any, NamedTuple
@@ -10,11 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.memory import Engine
-from ..engine.view.layouts import Layout, Layouts
-from ..jit import layout as L
+from ..engine.view.layouts import Layouts
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import make_tensor
-from ..model.wire import SHAPE_AT, TAG_AT, TENSOR, has_layout, layout_number
+from ..model.wire import (
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR,
+    DescribedWire,
+    Layout,
+    described,
+    has_layout,
+    layout_number,
+    span_of,
+)
 from ..system.types import Array, address_of
 from ..workers.session import Session
 
@@ -49,8 +57,8 @@ class SentArrays:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._layouts = Layouts(session.engine)
-        self._lock = threading.Lock()
+        self._layouts = session.engine.layouts
+        self._layouts.on_reset = self._start_anew
         self.now = Known(0, {}, {})
 
     def wire(self, array: Any) -> bytes:
@@ -66,7 +74,10 @@ class SentArrays:
         Rule     CALL-ARRAY-1 to -3
         """
         if not isinstance(array, np.ndarray):
-            return make_tensor(array)._wire[:TAG_AT]
+            wire = make_tensor(array)._wire
+            if isinstance(wire, DescribedWire):
+                wire = wire.numbered(self._layouts.number(*wire.layout))
+            return wire[:TAG_AT]
         _, arrays, extents = self.now
         layout = array.dtype, array.shape, array.strides
         rest, below, extent = extents.get(layout) or self._extent(layout, extents)
@@ -87,17 +98,17 @@ class SentArrays:
         """Give a layout a number."""
         if layout[0].hasobject:
             raise TypeError(f"workers cannot read elements of type {layout[0]}, Python objects")
-        with self._lock:  # a layout gets its number once, and numbers are forgotten together
-            number = self._layouts.number(*layout)
-            rest = TENSOR.pack(0, number, 0, 0, 0, 0, 0, L.TENSOR_DESCRIBED, False)
-            extents[layout] = found = rest[SHAPE_AT:TAG_AT], *self._layouts.extent(number)
+        below, extent = span_of(layout)
+        rest = described(0, self._layouts.number(*layout), extent)
+        extents[layout] = found = rest[SHAPE_AT:TAG_AT], below, extent
         return found
 
     def forget(self) -> None:
         """Forget all arrays: no call that has them may still run."""
-        with self._lock:
-            self.now = Known(self.now.epoch + 1, {}, {})
-            self._layouts.reset()
+        self._layouts.reset()
+
+    def _start_anew(self) -> None:
+        self.now = Known(self.now.epoch + 1, {}, {})
 
 
 class ReceivedArrays:

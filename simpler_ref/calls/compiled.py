@@ -21,13 +21,10 @@ from numba import carray
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from ..callables.leaves import reason_of
+from ..callables.leaves import ORDERS, alignment, reason_of
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..jit.leaves import (
-    IN_C_ORDER,
-    IN_FORTRAN_ORDER,
-    IN_NO_ORDER,
     KINDS_FROM_ARGS,
     VALUE_FROM_ARGS,
     address_of_leaf,
@@ -59,7 +56,6 @@ Type: TypeAlias = Any
 
 OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
 _MOST_ENTRIES = 32
-_ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
 _NUMBERS = {float: float, int: int, bool: bool, "float": float, "int": int, "bool": bool}
 """Annotations that convert a number."""
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
@@ -408,7 +404,7 @@ class _Reader:
             f"r{n} = layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
         )
         self.fitting.append(
-            f"fits_layout(r{n}, {data}, {kind.ndim}, {_ORDERS[kind.layout]}, {_alignment(kind)}, "
+            f"fits_layout(r{n}, {data}, {kind.ndim}, {ORDERS[kind.layout]}, {alignment(kind)}, "
             f"element_{n})"
         )
         self.values.append(f"array_at(type_{n}, {data}, r{n})")
@@ -426,10 +422,3 @@ class _Reader:
         code = f"words[{self._head + 1 + word}] >> {shift} & {CODE_MASK}"
         self.alike.append(f"({code} == {TRUE} or {code} == {FALSE})")
         self.values.append(f"{code} == {TRUE}")
-
-
-def _alignment(kind: Type) -> int:
-    """Return what the addresses of an array's elements are multiples of."""
-    if not kind.aligned:
-        return 1
-    return int(numba.np.numpy_support.as_dtype(kind.dtype).alignment)

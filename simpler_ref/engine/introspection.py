@@ -11,8 +11,7 @@ from typing import NoReturn
 
 from ..jit import layout as L
 from ..model.enums import TaskState
-from ..model.tensor import ContinuousTensor
-from ..model.wire import asks_for_memory, each_tensor
+from ..model.wire import asks_for_memory, bytes_of, each_tensor
 from .memory import Engine
 from .view import Ring as RingLook
 from .view import slots
@@ -170,8 +169,7 @@ def requested_bytes(wire: bytes) -> int:
     total = 0
     for tensor in each_tensor(wire):
         if asks_for_memory(tensor):
-            nbytes = ContinuousTensor._from_wire(tensor).nbytes()
-            total += L.round_up(nbytes, L.HEAP_ALIGN)
+            total += L.round_up(bytes_of(tensor), L.HEAP_ALIGN)
     return total
 
 

@@ -16,6 +16,7 @@ from ..system.signals import in_one_piece
 from ..system.types import Array
 from .shared_arrays import create_region
 from .view import View, private_from
+from .view.layouts import Layouts
 
 PARK_NS = 100_000_000
 """Longest sleep of the Orch thread, after which Python handles signals such as Ctrl-C."""
@@ -54,6 +55,8 @@ class Engine:
         The compiled functions, called with `mem`.
     runs : int
         Runs begun so far; ids are unique within one.
+    layouts : Layouts
+        The numbers of layouts, for the program; workers read them with objects of their own.
     placement : Placement
         The available cores, how long threads spin, and the core of each worker.
 
@@ -107,6 +110,7 @@ class Engine:
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )
+        self.layouts = Layouts(self)
         self.view.write_config(0, CallConfig().to_bytes())
 
     @classmethod

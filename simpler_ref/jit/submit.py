@@ -40,9 +40,17 @@ def tag_of(words, t):
 
 @kernel
 def nbytes_of(words, t):
-    """Return the bytes of a tensor: product of its dimensions times its element size."""
+    """Return the bytes of a tensor: product of its dimensions times its element size.
+
+    Of a described one, how many it spans.
+
+    Rule     FLOW-LAYOUT-4
+    """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
-    count = DTYPE_SIZES[int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK]
+    kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
+    if kind == L.TENSOR_DESCRIBED:
+        return int(words[t + L.TENSOR_EXTENT])
+    count = DTYPE_SIZES[kind]
     for d in range(L.CONTINUOUS_TENSOR_MAX_DIMS):  # a number that compilers know: they unroll it
         if d < dims:
             count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (L.HALF * (d & 1)) & L.LOW_HALF
@@ -322,6 +330,8 @@ def has_bytes(words, t):
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
+    if kind == L.TENSOR_DESCRIBED:
+        return 0 <= int(words[t + L.TENSOR_EXTENT]) < TOO_MANY_BYTES
     if kind >= len(DTYPE_SIZES) or dims < 0 or dims > L.CONTINUOUS_TENSOR_MAX_DIMS:
         return False
     count = float(DTYPE_SIZES[kind])

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from ..jit import layout as L
 from .enums import TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
-from .tensor import ContinuousTensor, Tensor
+from .tensor import ContinuousTensor, DescribedTensor, Tensor
 from .visibility import Doubts, current, make_tensor
 from .wire import KIND_AT, TAG_AT, with_tag
 
@@ -45,7 +45,7 @@ class TaskArgs:
         self._doubts = None
 
     def add_tensor(self, tensor: Tensor, tag: TensorArgType = TensorArgType.INPUT) -> None:
-        """Append a tensor: a ContinuousTensor, or an array in shared memory.
+        """Append a tensor: a ContinuousTensor, or an array in shared memory, any view of it.
 
         Raises
         ------
@@ -63,11 +63,13 @@ class TaskArgs:
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
             if current.check is None:
-                self._doubts = (self._doubts or Doubts()).and_of(tensor.data, tensor.nbytes())
+                self._doubts = (self._doubts or Doubts()).and_of(*tensor._span())
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
-            self._tensors.append(tensor._wires[check_tag(tag)])
+            self._tensors.append(tensor._tagged(check_tag(tag)))
+            if isinstance(tensor, DescribedTensor):
+                self._doubts = (self._doubts or Doubts()).and_layouts()
 
     def add_scalar(self, value: SupportsIndex | float) -> None:
         """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.

@@ -148,14 +148,22 @@ def to_dtype(dtype: Any) -> DataType:
 
     Rule     FLOW-DATA-7
     """
+    kind = find_dtype(dtype)
+    if kind is None:
+        names = ", ".join(sorted(_FROM_NAME))
+        raise TypeError(f"dtype {dtype!r} is no DataType; convert to one of {names}")
+    return kind
+
+
+def find_dtype(dtype: Any) -> DataType | None:
+    """Return the DataType that something numpy or torch calls a dtype is; None if it is none."""
     if isinstance(dtype, DataType):
         return dtype
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         return DataType(dtype)
     if isinstance(dtype, (type, np.dtype)) and dtype in _DTYPES_SEEN:
         return _DTYPES_SEEN[dtype]
-    name = str(dtype).removeprefix("torch.")
-    kind = _FROM_NAME.get(name)
+    kind = _FROM_NAME.get(_name_of(dtype))
     if kind is None:
         try:
             converted = np.dtype(dtype)
@@ -163,12 +171,42 @@ def to_dtype(dtype: Any) -> DataType:
             converted = None
         if converted is not None and converted.isnative:
             kind = _FROM_NAME.get(converted.name)
-    if kind is None:
-        names = ", ".join(sorted(_FROM_NAME))
-        raise TypeError(f"dtype {dtype!r} cannot be passed to a task; convert to one of {names}")
-    if isinstance(dtype, (type, np.dtype)):
+    if kind is not None and isinstance(dtype, (type, np.dtype)):
         _DTYPES_SEEN[dtype] = kind
     return kind
+
+
+def _name_of(dtype: Any) -> str:
+    """Return the name of an element type without that of torch."""
+    return str(dtype).removeprefix("torch.")
+
+
+def any_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the numpy dtype of what numpy or torch calls a dtype, or of a DataType.
+
+    Raises
+    ------
+    TypeError
+        It is none, or one of Python objects.
+
+    Notes
+    -----
+    Rule     FLOW-LAYOUT-2
+    """
+    if isinstance(dtype, DataType):
+        return numpy_dtype(dtype)
+    try:
+        if dtype is None:  # which numpy takes for float64
+            raise TypeError
+        found = np.dtype(_name_of(dtype) if str(dtype).startswith("torch.") else dtype)
+    except TypeError:
+        raise TypeError(f"{dtype!r} is no element type: give a DataType or a numpy dtype") from None
+    if found.hasobject:
+        raise TypeError(
+            f"workers cannot read elements of type {found}, Python objects; convert them, as with "
+            "np.asarray(array, float) or astype('U')"
+        )
+    return found
 
 
 def numpy_dtype(kind: DataType) -> np.dtype[Any]:

@@ -16,8 +16,23 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
-from .enums import DataType, TensorArgType, numpy_dtype, to_dtype
-from .wire import SHAPE_AT, TAG_AT, TENSOR, with_tag
+from .enums import DataType, TensorArgType, any_dtype, find_dtype, numpy_dtype, to_dtype
+from .wire import (
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR,
+    DescribedWire,
+    Layout,
+    LayoutReader,
+    described,
+    has_layout,
+    layout_number,
+    replaced,
+    row_major,
+    span_of,
+    with_address,
+    with_tag,
+)
 
 Tensor: TypeAlias = "ContinuousTensor | Array | Any"
 
@@ -105,8 +120,8 @@ class ContinuousTensor:
 
     def _at_address(self, data: int, keep: Any) -> ContinuousTensor:
         """Return the same tensor at an address; `keep` keeps its memory alive."""
-        tensor = object.__new__(ContinuousTensor)
-        wire = data.to_bytes(SHAPE_AT, "little") + self._wire[SHAPE_AT:]
+        tensor = object.__new__(type(self))
+        wire = with_address(self._wire, data.to_bytes(SHAPE_AT, "little"))
         tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
         return tensor
 
@@ -115,22 +130,72 @@ class ContinuousTensor:
 
     @classmethod
     def make(
-        cls, data: int, shapes: Sequence[int], dtype: DataType, child_memory: bool = False
+        cls,
+        data: int,
+        shapes: Sequence[int],
+        dtype: Any,
+        child_memory: bool = False,
+        *,
+        strides: Sequence[int] | None = None,
     ) -> ContinuousTensor:
         """Describe memory by hand. The address is not checked.
 
-        Rule     FLOW-DATA-4
+        Parameters
+        ----------
+        data : int
+            Address of the first element.
+        shapes : Sequence[int]
+            The dimensions.
+        dtype : DataType or numpy.dtype
+            One of `DataType`, or any of numpy's without Python objects: such a tensor is a
+            `DescribedTensor`, which chips do not take.
+        child_memory : bool
+            The address is in a next-level worker's memory.
+        strides : Sequence[int], optional
+            Bytes from one element to the next along each dimension; None: it is contiguous.
+
+        Notes
+        -----
+        Rule     FLOW-DATA-4; FLOW-LAYOUT-1
         """
-        return cls(data, shapes, dtype, child_memory)
+        if strides is None and len(shapes) <= L.CONTINUOUS_TENSOR_MAX_DIMS:
+            kind = find_dtype(dtype)
+            if kind is not None:
+                return cls(data, shapes, kind, child_memory)
+        if child_memory:
+            raise ValueError(
+                f"child memory has contiguous tensors of DataType with at most "
+                f"{L.CONTINUOUS_TENSOR_MAX_DIMS} dimensions, not {any_dtype(dtype)} of shape "
+                f"{tuple(shapes)} and strides {strides}: describe its bytes as UINT8"
+            )
+        return describe(data, shapes, any_dtype(dtype), strides)
 
     @property
     def ndims(self) -> int:
         """Number of dimensions."""
         return len(self.shapes)
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each dimension."""
+        return row_major(self.shapes, L.DTYPE_SIZES[self.dtype])
+
     def nbytes(self) -> int:
         """Return the bytes of the tensor: elements times element size."""
         return math.prod(self.shapes) * L.DTYPE_SIZES[self.dtype]
+
+    def _span(self) -> tuple[int, int]:
+        """Return the lowest address, and how many bytes the tensor spans."""
+        return self.data, self.nbytes()
+
+    def _tagged(self, tag: int) -> bytes:
+        """Return the tensor with a tag, for submit."""
+        return self._wires[tag]
+
+    def _note(self, at: int, octets: bytes) -> None:
+        """Put something into the padding, for submit."""
+        for tag, wire in self._wires.items():
+            self._wires[tag] = replaced(wire, at, octets)
 
     def numpy(self) -> Array:
         """Return a numpy array over the same memory, without a copy.
@@ -174,9 +239,14 @@ class ContinuousTensor:
         return hash(self._wire)
 
     @classmethod
-    def _from_wire(cls, wire: bytes) -> ContinuousTensor:
+    def _from_wire(cls, wire: bytes, layouts: LayoutReader | None = None) -> ContinuousTensor:
+        """Return the tensor of 40 bytes; `layouts` are those of the engine that it went through."""
         data, *sizes, ndims, dtype, child = TENSOR.unpack(wire)
         if ndims > L.CONTINUOUS_TENSOR_MAX_DIMS or child > 1:
+            if isinstance(wire, DescribedWire):
+                return DescribedTensor(data, wire.layout, child)
+            if has_layout(wire) and layouts is not None:
+                return DescribedTensor(data, layouts.read(layout_number(wire)), child)
             if child == L.TENSOR_READ_ONLY and ndims <= L.CONTINUOUS_TENSOR_MAX_DIMS:
                 return ReadOnlyTensor(data, sizes[:ndims], DataType(dtype))
             raise ValueError(
@@ -201,6 +271,170 @@ class ReadOnlyTensor(ContinuousTensor):
         return array
 
 
+class DescribedTensor(ContinuousTensor):
+    """A tensor that `DataType`, five dimensions and contiguous memory cannot describe.
+
+    Its layout, which is element type, shape and strides, travels beside the 40 bytes. Workers of the
+    host take it, chips do not.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    strides : tuple[int, ...]
+        Bytes from one element to the next along each dimension.
+
+    Notes
+    -----
+    Rule     FLOW-LAYOUT-1, -2
+    """
+
+    __slots__ = ()
+
+    _wire: DescribedWire
+
+    def __init__(self, data: int, layout: Layout, access: int = 0, *, keep: Any = None) -> None:
+        below, extent = span_of(layout)
+        if not data and below:
+            raise ValueError(
+                f"a tensor that is to get memory has no negative strides, and these are {layout[2]}: "
+                "reverse the array in the tasks"
+            )
+        if not 0 <= data <= _U64_MASK:
+            raise ValueError(f"address {data} is not an unsigned 64-bit number")
+        if extent >= 1 << 62:
+            raise ValueError(
+                f"a tensor of shape {layout[1]} and strides {layout[2]} does not fit an address space"
+            )
+        wire = DescribedWire(described(data, 0, extent, access), layout)
+        self._fill(data, layout[1], layout[0], False, keep, wire)
+
+    def _fill(
+        self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
+    ) -> None:
+        super()._fill(data, sizes, kind, child, keep, wire)
+        object.__setattr__(self, "_wires", {})  # `TaskArgs` sees that it is no ordinary one
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each dimension."""
+        return self._wire.layout[2]
+
+    def nbytes(self) -> int:
+        """Return the bytes of its elements; how many it spans depends on the strides."""
+        return math.prod(self.shapes) * self._wire.layout[0].itemsize
+
+    def _span(self) -> tuple[int, int]:
+        below, extent = span_of(self._wire.layout)
+        return self.data - below, extent
+
+    def _tagged(self, tag: int) -> bytes:
+        return replaced(self._wire, TAG_AT, bytes((tag,)))
+
+    def _note(self, at: int, octets: bytes) -> None:
+        object.__setattr__(self, "_wire", replaced(self._wire, at, octets))
+
+    def numpy(self) -> Array:
+        """Return a numpy array over the same memory, with these strides."""
+        if not FIRST_ADDRESS <= self.data < END_OF_ADDRESSES:
+            self._require_memory()
+        dtype, shape, strides = self._wire.layout
+        array = view_memory(self.data, shape, dtype, self._keep, strides)
+        if self._wire[TAG_AT - 1] == L.TENSOR_READ_ONLY:
+            array.flags.writeable = False
+        return array
+
+    def __repr__(self) -> str:
+        dtype, shape, strides = self._wire.layout
+        return f"DescribedTensor({self.data:#x}, {shape}, {dtype}, strides={strides})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, DescribedTensor)
+            and self._wire == other._wire
+            and self._wire.layout == other._wire.layout
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._wire)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DescribedTensor, (self.data, self._wire.layout)
+
+
+def describe(
+    data: int,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    strides: Sequence[int] | None = None,
+) -> ContinuousTensor:
+    """Return the tensor for memory: a ContinuousTensor if that can describe it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The shape or the strides are no sequences of integers, negative, or too large.
+
+    Notes
+    -----
+    Rule     FLOW-LAYOUT-1
+    """
+    try:
+        sizes = tuple(map(index, shape))
+        steps = row_major(sizes, dtype.itemsize) if strides is None else tuple(map(index, strides))
+    except TypeError:
+        raise TypeError(
+            f"shape {shape!r} and strides {strides!r} must be sequences of integers"
+        ) from None
+    if len(steps) != len(sizes):
+        raise ValueError(f"{len(steps)} strides {steps} for {len(sizes)} dimensions {sizes}")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape {sizes} has a negative dimension")
+    if len(sizes) > MOST_DIMS:
+        raise ValueError(f"numpy has at most {MOST_DIMS} dimensions, this one has {len(sizes)}")
+    kind = find_dtype(dtype)
+    few = len(sizes) <= L.CONTINUOUS_TENSOR_MAX_DIMS
+    if kind is not None and few and _is_row_major(sizes, steps, dtype.itemsize):
+        return ContinuousTensor(data, sizes, kind)
+    return DescribedTensor(data, (dtype, sizes, steps))
+
+
+def require_plain(members: Sequence[Sequence[bytes]], who: str) -> None:
+    """Refuse tensors that layouts describe, of one task or of each member of a group.
+
+    Rule     FLOW-LAYOUT-5
+    """
+    for wires in members:
+        for i, wire in enumerate(wires):
+            if isinstance(wire, DescribedWire):
+                raise TypeError(f"{who}: tensor {i} {why_not_plain(wire.layout)}")
+
+
+def why_not_plain(layout: Layout) -> str:
+    """Say why `ContinuousTensor` cannot describe a layout, and what to do."""
+    dtype, shape, strides = layout
+    if find_dtype(dtype) is None:
+        names = ", ".join(kind.name for kind in DataType)
+        return f"has elements of type {dtype}, which DataType lacks; convert it to one of {names}"
+    if len(shape) > L.CONTINUOUS_TENSOR_MAX_DIMS:
+        return (
+            f"has {len(shape)} dimensions {shape}, and at most {L.CONTINUOUS_TENSOR_MAX_DIMS} are "
+            "taken here; reshape it"
+        )
+    return (
+        f"has shape {shape} and strides {strides}, which is not contiguous; pass Worker.share(array), "
+        "which makes a contiguous copy"
+    )
+
+
+def _is_row_major(sizes: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> bool:
+    """Say whether the elements follow each other in C order, without gaps."""
+    expected = row_major(sizes, itemsize)
+    return 0 in sizes or all(
+        size == 1 or step == want for size, step, want in zip(sizes, steps, expected, strict=True)
+    )
+
+
+MOST_DIMS = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 FIRST_ADDRESS, END_OF_ADDRESSES = 4096, 1 << 47
 """The range of addresses that memory of a program can have."""
 _memory: Any = (ctypes.c_char * (END_OF_ADDRESSES - FIRST_ADDRESS)).from_address(FIRST_ADDRESS)

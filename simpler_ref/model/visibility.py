@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..jit import layout as L
 from ..system.mappings import covers, shared_mappings
 from ..system.types import Array
-from .enums import to_dtype
-from .tensor import ContinuousTensor
+from .enums import any_dtype, find_dtype
+from .tensor import ContinuousTensor, describe
 
 Visible = Callable[[int, int], str | None]
 """Says why the workers cannot see bytes [address, address + n); None if they can."""
@@ -89,13 +90,13 @@ def make_tensor(array: Any) -> ContinuousTensor:
     Raises
     ------
     TypeError
-        Not an array, or an element type that cannot be passed.
+        Not an array, or its elements are Python objects.
     ValueError
-        Not contiguous, more than five dimensions, or memory that a worker process cannot see.
+        Memory that a worker process cannot see.
 
     Notes
     -----
-    Rule     FLOW-BUILD-5; ORCH-MISUSE-2, -3
+    Rule     FLOW-BUILD-5; FLOW-LAYOUT-1; ORCH-MISUSE-2, -3
     """
     if isinstance(array, ContinuousTensor):
         return array
@@ -120,10 +121,13 @@ def _from_numpy(array: Array) -> ContinuousTensor:
             and current.check in (None, voucher)
         ):
             return tensor
-    if not array.flags.c_contiguous:
-        raise not_contiguous(array.shape, array.strides)
-    kind = to_dtype(array.dtype)
     address: int = array.__array_interface__["data"][0]
+    kind = find_dtype(array.dtype)
+    if kind is None or not array.flags.c_contiguous or array.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
+        made = describe(address, array.shape, any_dtype(array.dtype), array.strides)
+        require_visible(*made._span())
+        keep_alive(array)
+        return made
     voucher = require_visible(address, array.nbytes)
     keep_alive(array)
     tensor = ContinuousTensor(address, array.shape, kind)
@@ -144,13 +148,16 @@ def not_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> ValueErr
 def _from_torch(tensor: Any) -> ContinuousTensor:
     if tensor.device.type != "cpu":
         raise ValueError(f"a tensor on {tensor.device} is not host memory; pass a CPU tensor")
-    if not tensor.is_contiguous():
-        raise ValueError("a torch tensor must be contiguous; call .contiguous().share_memory_()")
-    nbytes = tensor.numel() * tensor.element_size()
+    kind, shape = find_dtype(tensor.dtype), tuple(tensor.shape)
+    if kind is not None and tensor.is_contiguous() and len(shape) <= L.CONTINUOUS_TENSOR_MAX_DIMS:
+        made = ContinuousTensor(tensor.data_ptr(), shape, kind)
+    else:
+        strides = [step * tensor.element_size() for step in tensor.stride()]
+        made = describe(tensor.data_ptr(), shape, any_dtype(tensor.dtype), strides)
     remedy = "call .share_memory_() before forked workers start, or pass Worker.share(tensor)"
-    require_visible(tensor.data_ptr(), nbytes, remedy)
+    require_visible(*made._span(), remedy)
     keep_alive(tensor)
-    return ContinuousTensor(tensor.data_ptr(), tuple(tensor.shape), to_dtype(tensor.dtype))
+    return made
 
 
 def require_visible(
@@ -187,17 +194,30 @@ def invisible(
 
 
 class Doubts:
-    """Arrays added to a TaskArgs outside of a run: the Worker of each run checks them."""
+    """What a submit has to look at in a TaskArgs.
 
-    __slots__ = ("_settled", "spans")
+    Attributes
+    ----------
+    spans : tuple of (int, int)
+        Arrays added outside of a run: the Worker of each run checks them.
+    has_layouts : bool
+        Some tensors are described by layouts, to which the engine gives numbers.
+    """
 
-    def __init__(self, *spans: tuple[int, int]) -> None:
+    __slots__ = ("_settled", "has_layouts", "spans")
+
+    def __init__(self, *spans: tuple[int, int], has_layouts: bool = False) -> None:
         self.spans = spans
+        self.has_layouts = has_layouts
         self._settled = -1
 
     def and_of(self, address: int, nbytes: int) -> Doubts:
         """Return these, and one more array."""
-        return Doubts(*self.spans, (address, nbytes))
+        return Doubts(*self.spans, (address, nbytes), has_layouts=self.has_layouts)
+
+    def and_layouts(self) -> Doubts:
+        """Return these, of arguments with layouts."""
+        return Doubts(*self.spans, has_layouts=True)
 
     def settle(self) -> None:
         """Check them with the Worker of the current run, once in each run.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from ..jit import layout as L
 from ..jit import structures
@@ -13,6 +18,9 @@ TENSOR = struct.Struct(structures.TENSOR.format)
 TENSOR_BYTES = TENSOR.size
 _AT = structures.TENSOR.offsets
 SHAPE_AT = _AT["shapes"]
+NUMBER_BYTES = (_AT["ndims"] - SHAPE_AT) // L.CONTINUOUS_TENSOR_MAX_DIMS
+"""Bytes of a dimension, where a described tensor has the number of its layout."""
+EXTENT_AT = L.TENSOR_EXTENT * L.WORD
 CHILD_MEMORY_AT = _AT["child_memory"]
 TAG_AT = _AT["padding"]
 SCALAR_BYTES = L.WORD
@@ -21,6 +29,38 @@ KIND_AT = L.SCALAR_KIND * L.WORD
 COUNTS_BYTES = L.WORD
 """The counts of tensors and scalars, before the tensors in a mailbox."""
 _PADDING = bytes(TENSOR_BYTES - TAG_AT)
+
+Layout = tuple["np.dtype[Any]", tuple[int, ...], tuple[int, ...]]
+"""Element type, shape, and strides in bytes."""
+
+
+class LayoutReader(Protocol):
+    """Finds layouts by their numbers."""
+
+    def read(self, number: int) -> Layout:
+        """Return the layout that has a number."""
+
+
+class DescribedWire(bytes):
+    """A tensor that its 40 bytes cannot describe, with its layout.
+
+    What goes to an engine has the number that the engine's layouts have for it.
+    """
+
+    layout: Layout
+
+    def __new__(cls, wire: bytes, layout: Layout) -> DescribedWire:
+        """Make one from 40 bytes."""
+        made = super().__new__(cls, wire)
+        made.layout = layout
+        return made
+
+    def numbered(self, number: int) -> DescribedWire:
+        """Return it with the number of its layout."""
+        octets = number.to_bytes(NUMBER_BYTES, "little")
+        return DescribedWire(
+            self[:SHAPE_AT] + octets + self[SHAPE_AT + NUMBER_BYTES :], self.layout
+        )
 
 
 def counts_of(tensors: int, scalars: int) -> int:
@@ -56,7 +96,52 @@ def has_layout(wire: bytes) -> bool:
 
 def layout_number(wire: bytes) -> int:
     """Return the number of a tensor's layout."""
-    return int.from_bytes(wire[SHAPE_AT : SHAPE_AT + 4], "little")
+    return int.from_bytes(wire[SHAPE_AT : SHAPE_AT + NUMBER_BYTES], "little")
+
+
+def described(data: int, number: int, extent: int, access: int = 0) -> bytes:
+    """Return a tensor that a layout describes; `extent` is how many bytes it spans."""
+    sizes = number, 0, extent & L.LOW_HALF, extent >> L.HALF, 0
+    return TENSOR.pack(data, *sizes, L.TENSOR_DESCRIBED, L.TENSOR_DESCRIBED, access)
+
+
+def span_of(layout: Layout) -> tuple[int, int]:
+    """Return the bytes of a layout below its first element, and all that it spans."""
+    dtype, shape, strides = layout
+    if 0 in shape:
+        return 0, 0
+    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+    extent: int = dtype.itemsize + sum(map(abs, steps))
+    return -sum(step for step in steps if step < 0), extent
+
+
+def element_words(dtype: np.dtype[Any]) -> list[int]:
+    """Return the words that stand for an element type in a layout: bytes, and a pickle of so many."""
+    kind = pickle.dumps(dtype)
+    return [len(kind), *np.frombuffer(kind + bytes(-len(kind) % L.WORD), np.int64).tolist()]
+
+
+def row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a contiguous, row-major array."""
+    strides: list[int] = []
+    for size in reversed(shape):
+        strides.insert(0, itemsize)
+        itemsize *= size
+    return tuple(strides)
+
+
+def bytes_of(wire: bytes) -> int:
+    """Return how many bytes a tensor spans."""
+    if has_layout(wire):
+        return int.from_bytes(wire[EXTENT_AT : EXTENT_AT + L.WORD], "little")
+    _, *sizes, ndims, dtype, _ = TENSOR.unpack(wire)
+    count: int = math.prod(sizes[:ndims])
+    return count * L.DTYPE_SIZES[dtype]
+
+
+def bytes_below(wire: bytes) -> int:
+    """Return how many of them are below the address of the first element."""
+    return span_of(wire.layout)[0] if isinstance(wire, DescribedWire) else 0
 
 
 def asks_for_memory(wire: bytes) -> bool:
@@ -66,7 +151,18 @@ def asks_for_memory(wire: bytes) -> bool:
 
 def with_tag(wire: bytes, tag: int) -> bytes:
     """Return the tensor with a tag, for submit."""
-    return wire[:TAG_AT] + bytes((tag,)) + _PADDING[1:]
+    return replaced(wire, TAG_AT, bytes((tag,)) + _PADDING[1:])
+
+
+def replaced(wire: bytes, at: int, octets: bytes) -> bytes:
+    """Return the tensor with some of its bytes replaced, and its layout, if it has one."""
+    made = wire[:at] + octets + wire[at + len(octets) :]
+    return DescribedWire(made, wire.layout) if isinstance(wire, DescribedWire) else made
+
+
+def with_address(wire: bytes, address: bytes) -> bytes:
+    """Return the tensor at an address."""
+    return replaced(wire, 0, address)
 
 
 def without_tag(wire: bytes) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
+from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
@@ -282,6 +283,7 @@ class ChipWorker:
             `config` is not valid.
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
+        require_plain([task_args._tensors], f"run_args({local_slot})")
         tensors = [without_tag(wire) for wire in task_args._tensors]
         scalars = [raw[:SCALAR_BYTES] for raw in task_args._scalars]
         view = b"".join((counts, *tensors, *scalars))

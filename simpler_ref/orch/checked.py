@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from math import prod
 from types import FrameType
 from typing import Any
 
@@ -18,7 +17,15 @@ from ..callables.handles import CallableHandle
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
-from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, TENSOR, has_address
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR,
+    bytes_of,
+    has_address,
+    replaced,
+)
 from ..system.types import Array
 from .columns import Batch
 from .history import HOST, History, Plan, Tensor
@@ -107,7 +114,7 @@ class CheckedOrchestrator(Orchestrator):
         sent._tensors, sent._scalars = args._tensors.copy(), args._scalars
         for i, wire in enumerate(sent._tensors):
             if self._in_arrays and wire[TAG_AT] == L.INPUT and not wire[CHILD_MEMORY_AT]:
-                sent._tensors[i] = wire[:CHILD_MEMORY_AT] + _READ_ONLY + wire[CHILD_MEMORY_AT + 1 :]
+                sent._tensors[i] = replaced(wire, CHILD_MEMORY_AT, _READ_ONLY)
         return sent
 
     def _note(self, plan: Plan, members: Sequence[TaskArgs], sent: Sequence[TaskArgs]) -> None:
@@ -127,9 +134,7 @@ class CheckedOrchestrator(Orchestrator):
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         made = super()._claim(tensor)
         number = self._history.alloc(_caller(), made.data, made.nbytes())
-        end = number.to_bytes(len(made._wire) - _BUFFER_AT, "little")
-        for tag, wire in made._wires.items():
-            made._wires[tag] = wire[:_BUFFER_AT] + end
+        made._note(_BUFFER_AT, number.to_bytes(len(made._wire) - _BUFFER_AT, "little"))
         return made
 
     def _open_scope(self) -> int:
@@ -175,10 +180,9 @@ def _span(memory: Array) -> tuple[int, int]:
 
 def _tensor_of(wire: bytes, worker: int) -> Tensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
-    data, *sizes, ndims, dtype, child = TENSOR.unpack(wire)
-    nbytes = prod(sizes[:ndims]) * L.DTYPE_SIZES[dtype]
+    data, *_, child = TENSOR.unpack(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")
-    return Tensor(wire[TAG_AT], worker if child else HOST, data, data + nbytes, number)
+    return Tensor(wire[TAG_AT], worker if child else HOST, data, data + bytes_of(wire), number)
 
 
 def _caller() -> str:

@@ -17,7 +17,7 @@ from ..jit import ops
 from ..model.arguments import check_tag
 from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.visibility import keep_alive, make_tensor, require_visible
 from ..system.types import Array
 
@@ -199,7 +199,10 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
     Rule     SPEED-MANY-2
     """
     if isinstance(column, ContinuousTensor):
-        words = np.frombuffer(column._wire, np.int64)
+        try:
+            words = np.frombuffer(_plain(column), np.int64)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
         return _Tensors(words[0], words[1:].copy())
     if isinstance(column, np.ndarray):
         if column.ndim == 0:
@@ -214,7 +217,7 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         wires = []
         for i, one in enumerate(column):
             try:
-                wires.append(make_tensor(one)._wire)
+                wires.append(_plain(make_tensor(one)))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}[{i}]: {error}") from None
         table = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.TENSOR_WORDS)
@@ -223,6 +226,16 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, a list "
         "of tensors, or one ContinuousTensor for all tasks"
     )
+
+
+def _plain(tensor: ContinuousTensor) -> bytes:
+    """Return the bytes of a tensor; refuse one that a layout describes."""
+    if isinstance(tensor, DescribedTensor):
+        raise TypeError(
+            f"{tensor!r} is for submit_sub and submit_next_level: many at once are contiguous ones "
+            "of DataType"
+        )
+    return tensor._wire
 
 
 def _row_numbers(name: str, array: Any, index: Any) -> Array:

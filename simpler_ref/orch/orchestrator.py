@@ -15,22 +15,25 @@ from typing import Any
 import numpy as np
 
 from ..callables.handles import CallableHandle
+from ..callables.identity import TargetNamespace
 from ..engine.introspection import RingView
 from ..engine.memory import Engine
+from ..engine.view.layouts import Layouts
 from ..errors import TaskError
 from ..jit import layout as L
 from ..jit.ops import asked_by
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
-from ..model.enums import to_dtype
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, require_plain
 from ..model.wire import (
     SHAPE_AT,
     TAG_AT,
     TENSOR_BYTES,
+    DescribedWire,
     blob_bytes,
     counts_of,
     tensors_of,
+    with_address,
 )
 from ..system.types import Array
 from ..workers.host import Host
@@ -113,7 +116,7 @@ class Orchestrator:
             else:
                 tensors, scalars = args._tensors, args._scalars
                 if args._doubts is not None:
-                    args._doubts.settle()
+                    self._settle(handle, [args])
                 if scalars:
                     counts = len(tensors) | len(scalars) << 32
                     wire = b"".join([*tensors, *scalars])
@@ -357,14 +360,58 @@ class Orchestrator:
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
         if word is None:
             raise self._refusal(what, handle, None, live, pool)
+        doubtful = []
         for args in members:
             if args is None:
                 continue
             if not hasattr(args, "_tensors"):
                 raise self._refusal(what, handle, args, live, pool)
             if args._doubts is not None:
-                args._doubts.settle()
+                doubtful.append(args)
+        if doubtful:
+            self._settle(handle, doubtful)
         return word
+
+    def _settle(self, handle: CallableHandle, members: Sequence[TaskArgs]) -> None:
+        """Check arrays that were added outside of a run, and give layouts their numbers.
+
+        Raises
+        ------
+        ValueError
+            Workers cannot see an array.
+        TypeError
+            A tensor is described by a layout, and the task is for a chip.
+
+        Notes
+        -----
+        Rule     FLOW-LAYOUT-3, -5
+        """
+        described = []
+        for args in members:
+            if args._doubts is not None:
+                args._doubts.settle()
+                if args._doubts.has_layouts:
+                    described.append(args._tensors)
+        if described:
+            if handle.target_namespace is TargetNamespace.LOCAL_CHIP:
+                require_plain(described, f"chip callable {handle.name}")
+            self._give_numbers(described)
+
+    def _give_numbers(self, members: Sequence[list[bytes]]) -> None:
+        """Write the numbers of layouts into tensors; make room for them if there is none.
+
+        Rule     FLOW-LAYOUT-6
+        """
+        layouts = self._engine.layouts
+        try:
+            for wires in members:
+                number_layouts(wires, layouts)
+        except MemoryError:
+            self._require_mine()
+            self._until_idle()
+            layouts.reset()
+            for wires in members:
+                number_layouts(wires, layouts)
 
     @staticmethod
     def _wire(members: Sequence[TaskArgs | None]) -> bytes:
@@ -386,7 +433,7 @@ class Orchestrator:
         for args in members:
             for i, wire in enumerate(args._tensors):
                 if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
-                    args._tensors[i] = wires[at : at + SHAPE_AT] + wire[SHAPE_AT:]
+                    args._tensors[i] = with_address(wire, wires[at : at + SHAPE_AT])
                 at += TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
@@ -474,10 +521,10 @@ class Orchestrator:
         """
         self._require_mine()
         sizes = (shape,) if isinstance(shape, int) else shape
-        return self._claim(ContinuousTensor(0, sizes, to_dtype(dtype)))
+        return self._claim(ContinuousTensor.make(0, sizes, dtype))
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
-        kernels, mem, wire = self._engine.kernels, self._mem, tensor._wires[L.OUTPUT]
+        kernels, mem, wire = self._engine.kernels, self._mem, tensor._tagged(L.OUTPUT)
         slot = kernels.alloc_buffer(mem, wire)
         if slot < 0:
             slot = self._retry(slot, partial(kernels.alloc_buffer, mem, wire), lambda: wire)
@@ -551,9 +598,13 @@ class Orchestrator:
         Rule     ORCH-DRAIN-1 to -3
         """
         self._require_mine()
-        self._room.until_ended(self._view.pushed - self._pushed_before)
+        self._until_idle()
         if self._view.has_failed:
             raise self._task_error()
+
+    def _until_idle(self) -> None:
+        """Wait until every task submitted so far has ended."""
+        self._room.until_ended(self._view.pushed - self._pushed_before)
 
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
@@ -620,6 +671,13 @@ def asked_for(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
     tensors = tensors_of(wire, counts)
     return tensors + bytes(blob_bytes(counts) - len(tensors))
+
+
+def number_layouts(wires: list[bytes], layouts: Layouts) -> None:
+    """Write the numbers of layouts into tensors."""
+    for i, wire in enumerate(wires):
+        if isinstance(wire, DescribedWire):
+            wires[i] = wire.numbered(layouts.number(*wire.layout))
 
 
 def _counts(args: TaskArgs | None) -> int:

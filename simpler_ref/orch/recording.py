@@ -35,10 +35,16 @@ from ..model.wire import (
     COUNTS_BYTES,
     SHAPE_AT,
     TAG_AT,
+    TENSOR_BYTES,
+    DescribedWire,
+    Layout,
     blob_bytes,
+    bytes_of,
     counts_of,
     has_address,
+    layout_number,
     tensors_of,
+    with_address,
 )
 from ..system.types import Array
 from ..workers.session import Session
@@ -112,6 +118,8 @@ class _Span(NamedTuple):
     start: int
     end: int
     variable: int
+    data: int
+    """The address that the variable has: of the first element, which need not be the lowest."""
 
 
 def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
@@ -125,8 +133,9 @@ def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
     found: dict[bool, list[_Span]] = {False: [], True: []}
     for i, wire in enumerate(args._tensors):
         tensor = ContinuousTensor._from_wire(wire)
-        if tensor.data and tensor.nbytes():
-            span = _Span(tensor.data, tensor.data + tensor.nbytes(), i)
+        start, nbytes = tensor._span()
+        if tensor.data and nbytes:
+            span = _Span(start, start + nbytes, i, tensor.data)
             found[tensor.child_memory].append(span)
     for spans in found.values():
         spans.sort()
@@ -181,6 +190,7 @@ class Recorder(Orchestrator):
         self._subs = _Numbers(subs, L.SUB, self.handles)
         self.program = ProgramWriter()
         self.tasks = 0
+        self.layouts: dict[Layout, int] = {}
         self._scopes = 1
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
@@ -208,12 +218,12 @@ class Recorder(Orchestrator):
                     f"address {address:#x} is in no buffer of this recording: buffers and outputs are "
                     "those of one recording, and tiles of them must not leave them"
                 )
-            return self._buffers[at].variable, address - self._buffers[at].start
+            return self._buffers[at].variable, address - self._buffers[at].data
         spans = self._spans[child_memory]
         at = bisect_right(spans, address, key=lambda span: span.start) - 1
         if at < 0 or address >= spans[at].end:
             return None
-        return spans[at].variable, address - spans[at].start
+        return spans[at].variable, address - spans[at].data
 
     def _provide(self, nbytes: int, variable: int) -> int:
         """Return an address that represents memory which a replay will provide.
@@ -226,7 +236,7 @@ class Recorder(Orchestrator):
         self._fresh += L.round_up(nbytes, L.HEAP_ALIGN) + _GAP
         if self._fresh > self._end:
             raise MemoryError(f"a recording can ask for {_REGION} bytes of memory in all")
-        self._buffers.append(_Span(address, address + nbytes, variable))
+        self._buffers.append(_Span(address, address + nbytes, variable, address))
         return address
 
     # ------------------------------------------------------------ submits
@@ -282,7 +292,9 @@ class Recorder(Orchestrator):
                 if found is not None:
                     patches.append(Patch(tensor_at(i), *found))
             elif wire[TAG_AT] == L.OUTPUT:
-                asked.append((i, ContinuousTensor._from_wire(wire).nbytes()))
+                asked.append((i, bytes_of(wire)))
+            if isinstance(wire, DescribedWire):
+                patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, self._layout(wire.layout), 0))
         for j, raw in enumerate(scalars):
             at = scalar_at(len(tensors), j)
             if isinstance(raw, BoundWord):
@@ -303,6 +315,19 @@ class Recorder(Orchestrator):
         self.program.submit(word, counts, arguments, members, patches, outputs)
         self.tasks += 1
         return provided
+
+    def _layout(self, layout: Layout) -> int:
+        """Return the variable that has the number of a layout.
+
+        Rule     FLOW-LAYOUT-6
+        """
+        if layout not in self.layouts:
+            self.layouts[layout] = self.variables
+            self.variables += 1
+        return self.layouts[layout]
+
+    def _give_numbers(self, members: Sequence[list[bytes]]) -> None:
+        """Leave that to replays, which put them into variables."""
 
     def _require_possible(
         self, arguments: bytes, tensors: int, scalars: int, members: Sequence[bytes]
@@ -328,8 +353,9 @@ class Recorder(Orchestrator):
 
     # ------------------------------------------------------------ buffers and scopes
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
-        self._require_possible(tensor._wires[L.OUTPUT], 1, 0, ())
-        self.program.alloc(self.variables, tensor._wires[L.OUTPUT])
+        wire = tensor._tagged(L.OUTPUT)
+        self._require_possible(wire, 1, 0, ())
+        self.program.alloc(self.variables, wire)
         self.variables += 1
         self.tasks += 1
         return tensor._at_address(self._provide(tensor.nbytes(), self.variables - 1), None)
@@ -407,7 +433,7 @@ def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:
     for args in members:
         for i, wire in enumerate(args._tensors):
             if at + i in outputs:
-                args._tensors[i] = _WORD.pack(outputs[at + i]) + wire[SHAPE_AT:]
+                args._tensors[i] = with_address(wire, _WORD.pack(outputs[at + i]))
         at += len(args._tensors)
 
 
@@ -437,6 +463,7 @@ class Graph:
         self._kept = kept
         self._handles = recorder.handles
         self._configs = list(recorder.configs)
+        self._layouts = recorder.layouts
         self._program = recorder.program.words()
         self._variables = np.zeros(recorder.variables, np.int64)
         self._callables = np.array(recorder.program.callables, np.int64)
@@ -489,8 +516,7 @@ class Graph:
             if len(new) != len(old):
                 raise ValueError(f"args has {len(new)} {what}, the recording has {len(old)}")
         for i, (wire, recorded) in enumerate(zip(args._tensors, mine._tensors, strict=True)):
-            alike = wire[SHAPE_AT:TAG_AT] == recorded[SHAPE_AT:TAG_AT]
-            if not alike or has_address(wire) != has_address(recorded):
+            if _form(wire) != _form(recorded) or has_address(wire) != has_address(recorded):
                 raise ValueError(
                     f"tensor {i} of args is {_describe(wire)}, the recording has {_describe(recorded)}"
                 )
@@ -507,8 +533,19 @@ class Graph:
             bound = np.frombuffer(raw, np.int64)
             self._variables[: len(bound)] = bound
         self._resolve(orch)
+        self._number_layouts(orch)
         rewind(self._program)
         orch._play(self._program, self._variables)
+
+    def _number_layouts(self, orch: Orchestrator) -> None:
+        """Put the numbers that the engine has for the layouts now into their variables.
+
+        Rule     FLOW-LAYOUT-6
+        """
+        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self._layouts]
+        if wires:
+            orch._give_numbers([wires])
+            self._variables[list(self._layouts.values())] = [*map(layout_number, wires)]
 
     def _resolve(self, orch: Orchestrator) -> None:
         """Put the current callables and configurations into the callable words.
@@ -532,8 +569,16 @@ class Graph:
         self._resolved = now + configs
 
 
+def _form(wire: bytes) -> bytes | Layout:
+    """Return shape and dtype of a tensor."""
+    return wire.layout if isinstance(wire, DescribedWire) else wire[SHAPE_AT:TAG_AT]
+
+
 def _describe(wire: bytes) -> str:
     tensor = ContinuousTensor._from_wire(wire)
+    if isinstance(wire, DescribedWire):
+        dtype, shape, strides = wire.layout
+        return f"{shape} {dtype} with strides {strides}"
     where = " in child memory" if tensor.child_memory else ""
     return f"{tensor.shapes} {tensor.dtype.name}{where}{'' if tensor.data else ' without address'}"
 

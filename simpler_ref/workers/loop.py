@@ -18,6 +18,7 @@ from ..engine.view.mailbox import (
     ReceivedArgs,
     digest_in,
     read_request,
+    received_from,
     write_result,
 )
 from ..jit import layout as L
@@ -182,12 +183,13 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
     after_success = starmap(receive, repeat((mem, worker, L.SUCCESS)))
     after_failure = starmap(receive, repeat((mem, worker, L.TASK_FAILURE)))
     leaves = callables.leaves
-    new = ReceivedArgs.__new__
+    received = received_from(mailbox.engine)
+    new = received.__new__
     running, ended = _RUNNING, _ENDED
     here = origin.here
     beginning = Beginning(in_thread)
     failure: BaseException | None = None
-    args = last = new(ReceivedArgs)
+    args = last = new(received)
     args._box = None
     hold = beginning.hold
     local, slot, frame, error, trials, again = _NEW, -1, 0, 0, 0, False
@@ -223,7 +225,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         if several:
                             frame = local >> 32
                             slot = local & 0xFFFFFFFF
-                        args = new(ReceivedArgs)
+                        args = new(received)
                         args._box = boxes[frame]
                         local = running
                         if FAIL_POINTS:
@@ -250,7 +252,7 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         frame = mailbox.served
                         found = callables.slots.get(digest_in(boxes[frame]))
                         if found is None:
-                            args, local = new(ReceivedArgs), _RUNNING
+                            args, local = new(received), _RUNNING
                             raise KeyError(
                                 f"digest {digest_in(boxes[frame]).hex()} is not installed in this worker"
                             )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...jit import layout as L
+from ...model.wire import Layout, element_words, span_of
 
 if TYPE_CHECKING:
     from ..memory import Engine
 
-Layout = tuple["np.dtype[Any]", tuple[int, ...], tuple[int, ...]]
-"""Element type, shape, and strides in bytes."""
 Loops = list[tuple[int, int]]
 """Of each loop, the outermost first: turns, and bytes from one to the next."""
 
@@ -43,7 +43,12 @@ def loops_of(shape: Sequence[int], strides: Sequence[int], item: int) -> tuple[i
 class Layouts:
     """The layouts of an engine's described tensors.
 
-    The Orch thread gives them numbers; workers read them.
+    The program gives them numbers, on any thread; workers read them.
+
+    Attributes
+    ----------
+    on_reset : Callable
+        Called when all numbers are forgotten.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -52,6 +57,8 @@ class Layouts:
         self._numbers: dict[Layout, int] = {}
         self._read: dict[int, Layout] = {}
         self._epoch: int = engine.mem.item(L.LAYOUTS_EPOCH)
+        self._lock = threading.RLock()
+        self.on_reset: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -72,15 +79,11 @@ class Layouts:
         -----
         Rule     CALL-HAZARD-11
         """
-        found = self._numbers.get((dtype, shape, strides))
-        if found is None:
-            found = self._numbers[dtype, shape, strides] = self._write(dtype, shape, strides)
+        with self._lock:
+            found = self._numbers.get((dtype, shape, strides))
+            if found is None:
+                found = self._numbers[dtype, shape, strides] = self._write(dtype, shape, strides)
         return found
-
-    def extent(self, number: int) -> tuple[int, int]:
-        """Return the bytes of a layout before its first element, and all that it spans."""
-        at = self._start + number
-        return self._mem.item(at + L.LAYOUT_BELOW), self._mem.item(at + L.LAYOUT_EXTENT)
 
     def _write(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
         if dtype.hasobject:
@@ -131,20 +134,21 @@ class Layouts:
 
     def reset(self) -> None:
         """Forget all layouts: no task that was submitted before may still run."""
-        self._numbers.clear()
-        self._mem[L.LAYOUTS_USED] = 0
-        self._mem[L.LAYOUTS_EPOCH] += 1
+        with self._lock:
+            self._numbers.clear()
+            self._mem[L.LAYOUTS_USED] = 0
+            self._mem[L.LAYOUTS_EPOCH] += 1
+            self.on_reset()
 
 
 def _record(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
     """Return the words of a layout."""
-    spans = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
-    extent = dtype.itemsize + sum(map(abs, spans)) if 0 not in shape else 0
+    below, extent = span_of((dtype, shape, strides))
     run, loops = loops_of(shape, strides, dtype.itemsize) if extent else (0, [])
     rows, stride = loops[0] if loops else (extent, 1)
     values = {
         L.LAYOUT_EXTENT: extent,
-        L.LAYOUT_BELOW: -sum(span for span in spans if span < 0) if extent else 0,
+        L.LAYOUT_BELOW: below,
         L.LAYOUT_ITEM: dtype.itemsize,
         L.LAYOUT_DIMS: len(shape),
         L.LAYOUT_RUN: run,
@@ -154,8 +158,6 @@ def _record(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ..
         L.LAYOUT_WIDTH: extent - (rows - 1) * stride if extent else 0,
     }
     pairs = [*zip(shape, strides, strict=True), *loops]
-    kind = pickle.dumps(dtype)
-    octets = kind + bytes(-len(kind) % L.WORD)
     words = [values[at] for at in range(L.LAYOUT_WORDS)]
     words += [word for pair in pairs for word in pair]
-    return [*words, len(kind), *np.frombuffer(octets, np.int64).tolist()]
+    return words + element_words(dtype)

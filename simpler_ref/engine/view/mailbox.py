@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from . import trace_size
+from .layouts import Layouts
 
 if TYPE_CHECKING:
     from ..memory import Engine
@@ -40,6 +41,8 @@ class ReceivedArgs(TaskArgs):
     __slots__ = ("_box",)
 
     _box: Any
+    _layouts: ClassVar[Layouts | None] = None
+    """Those of the engine; see `received_from`."""
 
     def _counts(self) -> tuple[int, int]:
         if self._box is None:
@@ -61,7 +64,8 @@ class ReceivedArgs(TaskArgs):
         if not 0 <= i < tensors:
             raise IndexError(f"tensor index {i} is out of range: there are {tensors}")
         start = _TENSORS_AT + i * TENSOR_BYTES
-        return ContinuousTensor._from_wire(bytes(self._box[start : start + TENSOR_BYTES]))
+        wire = bytes(self._box[start : start + TENSOR_BYTES])
+        return ContinuousTensor._from_wire(wire, self._layouts)
 
     def _scalar(self, i: int) -> tuple[bytes, int]:
         """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
@@ -111,6 +115,17 @@ class ReceivedArgs(TaskArgs):
     add_scalar: Any = _refuse
     set_tag: Any = _refuse
     clear: Any = _refuse
+
+
+def received_from(engine: Engine) -> type[ReceivedArgs]:
+    """Return the class of the arguments of an engine's tasks, for one worker.
+
+    A class, not an attribute of each object: most tasks have no layouts.
+
+    Rule     FLOW-LAYOUT-3
+    """
+    attributes = {"__slots__": (), "_layouts": Layouts(engine)}
+    return type(ReceivedArgs.__name__, (ReceivedArgs,), attributes)
 
 
 def call_words(args: ReceivedArgs) -> tuple[list[bytes], list[int], memoryview]:

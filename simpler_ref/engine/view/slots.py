@@ -15,7 +15,7 @@ import numpy as np
 
 from ...jit import layout as L
 from ...model.enums import TaskState
-from ...model.tensor import ContinuousTensor
+from ...model.wire import bytes_of
 from ...system.types import Array
 
 LOW = 0xFFFFFFFF
@@ -195,7 +195,7 @@ def _slab(words: list[int], body: list[int]) -> Slab | None:
             at = tensors_at(0, tensors) + i * L.TENSOR_WORDS
             wire = np.array(body[at : at + L.TENSOR_WORDS], np.int64).tobytes()
             address = address or body[at + L.TENSOR_DATA]
-            total += L.round_up(ContinuousTensor._from_wire(wire).nbytes(), L.HEAP_ALIGN)
+            total += L.round_up(bytes_of(wire), L.HEAP_ALIGN)
     return Slab(address, total) if total else None
 
 

@@ -25,7 +25,7 @@ from ...model.arguments import TaskArgs
 from ...model.config import CallConfig
 from ...model.enums import DataType
 from ...model.scalars import as_it_went_in
-from ...model.tensor import ContinuousTensor
+from ...model.tensor import ContinuousTensor, DescribedTensor
 from ...model.wire import counts_of, tensors_of
 from ...system.mappings import shared_mappings
 from ...system.types import Array
@@ -102,6 +102,8 @@ class Call:
         if isinstance(value, (tuple, list)):
             items = [self.native(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, DescribedTensor):
+            raise _not_compiled(repr(value))
         if isinstance(value, ContinuousTensor):
             kind = K.TensorType(value.ndims, int(value.dtype))
             return K.Native(kind, *np.frombuffer(value._wire, np.int64).tolist())
@@ -138,6 +140,8 @@ class Call:
         if id(args) not in self._seen:
             if args._doubts is not None:
                 args._doubts.settle()
+                if args._doubts.has_layouts:
+                    raise _not_compiled("such a tensor in TaskArgs")
             used = _words_of(len(args._tensors), len(args._scalars))
             room = max(_MOST_WORDS, used)
             block = self._block(args._tensors, args._scalars, room)
@@ -148,6 +152,9 @@ class Call:
     def _received(self, args: ReceivedArgs) -> K.Native:
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
         scalars = [bits + kind.to_bytes(L.WORD, "little") for bits, kind in args._all_scalars()]
+        for one in tensors:
+            if isinstance(one, DescribedTensor):
+                raise _not_compiled(repr(one))
         wires = [tensor._wire for tensor in tensors]
         room = _words_of(len(wires), len(scalars))
         block = self._block(wires, scalars, room)
@@ -238,6 +245,13 @@ class Call:
         for start, end, _ in shared_mappings() if doubts else ():
             if any(start <= at and at + nbytes <= end for at, nbytes in doubts):
                 self._add_span(start, end)
+
+
+def _not_compiled(what: str) -> OrchestrationError:
+    return OrchestrationError(
+        f"{what} has no compiled form: compiled orchestration takes contiguous tensors of DataType with "
+        "at most five dimensions; submit it from Python"
+    )
 
 
 def _words_at(address: int, count: int) -> Array:

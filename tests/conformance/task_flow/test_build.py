@@ -128,9 +128,7 @@ def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
     shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
     tensor = ti.make_tensor(shared)
     assert tensor == ContinuousTensor.make(shared.ctypes.data, (3, 4), DataType.INT16)
-    with pytest.raises(ValueError, match="not contiguous"):
-        ti.make_tensor(shared[:, ::2])
     with pytest.raises(ValueError, match="private to this process"):
         ti.make_tensor(np.zeros(3, np.float32))
-    with pytest.raises(TypeError, match="cannot be passed"):
-        ti.make_tensor(shared.view(np.dtype(">i2")))
+    with pytest.raises(TypeError, match="elements of type object"):
+        ti.make_tensor(np.zeros(3, object))

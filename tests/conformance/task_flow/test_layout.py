@@ -1,0 +1,478 @@
+"""FLOW-LAYOUT: tensors that DataType, contiguous memory and five dimensions cannot describe."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker, orchestration
+from simpler_ref import TensorArgType as T
+from simpler_ref.errors import OrchestrationError
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.model.tensor import DescribedTensor
+from simpler_ref.native_chip import ChipCallable
+from tests.chip_kernels import add_core
+from tests.support import make_args
+
+RECORD = np.dtype([("key", "i4"), ("weight", "f8")])
+
+
+def values(dtype, *shape):
+    """Return an array with a different value in each element."""
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    if np.dtype(dtype).names is None:
+        return numbers.astype(dtype)
+    made = np.zeros(shape, dtype)
+    for name in made.dtype.names:
+        made[name] = numbers
+    return made
+
+
+VIEWS = {
+    "float64": lambda w: w.share(values("f8", 3, 4)),
+    "complex": lambda w: w.share(values("c16", 5)),
+    "dates": lambda w: w.share(values("M8[s]", 4)),
+    "text": lambda w: w.share(values("U5", 4)),
+    "records": lambda w: w.share(values(RECORD, 6)),
+    "a field": lambda w: w.share(values(RECORD, 6))["weight"],
+    "big-endian": lambda w: w.share(values(">i4", 6)),
+    "columns": lambda w: w.share(values("f4", 4, 6))[:, 1::2],
+    "reversed": lambda w: w.share(values("i8", 4, 6))[::-1, ::-2],
+    "transposed": lambda w: w.share(values("i2", 4, 6)).T,
+    "broadcast": lambda w: np.broadcast_to(w.share(values("f4", 4)), (3, 4)),
+    "six dimensions": lambda w: w.share(values("f4", 2, 1, 3, 1, 2, 2)),
+    "none": lambda w: w.share(values("f8", 0, 3)),
+    "one": lambda w: w.share(np.array(2.5)),
+}
+
+
+def described(array):
+    """Return as text what an array has, and how it is reached."""
+    strides = array.strides if array.size else None
+    return repr((array.dtype, array.shape, strides, array.tolist())).encode()
+
+
+def look(args):
+    """Write down what the task has received."""
+    array, out = args.tensor(0).numpy(), args.tensor(1).numpy()
+    seen = described(array)
+    out[: len(seen)] = np.frombuffer(seen, np.uint8)
+
+
+def text_in(out):
+    return out.tobytes().rstrip(b"\0")
+
+
+def double(args):
+    """The second tensor becomes twice the first."""
+    args.tensor(1).numpy()[...] = 2 * args.tensor(0).numpy()
+
+
+# ---------------------------------------------------------------- what is one
+@pytest.mark.spec("FLOW-LAYOUT-1")
+@pytest.mark.parametrize("name", VIEWS)
+def test_an_array_that_wire_bytes_cannot_describe_keeps_its_layout(name):
+    with Worker(3) as w:
+        array = VIEWS[name](w)
+        args = make_args((array, T.INPUT))
+        tensor = args.tensor(0)
+        assert isinstance(tensor, DescribedTensor)
+        assert (tensor.dtype, tensor.shapes, tensor.strides) == (
+            array.dtype,
+            array.shape,
+            array.strides,
+        )
+        assert (tensor.data, tensor.ndims, tensor.nbytes()) == (
+            array.ctypes.data,
+            array.ndim,
+            array.nbytes,
+        )
+        args.set_tag(0, T.INOUT)
+        assert (args.tag(0), args.tensor(0)) == (T.INOUT, tensor)
+        assert pickle.loads(pickle.dumps(tensor)) == tensor
+        assert repr(tensor) == (
+            f"DescribedTensor({tensor.data:#x}, {array.shape}, {array.dtype}, "
+            f"strides={array.strides})"
+        )
+
+
+@pytest.mark.spec("FLOW-LAYOUT-1")
+def test_what_wire_bytes_can_describe_is_no_described_tensor():
+    with Worker(3) as w:
+        x = w.share(values("f4", 4, 6))
+        for array in (x, x[1:3], x[:0, ::2], x[:1, :], x.reshape(1, 4, 6, 1, 1)[:, :, :, ::1]):
+            tensor = make_args((array, T.INPUT)).tensor(0)
+            assert type(tensor) is ContinuousTensor
+            assert not array.size or tensor.strides == np.ascontiguousarray(array).strides
+        by_hand = ContinuousTensor.make(x.ctypes.data, (4, 6), np.float32, strides=x.strides)
+        assert by_hand == ContinuousTensor(x.ctypes.data, (4, 6), DataType.FLOAT32)
+
+
+@pytest.mark.spec("FLOW-LAYOUT-1")
+def test_two_with_the_same_wire_bytes_differ_if_their_layouts_do():
+    one = ContinuousTensor.make(4096, (2, 4), np.float64)
+    assert one == ContinuousTensor.make(4096, [2, 4], "float64", strides=[32, 8])
+    for other in (
+        ContinuousTensor.make(4096, (4, 2), np.float64),
+        ContinuousTensor.make(4096, (2, 4), np.complex64),
+        ContinuousTensor.make(4104, (2, 4), np.float64),
+    ):
+        assert one != other
+    assert one._wire == ContinuousTensor.make(4096, (4, 2), np.float64)._wire
+
+
+@pytest.mark.spec("FLOW-LAYOUT-1")
+def test_torch_tensors_with_strides_and_of_other_types_are_described():
+    torch = pytest.importorskip("torch")
+    shared = torch.arange(24, dtype=torch.float64).reshape(4, 6).share_memory_()
+    tensor = make_args((shared[:, ::2], T.INPUT)).tensor(0)
+    assert (tensor.dtype, tensor.shapes, tensor.strides) == (np.float64, (4, 3), (48, 16))
+    assert tensor.numpy().tolist() == shared[:, ::2].tolist()
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.spec("FLOW-LAYOUT-2")
+def test_types_of_objects_and_layouts_that_are_none_are_refused():
+    make = ContinuousTensor.make
+    for dtype in (object, [("name", "O")]):
+        with pytest.raises(TypeError, match=r"elements of type .*Python objects; convert"):
+            make(0, (3,), dtype)
+    for dtype in (None, "nonsense", 3.5):
+        with pytest.raises(TypeError, match=r"no element type: give a DataType or a numpy dtype"):
+            make(0, (3,), dtype)
+    with pytest.raises(TypeError, match="must be sequences of integers"):
+        make(0, (3.5,), np.float64)
+    with pytest.raises(ValueError, match=r"1 strides \(8,\) for 2 dimensions \(2, 3\)"):
+        make(0, (2, 3), np.float64, strides=(8,))
+    with pytest.raises(ValueError, match="negative dimension"):
+        make(0, (-2,), np.float64)
+    with pytest.raises(ValueError, match="does not fit an address space"):
+        make(0, (1 << 40, 1 << 20), np.float64)
+    with pytest.raises(ValueError, match="not an unsigned 64-bit number"):
+        make(-1, (3,), np.float64)
+    with pytest.raises(ValueError, match=r"child memory has contiguous tensors.*as UINT8"):
+        make(4096, (3,), np.float64, True)
+    with pytest.raises(ValueError, match=r"child memory has contiguous tensors.*as UINT8"):
+        make(4096, (3,), DataType.INT8, True, strides=(2,))
+
+
+@pytest.mark.spec("FLOW-LAYOUT-2")
+def test_a_private_array_is_refused_also_as_a_view():
+    with Worker(3, num_sub_workers=1) as w:
+        handle = w.register(double)
+        with pytest.raises(ValueError, match=r"cannot see the 64 bytes"):
+            w.run(lambda *_: make_args((np.zeros(8)[::-1], T.INPUT)))
+        shared = w.share(np.zeros(8))[::-1]
+        beyond = ContinuousTensor.make(shared.ctypes.data, (8,), np.float64, strides=(-8,))
+        assert beyond._span() == (shared[-1:].ctypes.data, 64)
+        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((shared, 0), (shared, T.INOUT))))
+
+
+# ---------------------------------------------------------------- on its way
+@pytest.mark.spec("FLOW-LAYOUT-3")
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_task_gets_the_view_that_was_passed(mode, name):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        array, out = VIEWS[name](w), w.share(np.zeros(2000, np.uint8))
+        handle = w.register(look)
+        args = make_args((array, T.INPUT), (out, T.OUTPUT_EXISTING))
+        w.run(lambda orch, *_: orch.submit_sub(handle, args))
+        assert text_in(out) == described(array)
+
+
+@pytest.mark.spec("FLOW-LAYOUT-3")
+@pytest.mark.parametrize("check", [False, True])
+def test_tasks_write_through_views(mode, check):
+    with Worker(3, num_sub_workers=2, child_mode=mode, check=check) as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 12), complex))
+        handle = w.register(double)
+
+        def orch_fn(orch, *_):
+            args = make_args((x[:, ::-1], T.INPUT), (y[::-1, ::2], T.INOUT))
+            orch.submit_sub(handle, args)
+            orch.submit_sub(handle, make_args((y[::-1, ::2], T.INPUT), (y[::-1, 1::2], T.NO_DEP)))
+
+        w.run(orch_fn)
+        assert (y[::-1, ::2] == 2 * x[:, ::-1]).all()
+        assert (y[::-1, 1::2] == 4 * x[:, ::-1]).all()
+
+
+@pytest.mark.spec("FLOW-LAYOUT-3")
+def test_groups_have_them_in_every_member(mode):
+    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
+        handle = w.register(double)
+        members = [
+            make_args((x[:, part::2], T.INPUT), (y[:, part::2], T.INOUT)) for part in range(2)
+        ]
+        w.run(lambda orch, *_: orch.submit_sub_group(handle, members))
+        assert (y == 2 * x).all()
+
+
+@pytest.mark.spec("FLOW-LAYOUT-3")
+def test_workers_below_pass_them_on(mode):
+    top, middle = Worker(5, child_mode=mode), Worker(4)
+    low = Worker(3, num_sub_workers=1)
+    middle.add_worker(low)
+    top.add_worker(middle)
+    with top:
+        x = top.share(values("f8", 4, 6))
+        y, z = top.share(np.zeros((4, 6))), top.share(np.zeros((4, 3)))
+        doubling = low.register(double)
+
+        def orch3(orch, args, config):
+            orch.submit_sub(doubling, make_args((args.tensor(0), 0), (args.tensor(1), T.INOUT)))
+            part = args.tensor(1).numpy()[:, ::2]  # another layout, which only this level has
+            orch.submit_sub(doubling, make_args((part, 0), (args.tensor(2), T.INOUT)))
+
+        inner = middle.register(orch3)
+
+        def orch4(orch, args, config):
+            tensors = [(args.tensor(i), (0, T.INOUT, T.INOUT)[i]) for i in range(3)]
+            orch.submit_next_level(inner, make_args(*tensors))
+
+        outer = top.register(orch4)
+        args = make_args((x[::-1], T.INPUT), (y, T.INOUT), (z[:, ::-1], T.INOUT))
+        top.run(lambda orch, *_: orch.submit_next_level(outer, args))
+        assert (y == 2 * x[::-1]).all()
+        assert (z[:, ::-1] == 4 * x[::-1, ::2]).all()
+
+
+# ---------------------------------------------------------------- memory for them
+@pytest.mark.spec("FLOW-LAYOUT-4")
+def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(values("f8", 100, 6)), w.share(np.zeros((100, 6), complex))
+        handle, wrote = w.register(double), []
+
+        def orch_fn(orch, *_):
+            buffer = orch.alloc((100, 6), complex)
+            orch.submit_sub(handle, make_args((x, T.INPUT), (buffer, T.INOUT)))
+            out = ContinuousTensor.make(0, (100, 6), complex, strides=(192, 32))
+            args = make_args((buffer, T.INPUT), (out, T.OUTPUT))
+            orch.submit_sub(handle, args)
+            wrote[:] = buffer, args.tensor(1), orch.alloc((0, 3), np.float64)
+            orch.submit_sub(handle, make_args((args.tensor(1), T.INPUT), (y, T.OUTPUT_EXISTING)))
+            slabs = [orch.ring.slot_state(task).slab for task in (0, 2)]
+            assert [slab.nbytes for slab in slabs] == [10240, 19456]
+
+        timing = w.run(orch_fn)
+        assert (y == 8 * x).all()
+        buffer, out, nothing = wrote
+        assert (buffer.dtype, buffer.strides, buffer.nbytes()) == (complex, (96, 16), 9600)
+        assert (out.strides, out._span()[1], nothing.data) == ((192, 32), 19184, 0)
+        assert sum(timing.ring_peak_bytes) == 10240 + 19456
+        with pytest.raises(ValueError, match=r"no negative strides, and these are \(-8,\)"):
+            ContinuousTensor.make(0, (4,), np.float64, strides=(-8,))
+
+
+@pytest.mark.spec("FLOW-LAYOUT-4")
+def test_one_that_exceeds_a_ring_is_refused_with_its_bytes():
+    with Worker(3, num_sub_workers=1, heap_ring_size=1 << 20) as w:
+        handle = w.register(double)
+        too_large = ContinuousTensor.make(0, (1 << 18,), np.float64)
+
+        def orch_fn(orch, *_):
+            for ask in (
+                lambda: orch.alloc((1 << 18,), np.float64),
+                lambda: orch.submit_sub(handle, make_args((too_large, T.OUTPUT))),
+            ):
+                with pytest.raises(RuntimeError, match=r"2.0 MiB were asked for"):
+                    ask()
+
+        assert w.run(orch_fn).tasks == 0
+
+
+# ---------------------------------------------------------------- where they are refused
+@pytest.mark.spec("FLOW-LAYOUT-5")
+def test_a_chip_refuses_them_by_name():
+    with Worker(3, device_ids=[0]) as w:
+        handle = w.register(ChipCallable.from_kernel(add_core()))
+        x, y, z = (w.share(np.ones(size, np.float32)) for size in (8, 16, 8))
+        wrong = [
+            (w.share(np.ones(8)), r"tensor 1 has elements of type float64.*FLOAT32"),
+            (y[::2], r"tensor 1 has shape \(8,\) and strides \(8,\), .*Worker.share\(array\)"),
+            (y.reshape((1,) * 5 + (16,)), r"tensor 1 has 6 dimensions .* reshape it"),
+        ]
+
+        def orch_fn(orch, *_):
+            for array, why in wrong:
+                args = make_args((x, T.INPUT), (array, T.INPUT), (z, T.OUTPUT_EXISTING))
+                submits = [
+                    lambda: orch.submit_next_level(handle, args),  # noqa: B023
+                    lambda: orch.submit_next_level_group(handle, [args]),  # noqa: B023
+                ]
+                for submit in submits:
+                    with pytest.raises(TypeError, match=rf"^chip callable \S+: {why}"):
+                        submit()
+
+        assert w.run(orch_fn).tasks == 0
+        for array, why in wrong:
+            args = make_args((x, T.INPUT), (array, T.INPUT), (z, T.OUTPUT_EXISTING))
+            with pytest.raises(TypeError, match=why):
+                w.record(lambda orch, given, _: orch.submit_next_level(handle, given), args)
+
+
+@pytest.mark.spec("FLOW-LAYOUT-5")
+def test_submits_of_many_refuse_them_by_name():
+    with Worker(3, num_sub_workers=1) as w:
+        handle, x = w.register(double), w.share(np.ones((4, 6), np.float32))
+        described = make_args((x[:, ::2], T.INPUT)).tensor(0)
+
+        def orch_fn(orch, *_):
+            for column, name in (([x[0, ::2]], r"tensors\[0\]\[0\]"), (described, r"tensors\[0\]")):
+                with pytest.raises(TypeError, match=rf"^{name}: Desc.* is for submit_sub"):
+                    orch.submit_sub_many(handle, [column], [T.INPUT], count=1)
+
+        assert w.run(orch_fn).tasks == 0
+
+
+@pytest.mark.spec("FLOW-LAYOUT-5")
+@pytest.mark.skipif(INTERPRETED, reason="interpreted, such a function is a Python function")
+def test_compiled_orchestration_refuses_them_by_name():
+    @orchestration
+    def passes_on(orch, args, config):
+        pass
+
+    with Worker(3, num_sub_workers=1) as w:
+        args = make_args((w.share(np.ones(4)), T.INPUT))
+        with pytest.raises(OrchestrationError, match="has no compiled form"):
+            w.run(passes_on, args)
+
+
+# ---------------------------------------------------------------- numbers
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monkeypatch):
+    monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 60)  # of some 25 words each
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(values("f8", 40)), w.share(np.zeros(40))
+        handle = w.register(double)
+
+        def orch_fn(orch, *_):
+            for i in range(20):
+                args = make_args((x[i : 2 * i + 1], T.INPUT), (y[i : 2 * i + 1], T.INOUT))
+                orch.submit_sub(handle, args)
+
+        w.run(orch_fn)
+        assert (y[:39] == 2 * x[:39]).all()
+        assert w._session.engine.mem[L.LAYOUTS_EPOCH] > 2
+
+
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_a_task_with_more_layouts_than_there_is_room_for_is_refused(monkeypatch):
+    monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 150)
+    with Worker(3, num_sub_workers=1) as w:
+        x, handle = w.share(values("f8", 40)), w.register(double)
+        args = make_args(*[(x[i:], T.INPUT) for i in range(20)])
+
+        def orch_fn(orch, *_):
+            with pytest.raises(MemoryError, match="no room for one more layout"):
+                orch.submit_sub(handle, args)
+
+        assert w.run(orch_fn).tasks == 0
+
+
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_recorded_graphs_have_them_in_every_replay(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
+        handle = w.register(double)
+
+        def orch_fn(orch, args, _):
+            buffer = orch.alloc((4, 6), np.float64)
+            orch.submit_sub(handle, make_args((args.tensor(0), T.INPUT), (buffer, T.INOUT)))
+            out = make_args((buffer, T.INPUT), (ContinuousTensor.make(0, (4, 6), "f8"), T.OUTPUT))
+            orch.submit_sub(handle, out)
+            orch.submit_sub(handle, make_args((out.tensor(1), 0), (args.tensor(1), T.INOUT)))
+
+        def given(x, y):
+            return make_args((x[::-1], T.INPUT), (y, T.INOUT))
+
+        graph = w.record(orch_fn, given(x, y))
+        for _ in range(2):
+            y[:] = 0
+            graph.run()
+            assert (y == 8 * x[::-1]).all()
+        w._session.engine.layouts.reset()  # as a run with many layouts does
+        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y[1:], 0), (y[1:], T.INOUT))))
+        other, there = w.share(x + 1), w.share(np.zeros((4, 6)))
+        graph.run(given(other, there))
+        assert (there == 8 * other[::-1]).all()
+        with pytest.raises(ValueError, match=r"tensor 0 of args is \(4, 6\) float64 with strides"):
+            graph.run(make_args((other, T.INPUT), (there, T.INOUT)))
+
+
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_calls_and_runs_share_the_layouts_of_a_worker(mode):
+    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
+        handle = w.register(double)
+        for step in (1, 2, 3):
+            args = make_args((x[:, ::step], T.INPUT), (y[:, ::step], T.INOUT))
+            w.run(lambda orch, *_: orch.submit_sub(handle, args))  # noqa: B023
+            assert w.submit(np.sum, y[:, ::-step]).result() == 2 * x[:, ::-step].sum()
+            y[:] = 2 * x
+
+
+# ---------------------------------------------------------------- bytes, dependencies
+@pytest.mark.spec("FLOW-LAYOUT-7")
+def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
+    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
+        x, found = w.share(values("f8", 4, 6)), []
+        view = x[::-1, ::2]
+
+        def keep(args):
+            found.append(bytes(args._box[L.MAILBOX_OFF_ARGS :][: L.WORD + 40]))
+
+        handle = w.register(keep)
+        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((view, T.INPUT))))
+        counts, wire = found[0][:8], found[0][8:]
+        assert counts == (1).to_bytes(8, "little")
+        number = int.from_bytes(wire[8:12], "little")
+        assert w._session.engine.layouts.read(number) == (view.dtype, (4, 3), (-48, 16))
+        extent = 3 * 48 + 2 * 16 + 8
+        assert wire == (
+            view.ctypes.data.to_bytes(8, "little")
+            + number.to_bytes(8, "little")
+            + extent.to_bytes(8, "little")
+            + bytes(4)
+            + (255).to_bytes(4, "little")
+            + bytes([255])
+            + bytes(7)
+        )
+
+
+@pytest.mark.spec("FLOW-LAYOUT-8")
+def test_the_address_of_the_first_element_makes_the_dependencies():
+    with Worker(3, num_sub_workers=1) as w:
+        x = w.share(values("f8", 4, 6))
+        handle = w.register(lambda: None)
+
+        def edges(first, second):
+            def orch_fn(orch, *_):
+                orch.submit_sub(handle, make_args((first, T.INOUT)))
+                orch.submit_sub(handle, make_args((second, T.INPUT)))
+
+            return w.run(orch_fn).edges
+
+        assert edges(x, x[:, ::2]) == 1
+        assert edges(x[::2], x.view(np.int64)[:1]) == 1
+        assert edges(x, x[1:]) == 0
+        assert edges(x, x[::-1]) == 0
+        assert edges(x[::-1], x[3, ::2]) == 1
+
+
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_task_args_can_be_used_again_with_other_workers():
+    args = TaskArgs()
+    with Worker(3, num_sub_workers=1) as first, Worker(3, num_sub_workers=1) as second:
+        x = first.share(values("f8", 4, 6))
+        y = first.share(np.zeros((4, 6)))
+        args.add_tensor(x[:, ::-1])
+        args.add_tensor(y, T.INOUT)
+        for w in (first, second, first):
+            handle = w.register(double)
+            y[:] = 0
+            w.run(lambda orch, *_: orch.submit_sub(handle, args))  # noqa: B023
+            assert (y == 2 * x[:, ::-1]).all()
