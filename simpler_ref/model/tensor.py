@@ -285,7 +285,7 @@ class DescribedTensor(ContinuousTensor):
 
     Notes
     -----
-    Rule     FLOW-LAYOUT-1, -2
+    Rule     FLOW-LAYOUT-1, -2, -8
     """
 
     __slots__ = ()

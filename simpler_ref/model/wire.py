@@ -100,7 +100,10 @@ def layout_number(wire: bytes) -> int:
 
 
 def described(data: int, number: int, extent: int, access: int = 0) -> bytes:
-    """Return a tensor that a layout describes; `extent` is how many bytes it spans."""
+    """Return a tensor that a layout describes; `extent` is how many bytes it spans.
+
+    Rule     FLOW-LAYOUT-7
+    """
     sizes = number, 0, extent & L.LOW_HALF, extent >> L.HALF, 0
     return TENSOR.pack(data, *sizes, L.TENSOR_DESCRIBED, L.TENSOR_DESCRIBED, access)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..callables.handles import CallableHandle
+from ..engine.view.layouts import loops_of
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
@@ -22,9 +23,11 @@ from ..model.wire import (
     SHAPE_AT,
     TAG_AT,
     TENSOR,
+    DescribedWire,
     bytes_of,
     has_address,
     replaced,
+    span_of,
 )
 from ..system.types import Array
 from .columns import Batch
@@ -182,7 +185,15 @@ def _tensor_of(wire: bytes, worker: int) -> Tensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
     data, *_, child = TENSOR.unpack(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")
-    return Tensor(wire[TAG_AT], worker if child else HOST, data, data + bytes_of(wire), number)
+    layout, below = None, 0
+    if isinstance(wire, DescribedWire):
+        dtype, shape, strides = wire.layout
+        below, extent = span_of(wire.layout)
+        if loops_of(shape, strides, dtype.itemsize) != (extent, []):  # it has gaps
+            layout = wire.layout
+    start = data - below
+    memory = worker if child else HOST
+    return Tensor(wire[TAG_AT], memory, start, start + bytes_of(wire), number, below, layout)
 
 
 def _caller() -> str:

@@ -14,16 +14,23 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import HazardError
 from ..jit import layout as L
 from ..model.enums import TensorArgType
+from ..model.tensor import FIRST_ADDRESS, view_memory
+from ..model.wire import Layout
+from ..system.types import Array
 
 HOST = -1
 """The memory of the host; that of a next-level worker has its number."""
 _READS = (L.INPUT, L.INOUT)
 _WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
+_MOST_WORK: Any = 100_000
+"""Steps for comparing two views."""
 _numbers = itertools.count(1)
 """Of buffers, in all runs of all Workers: the low 32 bits are used."""
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
@@ -55,6 +62,15 @@ class Tensor(NamedTuple):
     end: int
     buffer: int = 0
     """The number of the buffer that it is; 0 if it does not say."""
+    below: int = 0
+    """Bytes from its lowest address to its first element."""
+    layout: Layout | None = None
+    """Which of the bytes between start and end it has; None: all."""
+
+    @property
+    def data(self) -> int:
+        """The address of its first element."""
+        return self.start + self.below
 
     @property
     def nbytes(self) -> int:
@@ -108,6 +124,28 @@ class Plan(NamedTuple):
 
 
 # ---------------------------------------------------------------- bytes
+def share(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors of one memory have a byte in common; yes, if that is too hard to say.
+
+    Rule     ORCH-CHECK-12
+    """
+    if one.start >= other.end or other.start >= one.end:
+        return False
+    if one.layout is None and other.layout is None:
+        return True
+    base = min(one.start, other.start)
+    try:
+        return np.shares_memory(_view(one, base), _view(other, base), _MOST_WORK)
+    except RuntimeError:  # TooHardError, which moved between versions of numpy
+        return True
+
+
+def _view(tensor: Tensor, base: int) -> Array:
+    """Return an array for the bytes of a tensor, as if `base` were the first address: to compare only."""
+    dtype, shape, strides = tensor.layout or (np.dtype(np.uint8), (tensor.nbytes,), (1,))
+    return view_memory(FIRST_ADDRESS + tensor.data - base, shape, dtype, strides=strides)
+
+
 @dataclass(eq=False, slots=True)
 class _Part:
     """Neighbouring bytes with the same last writer, and the same readers since."""
@@ -117,30 +155,61 @@ class _Part:
     writer: Use | None
     readers: list[Use]
 
+    def add_reader(self, use: Use, lineage: int) -> None:
+        if self.readers and lineage >> self.readers[-1].task.bit & 1:
+            self.readers[-1] = use  # who waits for this one waits for that one, too
+        else:
+            self.readers.append(use)
+
+
+def _missing(part: _Part, tensor: Tensor, other: Tensor, lineage: int) -> Iterator[Use]:
+    """Yield the uses of `other` that a task with `tensor` has to come after, and does not."""
+    uses = [part.writer] if part.writer is not None else []
+    if tensor.tag in _WRITES:
+        uses += part.readers
+    unordered = [use for use in uses if not lineage >> use.task.bit & 1]
+    if unordered and share(tensor, other):
+        yield from unordered
+
 
 class Bytes:
-    """Who has written and read the bytes of one memory last."""
+    """Who has written and read the bytes of one memory last.
+
+    Neighbouring bytes are parts. Views with gaps are apart, each with those who used just this view: what
+    they share with others is found by comparing.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._parts: list[_Part] = []
+        self._views: dict[Tensor, _Part] = {}
 
-    def before(self, tensor: Tensor) -> Iterator[Use]:
-        """Yield the uses that a task with this tensor has to come after."""
+    def before(self, tensor: Tensor, lineage: int) -> Iterator[Use]:
+        """Yield the uses that a task with this tensor has to come after, and does not.
+
+        Rule     ORCH-CHECK-12
+        """
         at = max(0, bisect_right(self._starts, tensor.start) - 1)
         while at < len(self._parts) and self._starts[at] < tensor.end:
             part = self._parts[at]
-            if tensor.start < part.end:
-                if part.writer is not None:
-                    yield part.writer
-                if tensor.tag in _WRITES:
-                    yield from part.readers
+            bytes_of_it = tensor._replace(start=part.start, end=part.end, below=0, layout=None)
+            yield from _missing(part, tensor, bytes_of_it, lineage)
             at += 1
+        for view, part in self._views.items():
+            if tensor.start < view.end and view.start < tensor.end:
+                yield from _missing(part, tensor, view, lineage)
 
     def add(self, use: Use, lineage: int) -> None:
         """Note what a task does."""
         start, end = use.tensor.start, use.tensor.end
         if start == end:
+            return
+        if use.tensor.layout is not None:
+            key = use.tensor._replace(tag=0, buffer=0)
+            if use.tensor.tag in _WRITES:
+                self._views[key] = _Part(start, end, use, [])
+            else:
+                self._views.setdefault(key, _Part(start, end, None, [])).add_reader(use, lineage)
             return
         low, high = self._cut(start, end)
         if use.tensor.tag in _WRITES:
@@ -151,10 +220,7 @@ class Bytes:
             for part in self._parts[low:high]:
                 if at < part.start:
                     made.append(_Part(at, part.start, None, [use]))
-                if part.readers and lineage >> part.readers[-1].task.bit & 1:
-                    part.readers[-1] = use  # who waits for this one waits for that one, too
-                else:
-                    part.readers.append(use)
+                part.add_reader(use, lineage)
                 made.append(part)
                 at = part.end
             if at < end:
@@ -166,6 +232,8 @@ class Bytes:
         """Forget what was done with some bytes."""
         low, high = self._cut(start, end)
         del self._starts[low:high], self._parts[low:high]
+        for view in [one for one in self._views if start <= one.start and one.end <= end]:
+            del self._views[view]
 
     def _cut(self, start: int, end: int) -> tuple[int, int]:
         """Return which parts make up a range, cut at its ends."""
@@ -223,16 +291,15 @@ class History:
         lineage = 1 << task.bit
         keeps: dict[Owner, None] = {}
         for one in used:
-            if one.tag in _READS and one.start:
-                before, owner = self._producers.get((one.memory, one.start), (0, None))
+            if one.tag in _READS and one.data:
+                before, owner = self._producers.get((one.memory, one.data), (0, None))
                 lineage |= before
-                buffer = self._buffers.get(one.start) if one.memory == HOST else None
+                buffer = self._buffers.get(one.data) if one.memory == HOST else None
                 keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
         for one in used:
             known = self._bytes.get(one.memory)
-            for use in known.before(one) if known and one.start and one.nbytes else ():
-                if not lineage >> use.task.bit & 1:
-                    raise _race(use, Use(task, one))
+            for use in known.before(one, lineage) if known and one.data and one.nbytes else ():
+                raise _race(use, Use(task, one))
         return Plan(task, list(tensors), lineage, list(keeps))
 
     def add(self, plan: Plan, provided: Sequence[tuple[int, int]]) -> None:
@@ -256,7 +323,7 @@ class History:
             use = Use(task, one)
             self._bytes.setdefault(one.memory, Bytes()).add(use, lineage)
             if one.tag in _WRITES:
-                self._producers[one.memory, one.start] = lineage, own
+                self._producers[one.memory, one.data] = lineage, own
             buffer = self._buffer_at(one) if one.memory == HOST else None
             if buffer is not None and buffer.owner is not own and buffer.owner not in keeps:
                 buffer.owner.users.append(use)
@@ -343,7 +410,9 @@ def _race(earlier: Use, later: Use) -> HazardError:
     Rule     ORCH-CHECK-3
     """
     first, second = earlier.tensor, later.tensor
-    nbytes = min(first.end, second.end) - max(first.start, second.start)
+    nbytes = f"{min(first.end, second.end) - max(first.start, second.start)}"
+    if first.layout or second.layout:
+        nbytes = f"up to {nbytes}"
     what = "read" if second.tag not in _WRITES else "write"
     of = "write" if first.tag in _WRITES else "read"
     if of == "read":
@@ -351,16 +420,16 @@ def _race(earlier: Use, later: Use) -> HazardError:
             f"Let {later.task} also take, as INPUT, a tensor that {earlier.task} writes; or write into "
             "another array; or call orch.drain() before"
         )
-        if first.start == second.start:
+        if first.data == second.data:
             remedy = (
                 f"Tag the tensor INOUT in both tasks: they run in this order then. Or: {remedy}"
             )
-    elif first.start == second.start:
+    elif first.data == second.data:
         remedy = f"Tag it INOUT in {later.task}, so that it waits for the writer before"
     else:
         remedy = (
             f"Only tensors at the same address depend on each other: let {later.task} also take, as "
-            f"INPUT, the tensor at {first.start:#x}; or call orch.drain() before"
+            f"INPUT, the tensor at {first.data:#x}; or call orch.drain() before"
         )
     message = (
         f"{what} after {of}: {later.task} {_DOES[second.tag]} {nbytes} bytes that {earlier.task} "

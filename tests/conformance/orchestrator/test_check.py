@@ -550,3 +550,89 @@ def test_the_option_is_a_flag_that_cannot_be_set_later(w):
         Worker(3, check=1)
     with pytest.raises(AttributeError, match="check"):
         w.check = False
+
+
+# ---------------------------------------------------------------- views with gaps
+@pytest.fixture
+def table(w):
+    return w.share(np.zeros((8, 8)))
+
+
+APART = {
+    "columns": lambda x: (x[:, 0], x[:, 1]),
+    "steps": lambda x: (x[:, ::2], x[:, 1::2]),
+    "reversed steps": lambda x: (x[::-1, ::-2], x[::-1, 6::-2]),
+    "tiles": lambda x: (x[:4, :4], x[2:6, 4:]),
+    "a row between": lambda x: (x[::2], x[1]),
+    "parts": lambda x: (x.view(complex).real, x.view(complex).imag),
+}
+TOUCHING = {
+    "a row and a column": lambda x: (x[3], x[:, 3]),
+    "steps": lambda x: (x[:, ::2], x[:, ::3]),
+    "reversed": lambda x: (x[::-1], x),
+    "tiles": lambda x: (x[:4, :4], x[3:, 3:]),
+    "windows": lambda x: (
+        np.lib.stride_tricks.sliding_window_view(x[0], 4, writeable=True),
+        x[0, 7:],
+    ),
+    "one element": lambda x: (x[1::3, 5], x.reshape(-1)[37:38]),
+}
+
+
+@pytest.mark.spec("ORCH-CHECK-12")
+@pytest.mark.parametrize("name", APART)
+def test_views_that_share_no_byte_are_not_reported(w, table, name):
+    one, other = APART[name](table)
+    assert not np.shares_memory(one, other)
+    for first, second in ((one, other), (other, one)):
+        w.run(submits(w, [(first, T.INOUT)], [(second, T.INOUT)], [(first, T.INOUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-12")
+@pytest.mark.parametrize("name", TOUCHING)
+@pytest.mark.parametrize(
+    ("before", "after"), [(T.INOUT, T.INPUT), (T.INPUT, T.INOUT), (T.INOUT, T.INOUT)]
+)
+def test_views_that_share_a_byte_are_reported(w, table, name, before, after):
+    one, other = TOUCHING[name](table)
+    assert np.shares_memory(one, other)
+    if one.ctypes.data == other.ctypes.data:
+        one, other = one[1:], other
+    for first, second in ((one, other), (other, one)):
+        with pytest.raises(HazardError, match=r"(up to )?\d+ bytes"):
+            w.run(submits(w, [(first, before)], [(second, after)]))
+        w.run(submits(w, [(first, T.INPUT)], [(second, T.INPUT)]))
+
+
+@pytest.mark.spec("ORCH-CHECK-12")
+def test_views_with_gaps_have_writers_and_readers_as_others_have(w, table):
+    column = table[:, 2]
+    w.run(submits(w, *[[(column, T.INOUT)]] * 3, [(column, T.INPUT)], [(column, T.INPUT)]))
+    with pytest.raises(HazardError, match=r"write after write: task 2.* up to 456 bytes"):
+        tasks = [(column, T.INOUT)], [(column, T.INPUT)], [(column, T.OUTPUT_EXISTING)]
+        w.run(submits(w, *tasks))
+
+    def waits(orch, *_):
+        for _ in range(2):
+            orch.submit_sub(w.look, make_args((column, T.INPUT)))
+            orch.submit_sub(w.look, make_args((table, T.INPUT)))
+            orch.drain()
+            orch.submit_sub(w.look, make_args((column, T.OUTPUT_EXISTING)))
+            orch.drain()
+
+    w.run(waits)
+
+
+@pytest.mark.spec("ORCH-CHECK-12")
+def test_a_view_of_a_buffer_goes_with_it(w):
+    def orch_fn(orch, *_):
+        for _ in range(2):
+            with orch.scope():
+                buffer = orch.alloc((8, 8), np.float64)
+                column = ContinuousTensor.make(buffer.data, (8,), np.float64, strides=(64,))
+                orch.submit_sub(w.look, make_args((column, T.INOUT)))
+                orch.submit_sub(w.look, make_args((buffer, T.INOUT)))
+        with pytest.raises(HazardError, match="use after scope"):
+            orch.submit_sub(w.look, make_args((column, T.INPUT)))
+
+    w.run(orch_fn)
