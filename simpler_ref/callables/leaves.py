@@ -187,7 +187,8 @@ class Leaf:
         except Exception as error:
             raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
         finally:
-            compiled.disable_compile()
+            if compiled.signatures:
+                compiled.disable_compile()
         self._compiled = compiled
         if self._tasks[kinds] is not None:
             self.address = address_of_leaf(self._tasks[kinds])

@@ -85,7 +85,9 @@ def is_shared(address: int, nbytes: int) -> bool:
 
 
 def make_tensor(array: Any) -> ContinuousTensor:
-    """Describe an array (numpy, or a torch CPU tensor) that lives in shared memory.
+    """Describe an array that lives in shared memory: of numpy, torch, or what numpy makes an array of.
+
+    That is what has `__array__`, `__array_interface__` or `__dlpack__`, such as a column of pandas.
 
     Raises
     ------
@@ -104,6 +106,11 @@ def make_tensor(array: Any) -> ContinuousTensor:
         return _from_numpy(array)
     if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
         return _from_torch(array)
+    if not isinstance(array, np.generic):
+        if hasattr(array, "__array__") or hasattr(array, "__array_interface__"):
+            return _from_numpy(np.asarray(array))
+        if hasattr(array, "__dlpack__"):
+            return _from_numpy(np.from_dlpack(array))
     raise TypeError(
         f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
         "pass Worker.share(array) or Worker.empty(shape, dtype)"
@@ -135,14 +142,6 @@ def _from_numpy(array: Array) -> ContinuousTensor:
     reference = weakref.ref(array, lambda _: _known.pop(key, None))
     _known[key] = (reference, array.shape, array.dtype, voucher, tensor)
     return tensor
-
-
-def not_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> ValueError:
-    """Return the exception for an array with gaps."""
-    return ValueError(
-        f"an array of shape {shape} and strides {strides} is not contiguous; "
-        "pass Worker.share(array), which makes a contiguous copy"
-    )
 
 
 def _from_torch(tensor: Any) -> ContinuousTensor:

@@ -191,7 +191,11 @@ class Call:
             ).data
         elif what == M.ASK_CONTIGUOUS:
             sizes, strides = _words_at(address, count).reshape(2, -1).tolist()
-            raise visibility.not_contiguous(tuple(sizes[:a]), tuple(strides[:a]))
+            raise ValueError(
+                f"an array of shape {tuple(sizes[:a])} and strides {tuple(strides[:a])} is not "
+                "contiguous, and compiled orchestration takes no other: submit it from Python, or pass "
+                "Worker.share(array), which makes a contiguous copy"
+            )
         elif what == M.ASK_SHAPE:
             sizes = _words_at(address, count)[:more].tolist()
             ContinuousTensor(a, sizes, DataType(b & 0xFF), bool(b >> 8))

@@ -389,11 +389,8 @@ def value_errors(orch, args, config):
     elif what == 7:
         orch.submit_sub_group(handle, [TaskArgs() for _ in range(3)])
     elif what == 8:
-        a.add_tensor(x[:, :2], T.INPUT)
-        orch.submit_sub(handle, a)
-    elif what == 9:
         ContinuousTensor.make(0, (4,), np.float32).numpy()
-    elif what == 10:
+    elif what == 9:
         ContinuousTensor.make(4096, (4,), np.float32, True).numpy()
 
 
@@ -414,7 +411,7 @@ def lookup_errors(orch, args, config):
     ("function", "errors"),
     [
         (runtime_errors, [RuntimeError] * 7),
-        (value_errors, [ValueError] * 11),
+        (value_errors, [ValueError] * 10),
         (lookup_errors, [IndexError, IndexError, IndexError, KeyError]),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_float_comes_back_as_it_was(value):
 @pytest.mark.spec("FLOW-BUILD-5")
 def test_what_is_no_array_is_no_argument():
     args = TaskArgs()
-    for thing in (None, 3, "text", [1, 2], memoryview(b"abc")):
+    for thing in (None, 3, np.float64(3), "text", [1, 2], memoryview(b"abc")):
         with pytest.raises(TypeError, match="expected a ContinuousTensor or an array"):
             args.add_tensor(thing)
     assert len(args) == 0
@@ -132,3 +132,38 @@ def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
         ti.make_tensor(np.zeros(3, np.float32))
     with pytest.raises(TypeError, match="elements of type object"):
         ti.make_tensor(np.zeros(3, object))
+
+
+class Column:
+    """An array of another library: numpy makes a view of it."""
+
+    def __init__(self, array, way):
+        setattr(self, way, getattr(array, way))
+
+
+@pytest.mark.spec("FLOW-BUILD-5")
+@pytest.mark.parametrize("way", ["__array_interface__", "__dlpack__"])
+def test_arrays_of_other_libraries_are_accepted_where_they_are(way):
+    shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
+    column = Column(shared, way)
+    if way == "__dlpack__":
+        column.__dlpack_device__ = shared.__dlpack_device__
+    expected = ContinuousTensor.make(shared.ctypes.data, (3, 4), DataType.INT16)
+    assert ti.make_tensor(column) == expected
+    with pytest.raises(ValueError, match="private to this process"):
+        private = np.zeros(3, np.float32)
+        column = Column(private, way)
+        column.__dlpack_device__ = private.__dlpack_device__
+        ti.make_tensor(column)
+
+
+@pytest.mark.spec("FLOW-BUILD-5")
+def test_so_are_those_with_a_method_for_numpy():
+    shared = create_region(4096)[:24].view(np.float64)
+
+    class Series:
+        def __array__(self, dtype=None, copy=None):
+            return shared[::-1]
+
+    tensor = ti.make_tensor(Series())
+    assert (tensor.data, tensor.strides) == (shared[-1:].ctypes.data, (-8,))

@@ -332,13 +332,29 @@ def test_submits_of_many_refuse_them_by_name():
 @pytest.mark.skipif(INTERPRETED, reason="interpreted, such a function is a Python function")
 def test_compiled_orchestration_refuses_them_by_name():
     @orchestration
-    def passes_on(orch, args, config):
+    def does_nothing(orch, args, config):
         pass
 
+    @orchestration
+    def adds(orch, args, config):
+        one = TaskArgs()
+        one.add_tensor(args, T.INPUT)
+
+    @orchestration
+    def adds_a_part(orch, args, config):
+        one = TaskArgs()
+        one.add_tensor(args[:, ::2], T.INPUT)
+
     with Worker(3, num_sub_workers=1) as w:
-        args = make_args((w.share(np.ones(4)), T.INPUT))
-        with pytest.raises(OrchestrationError, match="has no compiled form"):
-            w.run(passes_on, args)
+        x, y = w.share(np.ones((4, 6))), w.share(np.ones((4, 6), np.float32))
+        args = make_args((x, T.INPUT))
+        for given in (args, args.tensor(0), (3, args)):
+            with pytest.raises(OrchestrationError, match=r"has no compiled form.*from Python"):
+                w.run(does_nothing, given)
+        with pytest.raises(OrchestrationError, match="float64"):
+            w.run(adds, x)
+        with pytest.raises(ValueError, match=r"strides \(24, 8\) is not contiguous.*from Python"):
+            w.run(adds_a_part, y)
 
 
 # ---------------------------------------------------------------- numbers
