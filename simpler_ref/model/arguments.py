@@ -68,7 +68,9 @@ class TaskArgs:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
             self._tensors.append(tensor._tagged(check_tag(tag)))
-            if isinstance(tensor, DescribedTensor):
+            if isinstance(tensor, DescribedTensor) and not (
+                self._doubts and self._doubts.has_layouts
+            ):
                 self._doubts = (self._doubts or Doubts()).and_layouts()
 
     def add_scalar(self, value: SupportsIndex | float) -> None:

@@ -140,7 +140,8 @@ def arg_direction_name(direction: ArgDirection) -> str:
     return ArgDirection(direction).name
 
 
-_DTYPES_SEEN: dict[Any, DataType] = {}
+_DTYPES_SEEN: dict[Any, DataType | None] = {}
+_MOST_DTYPES = 4096
 
 
 def to_dtype(dtype: Any) -> DataType:
@@ -171,7 +172,7 @@ def find_dtype(dtype: Any) -> DataType | None:
             converted = None
         if converted is not None and converted.isnative:
             kind = _FROM_NAME.get(converted.name)
-    if kind is not None and isinstance(dtype, (type, np.dtype)):
+    if isinstance(dtype, (type, np.dtype)) and len(_DTYPES_SEEN) < _MOST_DTYPES:
         _DTYPES_SEEN[dtype] = kind
     return kind
 

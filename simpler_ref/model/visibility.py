@@ -15,6 +15,7 @@ from ..system.mappings import covers, shared_mappings
 from ..system.types import Array
 from .enums import any_dtype, find_dtype
 from .tensor import ContinuousTensor, describe
+from .wire import Layout
 
 Visible = Callable[[int, int], str | None]
 """Says why the workers cannot see bytes [address, address + n); None if they can."""
@@ -39,6 +40,10 @@ _known: dict[
 ] = {}
 
 
+_known_views: dict[int, tuple[weakref.ref[Any], Layout, Visible | None, ContinuousTensor]] = {}
+"""The same, of arrays that layouts describe."""
+
+
 def keep_alive(array: Any) -> None:
     """Have the graph that this thread records, if any, keep an array alive."""
     if current.kept is not None:
@@ -55,6 +60,7 @@ def remove_visibility(check: Visible) -> None:
     if check in _visibility:
         _visibility.remove(check)
     _known.clear()
+    _known_views.clear()
 
 
 def set_current(
@@ -75,6 +81,7 @@ def forget_visibility() -> None:
     current.check = current.kept = None
     _visibility.clear()
     _known.clear()
+    _known_views.clear()
 
 
 def is_shared(address: int, nbytes: int) -> bool:
@@ -128,19 +135,34 @@ def _from_numpy(array: Array) -> ContinuousTensor:
             and current.check in (None, voucher)
         ):
             return tensor
-    address: int = array.__array_interface__["data"][0]
     kind = find_dtype(array.dtype)
     if kind is None or not array.flags.c_contiguous or array.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
-        made = describe(address, array.shape, any_dtype(array.dtype), array.strides)
-        require_visible(*made._span())
-        keep_alive(array)
-        return made
+        return _described(array)
+    address: int = array.__array_interface__["data"][0]
     voucher = require_visible(address, array.nbytes)
     keep_alive(array)
     tensor = ContinuousTensor(address, array.shape, kind)
     key = id(array)
     reference = weakref.ref(array, lambda _: _known.pop(key, None))
     _known[key] = (reference, array.shape, array.dtype, voucher, tensor)
+    return tensor
+
+
+def _described(array: Array) -> ContinuousTensor:
+    """Describe an array that needs a layout."""
+    layout = array.dtype, array.shape, array.strides
+    known = _known_views.get(id(array))
+    if known is not None:
+        reference, found, voucher, tensor = known
+        if reference() is array and found == layout and current.check in (None, voucher):
+            return tensor
+    address: int = array.__array_interface__["data"][0]
+    tensor = describe(address, array.shape, any_dtype(array.dtype), array.strides)
+    voucher = require_visible(*tensor._span())
+    keep_alive(array)
+    key = id(array)
+    reference = weakref.ref(array, lambda _: _known_views.pop(key, None))
+    _known_views[key] = reference, layout, voucher, tensor
     return tensor
 
 

@@ -58,6 +58,8 @@ class DescribedWire(bytes):
     def numbered(self, number: int) -> DescribedWire:
         """Return it with the number of its layout."""
         octets = number.to_bytes(NUMBER_BYTES, "little")
+        if self[SHAPE_AT : SHAPE_AT + NUMBER_BYTES] == octets:
+            return self
         return DescribedWire(
             self[:SHAPE_AT] + octets + self[SHAPE_AT + NUMBER_BYTES :], self.layout
         )
