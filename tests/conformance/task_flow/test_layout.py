@@ -431,6 +431,28 @@ def test_calls_and_runs_share_the_layouts_of_a_worker(mode):
             y[:] = 2 * x
 
 
+@pytest.mark.spec("FLOW-LAYOUT-6")
+def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
+    with Worker(num_sub_workers=1, child_mode=mode) as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(values("i2", 3))
+        assert w.submit(np.sum, x[:, ::2]).result() == x[:, ::2].sum()
+        view = x.T
+        assert w.submit(np.sum, view).result() == x.sum()
+        w._session.engine.layouts.reset()
+        assert w.submit(np.sum, y[::-1]).result() == 3
+        assert w.submit(np.sum, view).result() == x.sum()
+
+
+@pytest.mark.spec("FLOW-LAYOUT-3")
+def test_workers_of_a_fresh_interpreter_get_them():
+    with Worker(3, num_sub_workers=1, start_method="spawn") as w:
+        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
+        handle = w.register(double)
+        args = make_args((x[:, ::-1], T.INPUT), (y.T.T[::-1], T.INOUT))
+        w.run(lambda orch, *_: orch.submit_sub(handle, args))
+        assert (y[::-1] == 2 * x[:, ::-1]).all()
+
+
 # ---------------------------------------------------------------- bytes, dependencies
 @pytest.mark.spec("FLOW-LAYOUT-7")
 def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
