@@ -28,6 +28,7 @@ class Fault(NamedTuple):
 
 
 ORCH = "tests/conformance/orchestrator"
+FLOW = "tests/conformance/task_flow"
 SCHED = "tests/conformance/scheduler"
 WM = "tests/conformance/worker_manager"
 SPEED = "tests/conformance/speed"
@@ -212,6 +213,36 @@ FAULTS = (
         (
             f"{ORCH}/test_misuse.py::test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused",
         ),
+    ),
+    Fault(
+        "stale-layouts",
+        "Calls go on using the numbers of layouts that were forgotten.",
+        (Patch("calls/arrays.py", "        self._layouts.on_reset = self._start_anew\n", ""),),
+        (f"{FLOW}/test_layout.py::test_calls_number_their_arrays_anew_once_numbers_are_forgotten",),
+    ),
+    Fault(
+        "extent-of-layouts",
+        "Memory for a tensor with a layout has one element's bytes.",
+        (
+            Patch(
+                "jit/submit.py",
+                "        return int(words[t + L.TENSOR_EXTENT])\n",
+                "        return 8\n",
+            ),
+        ),
+        (f"{FLOW}/test_layout.py::test_buffers_and_outputs_have_the_bytes_of_their_layouts",),
+    ),
+    Fault(
+        "chip-takes-layouts",
+        "A chip is sent tensors with layouts, which it cannot read.",
+        (
+            Patch(
+                "orch/orchestrator.py",
+                "            if handle.target_namespace is TargetNamespace.LOCAL_CHIP:\n",
+                "            if False:\n",
+            ),
+        ),
+        (f"{FLOW}/test_layout.py::test_a_chip_refuses_them_by_name",),
     ),
     Fault(
         "orphans",
