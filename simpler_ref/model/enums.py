@@ -194,8 +194,9 @@ def any_dtype(dtype: Any) -> np.dtype[Any]:
     -----
     Rule     FLOW-LAYOUT-2
     """
-    if isinstance(dtype, DataType):
-        return numpy_dtype(dtype)
+    kind = find_dtype(dtype)
+    if kind is not None:
+        return numpy_dtype(kind)
     try:
         if dtype is None:  # which numpy takes for float64
             raise TypeError

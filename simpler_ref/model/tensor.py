@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from operator import index
 from typing import Any, TypeAlias
 
@@ -158,7 +158,8 @@ class ContinuousTensor:
         -----
         Rule     FLOW-DATA-4; FLOW-LAYOUT-1
         """
-        if strides is None and len(shapes) <= L.CONTINUOUS_TENSOR_MAX_DIMS:
+        many = isinstance(shapes, Sized) and len(shapes) > L.CONTINUOUS_TENSOR_MAX_DIMS
+        if strides is None and not many:
             kind = find_dtype(dtype)
             if kind is not None:
                 return cls(data, shapes, kind, child_memory)

@@ -122,6 +122,9 @@ class FakeTorchTensor:
     def is_contiguous(self):
         return self._array.flags.c_contiguous
 
+    def stride(self):
+        return tuple(step // self._array.itemsize for step in self._array.strides)
+
 
 # ---------------------------------------------------------------- handles
 def test_a_torch_tensor_in_shared_memory_is_taken_and_others_are_refused(w, args):
@@ -131,11 +134,14 @@ def test_a_torch_tensor_in_shared_memory_is_taken_and_others_are_refused(w, args
     assert shared[0].tolist() == [0, 0, 1, 0]
     half = make_args((FakeTorchTensor(shared.view(np.uint16), dtype="bfloat16"), T.INPUT))
     assert half.tensor(0).dtype == DataType.BFLOAT16
+    for array in (shared.T, shared.view(np.float64), shared.view(np.complex64)[:, ::3]):
+        tensor = make_args((FakeTorchTensor(array), T.INPUT)).tensor(0)
+        assert (tensor.dtype, tensor.strides) == (array.dtype, array.strides)
+        assert (tensor.data, tensor.shapes) == (array.ctypes.data, array.shape)
     for tensor, kind, match in (
         (FakeTorchTensor(np.zeros(3, np.int32)), ValueError, r"private.*share_memory_\(\) before"),
         (FakeTorchTensor(shared, device="cuda:0"), ValueError, "cuda:0.*pass a CPU tensor"),
-        (FakeTorchTensor(shared.T), ValueError, r"contiguous; call .contiguous\(\)"),
-        (FakeTorchTensor(shared, dtype="float64"), TypeError, "torch.float64.*convert"),
+        (FakeTorchTensor(shared, dtype="qint8"), TypeError, "torch.qint8.*give a DataType"),
     ):
         refused_in_a_run(w, lambda orch, t=tensor: args.add_tensor(t), kind, match)
 
