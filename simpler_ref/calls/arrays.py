@@ -58,7 +58,7 @@ class SentArrays:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._layouts = session.engine.layouts
-        self._layouts.on_reset = self._start_anew
+        self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
 
     def wire(self, array: Any) -> bytes:

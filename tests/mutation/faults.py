@@ -217,7 +217,7 @@ FAULTS = (
     Fault(
         "stale-layouts",
         "Calls go on using the numbers of layouts that were forgotten.",
-        (Patch("calls/arrays.py", "        self._layouts.on_reset = self._start_anew\n", ""),),
+        (Patch("calls/arrays.py", "        self._layouts.tell(self._start_anew)\n", ""),),
         (f"{FLOW}/test_layout.py::test_calls_number_their_arrays_anew_once_numbers_are_forgotten",),
     ),
     Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,6 @@ class Layouts:
     """The layouts of an engine's described tensors.
 
     The program gives them numbers, on any thread; workers read them.
-
-    Attributes
-    ----------
-    on_reset : Callable
-        Called when all numbers are forgotten.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -58,7 +54,7 @@ class Layouts:
         self._read: dict[int, Layout] = {}
         self._epoch: int = engine.mem.item(L.LAYOUTS_EPOCH)
         self._lock = threading.RLock()
-        self.on_reset: Callable[[], None] = lambda: None
+        self._on_reset: Callable[[], Callable[[], None] | None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -138,7 +134,13 @@ class Layouts:
             self._numbers.clear()
             self._mem[L.LAYOUTS_USED] = 0
             self._mem[L.LAYOUTS_EPOCH] += 1
-            self.on_reset()
+            forget = self._on_reset()
+            if forget is not None:
+                forget()
+
+    def tell(self, forget: Callable[[], None]) -> None:
+        """Call a method whenever all numbers are forgotten, as long as its object is there."""
+        self._on_reset = weakref.WeakMethod(forget)
 
 
 def _record(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
