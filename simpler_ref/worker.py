@@ -16,7 +16,7 @@ from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
 from .calls import mapping
-from .calls.current import here
+from .calls.current import Entrance, enter, here, leave
 from .calls.futures import Future
 from .calls.local import Initializer
 from .calls.mapping import Results
@@ -128,7 +128,7 @@ class Worker:
 
     Notes
     -----
-    Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
+    Rule     ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
              SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1
     """
 
@@ -217,7 +217,9 @@ class Worker:
 
     @property
     def _session(self) -> Session | None:
-        return self._life.session
+        """What it owns while it is open; in a with block, that opens it."""
+        life = self._life
+        return life.live() if life.entered and not life.closed else life.session
 
     # ------------------------------------------------------------ workers below
     def add_worker(self, worker: Worker) -> None:
@@ -254,7 +256,7 @@ class Worker:
                 raise ValueError(
                     "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
                 )
-            if worker._session is not None or worker._life.closed:
+            if worker._life.session is not None or worker._life.closed:
                 raise RuntimeError(
                     "the Worker given to add_worker must not be initialized or closed"
                 )
@@ -298,6 +300,8 @@ class Worker:
         """Map the memory. No process is forked yet: what is registered until the first run, or
         until `start`, is known to the workers from their birth.
 
+        In a with block, the first use that needs the memory calls it.
+
         Raises
         ------
         RuntimeError
@@ -323,16 +327,16 @@ class Worker:
             session.configs = Configs(session.engine)
             kind = CheckedOrchestrator if self.check else Orchestrator
             session.orch = kind(self._host, session.engine, session.configs)
-            life.begin(session, self)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
+            life.begin(session, self)  # other threads may use it now
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.
 
         Rule     FLOW-NEST-2
         """
-        if self._session is None:
+        if self._life.session is None:
             self._life.closed = False
             self._open()
         self.start()
@@ -403,7 +407,17 @@ class Worker:
         self._life.close(cancel=cancel_futures)
 
     def __enter__(self) -> Worker:
-        self.init()
+        """Begin a block that closes the Worker at its end; its first use initialises the Worker.
+
+        Rule     ORCH-RUN-2
+        """
+        life = self._life
+        life.require_not_closed()
+        if life.parent_level:
+            self.init()  # says who starts it
+        life.entered = Entrance(self)
+        if life.session is None:
+            enter(life.entered)
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -426,7 +440,10 @@ class Worker:
 
         Rule     CALL-CANCEL-6
         """
-        self._life.close(cancel=error is not None)
+        try:
+            self._life.close(cancel=error is not None)
+        finally:
+            leave(self._life.entered)
 
     # ------------------------------------------------------------ calls
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
@@ -541,6 +558,18 @@ class Worker:
         if self._life.stream is None:
             raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
         stream: Stream = self._life.stream
+        return stream
+
+    def _stream_for_calls(self) -> Stream | None:
+        """Return the stream of a Worker that was entered, opening it, if it can have one.
+
+        Rule     CALL-STREAM-1
+        """
+        life = self._life
+        if life.closed or life.parent_level or not self._tree.subs:
+            return None
+        life.live()
+        stream: Stream | None = life.stream
         return stream
 
     # ------------------------------------------------------------ memory
@@ -725,7 +754,7 @@ class Worker:
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        session = self._session
+        session = self._life.session
         if session is not None:
             self._life.live()
         with self._registry.lock:
@@ -759,7 +788,7 @@ class Worker:
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._life.require_here("unregister")
-        session = self._session
+        session = self._life.session
         with self._registry.lock:
             started = session is not None and not self._life.needs_start
             installer = session.installer if started and session is not None else None
@@ -874,8 +903,8 @@ class Worker:
         self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None
     ) -> tuple[OrchFunction, CallConfig]:
         """Return what `run` or `record` was given, once it is found to be right."""
-        if self._session is None:
-            self._life.live()  # says why
+        if self._life.session is None:
+            self._life.live()  # opens it, or says why not
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
     # ------------------------------------------------------------ looking in from outside
@@ -888,7 +917,7 @@ class Worker:
 
     def _describe(self) -> str:
         """Return what it has and does, in a line."""
-        life, session = self._life, self._session
+        life, session = self._life, self._life.session
         parts = [f"level {self.level}"]
         pools = (self._tree.next_level, "next-level"), (self._tree.subs, "sub")
         for pool, what in pools:

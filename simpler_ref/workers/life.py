@@ -21,7 +21,7 @@ from .session import Session
 from .tree import Tree
 
 T = TypeVar("T")
-_OF_THIS_PROCESS = ("lock", "turnstile", "_in_run", "session", "stream", "_finalizer")
+_OF_THIS_PROCESS = ("lock", "turnstile", "_in_run", "session", "stream", "entered", "_finalizer")
 
 
 class Life:
@@ -34,6 +34,8 @@ class Life:
     ----------
     session : Session | None
         What the Worker owns while it is open.
+    entered : Any
+        In a with block, what opens the Worker when it is first used; None outside.
     closed : bool
         It was closed, and is not opened again unless by a parent.
     running : bool
@@ -59,6 +61,7 @@ class Life:
         self.tree = tree
         self.registry = registry
         self.session: Session | None = None
+        self.entered: Any = None
         self.closed = False
         self.running = False
         self.stream: Any = None
@@ -80,18 +83,29 @@ class Life:
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, session=None, stream=None)
+        vars(self).update(state, session=None, stream=None, entered=None)
         self._make_locks()
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
-        """Return the session; refuse a Worker that is not open, or another process's."""
-        session = self.session
-        if session is None:
-            raise RuntimeError(self._why_not_open())
+        """Return the session; refuse a Worker that is not open, or another process's.
+
+        Rule     ORCH-RUN-2
+        """
+        session = self.session or self._open_on_demand()
         if session.pid != os.getpid():
             session.require_own_process()
         return session
+
+    def _open_on_demand(self) -> Session:
+        """Open a Worker that is used in a with block for the first time."""
+        with self.lock:
+            mine = not self.closed and not self.parent_level
+            if self.session is None and self.entered is not None and mine:
+                self.entered.open()
+            if self.session is None:
+                raise RuntimeError(self._why_not_open())
+            return self.session
 
     def _why_not_open(self) -> str:
         if self.parent_level:
@@ -336,6 +350,7 @@ class Life:
         self._make_locks()
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
+        self.entered = None
         if self.stream is not None:
             self.stream.disown()
             self.stream = None

@@ -361,7 +361,7 @@ def test_use_before_init_or_after_close_and_a_second_init_are_refused():
     refused([w.init], "already initialized")
     w.start()
     w.start()
-    refused([w.init, w.__enter__], "already initialized")
+    refused([w.init], "already initialized")
     assert run(w, lambda orch: orch.submit_sub(handle)).tasks == 1
     w.close()
     w.close()
