@@ -72,8 +72,8 @@ class Worker:
         Called in each of these as it starts, also in the successor of one that has died.
     initargs : Iterable
         Its arguments.
-    heap_ring_size : int
-        Bytes of each heap ring; pages take memory only when touched.
+    heap_ring_size : int | None
+        Bytes of each heap ring, None: 1 GiB; pages take memory only when touched.
     alloc_timeout_s : float
         How long submit and alloc wait for room without progress.
     ring_depth : int
@@ -124,7 +124,7 @@ class Worker:
     ValueError, TypeError
         A value out of range or of the wrong type; the message names it.
     RuntimeError
-        `device_ids` on a level that has none.
+        `num_sub_workers` or `device_ids` at level 2.
 
     Notes
     -----
@@ -139,7 +139,7 @@ class Worker:
         num_sub_workers: int | None = None,
         initializer: Callable[..., Any] | None = None,
         initargs: Iterable[Any] = (),
-        heap_ring_size: int = L.DEFAULT_HEAP_RING_SIZE,
+        heap_ring_size: int | None = None,
         alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
         ring_depth: int = L.MAX_RING_DEPTH,
         task_window: int | None = None,
@@ -161,7 +161,7 @@ class Worker:
         options = Options(
             level=3 if level is None else level,
             num_sub_workers=_sub_workers(level, num_sub_workers),
-            heap_ring_size=heap_ring_size,
+            heap_ring_size=(L.DEFAULT_HEAP_RING_SIZE if heap_ring_size is None else heap_ring_size),
             alloc_timeout_s=alloc_timeout_s,
             ring_depth=ring_depth,
             task_window=task_window,
@@ -232,19 +232,25 @@ class Worker:
         TypeError
             Not a Worker.
         RuntimeError
-            This Worker has a level below 4, or is initialised; `worker` is initialised, or another's
-            child already.
+            This Worker has a level below 4, or `device_ids`, or is initialised; `worker` is initialised,
+            or another's child already, or has `device_ids` above level 3.
         ValueError
             `worker` is not of a lower level.
 
         Notes
         -----
-        Rule     FLOW-NEST-6; SPEED-WAIT-5
+        Rule     FLOW-NEST-6; SPEED-WAIT-5; WM-CHIP-6
         """
         if not isinstance(worker, Worker):
             raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
         if self.level < 4:
             raise RuntimeError(f"add_worker needs level >= 4, this Worker has level {self.level}")
+        if self._options.device_ids:
+            raise RuntimeError(
+                f"add_worker cannot be combined with device_ids={list(self._options.device_ids)}: chips "
+                "belong to level 3 Workers"
+            )
+        worker._options.require_chips_of_level()
         if not 3 <= worker.level < self.level:
             raise ValueError(
                 f"a level {self.level} Worker has children of the levels 3 … {self.level - 1}, not "
@@ -305,7 +311,7 @@ class Worker:
         Raises
         ------
         RuntimeError
-            Already initialised, or closed.
+            Already initialised, or closed; it has `device_ids` above level 3.
         MemoryError
             The memory cannot be mapped.
 
@@ -415,9 +421,10 @@ class Worker:
         life.require_not_closed()
         if life.parent_level:
             self.init()  # says who starts it
-        life.entered = Entrance(self)
+        entrance = Entrance(self)
         if life.session is None:
-            enter(life.entered)
+            enter(entrance)
+        life.enter(entrance, self)
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -726,7 +733,8 @@ class Worker:
             `target` is not callable, or a call would not run it, such as of a generator or coroutine
             function; or it cannot be serialised and the workers run already.
         CallableError
-            CALLABLE_KIND_UNSUPPORTED: no worker takes such callables; or see `Registry.add`.
+            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the start of a Worker
+            whose workers take none; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.
         RuntimeError
@@ -746,7 +754,9 @@ class Worker:
             require_runnable("register", target)
         self._life.require_not_closed()
         self._life.require_here("register")
-        self._tree.require_taker(chip)
+        session = self._life.session
+        started = session is not None and not self._life.needs_start
+        self._tree.require_taker(chip, started)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
@@ -754,7 +764,6 @@ class Worker:
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        session = self._life.session
         if session is not None:
             self._life.live()
         with self._registry.lock:

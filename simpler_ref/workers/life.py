@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ..callables.registry import Registry
@@ -18,10 +19,16 @@ from . import ending
 from .manager import WorkerManager
 from .options import Options
 from .session import Session
+from .start_method import StartMethod
 from .tree import Tree
 
 T = TypeVar("T")
-_OF_THIS_PROCESS = ("lock", "turnstile", "_in_run", "session", "stream", "entered", "_finalizer")
+_OF_THIS_PROCESS = frozenset(
+    (
+        *("lock", "turnstile", "_in_run", "session", "stream", "entered"),
+        *("_method", "_forget_check", "_finalizer"),
+    )
+)
 
 
 class Life:
@@ -62,6 +69,8 @@ class Life:
         self.registry = registry
         self.session: Session | None = None
         self.entered: Any = None
+        self._method: StartMethod | None = None
+        """Before the Worker is open, of a with block: how its workers will be started."""
         self.closed = False
         self.running = False
         self.stream: Any = None
@@ -83,7 +92,7 @@ class Life:
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, session=None, stream=None, entered=None)
+        vars(self).update(state, session=None, stream=None, entered=None, _method=None)
         self._make_locks()
 
     # ------------------------------------------------------------ what it allows
@@ -214,6 +223,7 @@ class Life:
         if self.session is not None:
             raise RuntimeError("this Worker is already initialized")
         options = self.options
+        options.require_chips_of_level()
         engine = Engine(
             heap_ring_size=options.heap_ring_size,
             ring_depth=options.ring_depth,
@@ -231,12 +241,36 @@ class Life:
             self.tree.subs,
             self.registry,
             options,
+            self._method or self._new_method(),
         )
+
+    def enter(self, entrance: Any, worker: object) -> None:
+        """Note that the program is in a with block, where it may refer to what workers will see.
+
+        Rule     ORCH-RUN-2
+        """
+        self.entered = entrance
+        if self.session is None and self._method is None:
+            self._method = self._new_method()
+            check = partial(self._method.why_invisible, started=False)
+            visibility.add_visibility(check)
+            self._forget_check = weakref.finalize(worker, visibility.remove_visibility, check)
+
+    def _leave_entrance(self) -> None:
+        """Forget what `enter` has noted for the time before the Worker is open."""
+        if self._method is not None:
+            self._method = None
+            self._forget_check()
+
+    def _new_method(self) -> StartMethod:
+        options = self.options
+        return StartMethod("fork" if options.child_mode == "thread" else options.start_method)
 
     def begin(self, session: Session, worker: object) -> None:
         """Own what `open` has returned; it is taken down with the Worker at the latest."""
         self._finalizer = weakref.finalize(worker, self.release)
         self.session = session
+        self._leave_entrance()
         visibility.add_visibility(session.why_invisible)
 
     def _place(self) -> Placement:
@@ -282,6 +316,7 @@ class Life:
 
     def release(self) -> None:
         """Take down what the Worker owns."""
+        self._leave_entrance()
         if self.stream is not None:
             self.stream.close()
             self.stream = None
@@ -350,7 +385,7 @@ class Life:
         self._make_locks()
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
-        self.entered = None
+        self.entered = self._method = None
         if self.stream is not None:
             self.stream.disown()
             self.stream = None

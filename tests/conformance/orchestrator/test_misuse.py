@@ -25,8 +25,8 @@ def run(w, body):
 
 @pytest.fixture(scope="module")
 def other():
-    """Give another Worker, without workers."""
-    with Worker(3) as made:
+    """Give another Worker."""
+    with Worker(3, num_sub_workers=1) as made:
         made.start()
         yield made
 
@@ -372,7 +372,8 @@ def test_use_before_init_or_after_close_and_a_second_init_are_refused():
 
 
 @pytest.mark.spec("ORCH-MISUSE-10")
-def test_a_submit_without_sub_workers_is_refused_instead_of_waiting(other):
+def test_a_submit_without_sub_workers_is_refused_instead_of_waiting():
+    other = Worker(3)
     handle = other.register(nothing)
 
     def body(orch):
@@ -383,7 +384,8 @@ def test_a_submit_without_sub_workers_is_refused_instead_of_waiting(other):
                 orch.submit_sub(handle, *args)
         orch.alloc(8, "uint8")
 
-    assert run(other, body).tasks == 1
+    with other:
+        assert run(other, body).tasks == 1
 
 
 @pytest.mark.spec("ORCH-MISUSE-11")
