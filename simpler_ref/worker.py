@@ -102,7 +102,8 @@ class Worker:
     platform : str
         What chip callables are built for; part of their identity.
     runtime : str | os.PathLike[str] | None
-        Path of the chips' ``runtime.so``; None: the simulated chip.
+        Path of the chips' ``runtime.so``; None, ``"tensormap_and_ringbuffer"`` or
+        ``"host_build_graph"``: the simulated chip. Part of their callables' identity.
     py_control_timeout_s : float
         How long a worker may take to carry out a control request, its running task included.
     mailbox_depth : int
@@ -150,7 +151,7 @@ class Worker:
         start_method: str | None = None,
         device_id: int | None = None,
         device_ids: Sequence[int] = (),
-        platform: str = "sim",
+        platform: str = "",
         runtime: str | os.PathLike[str] | None = None,
         py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
         mailbox_depth: int = 1,
@@ -760,7 +761,7 @@ class Worker:
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
-            target, chip, self.platform, self.runtime or "reference"
+            target, chip, self.platform, self.runtime or ""
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
