@@ -203,6 +203,13 @@ class CallableTypeError(CallableError, TypeError):
     """
 
 
+class NoPythonWorkerError(CallableError, RuntimeError):
+    """A Python callable is registered with a Worker that has started without workers to run it.
+
+    Rule     FLOW-REG-5
+    """
+
+
 class OrchestrationError(TypeError):
     """An orchestration function cannot be compiled; the cause has the compiler's message.
 

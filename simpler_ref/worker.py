@@ -16,7 +16,7 @@ from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
 from .calls import mapping
-from .calls.current import here
+from .calls.current import Entrance, enter, here, leave
 from .calls.futures import Future
 from .calls.local import Initializer
 from .calls.mapping import Results
@@ -72,8 +72,8 @@ class Worker:
         Called in each of these as it starts, also in the successor of one that has died.
     initargs : Iterable
         Its arguments.
-    heap_ring_size : int
-        Bytes of each heap ring; pages take memory only when touched.
+    heap_ring_size : int | None
+        Bytes of each heap ring, None: 1 GiB; pages take memory only when touched.
     alloc_timeout_s : float
         How long submit and alloc wait for room without progress.
     ring_depth : int
@@ -102,7 +102,8 @@ class Worker:
     platform : str
         What chip callables are built for; part of their identity.
     runtime : str | os.PathLike[str] | None
-        Path of the chips' ``runtime.so``; None: the simulated chip.
+        Path of the chips' ``runtime.so``; None, ``"tensormap_and_ringbuffer"`` or
+        ``"host_build_graph"``: the simulated chip. Part of their callables' identity.
     py_control_timeout_s : float
         How long a worker may take to carry out a control request, its running task included.
     mailbox_depth : int
@@ -124,11 +125,11 @@ class Worker:
     ValueError, TypeError
         A value out of range or of the wrong type; the message names it.
     RuntimeError
-        `device_ids` on a level that has none.
+        `num_sub_workers` or `device_ids` at level 2.
 
     Notes
     -----
-    Rule     ORCH-RUN-2; ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
+    Rule     ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
              SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1
     """
 
@@ -139,7 +140,7 @@ class Worker:
         num_sub_workers: int | None = None,
         initializer: Callable[..., Any] | None = None,
         initargs: Iterable[Any] = (),
-        heap_ring_size: int = L.DEFAULT_HEAP_RING_SIZE,
+        heap_ring_size: int | None = None,
         alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
         ring_depth: int = L.MAX_RING_DEPTH,
         task_window: int | None = None,
@@ -150,7 +151,7 @@ class Worker:
         start_method: str | None = None,
         device_id: int | None = None,
         device_ids: Sequence[int] = (),
-        platform: str = "sim",
+        platform: str = "",
         runtime: str | os.PathLike[str] | None = None,
         py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
         mailbox_depth: int = 1,
@@ -161,7 +162,7 @@ class Worker:
         options = Options(
             level=3 if level is None else level,
             num_sub_workers=_sub_workers(level, num_sub_workers),
-            heap_ring_size=heap_ring_size,
+            heap_ring_size=(L.DEFAULT_HEAP_RING_SIZE if heap_ring_size is None else heap_ring_size),
             alloc_timeout_s=alloc_timeout_s,
             ring_depth=ring_depth,
             task_window=task_window,
@@ -217,7 +218,9 @@ class Worker:
 
     @property
     def _session(self) -> Session | None:
-        return self._life.session
+        """What it owns while it is open; in a with block, that opens it."""
+        life = self._life
+        return life.live() if life.entered and not life.closed else life.session
 
     # ------------------------------------------------------------ workers below
     def add_worker(self, worker: Worker) -> None:
@@ -230,19 +233,25 @@ class Worker:
         TypeError
             Not a Worker.
         RuntimeError
-            This Worker has a level below 4, or is initialised; `worker` is initialised, or another's
-            child already.
+            This Worker has a level below 4, or `device_ids`, or is initialised; `worker` is initialised,
+            or another's child already, or has `device_ids` above level 3.
         ValueError
             `worker` is not of a lower level.
 
         Notes
         -----
-        Rule     FLOW-NEST-6; SPEED-WAIT-5
+        Rule     FLOW-NEST-6; SPEED-WAIT-5; WM-CHIP-6
         """
         if not isinstance(worker, Worker):
             raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
         if self.level < 4:
             raise RuntimeError(f"add_worker needs level >= 4, this Worker has level {self.level}")
+        if self._options.device_ids:
+            raise RuntimeError(
+                f"add_worker cannot be combined with device_ids={list(self._options.device_ids)}: chips "
+                "belong to level 3 Workers"
+            )
+        worker._options.require_chips_of_level()
         if not 3 <= worker.level < self.level:
             raise ValueError(
                 f"a level {self.level} Worker has children of the levels 3 … {self.level - 1}, not "
@@ -254,7 +263,7 @@ class Worker:
                 raise ValueError(
                     "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
                 )
-            if worker._session is not None or worker._life.closed:
+            if worker._life.session is not None or worker._life.closed:
                 raise RuntimeError(
                     "the Worker given to add_worker must not be initialized or closed"
                 )
@@ -298,10 +307,12 @@ class Worker:
         """Map the memory. No process is forked yet: what is registered until the first run, or
         until `start`, is known to the workers from their birth.
 
+        In a with block, the first use that needs the memory calls it.
+
         Raises
         ------
         RuntimeError
-            Already initialised, or closed.
+            Already initialised, or closed; it has `device_ids` above level 3.
         MemoryError
             The memory cannot be mapped.
 
@@ -323,16 +334,16 @@ class Worker:
             session.configs = Configs(session.engine)
             kind = CheckedOrchestrator if self.check else Orchestrator
             session.orch = kind(self._host, session.engine, session.configs)
-            life.begin(session, self)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
+            life.begin(session, self)  # other threads may use it now
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.
 
         Rule     FLOW-NEST-2
         """
-        if self._session is None:
+        if self._life.session is None:
             self._life.closed = False
             self._open()
         self.start()
@@ -403,7 +414,18 @@ class Worker:
         self._life.close(cancel=cancel_futures)
 
     def __enter__(self) -> Worker:
-        self.init()
+        """Begin a block that closes the Worker at its end; its first use initialises the Worker.
+
+        Rule     ORCH-RUN-2
+        """
+        life = self._life
+        life.require_not_closed()
+        if life.parent_level:
+            self.init()  # says who starts it
+        entrance = Entrance(self)
+        if life.session is None:
+            enter(entrance)
+        life.enter(entrance, self)
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -426,7 +448,10 @@ class Worker:
 
         Rule     CALL-CANCEL-6
         """
-        self._life.close(cancel=error is not None)
+        try:
+            self._life.close(cancel=error is not None)
+        finally:
+            leave(self._life.entered)
 
     # ------------------------------------------------------------ calls
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
@@ -541,6 +566,18 @@ class Worker:
         if self._life.stream is None:
             raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
         stream: Stream = self._life.stream
+        return stream
+
+    def _stream_for_calls(self) -> Stream | None:
+        """Return the stream of a Worker that was entered, opening it, if it can have one.
+
+        Rule     CALL-STREAM-1
+        """
+        life = self._life
+        if life.closed or life.parent_level or not self._tree.subs:
+            return None
+        life.live()
+        stream: Stream | None = life.stream
         return stream
 
     # ------------------------------------------------------------ memory
@@ -697,7 +734,8 @@ class Worker:
             `target` is not callable, or a call would not run it, such as of a generator or coroutine
             function; or it cannot be serialised and the workers run already.
         CallableError
-            CALLABLE_KIND_UNSUPPORTED: no worker takes such callables; or see `Registry.add`.
+            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the start of a Worker
+            whose workers take none; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.
         RuntimeError
@@ -717,15 +755,16 @@ class Worker:
             require_runnable("register", target)
         self._life.require_not_closed()
         self._life.require_here("register")
-        self._tree.require_taker(chip)
+        session = self._life.session
+        started = session is not None and not self._life.needs_start
+        self._tree.require_taker(chip, started)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
-            target, chip, self.platform, self.runtime or "reference"
+            target, chip, self.platform, self.runtime or ""
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        session = self._session
         if session is not None:
             self._life.live()
         with self._registry.lock:
@@ -759,7 +798,7 @@ class Worker:
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._life.require_here("unregister")
-        session = self._session
+        session = self._life.session
         with self._registry.lock:
             started = session is not None and not self._life.needs_start
             installer = session.installer if started and session is not None else None
@@ -874,8 +913,8 @@ class Worker:
         self, what: str, orch_fn: OrchFunction | CallableHandle, config: CallConfig | None
     ) -> tuple[OrchFunction, CallConfig]:
         """Return what `run` or `record` was given, once it is found to be right."""
-        if self._session is None:
-            self._life.live()  # says why
+        if self._life.session is None:
+            self._life.live()  # opens it, or says why not
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
     # ------------------------------------------------------------ looking in from outside
@@ -888,7 +927,7 @@ class Worker:
 
     def _describe(self) -> str:
         """Return what it has and does, in a line."""
-        life, session = self._life, self._session
+        life, session = self._life, self._life.session
         parts = [f"level {self.level}"]
         pools = (self._tree.next_level, "next-level"), (self._tree.subs, "sub")
         for pool, what in pools:

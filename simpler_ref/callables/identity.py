@@ -5,13 +5,13 @@ A mailbox carries the digest, and each worker maps it to a slot of its own.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import hashlib
-import platform as _platform
 import re
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import CallableError
 from ..model.enums import ArgDirection
@@ -20,6 +20,7 @@ _SCHEMA = 1
 _PAYLOAD_FORMAT = 1
 _CLOUDPICKLE = 1
 CALLABLE_HASH_DIGEST_BYTES = hashlib.sha256().digest_size
+_ARCHITECTURES = ("a2a3", "a5")
 _HASHID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -80,6 +81,25 @@ class ChipTarget(Protocol):
     def to_bytes(self) -> bytes: ...  # noqa: D102
 
 
+class AddressedTarget(Protocol):
+    """The same of one whose blob is known by address."""
+
+    @property
+    def sig_count(self) -> int: ...  # noqa: D102
+
+    def sig(self, i: int) -> int: ...  # noqa: D102
+
+    def buffer_ptr(self) -> int: ...  # noqa: D102
+
+    def buffer_size(self) -> int: ...  # noqa: D102
+
+
+def _blob_of(target: Any) -> bytes:
+    if hasattr(target, "to_bytes"):
+        return bytes(target.to_bytes())
+    return ctypes.string_at(target.buffer_ptr(), target.buffer_size())
+
+
 def build_signature_schema(directions: Sequence[int]) -> bytes:
     """Describe the directions of a chip callable's arguments.
 
@@ -102,23 +122,35 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
     return _u32(_SCHEMA, len(numbers), *numbers)
 
 
+def architecture_of(platform: str) -> str:
+    """Return the architecture of a platform, such as ``a2a3`` of ``a2a3sim``; empty if it is none.
+
+    Rule     FLOW-ID-6
+    """
+    return next((one for one in _ARCHITECTURES if platform.startswith(one)), "")
+
+
 def build_chip_callable_descriptor(
-    *, target: ChipTarget, platform: str, runtime: str, target_arch: str | None = None
+    *,
+    target: ChipTarget | AddressedTarget,
+    platform: str = "",
+    runtime: str = "",
+    target_arch: str | None = None,
 ) -> bytes:
     """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
 
-    `target_arch` is that of this machine if it is not given.
+    `target_arch` is that of the platform if it is not given.
 
-    Rule     FLOW-ID-1
+    Rule     FLOW-ID-1, -6
     """
-    arch = _platform.machine() if target_arch is None else target_arch
+    arch = architecture_of(platform) if target_arch is None else target_arch
     signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
     return (
         _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
         + _text(arch)
         + _text(platform)
         + _text(runtime)
-        + _text(hashlib.sha256(target.to_bytes()).digest())
+        + _text(hashlib.sha256(_blob_of(target)).digest())
         + _text(hashlib.sha256(signature).digest())
     )
 

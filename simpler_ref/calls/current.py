@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import Any
 
 
@@ -17,12 +18,36 @@ class _Here(threading.local):
 
 here = _Here()
 _open: list[Any] = []
-"""The streams of the open Workers, the innermost one last."""
+"""The streams of the open Workers, or their entrances, the innermost one last."""
 
 
-def enter(stream: Any) -> None:
-    """Make a stream the one that calls go to."""
-    _open.append(stream)
+class Entrance:
+    """A Worker in whose with block the program is; its first use opens it.
+
+    Rule     ORCH-RUN-2
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = weakref.ref(worker)  # one that is forgotten is closed
+
+    def open(self) -> None:
+        """Open the Worker."""
+        worker = self._worker()
+        if worker is not None:
+            worker._open()
+
+    def stream(self) -> Any:
+        """Return the stream of the Worker, opened for it; None if it has none."""
+        worker = self._worker()
+        return None if worker is None else worker._stream_for_calls()
+
+
+def enter(stream: Any, entrance: Entrance | None = None) -> None:
+    """Make a stream the one that calls go to, or put it in the place of its Worker's entrance."""
+    if entrance in _open:
+        _open[_open.index(entrance)] = stream
+    else:
+        _open.append(stream)
 
 
 def leave(stream: Any) -> None:
@@ -33,7 +58,18 @@ def leave(stream: Any) -> None:
 
 def current() -> Any:
     """Return the stream of the innermost open Worker; None without one, and inside a task."""
-    return _open[-1] if _open and not here.in_task else None
+    if not _open or here.in_task:
+        return None
+    innermost = _open[-1]
+    return _first_stream() if type(innermost) is Entrance else innermost
+
+
+def _first_stream() -> Any:
+    for one in reversed(tuple(_open)):
+        stream = one.stream() if type(one) is Entrance else one
+        if stream is not None:
+            return stream
+    return None
 
 
 os.register_at_fork(after_in_child=_open.clear)

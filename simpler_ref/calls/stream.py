@@ -80,7 +80,7 @@ class Stream:
         self._gone = False
         self._full_since = 0.0
         self._why_stranded: BaseException | None = None
-        current.enter(self)
+        current.enter(self, life.entered)
 
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:

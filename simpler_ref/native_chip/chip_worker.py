@@ -21,6 +21,8 @@ _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
+SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
+"""Names of runtimes on hardware, in whose place the simulated chip runs."""
 
 
 def default_runtime() -> str:
@@ -34,6 +36,14 @@ def default_runtime() -> str:
     if not _RUNTIME.exists():
         raise RuntimeError(not_built(_RUNTIME))
     return str(_RUNTIME)
+
+
+def find_runtime(given: str | os.PathLike[str] | None) -> str:
+    """Return the path of a runtime; None, and the names of `SIMULATED`, stand for the simulated chip.
+
+    Rule     CHIP-LOAD-5
+    """
+    return os.path.realpath(default_runtime() if given in (None, *SIMULATED) else given)
 
 
 @functools.cache
@@ -107,7 +117,8 @@ class ChipWorker:
     device_id : int
         Which chip, 0 or more; the simulated ones are all alike.
     runtime : str | os.PathLike[str] | None
-        Path of a `runtime.so`; None is the reference runtime, a simulated chip.
+        Path of a `runtime.so`; None, ``"tensormap_and_ringbuffer"`` or ``"host_build_graph"``: the
+        reference runtime, a simulated chip.
 
     Raises
     ------
@@ -121,7 +132,7 @@ class ChipWorker:
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
         self.device_id = _check_number(device_id, "device_id", 0, (1 << 31) - 1)
-        self.runtime = os.path.realpath(default_runtime() if runtime is None else runtime)
+        self.runtime = find_runtime(runtime)
         self._shim: Any = None
         self._handle: int | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None

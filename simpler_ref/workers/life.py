@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ..callables.registry import Registry
@@ -18,10 +19,16 @@ from . import ending
 from .manager import WorkerManager
 from .options import Options
 from .session import Session
+from .start_method import StartMethod
 from .tree import Tree
 
 T = TypeVar("T")
-_OF_THIS_PROCESS = ("lock", "turnstile", "_in_run", "session", "stream", "_finalizer")
+_OF_THIS_PROCESS = frozenset(
+    (
+        *("lock", "turnstile", "_in_run", "session", "stream", "entered"),
+        *("_method", "_forget_check", "_finalizer"),
+    )
+)
 
 
 class Life:
@@ -34,6 +41,8 @@ class Life:
     ----------
     session : Session | None
         What the Worker owns while it is open.
+    entered : Any
+        In a with block, what opens the Worker when it is first used; None outside.
     closed : bool
         It was closed, and is not opened again unless by a parent.
     running : bool
@@ -59,6 +68,9 @@ class Life:
         self.tree = tree
         self.registry = registry
         self.session: Session | None = None
+        self.entered: Any = None
+        self._method: StartMethod | None = None
+        """Before the Worker is open, of a with block: how its workers will be started."""
         self.closed = False
         self.running = False
         self.stream: Any = None
@@ -80,18 +92,29 @@ class Life:
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, session=None, stream=None)
+        vars(self).update(state, session=None, stream=None, entered=None, _method=None)
         self._make_locks()
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
-        """Return the session; refuse a Worker that is not open, or another process's."""
-        session = self.session
-        if session is None:
-            raise RuntimeError(self._why_not_open())
+        """Return the session; refuse a Worker that is not open, or another process's.
+
+        Rule     ORCH-RUN-2
+        """
+        session = self.session or self._open_on_demand()
         if session.pid != os.getpid():
             session.require_own_process()
         return session
+
+    def _open_on_demand(self) -> Session:
+        """Open a Worker that is used in a with block for the first time."""
+        with self.lock:
+            mine = not self.closed and not self.parent_level
+            if self.session is None and self.entered is not None and mine:
+                self.entered.open()
+            if self.session is None:
+                raise RuntimeError(self._why_not_open())
+            return self.session
 
     def _why_not_open(self) -> str:
         if self.parent_level:
@@ -200,6 +223,7 @@ class Life:
         if self.session is not None:
             raise RuntimeError("this Worker is already initialized")
         options = self.options
+        options.require_chips_of_level()
         engine = Engine(
             heap_ring_size=options.heap_ring_size,
             ring_depth=options.ring_depth,
@@ -217,12 +241,36 @@ class Life:
             self.tree.subs,
             self.registry,
             options,
+            self._method or self._new_method(),
         )
+
+    def enter(self, entrance: Any, worker: object) -> None:
+        """Note that the program is in a with block, where it may refer to what workers will see.
+
+        Rule     ORCH-RUN-2
+        """
+        self.entered = entrance
+        if self.session is None and self._method is None:
+            self._method = self._new_method()
+            check = partial(self._method.why_invisible, started=False)
+            visibility.add_visibility(check)
+            self._forget_check = weakref.finalize(worker, visibility.remove_visibility, check)
+
+    def _leave_entrance(self) -> None:
+        """Forget what `enter` has noted for the time before the Worker is open."""
+        if self._method is not None:
+            self._method = None
+            self._forget_check()
+
+    def _new_method(self) -> StartMethod:
+        options = self.options
+        return StartMethod("fork" if options.child_mode == "thread" else options.start_method)
 
     def begin(self, session: Session, worker: object) -> None:
         """Own what `open` has returned; it is taken down with the Worker at the latest."""
         self._finalizer = weakref.finalize(worker, self.release)
         self.session = session
+        self._leave_entrance()
         visibility.add_visibility(session.why_invisible)
 
     def _place(self) -> Placement:
@@ -268,6 +316,7 @@ class Life:
 
     def release(self) -> None:
         """Take down what the Worker owns."""
+        self._leave_entrance()
         if self.stream is not None:
             self.stream.close()
             self.stream = None
@@ -336,6 +385,7 @@ class Life:
         self._make_locks()
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
+        self.entered = self._method = None
         if self.stream is not None:
             self.stream.disown()
             self.stream = None

@@ -82,8 +82,6 @@ class Options:
     ------
     ValueError, TypeError
         A value is out of range or of the wrong type, or does not fit another.
-    RuntimeError
-        `device_ids` on a level that has none.
     """
 
     level: int = _checked(_level)
@@ -131,8 +129,6 @@ class Options:
             raise ValueError(
                 f"device_id={self.device_id!r} is for level 2; a level 3 Worker has device_ids"
             )
-        if given and self.level > 3:
-            raise RuntimeError("device_ids are only supported on L3: add_worker a level 3 Worker")
         if not isinstance(given, Iterable):
             raise TypeError(f"device_ids={given!r}: give a sequence of numbers, [0] for one chip")
         ids = tuple(whole("device_id", one, 0, 1 << 20) for one in given)
@@ -141,6 +137,24 @@ class Options:
         if len(ids) > MOST_WORKERS:
             raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
         return ids
+
+    def require_chips_of_level(self) -> None:
+        """Refuse chips above level 3.
+
+        Raises
+        ------
+        RuntimeError
+            There are `device_ids` on a level that has none.
+
+        Notes
+        -----
+        Rule     WM-CHIP-6
+        """
+        if self.level > 3 and self.device_ids:
+            raise RuntimeError(
+                f"device_ids are only supported on L3, and this Worker has level {self.level}: give "
+                f"device_ids={list(self.device_ids)} to a level 3 Worker, and that to add_worker"
+            )
 
 
 class Option(Generic[T]):

@@ -41,6 +41,7 @@ class Session:
         subs: Sequence[WorkerKind],
         registry: Registry,
         options: Options,
+        method: StartMethod,
     ) -> None:
         self.engine = engine
         self.arena = arena
@@ -56,9 +57,7 @@ class Session:
         self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
-        self.method = StartMethod(
-            "fork" if options.child_mode == "thread" else options.start_method
-        )
+        self.method = method
         self.snapshot: Snapshot = {}
         self.inherited: dict[str, Any] | None = None
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""

@@ -10,7 +10,7 @@ from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
 from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
-from ..errors import CallableError, CallableTypeError
+from ..errors import CallableTypeError, NoPythonWorkerError
 from ..jit import layout as L
 from ..system.cores import Placement
 from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
@@ -29,7 +29,9 @@ class Tree:
     def __init__(self, options: Options, initializer: Callable[[], None] | None = None) -> None:
         self._level = options.level
         self.next_level: list[WorkerKind] = [
-            ChipChild(device, options.runtime) for device in options.device_ids
+            ChipChild(device, options.runtime)
+            for device in options.device_ids
+            if options.level <= 3
         ]
         self.subs: list[WorkerKind] = [
             SubWorker(initializer) for _ in range(options.num_sub_workers)
@@ -104,22 +106,24 @@ class Tree:
         return replace(placement, turns=tuple(turns))
 
     # ------------------------------------------------------------ callables
-    def require_taker(self, chip: bool) -> None:
-        """Refuse callables that no worker takes.
+    def require_taker(self, chip: bool, started: bool) -> None:
+        """Refuse Python callables that no worker takes, or will take.
 
-        Rule     FLOW-REG-5
+        Rule     FLOW-REG-5, -10
         """
-        takes = {kind.target_namespace for kind in self.next_level}
-        if chip and TargetNamespace.LOCAL_CHIP not in takes:
-            raise CallableError(
-                "CALLABLE_KIND_UNSUPPORTED",
-                "a ChipCallable needs a chip, and this Worker has none: give Worker(level=3, "
-                "device_ids=[…])",
-            )
-        if not chip and self._level == 2:
+        if chip:
+            return
+        if self._level == 2:
             raise CallableTypeError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 "level 2 only supports ChipCallable; register Python functions on level 3",
+            )
+        takes = {kind.target_namespace for kind in self.kinds}
+        if started and TargetNamespace.LOCAL_PYTHON not in takes:
+            raise NoPythonWorkerError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "this Worker has started with no Python-capable child to run a Python callable: give "
+                "Worker(num_sub_workers=…) at least 1",
             )
 
     def words(

@@ -14,6 +14,8 @@ def test_a_worker_says_what_it_has_and_what_it_does():
     w = sr.Worker(num_sub_workers=2, child_mode="thread")
     assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, not open yet>"
     with w:
+        assert "not open yet" in repr(w)
+        w.init()
         assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, open>"
         gate = w.share(np.zeros(1, np.int32))
 

@@ -2,6 +2,8 @@
 #ifndef SIMPLER_CALLABLE_H
 #define SIMPLER_CALLABLE_H
 
+#include <stdbool.h>
+
 #include "simpler_kernel.h"
 
 #define MAX_SIGNATURE (SIMPLER_CHIP_MAX_TENSOR_ARGS + SIMPLER_CHIP_MAX_SCALAR_ARGS)
@@ -10,7 +12,8 @@
 
 typedef int32_t CoreKernel(const SimplerCoreArgs *args);
 
-/* What a callable expects: the directions of its tensors in order, and how many scalars. */
+/* What a callable expects: the directions of its tensors in order, and how many scalars; 0 stands for
+ * as many as are given. */
 typedef struct Signature {
     int32_t tensors;
     int32_t scalars;
@@ -32,6 +35,16 @@ typedef struct Callable {
     int32_t core_count;
     Core *cores;
 } Callable;
+
+/* Whether so many arguments fit a signature that may take `most` scalars. */
+static inline bool signature_takes(const Signature *signature, int32_t most, int32_t tensors,
+                                   int32_t scalars)
+{
+    if (signature->scalars > 0)
+        most = signature->scalars;
+    int32_t least = signature->scalars;
+    return tensors == signature->tensors && scalars >= least && scalars <= most;
+}
 
 /* Read and load a blob. Returns an error code, and `why` (of `room` bytes) says why; or 0 and a
  * callable for `callable_close`. */

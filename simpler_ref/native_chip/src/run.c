@@ -35,16 +35,31 @@ static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int3
     return true;
 }
 
-/* Rule CHIP-ARGS-2 */
+enum { WHAT_SIZE = 32 };
+
+/* Say how many scalars a signature takes. */
+static const char *count_of_scalars(const Signature *expected, int32_t most, char text[WHAT_SIZE])
+{
+    if (expected->scalars > 0)
+        snprintf(text, WHAT_SIZE, "%d scalars", expected->scalars);
+    else
+        snprintf(text, WHAT_SIZE, "up to %d scalars", most);
+    return text;
+}
+
+/* Rule CHIP-ARGS-2, -6 */
 static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args)
 {
     const Signature *expected = &callable->signature;
-    if (args->tensor_count_ == expected->tensors && args->scalar_count_ == expected->scalars)
+    if (signature_takes(expected, SIMPLER_CHIP_MAX_SCALAR_ARGS, args->tensor_count_,
+                        args->scalar_count_))
         return PTO2_OK;
+    char scalars[WHAT_SIZE];
     return chip_fail(chip, PTO2_E_ARGS,
-                     "%s takes %d tensors and %d scalars by its signature, and got %d and %d",
-                     callable->name, expected->tensors, expected->scalars, args->tensor_count_,
-                     args->scalar_count_);
+                     "%s takes %d tensors and %s by its signature, and got %d and %d",
+                     callable->name, expected->tensors,
+                     count_of_scalars(expected, SIMPLER_CHIP_MAX_SCALAR_ARGS, scalars),
+                     args->tensor_count_, args->scalar_count_);
 }
 
 /* Rule CHIP-ARGS-4; CHIP-RUN-2 */
@@ -254,6 +269,7 @@ static int32_t barrier(SimplerDevice *device)
     return note(run, status);
 }
 
+/* Rule CHIP-ARGS-6 */
 static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32_t tensor_count,
                             int32_t scalar_count)
 {
@@ -262,13 +278,15 @@ static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32
         return chip_fail(run->chip, PTO2_E_CONFIG,
                          "%s launches func_id %d over %d blocks; this chip has %d cores",
                          run->callable->name, core->func_id, block_dim, run->chip->cores);
-    if (tensor_count != expected->tensors || scalar_count != expected->scalars)
-        return chip_fail(run->chip, PTO2_E_ARGS,
-                         "%s launches func_id %d with %d tensors and %d scalars; by its signature it "
-                         "takes %d and %d",
-                         run->callable->name, core->func_id, tensor_count, scalar_count,
-                         expected->tensors, expected->scalars);
-    return PTO2_OK;
+    if (signature_takes(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, tensor_count, scalar_count))
+        return PTO2_OK;
+    char scalars[WHAT_SIZE];
+    return chip_fail(run->chip, PTO2_E_ARGS,
+                     "%s launches func_id %d with %d tensors and %d scalars; by its signature it "
+                     "takes %d tensors and %s",
+                     run->callable->name, core->func_id, tensor_count, scalar_count,
+                     expected->tensors,
+                     count_of_scalars(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, scalars));
 }
 
 /* A kernel gets device memory only: what is allocated, and what the run has. */

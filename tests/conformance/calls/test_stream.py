@@ -58,6 +58,26 @@ def test_calls_go_to_the_innermost_open_worker(w):
 
 
 @pytest.mark.spec("CALL-STREAM-1")
+def test_the_innermost_with_block_counts_whichever_worker_is_opened_first():
+    def calls(w):
+        return w.progress()[1]
+
+    mode = {"num_sub_workers": 1, "child_mode": "thread"}
+    with sr.Worker(**mode) as outer:
+        with sr.Worker(**mode) as inner:
+            outer.init()
+            assert add(1, 2).result() == 3
+            assert (calls(outer), calls(inner)) == (0, 1)
+            with sr.Worker(4, num_sub_workers=0):  # has nobody who could run it
+                assert add(3, 4).result() == 7
+            assert (calls(outer), calls(inner)) == (0, 2)
+            inner.close()
+            assert add(5, 6).result() == 11
+        assert calls(outer) == 1
+    assert add(7, 8) == 15
+
+
+@pytest.mark.spec("CALL-STREAM-1")
 def test_a_worker_calls_plain_functions_too(w):
     x = w.share(np.arange(4, dtype=np.float32))
     assert w.submit(divmod, 7, 2).result() == (3, 1)

@@ -6,8 +6,17 @@ import struct
 import numpy as np
 import pytest
 
-from simpler_ref.native_chip import ChipError, ChipStatus, ChipWorker
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipStatus,
+    ChipWorker,
+    CoreCallable,
+    compile_kernel,
+)
+from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
+from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 
 from .refusal import refused
@@ -48,9 +57,62 @@ def test_a_view_in_any_memory_is_run_by_address_or_as_a_buffer(adder):
 @pytest.mark.spec("CHIP-ARGS-2")
 def test_arguments_that_do_not_fit_the_signature_are_refused(adder):
     x, y = numbers(4)
-    for args in (host_args(x, y), host_args(x, y, x, y), host_args(x, y, x, scalars=[1])):
-        with refused(ChipStatus.ARGS, "takes 3 tensors and 0 scalars by its signature"):
+    for args in (host_args(x, y), host_args(x, y, x, y)):
+        with refused(ChipStatus.ARGS, "takes 3 tensors and up to 128 scalars by its signature"):
             adder.run_args(0, args)
+    fixed = CoreCallable.build([D.INOUT, D.SCALAR], K.mark_core().binary, name="fixed")
+    adder.prepare(1, ChipCallable.from_kernel(fixed))
+    for scalars in ((), (1, 2)):
+        with refused(ChipStatus.ARGS, f"takes 1 tensors and 1 scalars .*got 1 and {len(scalars)}"):
+            adder.run_args(1, host_args(x, scalars=scalars))
+
+
+NOTES_SCALARS = """
+#include "simpler_kernel.h"
+int32_t simpler_kernel(const SimplerCoreArgs *args)
+{
+    int64_t *out = (int64_t *)args->tensors[0].data;
+    if (args->block_idx == 0)
+        for (int32_t i = 0; i < args->scalar_count; i++)
+            out[i] = (int64_t)args->scalars[i];
+    return 0;
+}
+"""
+
+
+@pytest.mark.spec("CHIP-ARGS-6")
+@pytest.mark.parametrize("count", [0, 1, 32])
+def test_a_signature_of_tensors_only_takes_any_number_of_scalars(count):
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
+    with ChipWorker() as chip:
+        chip.prepare(0, ChipCallable.from_kernel(core))
+        out = np.zeros(32, np.int64)
+        chip.run_args(0, host_args(out, scalars=range(1, count + 1)))
+        assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
+
+
+@pytest.mark.spec("CHIP-ARGS-6")
+def test_a_launch_takes_up_to_32_scalars():
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
+    with ChipWorker() as chip:
+        chip.prepare(0, ChipCallable.from_kernel(core))
+        out = np.zeros(32, np.int64)
+        words = "1 tensors and 33 scalars; by its signature it takes 1 tensors and up to 32 scalars"
+        with refused(ChipStatus.ARGS, words):
+            chip.run_args(0, host_args(out, scalars=range(33)))
+        negative = compile_kernel(
+            """
+            #include "simpler_kernel.h"
+            int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+            {
+                return device->launch(device, 0, 0, args->tensors_, 1, args->scalars_, -1);
+            }
+            """
+        )
+        chip.prepare(1, ChipCallable.build([D.INOUT], "go", negative, [(0, core)]))
+        with refused(ChipStatus.ARGS, "1 tensors and -1 scalars"):
+            chip.run_args(1, host_args(out))
+        assert not out.any()
 
 
 @pytest.mark.spec("CHIP-ARGS-3")

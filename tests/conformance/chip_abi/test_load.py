@@ -1,7 +1,9 @@
 """CHIP-LOAD: runtimes and binaries that are loaded."""
 
+import numpy as np
 import pytest
 
+from simpler_ref import Worker
 from simpler_ref.native_chip import (
     ChipCallable,
     ChipError,
@@ -51,6 +53,22 @@ def test_a_runtime_that_cannot_be_loaded_is_named_with_the_reason(tmp_path):
         with pytest.raises(ChipError, match=words) as error:
             ChipWorker(runtime=path).init()
         assert str(path) in str(error.value)
+
+
+@pytest.mark.spec("CHIP-LOAD-5")
+@pytest.mark.parametrize("name", ["tensormap_and_ringbuffer", "host_build_graph"])
+def test_names_of_runtimes_are_the_simulated_chip(name, tmp_path, monkeypatch):
+    (tmp_path / name).write_text("no library")
+    monkeypatch.chdir(tmp_path)
+    assert ChipWorker(runtime=name).runtime == default_runtime()
+    x, y = numbers(10)
+    out = np.zeros(10, np.float32)
+    with Worker(2, platform="a2a3sim", runtime=name, child_mode="thread") as w:
+        assert w.runtime == name
+        w.run(w.register(ChipCallable.from_kernel(add_core())), host_args(x, y, out))
+    assert np.array_equal(out, x + y)
+    with pytest.raises(ChipError, match="no ELF header"):
+        ChipWorker(runtime=f"./{name}").init()
 
 
 @pytest.mark.spec("CHIP-LOAD-3")

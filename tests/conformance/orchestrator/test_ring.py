@@ -52,6 +52,7 @@ def resident_bytes(address):
 @pytest.mark.spec("ORCH-RING-2")
 def test_there_are_four_rings_of_the_given_size_and_one_gib_by_default():
     assert Worker(3).heap_ring_size == 1 << 30
+    assert Worker(3, heap_ring_size=None).heap_ring_size == 1 << 30
     ring = Ring()
     assert ring.ring_count() == 4
     assert [ring.heap_size(i) for i in range(4)] == [1 << 30] * 4

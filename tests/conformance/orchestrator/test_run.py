@@ -1,5 +1,7 @@
 """ORCH-RUN: the life of a run."""
 
+import gc
+import mmap
 import os
 import signal
 import threading
@@ -31,6 +33,10 @@ def is_empty(orch):
     )
 
 
+def nothing():
+    pass
+
+
 # ---------------------------------------------------------------- start
 @pytest.mark.spec("ORCH-RUN-1")
 @pytest.mark.parametrize("how", ["start", "run"])
@@ -59,7 +65,115 @@ def test_init_maps_and_start_or_the_first_run_forks(how):
 
 
 @pytest.mark.spec("ORCH-RUN-2")
-def test_with_initialises_on_entry_and_closes_on_exit():
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda w: w.run(lambda *_: None),
+        lambda w: w.record(lambda *_: None),
+        lambda w: w.empty(3),
+        lambda w: w.share([1.0]),
+        lambda w: w.zeros(3),
+        lambda w: w.start(),
+        lambda w: w.submit(abs, -1),
+        lambda w: list(w.map(abs, [-1])),
+        lambda w: w.progress(),
+        lambda w: w.worker_pids(),
+        lambda w: w.placement(),
+    ],
+)
+def test_in_a_with_block_the_first_use_initialises(use):
+    w = Worker(3, num_sub_workers=1)
+    with w:
+        w.register(nothing)
+        assert w._life.session is None
+        use(w)
+        assert w._life.session is not None
+        with pytest.raises(RuntimeError, match="already initialized"):
+            w.init()
+    with pytest.raises(RuntimeError, match="closed"):
+        use(w)
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_a_worker_can_be_initialised_before_a_with_block_or_in_it():
+    def works(w):
+        handle = w.register(nothing)
+        return w.run(lambda orch, *_: orch.submit_sub(handle)).tasks
+
+    before = Worker(3, num_sub_workers=1)
+    before.init()
+    with before:
+        assert works(before) == 1
+    with Worker(3, num_sub_workers=1) as within:
+        within.init()
+        assert works(within) == 1
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_workers_are_added_in_the_with_block():
+    with Worker(4, num_sub_workers=0) as w:
+        inner = Worker(3, num_sub_workers=1)
+        leaf = inner.register(nothing)
+        middle = w.register(lambda orch, args, config: orch.submit_sub(leaf))
+        w.add_worker(inner)
+        assert w.run(lambda orch, *_: orch.submit_next_level(middle, TaskArgs())).tasks == 1
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_threads_that_use_it_first_at_once_find_one_memory():
+    with Worker(3, num_sub_workers=1) as w:
+        gate = threading.Barrier(4)
+        found = []
+
+        def use():
+            gate.wait()
+            found.append(w.empty(16))
+            w.submit(nothing).result()
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({array.ctypes.data for array in found}) == 4
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_arrays_for_its_workers_are_accepted_before_it_is_opened():
+    started = Worker(3, num_sub_workers=1)
+    started.init()
+    started.start()
+    mapped = mmap.mmap(-1, 4096)
+    array = np.frombuffer(mapped, np.uint8)
+    with pytest.raises(ValueError, match="after the workers were started"):
+        make_args((array, T.INOUT))
+    with Worker(3, num_sub_workers=1) as late:
+        args = make_args((array, T.INOUT))
+        handle = late.register(lambda args: args.tensor(0).numpy().fill(7))
+        late.run(lambda orch, *_: orch.submit_sub(handle, args))
+        assert (array == 7).all()
+        with pytest.raises(ValueError, match="private"):
+            make_args((np.zeros(8, np.uint8), T.INPUT))
+    with Worker(3):
+        make_args((np.frombuffer(mapped, np.uint8), T.INPUT))
+    with pytest.raises(ValueError, match="after the workers were started"):
+        make_args((np.frombuffer(mapped, np.uint8), T.INPUT))
+    started.close()
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_a_worker_that_is_forgotten_in_its_with_block_leaves_nothing():
+    w = Worker(3, num_sub_workers=1)
+    w.__enter__()
+    w.start()
+    [pid] = w.worker_pids()
+    del w
+    gc.collect()
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.spec("ORCH-RUN-2")
+def test_with_closes_on_exit():
     w = Worker(3, num_sub_workers=1)
     with pytest.raises(ZeroDivisionError), w as entered:
         assert entered is w

@@ -4,7 +4,6 @@ The expected values are derived here, in a few lines, from the tables of the rul
 """
 
 import hashlib
-import platform
 import struct
 import subprocess
 
@@ -73,7 +72,7 @@ def test_the_descriptor_of_an_imported_callable(module, name):
 def test_the_descriptor_of_a_chip_callable(directions):
     target = chip(directions=directions)
     found = build_chip_callable_descriptor(target=target, platform="sim", runtime="r")
-    assert found == expected_chip(target, platform.machine(), "sim", "r")
+    assert found == expected_chip(target, "", "sim", "r")
 
 
 @pytest.mark.spec("FLOW-ID-1")
@@ -97,11 +96,11 @@ def test_a_handle_has_the_hashid_of_its_callables_descriptor():
     def function(args):
         return args
 
-    w = Worker(3, device_ids=[0], platform="sim-x", runtime="/some/runtime.so")
+    w = Worker(3, device_ids=[0], platform="a2a3sim", runtime="host_build_graph")
     target = chip()
     for callable_, descriptor in (
         (function, u32(1, 2, 1, 1) + text(sha(cloudpickle.dumps(function)))),
-        (target, expected_chip(target, platform.machine(), "sim-x", "/some/runtime.so")),
+        (target, expected_chip(target, "a2a3", "a2a3sim", "host_build_graph")),
     ):
         handle = w.register(callable_)
         assert handle.digest == sha(descriptor)
@@ -114,6 +113,42 @@ def test_a_hashid_is_what_another_program_prints():
     assert build_python_import_descriptor("os.path", "join") == descriptor
     printed = subprocess.run(["sha256sum"], input=descriptor, capture_output=True, check=True)
     assert compute_callable_hashid(descriptor) == "sha256:" + printed.stdout[:64].decode()
+
+
+# ---------------------------------------------------------------- the architecture
+@pytest.mark.spec("FLOW-ID-6")
+@pytest.mark.parametrize(
+    ("on", "arch"),
+    [
+        *(("a2a3", "a2a3"), ("a2a3sim", "a2a3"), ("a5", "a5"), ("a5sim", "a5")),
+        *(("", ""), ("sim", ""), ("a2", ""), ("a4a5", ""), ("A5", "")),
+    ],
+)
+def test_the_architecture_follows_from_the_platform(on, arch):
+    target = chip()
+    found = build_chip_callable_descriptor(target=target, platform=on, runtime="r")
+    assert found == expected_chip(target, arch, on, "r")
+
+
+@pytest.mark.spec("FLOW-ID-6")
+def test_platform_and_runtime_that_are_not_given_are_empty():
+    target = chip()
+    found = build_chip_callable_descriptor(target=target)
+    assert found == expected_chip(target, "", "", "")
+    with Worker(3) as w:
+        assert w.register(target).digest == sha(found)
+
+
+@pytest.mark.spec("FLOW-ID-1")
+def test_a_blob_may_be_known_by_its_address():
+    target = chip()
+
+    class Addressed:
+        sig_count, sig = target.sig_count, target.sig
+        buffer_ptr, buffer_size = target.buffer_ptr, target.buffer_size
+
+    descriptors = [build_chip_callable_descriptor(target=one) for one in (Addressed(), target)]
+    assert descriptors[0] == descriptors[1]
 
 
 # ---------------------------------------------------------------- hashids

@@ -232,6 +232,7 @@ def test_children_that_cannot_be_are_refused_and_change_nothing():
         with pytest.raises(TypeError, match="expects a Worker"):
             w.add_worker(bad)
     running = Worker(3)
+    running.init()
     with running, pytest.raises(RuntimeError, match="must not be initialized"):
         w.add_worker(running)
     with pytest.raises(RuntimeError, match="must not be initialized"):
@@ -245,8 +246,10 @@ def test_children_that_cannot_be_are_refused_and_change_nothing():
     with pytest.raises(RuntimeError, match="is a child"):
         child.init()
     assert (len(w._tree.next_level), len(other._tree.next_level)) == (1, 0)
-    with Worker(4) as w, pytest.raises(RuntimeError, match="before init"):
-        w.add_worker(Worker(3))
+    with Worker(4) as w:
+        w.init()
+        with pytest.raises(RuntimeError, match="before init"):
+            w.add_worker(Worker(3))
 
 
 @pytest.mark.spec("FLOW-NEST-7")

@@ -148,18 +148,50 @@ def test_the_successor_of_a_dead_worker_knows_everything():
 
 
 @pytest.mark.spec("FLOW-REG-5")
-def test_callables_that_nobody_could_run_are_refused():
-    chip = ChipCallable.build([], "f", b"x", [(0, CoreCallable.build([], b"y"))])
+@pytest.mark.parametrize("options", [{}, {"device_ids": [0]}])
+def test_a_python_callable_that_nobody_can_run_any_more_is_refused(options):
+    with Worker(3, child_mode="thread", **options) as w:
+        early = w.register(lambda: None)
+        w.start()
+        for kind in (CallableError, RuntimeError):
+            with pytest.raises(kind, match="no Python-capable child") as caught:
+                w.register(lambda: 1)
+        assert caught.value.code == "CALLABLE_KIND_UNSUPPORTED"
+        assert len(w._registry._used) == 1
+        w.unregister(early)
+
+
+@pytest.mark.spec("FLOW-REG-5")
+def test_what_is_not_callable_is_refused():
     with Worker(3, num_sub_workers=1) as w:
-        for _ in range(2):
-            with pytest.raises(CallableError, match="CALLABLE_KIND_UNSUPPORTED") as caught:
-                w.register(chip)
-            assert caught.value.code == "CALLABLE_KIND_UNSUPPORTED"
-            w.start()
         for bad in (5, None, "f", b"bytes", object()):
             with pytest.raises(TypeError, match="callable"):
                 w.register(bad)
         assert not w._registry._used
+
+
+@pytest.mark.spec("FLOW-REG-10")
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_chip_callable_can_be_registered_without_chips_but_not_submitted(level, mode):
+    chip = ChipCallable.build([], "f", b"x", [(0, CoreCallable.build([], b"y"))])
+    with Worker(level, num_sub_workers=1, child_mode=mode) as w:
+        if level == 4:
+            w.add_worker(Worker(3))
+        early = w.register(chip)
+        w.start()
+        late = w.register(chip)
+        assert late.digest == early.digest
+
+        def orch_fn(orch, *_):
+            for handle in (early, late):
+                with pytest.raises(TypeError, match=r"LOCAL_CHIP.*LOCAL_PYTHON"):
+                    orch.submit_sub(handle)
+                with pytest.raises((TypeError, RuntimeError), match=r"LOCAL_CHIP|device_ids"):
+                    orch.submit_next_level(handle, TaskArgs())
+
+        w.run(orch_fn)
+        w.unregister(late)
+        w.unregister(early)
 
 
 @pytest.mark.spec("FLOW-REG-5")

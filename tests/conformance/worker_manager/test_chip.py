@@ -228,8 +228,6 @@ def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):
 @pytest.mark.parametrize(
     ("level", "options", "kind", "words"),
     [
-        (4, {"device_ids": [0]}, RuntimeError, "device_ids are only supported on L3"),
-        (5, {"device_ids": [0]}, RuntimeError, "device_ids are only supported on L3"),
         (3, {"device_ids": [0, 1, 0]}, ValueError, "twice"),
         (3, {"device_id": 0}, ValueError, "level 2"),
         (3, {"device_ids": [-1]}, ValueError, "device_id"),
@@ -241,6 +239,24 @@ def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):
 def test_device_ids_are_for_level_3_and_distinct(level, options, kind, words):
     with pytest.raises(kind, match=words):
         Worker(level, **options)
+
+
+@pytest.mark.spec("WM-CHIP-6")
+@pytest.mark.parametrize("level", [4, 5])
+def test_device_ids_above_level_3_are_refused_by_init_and_add_worker(level):
+    for uses in (Worker.init, Worker.start, lambda w: w.run(lambda *_: None)):
+        with (
+            Worker(level, device_ids=[0, 2]) as w,
+            pytest.raises(RuntimeError, match=r"only supported on L3.*device_ids=\[0, 2\]"),
+        ):
+            uses(w)
+    w, child = Worker(level, device_ids=[0]), Worker(3)
+    with pytest.raises(RuntimeError, match="cannot be combined with device_ids"):
+        w.add_worker(child)
+    with pytest.raises(RuntimeError, match="only supported on L3"):
+        Worker(level + 1).add_worker(w)
+    with Worker(4) as other:
+        other.add_worker(child)  # it is nobody's child yet
 
 
 # ---------------------------------------------------------------- level 2
