@@ -75,6 +75,16 @@ def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
 
 
 @pytest.mark.spec("SCENE-CASE-2")
+def test_the_runtime_of_a_scene_is_that_of_its_worker():
+    scene = scene_test(level=2, runtime="host_build_graph")(
+        type("Built", (Adding,), {"CALLABLE": {"kernel": add}})
+    )
+    (case,) = scene.cases()
+    assert scene().open_worker(case, OPTIONS).runtime == "host_build_graph"
+    assert outcome_of(scene).deviations == []
+
+
+@pytest.mark.spec("SCENE-CASE-2")
 @pytest.mark.parametrize(
     ("devices", "count", "chosen"),
     [((0,), 3, [0, 1, 2]), ((4, 2), 1, [4]), ((4, 2), 3, [4, 2, 5]), ((4,), 0, [])],
@@ -117,8 +127,6 @@ def test_a_scene_is_refused_where_it_is_defined(entries, error, named):
 def test_what_is_no_scene_is_refused():
     with pytest.raises(TypeError, match="subclass of SceneTestCase"):
         scene_test(level=2)(object)
-    with pytest.raises(ValueError, match="runtime 'fast' is not known"):
-        scene_test(level=2, runtime="fast")
 
 
 @pytest.mark.spec("SCENE-CASE-3")
