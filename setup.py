@@ -9,13 +9,19 @@ from setuptools.command.build_ext import build_ext
 
 HERE = "simpler_ref/native_chip"
 SOURCES = {
-    "_shim": ["shim", "image", "faults"],
+    "_shim": ["shim", "image", "faults", "domain"],
     "_runtime": ["runtime", "run", "pool", "callable", "arena"],
     "_launch_all": ["launch_all"],
 }
 LINKED_WITH = {"_runtime": "_shim"}
 HEADERS = {
-    "include": ["simpler_layout", "simpler_l2", "simpler_kernel"],
+    "include": [
+        "simpler_layout",
+        "simpler_l2",
+        "simpler_kernel",
+        "simpler_domain",
+        "simpler_domain_calls",
+    ],
     "src": ["arena", "callable", "faults", "image", "pool", "run"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]

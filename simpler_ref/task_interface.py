@@ -30,6 +30,7 @@ from .model.enums import (
 from .model.scalars import scalar_to_uint64
 from .model.tensor import ContinuousTensor, DescribedTensor
 from .model.visibility import make_tensor
+from .orch.domains import ChipDomainContext, CommBufferSpec, CommDomainHandle
 from .orch.runs import RunTiming
 
 _CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
@@ -53,6 +54,9 @@ __all__ = [
     "MAX_REGISTERED_CALLABLE_IDS",
     "ArgDirection",
     "CallConfig",
+    "ChipDomainContext",
+    "CommBufferSpec",
+    "CommDomainHandle",
     "ContinuousTensor",
     "DataType",
     "DescribedTensor",

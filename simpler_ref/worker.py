@@ -30,6 +30,7 @@ from .model.config import CallConfig
 from .orch import runs
 from .orch.checked import CheckedOrchestrator
 from .orch.configs import Configs
+from .orch.domains import CommDomainHandle, Domains
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
@@ -332,6 +333,7 @@ class Worker:
         with life.lock:
             session = life.open()
             session.configs = Configs(session.engine)
+            session.domains = Domains(life)
             kind = CheckedOrchestrator if self.check else Orchestrator
             session.orch = kind(self._host, session.engine, session.configs)
             if life.tree.subs and not life.parent_level:
@@ -844,6 +846,15 @@ class Worker:
     def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
         """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
         self._chips.copy_from(worker_id, dst, src, size)
+
+    @property
+    def live_domains(self) -> dict[str, CommDomainHandle]:
+        """The communication domains whose memory is not freed yet, by name.
+
+        Rule     WM-DOMAIN-8
+        """
+        session = self._session
+        return {} if session is None else session.domains.live()
 
     # ------------------------------------------------------------ run
     def run(

@@ -4,6 +4,17 @@ from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, CoreCallable
 from .chip_worker import ChipWorker, default_runtime
 from .compiler import compile_kernel
+from .domain_kernels import (
+    barrier,
+    domain_base,
+    domain_rank,
+    domain_size,
+    get,
+    notify,
+    peer,
+    put,
+    wait,
+)
 from .errors import ChipError, ChipStatus, KernelCompileError
 from .numba_kernels import In, InOut, KernelArgument, Out, Scalar, core_kernel
 
@@ -20,7 +31,16 @@ __all__ = [
     "KernelCompileError",
     "Out",
     "Scalar",
+    "barrier",
     "compile_kernel",
     "core_kernel",
     "default_runtime",
+    "domain_base",
+    "domain_rank",
+    "domain_size",
+    "get",
+    "notify",
+    "peer",
+    "put",
+    "wait",
 ]

@@ -65,6 +65,8 @@ def _shim() -> Any:
         ("free", number, (address, size)),
         ("copy_to", number, (address, size, address, size)),
         ("copy_from", number, (address, address, size, size)),
+        ("open_window", number, (address, size, size)),
+        ("close_window", number, (address, size)),
         ("last_error", ctypes.c_char_p, (address,)),
         ("device_wall_ns", signed, (address,)),
     ):
@@ -397,6 +399,33 @@ class ChipWorker:
             f"copy_from({host:#x}, {src:#x}, {size})",
         )
         del held
+
+    # ------------------------------------------------------------ windows that chips share
+    def open_window(self, address: int, size: int) -> None:
+        """Let kernels and copies of this chip use memory that is mapped in this process.
+
+        Raises
+        ------
+        ChipError
+            The devices of this runtime share no memory.
+
+        Notes
+        -----
+        Rule     WM-DOMAIN-13
+        """
+        code = self._open_shim().shim_open_window(self._handle, address, size)
+        self._check(code, f"open_window({address:#x}, {size})")
+
+    def close_window(self, address: int) -> None:
+        """End what `open_window` began.
+
+        Raises
+        ------
+        ChipError
+            No window is open there.
+        """
+        code = self._open_shim().shim_close_window(self._handle, address)
+        self._check(code, f"close_window({address:#x})")
 
     @staticmethod
     def _host(where: Any, size: int | None, what: str, writable: bool) -> tuple[Any, int, int]:

@@ -23,6 +23,7 @@ from ..model.enums import ArgDirection, DataType, get_dtype_name, numpy_dtype, t
 from .abi import KERNEL_SYMBOL, CoreArgsStorage
 from .callables import CoreCallable
 from .compiler import build_shared_object
+from .domain_kernels import PREFIX, provide_symbols
 from .errors import KernelCompileError
 
 types: Any = numba.core.types  # whose names mypy does not know
@@ -158,6 +159,7 @@ def _compile(
             f"kernel {function.__name__} cannot be compiled: NUMBA_DISABLE_JIT is set; unset it, or "
             "write the kernel in C"
         )
+    provide_symbols()
     try:
         name, objects = _object_code(function, order, arguments)
     except numba.core.errors.NumbaError as error:
@@ -166,6 +168,8 @@ def _compile(
             f"numba cannot compile {function.__name__}: {error}{hint}"
         ) from None
     stub = _STUB.format(inner=name, kernel=KERNEL_SYMBOL, raised=_RAISED)
+    if PREFIX.encode() in objects:  # a symbol that it refers to
+        stub = '#include "simpler_domain_calls.h"\n' + stub
     return build_shared_object({"kernel.o": objects, "stub.c": stub.encode()}, ("-lm",))
 
 

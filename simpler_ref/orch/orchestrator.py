@@ -39,6 +39,7 @@ from ..system.types import Array
 from ..workers.host import Host
 from .columns import Batch
 from .configs import Configs
+from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
 from .scopes import NO_SCOPE_OPEN, TOO_MANY_SCOPES, ScopeGuard
@@ -480,6 +481,51 @@ class Orchestrator:
         """Copy memory of a next-level worker to the host; see `copy_to`."""
         self._require_mine()
         self._host.chips.copy_from(worker_id, dst, src, size)
+
+    def allocate_domain(
+        self,
+        name: str,
+        workers: Sequence[int],
+        window_size: int,
+        buffers: Sequence[CommBufferSpec] = (),
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> CommDomainHandle:
+        """Let kernels of some chips read and write each other's memory: use it in a ``with`` statement.
+
+        Every chip gets a window, zeroed, with the same buffers at the same places. ``handle[chip]`` says
+        where they are, and has the `device_ctx` with which kernels reach the other windows. The end of
+        the block releases the domain; its memory is freed when the run has drained.
+
+        Parameters
+        ----------
+        name : str
+            For messages and `Worker.live_domains`.
+        workers : Sequence[int]
+            The chip of each rank.
+        window_size : int
+            Bytes of each window, rounded up to whole pages.
+        buffers : Sequence[CommBufferSpec]
+            What each window has.
+        timeout_s : float
+            How long kernels wait for each other if they name no deadline, in seconds.
+
+        Raises
+        ------
+        ValueError, TypeError
+            The buffers do not fit the window; a chip that does not exist, is no chip or is named twice;
+            the name of a live domain.
+        MemoryError
+            There is no room for the windows.
+        ControlError, WorkerLostError
+            A chip could not map them; see `Worker.malloc`.
+
+        Notes
+        -----
+        Rule     WM-DOMAIN-3, -14
+        """
+        self._require_mine()
+        return self._host.domains.allocate(name, workers, window_size, buffers, timeout_s)
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:

@@ -405,6 +405,10 @@ class Recorder(Orchestrator):
         """Refuse."""
         raise self._not_now("copy_from")
 
+    def allocate_domain(self, *_: Any, **__: Any) -> Any:
+        """Refuse."""
+        raise self._not_now("allocate_domain")
+
     def live_tasks(self) -> int:
         """Refuse."""
         raise self._not_now("live_tasks")

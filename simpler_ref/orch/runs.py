@@ -100,6 +100,7 @@ def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start:
     def act(session: Session) -> RunTiming:
         ending.recover(session)
         life.start_workers(session)
+        session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
         return _run(session, life.tree.words(life.registry), orch_fn, args, config, start)
 
@@ -139,6 +140,7 @@ def _run(
     tasks, edges = view.next_task_id, view.edges
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
+    session.domains.free_all(session)
     if session.manager is not None:
         session.manager.pass_output_on()
     device_ns = 0

@@ -35,10 +35,13 @@ SHM = "/dev/shm"
 _ALIGN = 1 << 21
 _LOW, _HIGH = 1 << 45, 1 << 46
 """The addresses of regions: programs, heaps and libraries of a 47-bit address space are far away."""
+_WINDOWS_LOW, _WINDOWS_HIGH = 0x500000000000, 0x540000000000
+"""Those of windows: beyond the addresses that simulated chips have for their own memory."""
 _ATTEMPTS = 16
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
+_MADV_DONTFORK = 10
 _MADV_HUGEPAGE = 14
 _MADV_WIPEONFORK = 18
 _FAILED = ctypes.c_void_p(-1).value
@@ -62,6 +65,8 @@ class Region(NamedTuple):
     inode: int
     huge: bool
     in_shm: bool
+    window: bool = False
+    """Only processes that attach it have it: it is not inherited, nor mapped by a fresh interpreter."""
 
 
 _regions: dict[int, Region] = {}
@@ -73,7 +78,9 @@ _owned: set[Region] = set()
 def spans() -> list[tuple[int, int, str]]:
     """Return the memory that a fresh interpreter can map, sorted, in the form that `covers` takes."""
     return sorted(
-        (one.address, one.address + one.shared, f"region {one.inode}") for one in _regions.values()
+        (one.address, one.address + one.shared, f"region {one.inode}")
+        for one in _regions.values()
+        if not one.window
     )
 
 
@@ -87,6 +94,8 @@ def descriptors() -> Iterator[dict[Region, int]]:
     opened: list[int] = []
     try:
         for one in _regions.values():
+            if one.window:
+                continue
             if one in _owned:
                 found[one] = one.fd
                 continue
@@ -121,23 +130,45 @@ def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) 
     nbytes = round_up(max(nbytes, 1), PAGE)
     shared = nbytes if private_from is None else private_from
     with signals_blocked():  # or a descriptor could leak
-        return _create(nbytes, shared, huge)
+        return _create(nbytes, shared, huge, window=False)
 
 
-def _create(nbytes: int, shared: int, huge: bool) -> Array:
+def create_window(nbytes: int) -> Array:
+    """Return fresh, zeroed bytes that no process inherits: others attach `region_of` it.
+
+    Raises
+    ------
+    MemoryError
+        The address space or the system's limits do not allow a window of this size.
+    """
+    nbytes = round_up(nbytes, PAGE)
+    with signals_blocked():
+        return _create(nbytes, nbytes, huge=False, window=True)
+
+
+def region_of(array: Array) -> Region:
+    """Return the region that begins with an array, for `attach` in another process."""
+    return _regions[array.ctypes.data]
+
+
+def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
     fd = -1
     try:
         fd, in_shm = _open_memory(shared)
         inode = os.fstat(fd).st_ino
-        at = _reserve(nbytes)
-        region = Region(at, nbytes, shared, os.getpid(), fd, inode, huge, in_shm)
+        at = _reserve(nbytes, among=(_WINDOWS_LOW, _WINDOWS_HIGH) if window else (_LOW, _HIGH))
+        region = Region(at, nbytes, shared, os.getpid(), fd, inode, huge, in_shm, window)
         array = _map(region, fd)
     except (OSError, OverflowError) as error:
         if fd >= 0:
             os.close(fd)
         raise MemoryError(
-            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: heap_ring_size, "
-            "arena_size, values_size and task_window set the sizes"
+            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: "
+            + (
+                "window_size sets the size"
+                if window
+                else "heap_ring_size, arena_size, values_size and task_window set the sizes"
+            )
         ) from error
     _regions[region.address] = region
     _owned.add(region)
@@ -225,7 +256,9 @@ def _mmap(address: int, nbytes: int, protection: int, flags: int, fd: int = -1) 
     return got or 0
 
 
-def _reserve(nbytes: int, address: int | None = None) -> int:
+def _reserve(
+    nbytes: int, address: int | None = None, among: tuple[int, int] = (_LOW, _HIGH)
+) -> int:
     """Reserve addresses: those given, or some that are probably free in a fresh interpreter."""
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     if address is not None:
@@ -234,9 +267,10 @@ def _reserve(nbytes: int, address: int | None = None) -> int:
             _libc.munmap(got, nbytes)
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         return got
-    room = _HIGH - _LOW - nbytes
+    low, high = among
+    room = high - low - nbytes
     for _ in range(_ATTEMPTS if room > 0 else 0):
-        chosen = _LOW + int.from_bytes(os.urandom(8), "little") % room // _ALIGN * _ALIGN
+        chosen = low + int.from_bytes(os.urandom(8), "little") % room // _ALIGN * _ALIGN
         with suppress(OSError):  # taken, or this machine has no such addresses
             return _reserve(nbytes, chosen)
     return _mmap(0, nbytes, 0, kind)
@@ -250,6 +284,8 @@ def _map(region: Region, fd: int) -> Array:
         _mmap(region.address, region.shared, write, flags, fd)
         if region.huge:  # a kernel without them refuses
             _libc.madvise(region.address, region.shared, _MADV_HUGEPAGE)
+        if region.window:
+            _libc.madvise(region.address, region.shared, _MADV_DONTFORK)
         if region.shared < region.nbytes:
             make_private(region.address + region.shared, region.nbytes - region.shared)
     except BaseException:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..callables.handles import CallableHandle
 from ..callables.leaves import Leaf
 from ..errors import TaskError
@@ -11,6 +13,9 @@ from ..system.types import Array
 from .chip_memory import ChipMemory
 from .failures import read_failure
 from .life import Life
+
+if TYPE_CHECKING:
+    from ..orch.domains import Domains
 
 
 class Host:
@@ -24,6 +29,11 @@ class Host:
     def alloc_timeout_s(self) -> float:
         """How long submit and alloc wait for room without progress, seconds."""
         return self._life.options.alloc_timeout_s
+
+    @property
+    def domains(self) -> Domains:
+        """The communication domains of the Worker."""
+        return self._life.live().domains
 
     def own_memory(self) -> tuple[Array, ...]:
         """Return the memory that the workers have shared from the start: arena and heap rings."""

@@ -205,15 +205,18 @@ class ChipChild(WorkerKind):
         self.suffix = f" device={device_id}"
         self._mailbox: MailboxView
         self._chip: Any
+        self._domains: Any
         self._slots: set[int] = set()
 
     def start(self, mailbox: MailboxView) -> None:
         """Load the runtime and open the device."""
         from ..native_chip import ChipWorker
+        from ..native_chip.domains import ChipDomains
 
         self._mailbox = mailbox
         self._chip = ChipWorker(self.device_id, self.runtime)
         self._chip.init()
+        self._domains = ChipDomains(self._chip)
 
     def stop(self) -> None:
         """Close the device."""
@@ -234,21 +237,26 @@ class ChipChild(WorkerKind):
 
     def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
         """Run a slot on the arguments in the mailbox, without decoding them here."""
+        from ..native_chip import ChipError
+
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
         frames = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
 
-        def leaf(_: ReceivedArgs) -> None:
+        def leaf(received: ReceivedArgs) -> None:
             args, config = frames[mailbox.served] if len(frames) > 1 else frames[0]
-            run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
+            try:
+                run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
+            except ChipError as error:
+                raise self._domains.explain(received.scalar_words, error) from None
             mailbox.add_device_time(chip.device_wall_ns)
 
         return leaf
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Manage the memory of the device.
+        """Manage the memory of the device, its own and that of domains.
 
-        Rule     WM-CHIP-3
+        Rule     WM-CHIP-3; WM-DOMAIN-1, -2
         """
         if command == L.CTRL_MALLOC:
             return int(self._chip.malloc(arg0))
@@ -258,6 +266,12 @@ class ChipChild(WorkerKind):
             self._chip.copy_to(arg0, arg1, arg2)
         elif command == L.CTRL_COPY_FROM:
             self._chip.copy_from(arg0, arg1, arg2)
+        elif command == L.CTRL_COMM_INIT:
+            self._domains.join(arg0, arg1)
+        elif command == L.CTRL_ALLOC_DOMAIN:
+            return int(self._domains.open(arg0, arg1, arg2))
+        elif command == L.CTRL_RELEASE_DOMAIN:
+            self._domains.close(arg0)
         else:
             return super().control(command, arg0, arg1, arg2)
         return 0

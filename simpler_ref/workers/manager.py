@@ -48,6 +48,8 @@ class WorkerManager:
         Threads that have not answered a control request in time; they get no task before they do.
     lost : bool
         The fork server has ended: workers cannot be replaced singly, all must be restarted.
+    on_death : Callable[[int, int], None]
+        Called when a worker has died, with its number and how it ended, on the thread that noticed.
 
     Notes
     -----
@@ -67,6 +69,7 @@ class WorkerManager:
         self.dead: dict[int, int] = {}
         self.silent: set[int] = set()
         self.lost = False
+        self.on_death: Callable[[int, int], None] = lambda worker, code: None
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages: its kind, its index in its pool, its process.
@@ -170,6 +173,7 @@ class WorkerManager:
             if not self._closing:
                 self._engine.kernels.report_death(self._engine.mem, worker, code)
             self._heard.notify_all()
+        self.on_death(worker, code)
 
     # ------------------------------------------------------------ control requests
     def targets(self, namespace: TargetNamespace) -> list[int]:

@@ -24,6 +24,7 @@ from .watch import Watch
 
 if TYPE_CHECKING:
     from ..orch.configs import Configs
+    from ..orch.domains import Domains
     from ..orch.orchestrator import Orchestrator
 
 
@@ -63,6 +64,7 @@ class Session:
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
         self.orch: Orchestrator
         self.configs: Configs
+        self.domains: Domains
         self.pid = os.getpid()
         self._watch: Watch | None = None
 
@@ -77,6 +79,8 @@ class Session:
             self.inherited = {} if self.method.spawn else inherited()
         if self.kinds:
             self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
+            self.domains.forget_members()
+            self.manager.on_death = self.domains.note_death
             self.manager.start(self.snapshot)
             self.manager.admit(range(len(self.kinds)))
         with signals_blocked():
@@ -147,6 +151,7 @@ class Session:
             self.scheduler.stop()
             self.scheduler = None
         self.stop_workers()
+        self.domains.close()
         self.engine.close()
         self.arena.close()
 

@@ -79,6 +79,10 @@ class ReceivedArgs(TaskArgs):
     def _all_scalars(self) -> list[tuple[bytes, int]]:
         return [self._scalar(i) for i in range(self.scalar_count())]
 
+    def scalar_words(self) -> list[int]:
+        """Return the scalars as the words that a kernel gets."""
+        return [int.from_bytes(raw, "little") for raw, _ in self._all_scalars()]
+
     def scalar(self, i: int) -> int | float:
         """Return scalar `i` as it was added; see `TaskArgs.scalar`."""
         return as_it_went_in(*self._scalar(i))

@@ -22,6 +22,11 @@ int32_t simpler_kernel(const SimplerCoreArgs *args);
 #define SIMPLER_KERNEL_WRONG_DTYPE (-1000)
 #define SIMPLER_KERNEL_WRONG_NDIMS (-1100)
 #define SIMPLER_KERNEL_RAISED (-1200)
+/* What the functions of simpler_domain.h return. */
+#define SIMPLER_DOMAIN_TIMEOUT (-1300)
+#define SIMPLER_DOMAIN_BROKEN (-1301)
+#define SIMPLER_DOMAIN_OUTSIDE (-1302)
+#define SIMPLER_DOMAIN_TWICE (-1303)
 
 /* The device, as an orchestration function sees it. */
 typedef struct SimplerDevice SimplerDevice;

@@ -99,6 +99,11 @@ const char *pto2_last_error(void);
 /* Nanoseconds that the last successful run spent on the device, without the copies of tensors. */
 int64_t pto2_device_wall_ns(void);
 
+/* Optional: of a runtime whose devices share memory. Let kernels and copies of this device use memory that the
+ * caller has mapped, until it is closed; the caller sees to it that no run uses it then. */
+int32_t pto2_open_window(uint64_t address, uint64_t size);
+int32_t pto2_close_window(uint64_t address);
+
 #ifdef __cplusplus
 }
 #endif

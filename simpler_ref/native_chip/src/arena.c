@@ -81,6 +81,7 @@ void arena_close(Arena *arena)
     if (arena->mapping != NULL)
         munmap(arena->mapping, arena->end - arena->first + 2 * guard);
     free(arena->live);
+    free(arena->windows);
     memset(arena, 0, sizeof *arena);
 }
 
@@ -165,8 +166,33 @@ static bool within(uint64_t at, uint64_t size, uint64_t first, uint64_t bytes)
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
 {
     size_t after = rank(arena, at);
-    return after > 0 &&
-           within(at, size, arena->live[after - 1].at, arena->live[after - 1].size);
+    if (after > 0 && within(at, size, arena->live[after - 1].at, arena->live[after - 1].size))
+        return true;
+    for (size_t i = 0; i < arena->windows_count; i++)
+        if (within(at, size, arena->windows[i].at, arena->windows[i].size))
+            return true;
+    return false;
+}
+
+/* Rule WM-DOMAIN-4 */
+bool arena_open_window(Arena *arena, uint64_t at, uint64_t size)
+{
+    Span *windows = realloc(arena->windows, (arena->windows_count + 1) * sizeof *windows);
+    if (windows == NULL)
+        return false;
+    arena->windows = windows;
+    windows[arena->windows_count++] = (Span){at, size};
+    return true;
+}
+
+bool arena_close_window(Arena *arena, uint64_t at)
+{
+    for (size_t i = 0; i < arena->windows_count; i++)
+        if (arena->windows[i].at == at) {
+            arena->windows[i] = arena->windows[--arena->windows_count];
+            return true;
+        }
+    return false;
 }
 
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)

@@ -28,6 +28,8 @@ typedef struct Arena {
     size_t count;
     size_t room;
     uint64_t used;
+    Span *windows; /* memory that devices share: the host's to allocate, this device's to use */
+    size_t windows_count;
 } Arena;
 
 #define ARENA_ALIGN 64
@@ -46,7 +48,11 @@ uint64_t arena_malloc(Arena *arena, uint64_t size);
 /* Free an allocation. Returns false if none begins there. */
 bool arena_free(Arena *arena, uint64_t at);
 
-/* Say whether bytes [at, at + size) lie in one allocation of the user, or in the run's memory. */
+/* Take a window into the ledger, and out of it. Returns false if there is no memory, or no such window. */
+bool arena_open_window(Arena *arena, uint64_t at, uint64_t size);
+bool arena_close_window(Arena *arena, uint64_t at);
+
+/* Say whether bytes [at, at + size) lie in one allocation of the user or window, or in the run's memory. */
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
 

@@ -49,6 +49,14 @@ static void describe_status(int32_t status, char *what, size_t room)
                  SIMPLER_KERNEL_WRONG_NDIMS - status);
     else if (status == SIMPLER_KERNEL_RAISED)
         snprintf(what, room, "raised an exception");
+    else if (status == SIMPLER_DOMAIN_TIMEOUT)
+        snprintf(what, room, "waited for other ranks of its domain until its deadline");
+    else if (status == SIMPLER_DOMAIN_BROKEN)
+        snprintf(what, room, "waited for other ranks of a domain that is broken");
+    else if (status == SIMPLER_DOMAIN_OUTSIDE)
+        snprintf(what, room, "named a rank that its domain has not, or memory outside of its window");
+    else if (status == SIMPLER_DOMAIN_TWICE)
+        snprintf(what, room, "is at a barrier where another block of its rank is: launch one block");
     else
         snprintf(what, room, "returned error %d", status);
 }

@@ -295,3 +295,24 @@ EXPORT int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size)
         status = chip_copy(&chip, host, (const void *)(uintptr_t)device, size, "copy_from");
     return leave(status);
 }
+
+/* ---------------------------------------------------------------- windows that devices share */
+
+EXPORT int32_t pto2_open_window(uint64_t address, uint64_t size)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    if (arena_open_window(&chip.arena, address, size))
+        return leave(PTO2_OK);
+    return leave(chip_fail(&chip, PTO2_E_SYSTEM, "no memory"));
+}
+
+EXPORT int32_t pto2_close_window(uint64_t address)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    if (arena_close_window(&chip.arena, address))
+        return leave(PTO2_OK);
+    return leave(chip_fail(&chip, PTO2_E_ADDRESS, "no window is open at 0x%llx",
+                           (unsigned long long)address));
+}

@@ -32,12 +32,18 @@
     X(last_error, const char *, (void))                                                            \
     X(device_wall_ns, int64_t, (void))
 
+/* Those that a runtime may lack. */
+#define OPTIONAL_ENTRY_POINTS(X)                                                                   \
+    X(open_window, int32_t, (uint64_t, uint64_t))                                                  \
+    X(close_window, int32_t, (uint64_t))
+
 typedef struct Shim {
     void *library;
     bool own_text; /* the last error was found here, not by the runtime */
     char text[TEXT_SIZE];
 #define AS_MEMBER(name, result, parameters) result(*name) parameters;
     ENTRY_POINTS(AS_MEMBER)
+    OPTIONAL_ENTRY_POINTS(AS_MEMBER)
 } Shim;
 
 /* Two threads that open the same file must not both find that it is not loaded. */
@@ -100,6 +106,8 @@ static bool resolve(Shim *shim, char *why, size_t room)
         used += (size_t)snprintf(why + used, room - used, "%s%s", used ? ", " : "missing: ",       \
                                  "pto2_" #name);
     ENTRY_POINTS(FIND)
+#define LOOK(name, result, parameters) *(void **)&shim->name = dlsym(shim->library, "pto2_" #name);
+    OPTIONAL_ENTRY_POINTS(LOOK)
     return used == 0;
 }
 
@@ -223,6 +231,29 @@ EXPORT int32_t shim_copy_to(Shim *shim, uint64_t device, const void *host, uint6
 EXPORT int32_t shim_copy_from(Shim *shim, void *host, uint64_t device, uint64_t size)
 {
     return PASS(shim, copy_from(host, device, size));
+}
+
+static int32_t no_windows(Shim *shim)
+{
+    snprintf(shim->text, TEXT_SIZE,
+             "the devices of this runtime share no memory: it lacks pto2_open_window or pto2_close_window");
+    shim->own_text = true;
+    return PTO2_E_STATE;
+}
+
+/* Rule WM-DOMAIN-13 */
+EXPORT int32_t shim_open_window(Shim *shim, uint64_t address, uint64_t size)
+{
+    if (shim != NULL && (shim->open_window == NULL || shim->close_window == NULL))
+        return no_windows(shim);
+    return PASS(shim, open_window(address, size));
+}
+
+EXPORT int32_t shim_close_window(Shim *shim, uint64_t address)
+{
+    if (shim != NULL && shim->close_window == NULL)
+        return no_windows(shim);
+    return PASS(shim, close_window(address));
 }
 
 EXPORT int64_t shim_device_wall_ns(Shim *shim)

@@ -1,0 +1,393 @@
+"""Communication domains: windows in memory that several chips of a Worker share.
+
+`Orchestrator.allocate_domain` makes one. Its memory is mapped in the user's process and in the workers of
+its chips, at the same addresses. The end of its block releases it; its memory is freed when the run has
+drained, since tasks that use it may still be running.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from ..callables.identity import TargetNamespace
+from ..errors import ControlError, WorkerLostError, describe_status
+from ..jit import layout as L
+from ..model.enums import get_element_size, to_dtype
+from ..system import regions
+from ..system.types import Array
+from ..workers.life import Life
+from ..workers.manager import WorkerManager
+from ..workers.options import whole
+from ..workers.session import Session
+
+log = logging.getLogger("simpler_ref")
+
+DEFAULT_TIMEOUT_S = 30.0
+BUFFER_ALIGN = 64
+_MOST_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class CommBufferSpec:
+    """A buffer that every rank of a domain has in its window: `count` elements of `dtype`.
+
+    `nbytes` is its size; without it, that of the elements.
+
+    Raises
+    ------
+    ValueError
+        A number is negative, the elements do not fit `nbytes`, or there is no name.
+
+    Notes
+    -----
+    Rule     WM-DOMAIN-5
+    """
+
+    name: str
+    dtype: Any
+    count: int
+    nbytes: int = -1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a buffer needs a name, got {self.name!r}")
+        whole("count", self.count, 0, _MOST_BYTES)
+        needed = self.count * get_element_size(to_dtype(self.dtype))
+        if self.nbytes == -1:
+            object.__setattr__(self, "nbytes", needed)
+        if whole("nbytes", self.nbytes, 0, _MOST_BYTES) < needed:
+            raise ValueError(
+                f"buffer {self.name!r}: {self.count} elements of {self.dtype} take {needed} bytes; "
+                f"nbytes is {self.nbytes}"
+            )
+
+
+@dataclass(frozen=True)
+class ChipDomainContext:
+    """A domain as one of its chips sees it.
+
+    Attributes
+    ----------
+    name : str
+        The domain's.
+    domain_rank : int
+        The chip's index in `workers`.
+    domain_size : int
+        Number of ranks.
+    device_ctx : int
+        What kernels get as a scalar: the address of a ``SimplerDomain`` (``simpler_domain.h``).
+    local_window_base : int
+        Where the chip's window begins.
+    actual_window_size : int
+        Its bytes, whole pages.
+    buffer_ptrs : Mapping[str, int]
+        Where each buffer begins in it.
+    """
+
+    name: str
+    domain_rank: int
+    domain_size: int
+    device_ctx: int
+    local_window_base: int
+    actual_window_size: int
+    buffer_ptrs: Mapping[str, int]
+
+
+class CommDomainHandle:
+    """A domain, until it is released: ``handle[chip]`` is the `ChipDomainContext` of a chip.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    workers : tuple[int, ...]
+        The chip of each rank.
+    released : bool
+        Its block has ended.
+    freed : bool
+        Its memory is gone.
+
+    Notes
+    -----
+    Rule     WM-DOMAIN-3, -7
+    """
+
+    def __init__(self, name: str, workers: Sequence[int], memory: Array) -> None:
+        self.name = name
+        self.workers = tuple(workers)
+        self.released = False
+        self.freed = False
+        self._contexts: dict[int, ChipDomainContext] = {}
+        self._memory: Array | None = memory
+
+    def __getitem__(self, chip: int) -> ChipDomainContext:
+        if self.released:
+            raise RuntimeError(
+                f"domain {self.name!r} is released: take what is needed from it before its block ends"
+            )
+        if chip not in self._contexts:
+            raise KeyError(f"chip {chip!r} is not in domain {self.name!r} of chips {self.workers}")
+        return self._contexts[chip]
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def release(self) -> None:
+        """Release the domain; tasks that were submitted may use it until the run has drained."""
+        self.released = True
+
+    def __enter__(self) -> CommDomainHandle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "freed" if self.freed else "released" if self.released else "live"
+        return f"<CommDomainHandle {self.name!r}, chips {self.workers}, {state}>"
+
+
+class Domains:
+    """The domains of a Worker.
+
+    Rule     WM-DOMAIN-1
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._live: list[CommDomainHandle] = []
+        self._lock = threading.Lock()
+        """Taken to add and remove a domain, and while the memory of one is touched on another thread."""
+        self._members: set[int] = set()
+        """Chips of the base communicator."""
+
+    def live(self) -> dict[str, CommDomainHandle]:
+        """Return the domains whose memory is not freed, by name, the oldest first."""
+        return {one.name: one for one in list(self._live)}
+
+    # ------------------------------------------------------------ allocation
+    def allocate(
+        self,
+        name: str,
+        workers: Sequence[int],
+        window_size: int,
+        buffers: Sequence[CommBufferSpec],
+        timeout_s: float,
+    ) -> CommDomainHandle:
+        """Make a domain; see `Orchestrator.allocate_domain`.
+
+        Rule     WM-DOMAIN-3 to -6
+        """
+        session = self._life.live()
+        self._check_name(name)
+        chips = _check_chips(session, workers)
+        window, places = _lay_out(window_size, buffers)
+        if not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout_s is {timeout_s}; give a positive number of seconds")
+        manager = self._life.running_manager(session)
+        self._connect(session, manager)
+        memory = _make(name, chips, window, int(timeout_s * 1e9))
+        handle = CommDomainHandle(name, chips, memory)
+        with self._lock:
+            self._live.append(handle)
+        try:
+            self._open(session, manager, handle, window, places)
+        except BaseException:
+            self._free(session, handle)
+            raise
+        return handle
+
+    def _check_name(self, name: str) -> None:
+        from ..native_chip.domains import MAX_NAME
+
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or "\0" in name:
+            raise ValueError(f"a domain needs a name of at most {MAX_NAME} bytes, got {name!r}")
+        if any(one.name == name and not one.released for one in self._live):
+            raise ValueError(f"domain {name!r} is live: release it first, or take another name")
+
+    def _connect(self, session: Session, manager: WorkerManager) -> None:
+        """Make the base communicator of all chips, or take those into it that are new.
+
+        Rule     WM-DOMAIN-1
+        """
+        size = len(session.next_level)
+        for chip in range(size):
+            if chip not in self._members:
+                args = chip, size
+                manager.control(chip, L.CTRL_COMM_INIT, args, timeout_s=session.control_timeout_s)
+                self._members.add(chip)
+
+    def _open(
+        self,
+        session: Session,
+        manager: WorkerManager,
+        handle: CommDomainHandle,
+        window: int,
+        places: Mapping[str, int],
+    ) -> None:
+        """Have every chip map the memory of a domain.
+
+        Rule     WM-DOMAIN-2
+        """
+        from ..native_chip.domains import DomainMemory, pack_file
+
+        assert handle._memory is not None
+        region = regions.region_of(handle._memory)
+        memory = DomainMemory(region.address)
+        args = pack_file(os.getpid(), region.fd), region.address, region.nbytes
+        for rank, chip in enumerate(handle.workers):
+            device_ctx = manager.control(
+                chip, L.CTRL_ALLOC_DOMAIN, args, timeout_s=session.control_timeout_s
+            )
+            base = memory.window(rank)
+            handle._contexts[chip] = ChipDomainContext(
+                name=handle.name,
+                domain_rank=rank,
+                domain_size=len(handle),
+                device_ctx=device_ctx,
+                local_window_base=base,
+                actual_window_size=window,
+                buffer_ptrs={name: base + offset for name, offset in places.items()},
+            )
+
+    # ------------------------------------------------------------ the end
+    def free_all(self, session: Session) -> None:
+        """Free every domain, when no task runs: the released ones first, then the others in reverse.
+
+        Rule     WM-DOMAIN-7, -8
+        """
+        while self._live:
+            released = [one for one in self._live if one.released]
+            self._free(session, (released or self._live[::-1])[0])
+
+    def _free(self, session: Session, handle: CommDomainHandle) -> None:
+        handle.released = True
+        memory = handle._memory
+        if memory is not None and session.manager is not None:
+            for chip in reversed(handle.workers):
+                self._close_in(session, session.manager, chip, memory.ctypes.data)
+        self._drop(handle)
+
+    def _close_in(self, session: Session, manager: WorkerManager, chip: int, address: int) -> None:
+        try:
+            with suppress(WorkerLostError):  # its mapping is gone with it
+                manager.control(
+                    chip, L.CTRL_RELEASE_DOMAIN, (address,), timeout_s=session.control_timeout_s
+                )
+        except ControlError as error:
+            log.warning("a window of a freed domain is still mapped: %s", error)
+
+    def _drop(self, handle: CommDomainHandle) -> None:
+        """Give back this process's part of a domain's memory."""
+        with self._lock:
+            self._live.remove(handle)
+            if handle._memory is not None:
+                regions.release(handle._memory)
+            handle._memory = None
+            handle.released = handle.freed = True
+
+    def close(self) -> None:
+        """Drop all domains; the chips are gone."""
+        while self._live:
+            self._drop(self._live[-1])
+
+    # ------------------------------------------------------------ deaths
+    def forget_members(self) -> None:
+        """Note that all workers are new."""
+        self._members.clear()
+
+    def note_death(self, worker: int, code: int) -> None:
+        """Break the domains of a chip that has died: no rank waits for it any longer.
+
+        Rule     WM-DOMAIN-10
+        """
+        self._members.discard(worker)
+        with self._lock:
+            for one in self._live:
+                if worker in one.workers and one._memory is not None:
+                    self._break(one, worker, code)
+
+    def _break(self, handle: CommDomainHandle, chip: int, code: int) -> None:
+        from ..native_chip.domains import DomainMemory
+
+        assert handle._memory is not None
+        memory = DomainMemory(handle._memory.ctypes.data)
+        ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
+        memory.break_because(f"rank {memory.rank_of(chip)} (chip {chip}) {ended}")
+
+
+def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
+    """Return the chips of a domain, once they are found to be right.
+
+    Rule     WM-DOMAIN-6
+    """
+    from ..native_chip.domains import MAX_RANKS
+
+    chips = list(workers)
+    count = len(session.next_level)
+    if not 1 <= len(chips) <= MAX_RANKS:
+        raise ValueError(f"a domain has 1 to {MAX_RANKS} ranks; workers names {len(chips)}")
+    for chip in chips:
+        if not hasattr(chip, "__index__") or not 0 <= chip < count:
+            raise ValueError(f"there is no chip {chip!r}: there are {count} next-level workers")
+        if session.next_level[chip].target_namespace != TargetNamespace.LOCAL_CHIP:
+            raise ValueError(f"next-level worker {chip} is no chip: a domain connects chips")
+    twice = {chip for chip in chips if chips.count(chip) > 1}
+    if twice:
+        raise ValueError(
+            f"workers names chip {min(twice)} twice: ranks wait for each other, so each needs a chip of "
+            "its own"
+        )
+    return [int(chip) for chip in chips]
+
+
+def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[str, int]]:
+    """Return the size of a window, and where each buffer begins in it.
+
+    Rule     WM-DOMAIN-5
+    """
+    from ..native_chip.domains import window_size
+
+    whole("window_size", wanted, 1, _MOST_BYTES)
+    places: dict[str, int] = {}
+    at = needed = 0
+    for one in buffers:
+        if not isinstance(one, CommBufferSpec):
+            raise TypeError(f"buffers are CommBufferSpecs, got {type(one).__name__}")
+        if one.name in places:
+            raise ValueError(f"two buffers are called {one.name!r}")
+        places[one.name] = at
+        needed += one.nbytes
+        at = L.round_up(at + one.nbytes, BUFFER_ALIGN)
+    if needed > wanted:
+        raise ValueError(
+            f"the buffers take {needed} bytes ({', '.join(places)}); window_size is {wanted}"
+        )
+    return window_size(max(wanted, at)), places
+
+
+def _make(name: str, chips: Sequence[int], window: int, timeout_ns: int) -> Array:
+    """Return the memory of a domain, in this process.
+
+    Rule     WM-DOMAIN-4
+    """
+    from ..native_chip.domains import DomainMemory, domain_bytes
+
+    memory = regions.create_window(domain_bytes(len(chips), window))
+    made = DomainMemory(memory.ctypes.data)
+    made.make(name, chips, window, timeout_ns)
+    made.guard()
+    return memory

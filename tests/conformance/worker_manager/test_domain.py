@@ -1,0 +1,797 @@
+"""WM-DOMAIN: chips that share memory."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref.errors import ControlError
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipWorker
+from simpler_ref.native_chip.domains import ChipDomains, pack_file
+from simpler_ref.system import regions
+from simpler_ref.task_interface import (
+    ChipDomainContext,
+    CommBufferSpec,
+    CommDomainHandle,
+    ContinuousTensor,
+)
+from tests import domain_kernels as k
+from tests.domain_kernels import BUFFERS, ONE_BLOCK, args_for, in_c, in_python
+
+HOUR = 3600.0
+"""A deadline that no wait of these tests may need."""
+LANGUAGES = [
+    "C",
+    pytest.param("Python", marks=pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")),
+]
+
+
+@pytest.fixture(params=LANGUAGES)
+def kernel(request) -> ChipCallable:
+    """Have a test run with a kernel in C, and with one in Python."""
+    return in_c() if request.param == "C" else in_python()
+
+
+class Ranks:
+    """A Worker with chips, and what each has returned."""
+
+    def __init__(self, chips=2, callable=None, **options):
+        self.w = Worker(3, device_ids=range(chips), **options)
+        self.chips = range(chips)
+        self.callable = callable
+
+    def __enter__(self):
+        self.w.init()
+        self.handle = self.w.register(self.callable or in_c())
+        self.out = self.w.zeros((len(self.chips), 8), np.int64)
+        return self
+
+    def __exit__(self, *_):
+        self.w.close()
+
+    def domain(self, orch, chips=None, name="d", timeout_s=HOUR, window_size=4096, buffers=BUFFERS):
+        return orch.allocate_domain(
+            name=name,
+            workers=self.chips if chips is None else chips,
+            window_size=window_size,
+            buffers=buffers,
+            timeout_s=timeout_s,
+        )
+
+    def submit(self, orch, domain, chip, what, n=0, config=ONE_BLOCK):
+        args = args_for(domain, chip, self.out[chip], what, n)
+        orch.submit_next_level(self.handle, args, config, worker=chip)
+
+    def together(self, orch, domain, *whats, n=0):
+        """Submit a group: on each chip what is said for it."""
+        chips = list(domain.workers)
+        members = [
+            args_for(domain, c, self.out[c], what, n) for c, what in zip(chips, whats, strict=True)
+        ]
+        orch.submit_next_level_group(self.handle, members, ONE_BLOCK, workers=chips)
+
+    def run(self, *whats, n=0, chips=None, **options):
+        """Run one group in a domain."""
+
+        def orch_fn(orch, *_):
+            with self.domain(orch, chips, **options) as domain:
+                self.together(orch, domain, *whats, n=n)
+
+        return self.w.run(orch_fn)
+
+    def read(self, orch, domain, chip, buffer="data", count=4):
+        """Return what a window holds now."""
+        dtype = np.int32 if buffer == "signals" else np.int64
+        found = self.w.zeros(count, dtype)
+        at = domain[chip].buffer_ptrs[buffer]
+        orch.copy_from(chip, dst=found.ctypes.data, src=at, size=found.nbytes)
+        return found.tolist()
+
+
+def requests(w, monkeypatch):
+    """Return a list that gets the control requests of a Worker: command, chip."""
+    w.start()
+    manager, made = w._session.manager, []
+    control = manager.control
+
+    def noting(worker, command, *args, **options):
+        made.append((command, worker))
+        return control(worker, command, *args, **options)
+
+    monkeypatch.setattr(manager, "control", noting)
+    return made
+
+
+def windows():
+    """Return the windows that this process has."""
+    return [one for one in regions._regions.values() if one.window]
+
+
+# ---------------------------------------------------------------- the base communicator
+@pytest.mark.spec("WM-DOMAIN-1")
+def test_all_chips_join_the_communicator_at_the_first_domain_and_not_again(mode, monkeypatch):
+    with Ranks(3, child_mode=mode) as r:
+        made = requests(r.w, monkeypatch)
+        r.w.run(lambda *_: None)
+        assert made == []
+        for _ in range(2):
+            r.run(k.MEET, k.MEET, chips=[2, 0])
+        joined = [chip for command, chip in made if command == L.CTRL_COMM_INIT]
+        assert joined == [0, 1, 2]
+
+
+@pytest.mark.spec("WM-DOMAIN-1")
+def test_the_successor_of_a_dead_chip_joins_before_the_next_domain(monkeypatch):
+    with Ranks() as r:
+        with pytest.raises(WorkerLostError):
+            r.run(k.BARRIER, k.DIE)
+        made = requests(r.w, monkeypatch)
+        r.run(k.MEET, k.MEET)
+        assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [1]
+
+
+@pytest.mark.spec("WM-DOMAIN-1")
+def test_a_chip_has_one_rank_in_the_communicator():
+    domains = ChipDomains(ChipWorker(0))
+    domains.join(1, 2)
+    domains.join(1, 2)
+    for rank, size in ((0, 2), (1, 3), (2, 2)):
+        with pytest.raises(ValueError, match=f"rank {rank} of {size}"):
+            domains.join(rank, size)
+
+
+# ---------------------------------------------------------------- the requests
+@pytest.mark.spec("WM-DOMAIN-2")
+def test_a_chip_maps_a_domain_after_it_has_joined_and_only_if_it_has_a_rank(mode):
+    with Ranks(3, child_mode=mode) as r:
+
+        def ask(command, chip, *args):
+            return r.w._chips._ask(command, chip, *args)
+
+        def orch_fn(orch, *_):
+            with r.domain(orch, [0, 1]) as domain:
+                (region,) = windows()
+                of = pack_file(os.getpid(), region.fd), region.address, region.nbytes
+                with pytest.raises(ControlError, match=r"chip 2 has no rank in domain 'd'"):
+                    ask(L.CTRL_ALLOC_DOMAIN, 2, *of)
+                with pytest.raises(ControlError, match="open at"):
+                    ask(L.CTRL_ALLOC_DOMAIN, 0, *of)
+                ask(L.CTRL_RELEASE_DOMAIN, 0, region.address)
+                ask(L.CTRL_RELEASE_DOMAIN, 0, region.address)
+                assert ask(L.CTRL_ALLOC_DOMAIN, 0, *of) == domain[0].device_ctx
+                r.together(orch, domain, k.MEET, k.MEET)
+
+        with pytest.raises(ControlError, match="COMM_INIT comes first"):
+            r.w.malloc(8), ask(L.CTRL_ALLOC_DOMAIN, 0, 0, 0, 0)
+        r.w.run(orch_fn)
+        assert windows() == []
+
+
+# ---------------------------------------------------------------- what a handle has
+@pytest.mark.spec("WM-DOMAIN-3")
+def test_a_handle_has_what_each_chip_needs(mode):
+    with Ranks(3, child_mode=mode) as r:
+
+        def orch_fn(orch, *_):
+            with r.domain(orch, [2, 0], name="pair", window_size=5000) as domain:
+                assert isinstance(domain, CommDomainHandle)
+                assert (domain.name, domain.workers, len(domain)) == ("pair", (2, 0), 2)
+                for rank, chip in enumerate((2, 0)):
+                    one = domain[chip]
+                    assert isinstance(one, ChipDomainContext)
+                    assert (one.name, one.domain_rank, one.domain_size) == ("pair", rank, 2)
+                    assert one.actual_window_size == 8192
+                    assert one.buffer_ptrs == {
+                        "data": one.local_window_base,
+                        "signals": one.local_window_base + 64,
+                    }
+                    assert one.device_ctx > 0
+                with pytest.raises(KeyError, match="chip 1 is not in domain 'pair'"):
+                    domain[1]
+                r.together(orch, domain, k.LOOK, k.LOOK)
+                bases = [domain[chip].local_window_base for chip in (2, 0)]
+                orch.drain()
+                for rank, chip in enumerate((2, 0)):
+                    assert r.out[chip].tolist()[:6] == [rank, 2, 8192, *bases, 0]
+
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-3")
+def test_a_domain_may_have_one_rank():
+    with Ranks() as r:
+        r.run(k.MEET, chips=[1])
+        assert r.out[1].tolist()[:4] == [0, 0, 0, 0]
+
+
+# ---------------------------------------------------------------- windows
+@pytest.mark.spec("WM-DOMAIN-4")
+@pytest.mark.parametrize("how", ["fork", "spawn", "thread"])
+def test_windows_are_zero_and_every_rank_reads_and_writes_all(how):
+    options = {"child_mode": "thread"} if how == "thread" else {"start_method": how}
+    with Ranks(3, **options) as r:
+
+        def orch_fn(orch, *_):
+            for _ in range(2):  # the second one has memory that is fresh, too
+                with r.domain(orch) as domain:
+                    r.out[:] = 0
+                    assert all(r.read(orch, domain, chip) == [0] * 4 for chip in r.chips)
+                    r.together(orch, domain, k.MEET, k.MEET, k.MEET)
+                    orch.drain()
+                    assert (r.out[:, :4] == 0 + 10 + 20).all()
+                    assert [r.read(orch, domain, chip) for chip in r.chips] == [
+                        [0] * 4,
+                        [10] * 4,
+                        [20] * 4,
+                    ]
+
+        r.w.run(orch_fn)
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-4")
+def test_an_access_beyond_a_window_fails_the_task(mode):
+    with Ranks(child_mode=mode) as r:
+        with pytest.raises(TaskError, match="bad address"):
+            r.run(k.BEYOND, k.LOOK)
+        r.run(k.MEET, k.MEET)
+
+
+@pytest.mark.spec("WM-DOMAIN-4")
+def test_a_nested_worker_has_domains_of_its_own(mode):
+    inner = Worker(3, device_ids=[0, 1], child_mode=mode)
+    handle = inner.register(in_c())
+
+    def below(orch, args, config):
+        out = args.tensor(0).numpy()
+        with orch.allocate_domain("inner", [0, 1], 4096, BUFFERS, timeout_s=HOUR) as domain:
+            members = [args_for(domain, chip, out[chip], k.MEET) for chip in (0, 1)]
+            orch.submit_next_level_group(handle, members, ONE_BLOCK, workers=[0, 1])
+
+    outer = Worker(4, child_mode=mode)
+    outer.add_worker(inner)
+    with outer:
+        task, out = outer.register(below), outer.zeros((2, 8), np.int64)
+
+        def orch_fn(orch, *_):
+            args = TaskArgs()
+            args.add_tensor(out, k.T.INOUT)
+            orch.submit_next_level(task, args)
+
+        outer.run(orch_fn)
+        assert (out[:, :4] == 10).all()
+
+
+# ---------------------------------------------------------------- buffers
+@pytest.mark.spec("WM-DOMAIN-5")
+def test_buffers_begin_at_the_same_place_of_every_window():
+    specs = [CommBufferSpec("a", "uint8", 1), CommBufferSpec("b", "float32", 3, 65)]
+    specs += [CommBufferSpec("c", "int64", 8)]
+    with Ranks() as r:
+
+        def orch_fn(orch, *_):
+            with r.domain(orch, window_size=1 + 65 + 64, buffers=specs) as domain:
+                for chip in r.chips:
+                    one = domain[chip]
+                    places = {
+                        name: at - one.local_window_base for name, at in one.buffer_ptrs.items()
+                    }
+                    assert places == {"a": 0, "b": 64, "c": 192}
+                    assert one.actual_window_size >= 256
+
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-5")
+def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkeypatch):
+    with Ranks() as r:
+        made = requests(r.w, monkeypatch)
+
+        def orch_fn(orch, *_):
+            with pytest.raises(ValueError, match=r"take 48 bytes \(data, signals\).* is 47"):
+                r.domain(orch, window_size=47)
+            assert windows() == []
+            with r.domain(orch, window_size=48):
+                assert len(windows()) == 1
+
+        def refused(orch, *_):
+            for wrong in (0, -1, 1 << 50):
+                with pytest.raises(ValueError, match="window_size"):
+                    r.domain(orch, window_size=wrong, buffers=())
+            with pytest.raises(ValueError, match="two buffers are called 'data'"):
+                r.domain(orch, buffers=[BUFFERS[0]] * 2)
+            with pytest.raises(TypeError, match="CommBufferSpec"):
+                r.domain(orch, buffers=["data"])
+
+        r.w.run(refused)
+        assert made == []
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-5")
+def test_a_buffer_describes_memory_that_its_elements_fit():
+    assert CommBufferSpec("x", "float32", 3).nbytes == 12
+    assert CommBufferSpec("x", np.int64, 3, 100).nbytes == 100
+    for wrong in (("x", "float32", 3, 11), ("x", "float32", -1), ("", "float32", 1)):
+        with pytest.raises(ValueError, match=r"12 bytes; nbytes is 11|count=-1|needs a name"):
+            CommBufferSpec(*wrong)
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.spec("WM-DOMAIN-6")
+def test_ranks_that_cannot_be_are_refused(monkeypatch):
+    with Ranks(3) as r:
+        made = requests(r.w, monkeypatch)
+
+        def orch_fn(orch, *_):
+            for workers, why in (
+                ([0, 1, 0], "names chip 0 twice: ranks wait for each other"),
+                ([], "1 to 64 ranks; workers names 0"),
+                ([0] * 65, "1 to 64 ranks; workers names 65"),
+                ([0, 3], "no chip 3: there are 3"),
+                ([-1], "no chip -1"),
+                (["0"], "no chip '0'"),
+            ):
+                with pytest.raises(ValueError, match=why):
+                    r.domain(orch, workers)
+            for name in ("", "x" * 128, "a\0b", None):
+                with pytest.raises(ValueError, match="needs a name of at most 127 bytes"):
+                    r.domain(orch, name=name)
+            for seconds in (0, -1, float("inf"), float("nan")):
+                with pytest.raises(ValueError, match="timeout_s"):
+                    r.domain(orch, timeout_s=seconds)
+
+        r.w.run(orch_fn)
+        assert (made, windows(), r.w.live_domains) == ([], [], {})
+
+
+@pytest.mark.spec("WM-DOMAIN-6")
+def test_a_name_is_free_again_once_its_domain_is_released():
+    with Ranks() as r:
+
+        def orch_fn(orch, *_):
+            with r.domain(orch) as first:
+                with pytest.raises(ValueError, match="'d' is live"):
+                    r.domain(orch)
+                r.domain(orch, name="other")
+            assert first.released
+            assert not r.domain(orch).released
+
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-6")
+def test_workers_that_are_no_chips_have_no_domain():
+    outer = Worker(4)
+    outer.add_worker(Worker(3))
+    with outer:
+
+        def orch_fn(orch, *_):
+            with pytest.raises(ValueError, match="next-level worker 0 is no chip"):
+                orch.allocate_domain("d", [0], 4096)
+
+        outer.run(orch_fn)
+
+
+# ---------------------------------------------------------------- released, freed
+@pytest.mark.spec("WM-DOMAIN-7")
+def test_a_released_domain_refuses_to_be_indexed_and_its_tasks_run_on(mode):
+    with Ranks(child_mode=mode) as r:
+        seen = []
+
+        def orch_fn(orch, *_):
+            with r.domain(orch) as domain:
+                seen.append(domain)
+                for chip in r.chips:
+                    r.submit(orch, domain, chip, k.MEET)
+            assert domain.released
+            with pytest.raises(RuntimeError, match="domain 'd' is released"):
+                domain[0]
+            assert not domain.freed
+            orch.drain()
+            assert not domain.freed
+            assert len(windows()) == 1
+
+        r.w.run(orch_fn)
+        assert seen[0].released and seen[0].freed
+        assert windows() == []
+        assert (r.out[:, :4] == 10).all()
+
+
+@pytest.mark.spec("WM-DOMAIN-7")
+def test_a_block_that_raises_releases_its_domain(mode):
+    with Ranks(child_mode=mode) as r:
+        seen = []
+
+        def orch_fn(orch, *_):
+            with r.domain(orch) as domain:
+                seen.append(domain)
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            r.w.run(orch_fn)
+        assert seen[0].freed and windows() == []
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
+@pytest.mark.parametrize("fails", [False, True])
+def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(
+    monkeypatch, mode, fails
+):
+    with Ranks(child_mode=mode) as r:
+        made = requests(r.w, monkeypatch)
+        freed = []
+        drop = r.w._session.domains._drop
+        monkeypatch.setattr(
+            r.w._session.domains, "_drop", lambda one: (freed.append(one.name), drop(one))
+        )
+
+        def orch_fn(orch, *_):
+            kept = [r.domain(orch, name=name) for name in "abcd"]
+            kept[2].release()
+            kept[1].release()
+            assert list(r.w.live_domains) == list("abcd")
+            assert r.w.live_domains["a"] is kept[0]
+            if fails:
+                r.submit(orch, kept[0], 0, k.FAIL)
+
+        if fails:
+            with pytest.raises(TaskError, match="returned error 77"):
+                r.w.run(orch_fn)
+        else:
+            r.w.run(orch_fn)
+        assert freed == ["b", "c", "d", "a"]
+        assert [one for one in made if one[0] == L.CTRL_RELEASE_DOMAIN] == [
+            (L.CTRL_RELEASE_DOMAIN, chip) for _ in "abcd" for chip in (1, 0)
+        ]
+        assert r.w.live_domains == {}
+        assert windows() == []
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
+def test_nothing_is_left_in_a_chips_process_either():
+    with Ranks() as r:
+
+        def mapped():
+            found = []
+            for pid in (os.getpid(), *r.w.worker_pids()):
+                lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                places = [int(line.split("-")[0], 16) for line in lines]
+                found += [at for at in places if 0x500000000000 <= at < 0x540000000000]
+            return found
+
+        def orch_fn(orch, *_):
+            with r.domain(orch):
+                assert len(mapped()) >= 3
+
+        for _ in range(3):
+            r.w.run(orch_fn)
+            assert mapped() == []
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
+def test_a_domain_that_one_chip_cannot_map_is_undone(monkeypatch):
+    with Ranks() as r:
+        r.w.start()
+        manager = r.w._session.manager
+        control = manager.control
+
+        def refusing(worker, command, *args, **options):
+            if (worker, command) == (1, L.CTRL_ALLOC_DOMAIN):
+                raise ControlError("not today")
+            return control(worker, command, *args, **options)
+
+        def orch_fn(orch, *_):
+            with monkeypatch.context() as patch:
+                patch.setattr(manager, "control", refusing)
+                with pytest.raises(ControlError, match="not today"):
+                    r.domain(orch)
+            assert (windows(), r.w.live_domains) == ([], {})
+            with r.domain(orch) as domain:
+                r.together(orch, domain, k.MEET, k.MEET)
+
+        r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
+def test_closing_drops_domains_whose_end_was_cut_short(monkeypatch):
+    seen = []
+    with Ranks() as r:
+
+        def interrupted(session, handle):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(r.w._session.domains, "_free", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            r.w.run(lambda orch, *_: seen.append(r.domain(orch)))
+        assert not seen[0].freed and len(windows()) == 1
+    assert seen[0].freed and r.w.live_domains == {} and windows() == []
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
+def test_the_next_run_frees_domains_that_an_interrupt_has_left(monkeypatch):
+    seen = []
+    with Ranks() as r:
+        domains = r.w._session.domains
+        free = domains._free
+
+        def interrupted(session, handle):
+            monkeypatch.setattr(domains, "_free", free)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(domains, "_free", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            r.w.run(lambda orch, *_: seen.append(r.domain(orch)))
+        assert list(r.w.live_domains) == ["d"] and not seen[0].freed
+        r.w.run(lambda *_: seen.append(r.w.live_domains))
+        assert seen[1] == {} and seen[0].freed
+
+
+# ---------------------------------------------------------------- waits end
+@pytest.mark.spec("WM-DOMAIN-9")
+@pytest.mark.parametrize("what", [k.WAIT, k.BARRIER])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(mode, kernel, what, own):
+    with Ranks(callable=kernel, child_mode=mode) as r:
+        with pytest.raises(TaskError, match="waited for other ranks of its domain until its"):
+            r.run(
+                *(what, k.LOOK),
+                n=1000 if own else 0,
+                timeout_s=HOUR if own else 0.001,
+            )
+        r.run(k.MEET, k.MEET)
+
+
+@pytest.mark.spec("WM-DOMAIN-9")
+def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
+    with Ranks(3) as r:
+        r.run(k.RETRY, k.RETRY, k.RETRY)
+        assert r.out[0, 0] == k.TIMEOUT
+
+
+# ---------------------------------------------------------------- a rank is lost
+@pytest.mark.spec("WM-DOMAIN-10")
+@pytest.mark.parametrize("as_group", [True, False])
+def test_when_a_rank_dies_all_waits_in_its_domain_end(as_group):
+    with Ranks(4) as r:
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch)
+            intact = r.domain(orch, [0, 2], name="intact")
+            whats = [k.NOTE_BARRIER, k.NOTE_BARRIER, k.DIE, k.NOTE_BARRIER]
+            if as_group:
+                r.together(orch, domain, *whats)
+            else:
+                for chip, what in enumerate(whats):
+                    r.submit(orch, domain, chip, what)
+            with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):
+                orch.drain()
+            for chip in (0, 1, 3):
+                assert r.read(orch, domain, chip)[0] == k.BROKEN
+            assert r.read(orch, intact, 0) == [0] * 4
+
+        with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):
+            r.w.run(orch_fn)
+        assert windows() == []
+        r.run(*[k.MEET] * 4)
+
+
+@pytest.mark.spec("WM-DOMAIN-10")
+def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end(mode):
+    with Ranks(3, child_mode=mode) as r:
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch)
+            for chip, what in enumerate((k.NOTE_BARRIER, k.FAIL, k.NOTE_BARRIER)):
+                r.submit(orch, domain, chip, what)
+            with pytest.raises(TaskError, match=r"chip_worker 1 .*returned error 77"):
+                orch.drain()
+            for chip in (0, 2):
+                assert r.read(orch, domain, chip)[0] == k.BROKEN
+
+        with pytest.raises(TaskError, match="returned error 77"):
+            r.w.run(orch_fn)
+        r.run(*[k.MEET] * 3)
+
+
+@pytest.mark.spec("WM-DOMAIN-10")
+def test_the_error_of_a_rank_that_waited_names_the_one_that_failed():
+    with Ranks() as r:
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch, name="tp")
+            (region,) = windows()
+            r.w._session.domains.note_death(1, -9)
+            r.submit(orch, domain, 0, k.BARRIER)
+            assert region.window
+
+        with pytest.raises(
+            TaskError,
+            match=r"domain that is broken: domain 'tp': rank 1 \(chip 1\) was killed by SIGKILL",
+        ):
+            r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-10")
+def test_a_task_that_fails_without_a_domain_breaks_none(mode):
+    with Ranks(child_mode=mode) as r:
+
+        def orch_fn(orch, *_):
+            domain, other = r.domain(orch), r.domain(orch, name="other")
+            r.submit(orch, other, 0, k.FAIL)
+            with pytest.raises(TaskError):
+                orch.drain()
+            assert r.w._session.domains.live() == {"d": domain, "other": other}
+            from simpler_ref.native_chip.domains import DomainMemory
+
+            broken = {
+                one.name: DomainMemory(one._memory.ctypes.data).why_broken()
+                for one in (domain, other)
+            }
+            assert broken["d"] is None
+            assert "rank 0 (chip 0) has failed" in broken["other"]
+
+        with pytest.raises(TaskError):
+            r.w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- what kernels have
+@pytest.mark.spec("WM-DOMAIN-11")
+def test_a_kernel_knows_its_rank_and_all_bases(kernel, mode):
+    with Ranks(3, kernel, child_mode=mode) as r:
+        bases = []
+
+        def orch_fn(orch, *_):
+            with r.domain(orch, [1, 2, 0]) as domain:
+                bases.extend(domain[chip].local_window_base for chip in (1, 2, 0))
+                r.together(orch, domain, k.LOOK, k.LOOK, k.LOOK)
+
+        r.w.run(orch_fn)
+        assert r.out[:, :2].tolist() == [[2, 3], [0, 3], [1, 3]]
+        assert all(r.out[chip, 3:7].tolist() == [*bases, 0] for chip in r.chips)
+
+
+@pytest.mark.spec("WM-DOMAIN-11")
+def test_kernels_read_what_was_written_before_a_barrier(kernel, mode):
+    with Ranks(3, kernel, child_mode=mode) as r:
+        for _ in range(20):
+            r.out[:] = 0
+            r.run(k.MEET, k.MEET, k.MEET)
+            assert (r.out[:, :4] == 30).all()
+        r.run(k.PULL, k.PULL, k.PULL)
+        assert r.out[:, 1].tolist() == [101, 102, 100]
+
+
+@pytest.mark.spec("WM-DOMAIN-11")
+def test_kernels_read_what_was_put_before_they_were_notified(kernel, mode):
+    turns = 300
+    with Ranks(3, kernel, child_mode=mode) as r:
+        r.run(k.RING, k.RING, k.RING, n=turns)
+        assert r.out[:, 0].tolist() == [3 * turns - 2, 3 * turns - 1, 3 * turns]
+
+
+# ---------------------------------------------------------------- what kernels are refused
+@pytest.mark.spec("WM-DOMAIN-12")
+def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
+    with Ranks(callable=kernel) as r:
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch)
+            r.together(orch, domain, k.OUTSIDE, k.LOOK)
+            orch.drain()
+            assert r.read(orch, domain, 1) == [0] * 4
+            assert r.read(orch, domain, 1, "signals") == [0] * 4
+
+        r.w.run(orch_fn)
+        assert r.out[0].tolist()[:7] == [k.OUT_OF_WINDOW] * 6 + [1]
+
+
+@pytest.mark.spec("WM-DOMAIN-12")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="blocks run one after the other")
+def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
+    with Ranks() as r:
+
+        def orch_fn(orch, *_):
+            with r.domain(orch, timeout_s=1) as domain:
+                r.submit(orch, domain, 0, k.BARRIER, config=k.CallConfig(block_dim=2))
+
+        with pytest.raises(TaskError, match="launch one block"):
+            r.w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- windows are memory of chips
+@pytest.mark.spec("WM-DOMAIN-13")
+def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed(mode):
+    with Ranks(child_mode=mode) as r:
+        x, y = r.w.share(np.arange(512.0)), r.w.zeros(512)
+        base = []
+
+        def orch_fn(orch, *_):
+            with r.domain(orch) as domain:
+                for chip in r.chips:
+                    base.append(domain[chip].local_window_base)
+                    orch.copy_to(chip, dst=base[chip], src=x.ctypes.data, size=x.nbytes)
+                    with pytest.raises(ControlError, match="not inside one live allocation"):
+                        orch.copy_to(chip, dst=base[chip] + 8, src=x.ctypes.data, size=x.nbytes)
+            for chip in r.chips:
+                y[:] = 0
+                orch.copy_from(chip, dst=y.ctypes.data, src=base[chip], size=y.nbytes)
+                assert (y == x).all()
+
+        r.w.run(orch_fn)
+        with pytest.raises(ControlError, match="not inside one live allocation"):
+            r.w.copy_from(y.ctypes.data, base[0], y.nbytes)
+
+
+@pytest.mark.spec("WM-DOMAIN-13")
+def test_tensors_in_windows_of_other_domains_are_no_memory_of_a_chip():
+    with Ranks(3) as r:
+
+        def orch_fn(orch, *_):
+            one, other = r.domain(orch, [0, 1]), r.domain(orch, [1, 2], name="other")
+            args = TaskArgs()
+            args.add_tensor(r.out[0], k.T.INOUT)
+            for spec in BUFFERS:
+                at = other[2].buffer_ptrs[spec.name]
+                there = ContinuousTensor.make(at, (4,), spec.dtype, child_memory=True)
+                args.add_tensor(there, k.T.INOUT)
+            for scalar in (k.LOOK, one[0].device_ctx, 0):
+                args.add_scalar(scalar)
+            orch.submit_next_level(r.handle, args, ONE_BLOCK, worker=0)
+
+        with pytest.raises(TaskError, match="not inside one live allocation of this chip"):
+            r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-13")
+def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
+    """One that is the reference runtime, but for the name of an entry point."""
+    from simpler_ref.native_chip import default_runtime
+
+    raw = Path(default_runtime()).read_bytes()
+    old, new = b"pto2_open_window", b"pto2_opqn_window"
+    assert raw.count(old) >= 1
+    changed = tmp_path / "old_runtime.so"
+    changed.write_bytes(raw.replace(old, new))
+    with ChipWorker(0, changed) as chip, pytest.raises(ChipError, match="share no memory"):
+        chip.open_window(1 << 40, 4096)
+    with Ranks(runtime=str(changed)) as r:
+
+        def orch_fn(orch, *_):
+            with pytest.raises(ControlError, match="the devices of this runtime share no memory"):
+                r.domain(orch)
+            assert windows() == []
+
+        r.w.run(orch_fn)
+
+
+# ---------------------------------------------------------------- where it can be called
+@pytest.mark.spec("WM-DOMAIN-14")
+def test_domains_belong_to_a_run_and_its_thread():
+    with Ranks() as r:
+        kept, errors = [], []
+
+        def elsewhere(orch):
+            try:
+                r.domain(orch)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        def orch_fn(orch, *_):
+            kept.append(orch)
+            thread = threading.Thread(target=elsewhere, args=(orch,))
+            thread.start()
+            thread.join()
+
+        r.w.run(orch_fn)
+        elsewhere(kept[0])
+        with pytest.raises(RuntimeError, match="allocate_domain"):
+            r.w.record(lambda orch, *_: r.domain(orch))
+        assert len(errors) == 2
+        assert "belongs to the thread" in errors[0] and "has ended" in errors[1]
+        assert r.w.live_domains == {}
