@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager
 
 import numpy as np
+import scipy.linalg  # noqa: F401 (workers are new for each request, and inherit it)
 from serve import DEPTH, WORKERS, DagPeer, serve, versions
 
 from simpler_ref import Worker, __version__
