@@ -15,7 +15,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simpler_ref import callable_identity as ci
-from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.callable_identity import (
+    CallableHandle,
+    CallableKind,
+    CallableKindName,
+    TargetNamespace,
+    TargetNamespaceName,
+)
 from simpler_ref.callables import handles, payloads
 from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
 from simpler_ref.errors import CallableError, TaskError
