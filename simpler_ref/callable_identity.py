@@ -13,6 +13,7 @@ from .callables.identity import (
     TargetNamespace,
     TargetNamespaceName,
     build_chip_callable_descriptor,
+    build_chip_signature_schema,
     build_python_import_descriptor,
     build_python_serialized_descriptor,
     build_signature_schema,
@@ -21,6 +22,7 @@ from .callables.identity import (
     parse_python_import_target,
     validate_hashid,
 )
+from .callables.payloads import parse_python_callable_payload
 
 __all__ = [
     "CALLABLE_HASH_DIGEST_BYTES",
@@ -30,11 +32,13 @@ __all__ = [
     "TargetNamespace",
     "TargetNamespaceName",
     "build_chip_callable_descriptor",
+    "build_chip_signature_schema",
     "build_python_import_descriptor",
     "build_python_serialized_descriptor",
     "build_signature_schema",
     "compute_callable_hashid",
     "hashid_to_digest",
+    "parse_python_callable_payload",
     "parse_python_import_target",
     "validate_hashid",
 ]

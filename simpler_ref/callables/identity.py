@@ -176,6 +176,16 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
     return _u32(_SCHEMA, len(numbers), *numbers)
 
 
+def build_chip_signature_schema(target: Any) -> bytes:
+    """Describe the directions of a chip callable's arguments, or of a sequence of directions.
+
+    Rule     FLOW-ID-1
+    """
+    if hasattr(target, "sig_count"):
+        target = [target.sig(i) for i in range(target.sig_count)]
+    return build_signature_schema(target)
+
+
 def architecture_of(platform: str) -> str:
     """Return the architecture of a platform, such as ``a2a3`` of ``a2a3sim``; empty if it is none.
 
@@ -198,7 +208,7 @@ def build_chip_callable_descriptor(
     Rule     FLOW-ID-1, -6
     """
     arch = architecture_of(platform) if target_arch is None else target_arch
-    signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
+    signature = build_chip_signature_schema(target)
     return (
         _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
         + _text(arch)

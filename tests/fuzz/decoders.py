@@ -381,7 +381,7 @@ def check_error_bytes(pair):
 
 # ---------------------------------------------------------------- callables: envelopes, hashids, handles
 def check_envelope(raw):
-    payload = attempt(lambda: payloads.unpack_payload(raw), CallableError)
+    payload = attempt(lambda: payloads.parse_python_callable_payload(raw), CallableError)
     if payload is not REFUSED:
         assert payloads.pack_payload(payload) == raw
 
