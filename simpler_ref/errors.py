@@ -203,6 +203,13 @@ class CallableTypeError(CallableError, TypeError):
     """
 
 
+class HandleMutatedError(CallableError, RuntimeError):
+    """A handle was changed after `register` had returned it.
+
+    Rule     FLOW-HANDLE-6
+    """
+
+
 class NoPythonWorkerError(CallableError, RuntimeError):
     """A Python callable is registered with a Worker that has started without workers to run it.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .model.arguments import TaskArgs
+from .model.blob import read_args_from_blob
 from .model.config import CallConfig
 from .model.enums import (
     CONTINUOUS_TENSOR_MAX_DIMS,
@@ -71,6 +72,7 @@ __all__ = [
     "get_element_size",
     "make_tensor",
     "numpy_dtype",
+    "read_args_from_blob",
     "scalar_to_uint64",
     "to_dtype",
 ]

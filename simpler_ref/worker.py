@@ -59,6 +59,14 @@ def _sub_workers(level: int | None, number: int | None) -> int:
     return find_cores().available if level is None else 0
 
 
+def _child_mode(level: int | None, start_method: str | None) -> str:
+    """Return what workers are by default: the one chip of level 2 is in the process.
+
+    Rule     WM-CHIP-9
+    """
+    return "thread" if level == 2 and start_method is None else "process"
+
+
 class Worker:
     """A task engine with a pool of workers below it.
 
@@ -89,8 +97,9 @@ class Worker:
         pages take memory only when touched.
     start_timeout_s : float
         How long a worker may take to report that it is ready.
-    child_mode : str
+    child_mode : str | None
         ``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one.
+        None: thread at level 2, unless a `start_method` is given; process above.
     start_method : str | None
         How worker processes come into being. ``"fork"``: they inherit this process. ``"spawn"``: they
         are made by a fresh interpreter, which has the Worker's memory at the same addresses and what
@@ -148,7 +157,7 @@ class Worker:
         arena_size: int = DEFAULT_ARENA_SIZE,
         values_size: int = DEFAULT_VALUES_SIZE,
         start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
-        child_mode: str = "process",
+        child_mode: str | None = None,
         start_method: str | None = None,
         device_id: int | None = None,
         device_ids: Sequence[int] = (),
@@ -175,7 +184,7 @@ class Worker:
             pin=pin,
             spin_us=spin_us,
             check=check,
-            child_mode=child_mode,
+            child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
             start_method=start_method,
             platform=str(platform),
             runtime=None if runtime is None else os.fspath(runtime),

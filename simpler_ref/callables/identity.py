@@ -11,7 +11,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ..errors import CallableError
 from ..model.enums import ArgDirection
@@ -44,6 +44,60 @@ class TargetNamespace(enum.IntEnum):
     LOCAL_CHIP = 1
     LOCAL_PYTHON = 2
     REMOTE_TASK_DISPATCHER = 3
+
+
+class _Name(str, enum.Enum):
+    """A text that also equals the number of the same name, and can be made from it."""
+
+    @classmethod
+    def _numbers(cls) -> type[enum.IntEnum]:
+        raise NotImplementedError
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return cls[cls._numbers()(cast(int, value)).name]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, self._numbers()):
+            return bool(other.name == self.value)
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+    __str__ = str.__str__
+    __format__ = str.__format__  # type: ignore[assignment]
+
+
+class CallableKindName(_Name):
+    """The kinds by name, as a handle has them.
+
+    Rule     FLOW-HANDLE-1
+    """
+
+    CHIP_CALLABLE = "CHIP_CALLABLE"
+    PYTHON_SERIALIZED = "PYTHON_SERIALIZED"
+    PYTHON_IMPORT = "PYTHON_IMPORT"
+
+    @classmethod
+    def _numbers(cls) -> type[enum.IntEnum]:
+        return CallableKind
+
+
+class TargetNamespaceName(_Name):
+    """The namespaces by name, as a handle has them.
+
+    Rule     FLOW-HANDLE-1
+    """
+
+    LOCAL_CHIP = "LOCAL_CHIP"
+    LOCAL_PYTHON = "LOCAL_PYTHON"
+    REMOTE_TASK_DISPATCHER = "REMOTE_TASK_DISPATCHER"
+
+    @classmethod
+    def _numbers(cls) -> type[enum.IntEnum]:
+        return TargetNamespace
 
 
 def _u32(*values: int) -> bytes:
@@ -122,6 +176,16 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
     return _u32(_SCHEMA, len(numbers), *numbers)
 
 
+def build_chip_signature_schema(target: Any) -> bytes:
+    """Describe the directions of a chip callable's arguments, or of a sequence of directions.
+
+    Rule     FLOW-ID-1
+    """
+    if hasattr(target, "sig_count"):
+        target = [target.sig(i) for i in range(target.sig_count)]
+    return build_signature_schema(target)
+
+
 def architecture_of(platform: str) -> str:
     """Return the architecture of a platform, such as ``a2a3`` of ``a2a3sim``; empty if it is none.
 
@@ -144,7 +208,7 @@ def build_chip_callable_descriptor(
     Rule     FLOW-ID-1, -6
     """
     arch = architecture_of(platform) if target_arch is None else target_arch
-    signature = build_signature_schema([target.sig(i) for i in range(target.sig_count)])
+    signature = build_chip_signature_schema(target)
     return (
         _u32(_SCHEMA, CallableKind.CHIP_CALLABLE)
         + _text(arch)

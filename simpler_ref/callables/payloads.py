@@ -115,7 +115,7 @@ def pack_payload(payload: bytes) -> bytes:
     return head + payload
 
 
-def unpack_payload(raw: bytes) -> bytes:
+def parse_python_callable_payload(raw: bytes) -> bytes:
     """Check an envelope and return the serialised Python in it.
 
     Raises
@@ -236,7 +236,7 @@ def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
     """
     if chip:
         return raw
-    payload = unpack_payload(raw)
+    payload = parse_python_callable_payload(raw)
     if hashlib.sha256(build_python_serialized_descriptor(payload)).digest() != digest:
         raise CallableError(
             "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"

@@ -79,7 +79,7 @@ class Registered:
 
     def __init__(self, handle: CallableHandle, index: int, target: Any, payload: bytes) -> None:
         self.digest = handle.digest
-        self.namespace = handle.target_namespace
+        self.namespace = handle._namespace
         self.name = handle.name
         self.index = index
         self.target = target
@@ -137,7 +137,7 @@ class Registry:
 
     def is_live(self, handle: CallableHandle) -> bool:
         """Say whether a handle belongs here and was not unregistered."""
-        return handle in self._words[handle.target_namespace, L.SUB]
+        return handle in self._words[handle._namespace, L.SUB]
 
     def name(self, index: int) -> str:
         """Return the name of the callable at an index."""
@@ -183,7 +183,7 @@ class Registry:
     def __setstate__(self, state: list[tuple[int, bytes, list[CallableHandle]]]) -> None:
         self.__init__()  # type: ignore[misc]
         for index, payload, handles in state:
-            chip = handles[0].target_namespace == TargetNamespace.LOCAL_CHIP
+            chip = handles[0]._namespace == TargetNamespace.LOCAL_CHIP
             target = load_payload(payload, chip, handles[0].digest)
             one = Registered(handles[0], index, target, payload)
             self._used[index] = self._installed[one.digest] = one

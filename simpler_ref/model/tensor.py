@@ -77,9 +77,9 @@ class ContinuousTensor:
 
     def __init__(
         self,
-        data: int,
-        shapes: Sequence[int],
-        dtype: DataType,
+        data: int = 0,
+        shapes: Sequence[int] = (0,),
+        dtype: DataType = DataType.FLOAT32,
         child_memory: bool = False,
         *,
         keep: Any = None,

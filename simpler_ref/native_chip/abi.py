@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..jit import structures
+from ..jit.constants import CHIP_MAX_SCALAR_ARGS, CHIP_MAX_TENSOR_ARGS
+from ..model.arguments import TENSOR_AFTER_SCALAR
+from ..model.scalars import scalar_to_uint64
+from ..model.tensor import ContinuousTensor
 
 MAX_CHILDREN = 1024
 MAX_NAME = 255
@@ -48,9 +52,81 @@ class CallConfigStorage(ctypes.Structure):
 
 
 class ChipStorageTaskArgs(ctypes.Structure):
-    """The arguments of one run at the L2 ABI, 6152 bytes."""
+    """The arguments of one run at the L2 ABI, 6152 bytes: a container of tensors, then scalars.
+
+    Rule     CHIP-LAYOUT-4
+    """
 
     _fields_ = _fields(structures.CHIP_STORAGE_TASK_ARGS, ContinuousTensorStorage)
+
+    def add_tensor(self, tensor: ContinuousTensor) -> None:
+        """Append a tensor.
+
+        Raises
+        ------
+        RuntimeError
+            After `add_scalar`: tensors come first.
+        ValueError
+            There are 128.
+        """
+        if self.scalar_count_:
+            raise RuntimeError(TENSOR_AFTER_SCALAR)
+        _require_room(self.tensor_count_, CHIP_MAX_TENSOR_ARGS, "tensors")
+        if not isinstance(tensor, ContinuousTensor):
+            raise TypeError(f"expected a ContinuousTensor, got {type(tensor).__name__}")
+        self.tensors_[self.tensor_count_] = ContinuousTensorStorage.from_buffer_copy(tensor._wire)
+        self.tensor_count_ += 1
+
+    def add_scalar(self, value: Any) -> None:
+        """Append a scalar, as the 64 bits of `scalar_to_uint64`; ValueError if there are 128."""
+        bits = scalar_to_uint64(value)
+        _require_room(self.scalar_count_, CHIP_MAX_SCALAR_ARGS, "scalars")
+        self.scalars_[self.scalar_count_] = bits
+        self.scalar_count_ += 1
+
+    def tensor(self, i: int) -> ContinuousTensor:
+        """Return tensor `i`; IndexError if there is none."""
+        _check_index(i, self.tensor_count_, "tensor")
+        return ContinuousTensor._from_wire(bytes(self.tensors_[i]))
+
+    def scalar(self, i: int) -> int:
+        """Return the 64 bits of scalar `i`; IndexError if there is none."""
+        _check_index(i, self.scalar_count_, "scalar")
+        return int(self.scalars_[i])
+
+    def tensor_count(self) -> int:
+        """Return the number of tensors."""
+        return int(self.tensor_count_)
+
+    def scalar_count(self) -> int:
+        """Return the number of scalars."""
+        return int(self.scalar_count_)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self.tensor_count_ = self.scalar_count_ = 0
+
+    def __len__(self) -> int:
+        return self.tensor_count() + self.scalar_count()
+
+    def __ptr__(self) -> int:
+        """Return the address of the structure."""
+        return ctypes.addressof(self)
+
+    @classmethod
+    def sizeof(cls) -> int:
+        """Return the bytes of the structure."""
+        return ctypes.sizeof(cls)
+
+
+def _require_room(count: int, most: int, what: str) -> None:
+    if count >= most:
+        raise ValueError(f"a run takes at most {most} {what}, and these arguments have {count}")
+
+
+def _check_index(i: int, count: int, what: str) -> None:
+    if not 0 <= i < count:
+        raise IndexError(f"{what} index {i} is out of range: there are {count}")
 
 
 class CoreArgsStorage(ctypes.Structure):

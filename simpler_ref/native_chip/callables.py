@@ -26,6 +26,7 @@ from .abi import MAX_CHILDREN, MAX_NAME
 
 _MAGIC = b"SIMPCHIP"
 _VERSION = 1
+_FUNC_ID = struct.Struct("<I")
 _LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
 _LAUNCH_ALL_NAME = "simpler_launch_all"
 
@@ -116,11 +117,12 @@ class CoreCallable(_Frozen):
     Rule     CHIP-BLOB-4
     """
 
-    __slots__ = ("binary", "name", "signature")
+    __slots__ = ("_blob", "binary", "name", "signature")
 
     signature: tuple[ArgDirection, ...]
     binary: bytes
     name: str
+    _blob: bytes
 
     def __init__(self) -> None:
         raise TypeError("use CoreCallable.build(signature, binary)")
@@ -149,7 +151,21 @@ class CoreCallable(_Frozen):
         write(made, "signature", checked)
         write(made, "binary", _check_binary(binary, "kernel"))
         write(made, "name", _check_name(name, "name") if name else "")
+        write(made, "_blob", _encode_core(made))
         return made
+
+    @property
+    def binary_size(self) -> int:
+        """Bytes of the binary."""
+        return len(self.binary)
+
+    def buffer_ptr(self) -> int:
+        """Return the address of its bytes in a blob, a copy that stays as long as this object."""
+        return _address_of(self._blob)
+
+    def buffer_size(self) -> int:
+        """Return how many bytes it has in a blob."""
+        return len(self._blob)
 
     def sig(self, i: int) -> ArgDirection:
         """Return the direction of argument `i`; IndexError if there is none."""
@@ -178,6 +194,10 @@ class CoreCallable(_Frozen):
             f"<CoreCallable {_names(self.signature)}, sig_count={self.sig_count}, "
             f"{len(self.binary)} bytes>"
         )
+
+
+def _address_of(blob: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p).value or 0
 
 
 def _names(signature: Sequence[ArgDirection]) -> str:
@@ -289,7 +309,7 @@ class ChipCallable(_Frozen):
 
     def buffer_ptr(self) -> int:
         """Return the address of the blob, which stays as long as this object does."""
-        return ctypes.cast(ctypes.c_char_p(self._blob), ctypes.c_void_p).value or 0
+        return _address_of(self._blob)
 
     def buffer_size(self) -> int:
         """Return the bytes of the blob."""
@@ -303,6 +323,20 @@ class ChipCallable(_Frozen):
     def sig_count(self) -> int:
         """Number of arguments."""
         return len(self.signature)
+
+    @property
+    def binary_size(self) -> int:
+        """Bytes of the binary."""
+        return len(self.binary)
+
+    def child_offset(self, i: int) -> int:
+        """Return where kernel `i` begins in the blob, after its number; IndexError if there is none.
+
+        Rule     CHIP-BLOB-5
+        """
+        _check_index(i, len(self.children), "child")
+        after = sum(_FUNC_ID.size + core.buffer_size() for _, core in self.children[i:])
+        return len(self._blob) - after + _FUNC_ID.size
 
     def child(self, i: int) -> CoreCallable:
         """Return kernel `i`, in the order they were given; IndexError if there is none."""
@@ -384,6 +418,10 @@ def _encode_binary(binary: bytes) -> bytes:
     return struct.pack("<Q", len(binary)) + binary
 
 
+def _encode_core(core: CoreCallable) -> bytes:
+    return _encode_signature(core.signature) + _encode_binary(core.binary)
+
+
 def _encode(callable_: ChipCallable) -> bytes:
     parts = [
         _MAGIC,
@@ -395,11 +433,7 @@ def _encode(callable_: ChipCallable) -> bytes:
         struct.pack("<I", callable_.child_count),
     ]
     for func_id, core in callable_.children:
-        parts += [
-            struct.pack("<I", func_id),
-            _encode_signature(core.signature),
-            _encode_binary(core.binary),
-        ]
+        parts += [_FUNC_ID.pack(func_id), core._blob]
     return b"".join(parts)
 
 

@@ -10,10 +10,19 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from ..callables.handles import CallableHandle
+from ..callables.identity import (
+    CallableKind,
+    TargetNamespace,
+    build_chip_callable_descriptor,
+    compute_callable_hashid,
+)
+from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
+from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
 
@@ -21,6 +30,7 @@ _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
+_MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
 """Names of runtimes on hardware, in whose place the simulated chip runs."""
 
@@ -139,6 +149,8 @@ class ChipWorker:
         self._handle: int | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._call: Any = _never_opened
+        self._filled: set[int] = set()
+        self._slots: dict[CallableHandle, int] = {}
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -175,6 +187,8 @@ class ChipWorker:
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._handle = self._shim = None
+        self._filled.clear()
+        self._slots.clear()
         self._call = _never_opened
 
     def __enter__(self) -> ChipWorker:
@@ -223,6 +237,7 @@ class ChipWorker:
         held, address, size = _address(blob, "chip_callable")
         self._check(shim.shim_prepare(self._handle, slot, address, size), f"prepare({slot})")
         del held  # until here
+        self._filled.add(slot)
 
     def unregister(self, local_slot: int) -> None:
         """Remove a callable; its slot is free again.
@@ -239,14 +254,71 @@ class ChipWorker:
         shim = self._open_shim()
         slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
         self._check(shim.shim_unregister(self._handle, slot), f"unregister({slot})")
+        self._filled.discard(slot)
+
+    def prepare_callable(self, target: ChipCallable) -> CallableHandle:
+        """Install a callable in a free slot, and return a handle for `run`.
+
+        Raises
+        ------
+        TypeError
+            It is no ChipCallable.
+        ChipError
+            See `prepare`.
+
+        Notes
+        -----
+        Rule     CHIP-SLOT-3
+        """
+        if not isinstance(target, ChipCallable):
+            raise TypeError(f"prepare_callable expects a ChipCallable, got {type(target).__name__}")
+        slot = next(i for i in range(_MAX_SLOTS) if i not in self._filled)
+        self.prepare(slot, target)
+        hashid = compute_callable_hashid(build_chip_callable_descriptor(target=target))
+        kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
+        handle = CallableHandle(hashid, kind, namespace, target.config_name or target.func_name)
+        self._slots[handle] = slot
+        return handle
+
+    def unregister_callable(self, handle: CallableHandle) -> None:
+        """Remove a callable that `prepare_callable` has installed.
+
+        Raises
+        ------
+        KeyError
+            The handle is another chip's, or was removed already.
+
+        Notes
+        -----
+        Rule     CHIP-SLOT-3
+        """
+        self.unregister(self._slot_of(handle))
+        del self._slots[handle]
+
+    def _slot_of(self, handle: CallableHandle) -> int:
+        slot = self._slots.get(handle)
+        if slot is None:
+            raise KeyError(
+                f"{handle!r} is not prepared on this ChipWorker: call prepare_callable first"
+            )
+        return slot
 
     # ------------------------------------------------------------ run
-    def run(self, local_slot: int, view: Any, capacity: int | None = None, config: Any = 0) -> None:
+    def run(
+        self,
+        local_slot: int | CallableHandle,
+        view: Any,
+        capacity: Any = None,
+        config: Any = 0,
+    ) -> None:
         """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
+
+        With the handle of `prepare_callable`, ``run(handle, args, config=None)`` takes a TaskArgs or a
+        ChipStorageTaskArgs, and a CallConfig.
 
         Parameters
         ----------
-        local_slot : int
+        local_slot : int | CallableHandle
             Where it was prepared.
         view : int | buffer
             The args blob: `i32 T, i32 S, ContinuousTensor[T], u64[S]`, or its address, say in a
@@ -263,8 +335,11 @@ class ChipWorker:
 
         Notes
         -----
-        Rule     CHIP-ARGS-1, -5; FLOW-EDGE-2
+        Rule     CHIP-ARGS-1, -5; CHIP-SLOT-3; FLOW-EDGE-2
         """
+        if type(local_slot) is not int and isinstance(local_slot, CallableHandle):
+            self.run_args(self._slot_of(local_slot), view, capacity or config or None)
+            return
         if type(view) is not int:
             _held, view, size = _address(view, "view")
             capacity = size if capacity is None else min(size, capacity)
@@ -284,9 +359,12 @@ class ChipWorker:
             raise self._error(code, f"run({local_slot})")
 
     def run_args(
-        self, local_slot: int, task_args: TaskArgs, config: CallConfig | None = None
+        self,
+        local_slot: int,
+        task_args: TaskArgs | ChipStorageTaskArgs,
+        config: CallConfig | None = None,
     ) -> None:
-        """Run a callable on a TaskArgs; tags do not matter here.
+        """Run a callable on a TaskArgs, whose tags do not matter here, or a ChipStorageTaskArgs.
 
         Raises
         ------
@@ -296,10 +374,7 @@ class ChipWorker:
             `config` is not valid.
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
-        require_plain([task_args._tensors], f"run_args({local_slot})")
-        tensors = [without_tag(wire) for wire in task_args._tensors]
-        scalars = [raw[:SCALAR_BYTES] for raw in task_args._scalars]
-        view = b"".join((counts, *tensors, *scalars))
+        view = b"".join((counts, *_parts(task_args)))
         self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())
 
     @property
@@ -443,6 +518,16 @@ class ChipWorker:
     def __repr__(self) -> str:
         state = "open" if self.initialized else "closed"
         return f"<ChipWorker {self.device_id}, {state}, {self.runtime}>"
+
+
+def _parts(args: TaskArgs | ChipStorageTaskArgs) -> list[bytes]:
+    """Return the tensors, then the scalars, of a blob."""
+    if isinstance(args, TaskArgs):
+        require_plain([args._tensors], "the arguments of a chip")
+        tensors = [without_tag(wire) for wire in args._tensors]
+        return [*tensors, *(raw[:SCALAR_BYTES] for raw in args._scalars)]
+    tensors = [bytes(args.tensors_[i]) for i in range(args.tensor_count())]
+    return [*tensors, *(args.scalar(i).to_bytes(8, "little") for i in range(args.scalar_count()))]
 
 
 def _closed() -> ChipError:

@@ -394,7 +394,7 @@ class Orchestrator:
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
         if described:
-            if handle.target_namespace is TargetNamespace.LOCAL_CHIP:
+            if handle._namespace == TargetNamespace.LOCAL_CHIP:
                 require_plain(described, f"chip callable {handle.name}")
             self._give_numbers(described)
 

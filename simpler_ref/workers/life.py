@@ -31,6 +31,11 @@ _OF_THIS_PROCESS = frozenset(
 )
 
 
+def _nothing_is_invisible(_address: int, _nbytes: int) -> str | None:
+    """Accept all memory of the process."""
+    return None
+
+
 class Life:
     """What is true of a Worker at this moment, and what may be done with it then.
 
@@ -252,7 +257,9 @@ class Life:
         self.entered = entrance
         if self.session is None and self._method is None:
             self._method = self._new_method()
-            check = partial(self._method.why_invisible, started=False)
+            check: visibility.Visible = partial(self._method.why_invisible, started=False)
+            if self.options.in_process:
+                check = _nothing_is_invisible
             visibility.add_visibility(check)
             self._forget_check = weakref.finalize(worker, visibility.remove_visibility, check)
 

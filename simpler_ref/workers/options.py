@@ -138,6 +138,11 @@ class Options:
             raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
         return ids
 
+    @property
+    def in_process(self) -> bool:
+        """Whether this is one chip, in the program's process, for which all its memory will do."""
+        return self.level == 2 and self.child_mode == "thread"
+
     def require_chips_of_level(self) -> None:
         """Refuse chips above level 3.
 

@@ -54,6 +54,7 @@ class Session:
         self.kinds = [*next_level, *subs]
         self.registry = registry
         self.child_mode = options.child_mode
+        self._in_process = options.in_process
         self.start_timeout_s = options.start_timeout_s
         self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
@@ -169,7 +170,12 @@ class Session:
         self.close()
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see some memory; None if they can."""
+        """Say why the workers cannot see some memory; None if they can.
+
+        Rule     WM-CHIP-9
+        """
+        if self._in_process:
+            return None
         for start, end in self._own_memory:
             if start <= address and address + nbytes <= end:
                 return None

@@ -156,6 +156,6 @@ class Tree:
         if pool == L.NEXT_LEVEL:
             takes = self.next_level[0].target_namespace
         return TypeError(
-            f"{handle!r} is a {handle.target_namespace.name} callable; these workers take "
+            f"{handle!r} is a {handle.target_namespace} callable; these workers take "
             f"{takes.name} ones"
         )

@@ -250,11 +250,11 @@ def check_error_message(case):
 def check_envelope(case):
     payload, raw = to_bytes(case["payload"]), to_bytes(case["bytes"])
     assert payloads.pack_payload(payload) == raw
-    assert payloads.unpack_payload(raw) == payload
+    assert payloads.parse_python_callable_payload(raw) == payload
 
 
 def check_envelope_refused(case):
-    require_refusal(case, payloads.unpack_payload, to_bytes(case["bytes"]))
+    require_refusal(case, payloads.parse_python_callable_payload, to_bytes(case["bytes"]))
 
 
 def require_refusal(case, call, *args):

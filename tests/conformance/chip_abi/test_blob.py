@@ -197,3 +197,23 @@ def test_a_damaged_byte_is_accepted_by_both_or_by_none(chip, at, bits):
         assert there.value.code == ChipStatus.BLOB
     else:
         assert there.value.code == ChipStatus.LOAD
+
+
+@pytest.mark.spec("CHIP-BLOB-5")
+def test_kernels_and_callables_tell_where_their_bytes_are():
+    cores = [CoreCallable.build([D.IN] * i, b"core" * (i + 1)) for i in range(3)]
+    numbered = [(7 * i, core) for i, core in enumerate(cores)]
+    whole = ChipCallable.build([D.INOUT], "entry", b"binary", numbered, "name")
+    assert whole.binary_size == 6 and [core.binary_size for core in cores] == [4, 8, 12]
+    blob = ctypes.string_at(whole.buffer_ptr(), whole.buffer_size())
+    assert blob == whole.to_bytes()
+    for i, core in enumerate(cores):
+        part = ctypes.string_at(core.buffer_ptr(), core.buffer_size())
+        at = whole.child_offset(i)
+        assert blob[at : at + len(part)] == part
+        assert blob[at - 4 : at] == (7 * i).to_bytes(4, "little")
+        assert part.endswith(core.binary)
+    assert whole.child_offset(2) + cores[2].buffer_size() == len(blob)
+    for i in (-1, 3):
+        with pytest.raises(IndexError, match="child index"):
+            whole.child_offset(i)

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import struct
 import subprocess
 
 import pytest
@@ -21,6 +22,7 @@ from simpler_ref.task_interface import (
     ContinuousTensor,
     DataType,
     get_element_size,
+    scalar_to_uint64,
 )
 
 HEADERS = "".join(
@@ -118,3 +120,49 @@ def test_the_headers_compile_without_a_warning(tmp_path, flags):
     if "cc1plus" in done.stderr:
         pytest.skip("no C++ compiler here")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.spec("CHIP-LAYOUT-4")
+def test_the_structure_of_arguments_is_a_container_at_an_address():
+    args = ChipStorageTaskArgs()
+    assert (len(args), args.tensor_count(), args.scalar_count()) == (0, 0, 0)
+    tensors = [
+        ContinuousTensor.make(0x1000 * (i + 1), (i + 1, 2), DataType.INT16, i == 1)
+        for i in range(3)
+    ]
+    for tensor in tensors:
+        args.add_tensor(tensor)
+    for value in (7, -1, 2.5):
+        args.add_scalar(value)
+    assert (len(args), args.tensor_count(), args.scalar_count()) == (6, 3, 3)
+    assert [args.tensor(i) for i in range(3)] == tensors
+    assert [args.scalar(i) for i in range(3)] == [7, (1 << 64) - 1, scalar_to_uint64(2.5)]
+    assert args.sizeof() == ChipStorageTaskArgs.sizeof() == 6152
+    raw = ctypes.string_at(args.__ptr__(), args.sizeof())
+    assert raw[:120] == b"".join(tensor._wire for tensor in tensors)
+    assert raw[5120:5128] == (7).to_bytes(8, "little")
+    assert raw[6144:] == struct.pack("<ii", 3, 3)
+    args.clear()
+    assert len(args) == 0
+
+
+@pytest.mark.spec("CHIP-LAYOUT-4")
+def test_what_the_container_cannot_take_is_refused_and_changes_nothing():
+    args, tensor = ChipStorageTaskArgs(), ContinuousTensor.make(0x1000, (1,), DataType.INT8)
+    for _ in range(128):
+        args.add_tensor(tensor)
+    with pytest.raises(ValueError, match="at most 128 tensors"):
+        args.add_tensor(tensor)
+    for i in range(128):
+        args.add_scalar(i)
+    with pytest.raises(ValueError, match="at most 128 scalars"):
+        args.add_scalar(1)
+    with pytest.raises(RuntimeError, match="cannot add tensor after scalar"):
+        args.add_tensor(tensor)
+    with pytest.raises(TypeError, match="ContinuousTensor, got int"):
+        ChipStorageTaskArgs().add_tensor(5)
+    for i in (-1, 128):
+        for read in (args.tensor, args.scalar):
+            with pytest.raises(IndexError, match="out of range"):
+                read(i)
+    assert len(args) == 256

@@ -6,7 +6,7 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.callable_identity import build_python_import_descriptor, validate_hashid
-from simpler_ref.callables.payloads import unpack_payload
+from simpler_ref.callables.payloads import parse_python_callable_payload
 from simpler_ref.jit import layout as L
 from tests.spec_rules import ROOT, tables
 
@@ -32,7 +32,7 @@ def too_many():
     [
         ("HASHID_FORMAT_INVALID", lambda: validate_hashid("md5:0")),
         ("HASHID_DESCRIPTOR_MISMATCH", lambda: build_python_import_descriptor("a", "<locals>")),
-        ("HASHID_DESCRIPTOR_MISMATCH", lambda: unpack_payload(b"SPYC")),
+        ("HASHID_DESCRIPTOR_MISMATCH", lambda: parse_python_callable_payload(b"SPYC")),
         ("CALLABLE_KIND_UNSUPPORTED", lambda: Worker(2, device_id=0).register(len)),
         ("LOCAL_SLOT_EXHAUSTED", too_many),
     ],

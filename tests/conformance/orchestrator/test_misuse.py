@@ -279,8 +279,9 @@ def test_what_is_no_handle_of_this_worker_is_refused(w, other):
     for wrong in (foreign, stale):
         with pytest.raises(KeyError):
             w.unregister(wrong)
-    with pytest.raises(AttributeError, match="cannot be changed"):
-        foreign.digest = good.digest
+    foreign.digest = bytes(32)
+    with pytest.raises(RuntimeError, match="CALLABLE_HANDLE_MUTATED"):
+        w.unregister(foreign)
 
 
 # ---------------------------------------------------------------- when

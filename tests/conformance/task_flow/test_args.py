@@ -1,5 +1,6 @@
 """FLOW-ARGS: four forms of the arguments."""
 
+import ctypes
 import gc
 import struct
 
@@ -8,6 +9,7 @@ import pytest
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref.task_interface import read_args_from_blob
 from tests.support import ignores, make_args, member, overwrites, reads, updates, writes
 
 KEY = 0x7000_0000
@@ -104,3 +106,38 @@ def test_the_users_memory_is_neither_copied_nor_moved(mode):
             w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
             assert where[0] == data.ctypes.data
             assert data.tolist() == [5] * 4
+
+
+# ---------------------------------------------------------------- read back
+@pytest.mark.spec("FLOW-ARGS-4")
+def test_arguments_are_read_from_a_blob_by_address_or_from_its_bytes():
+    tensors = [ContinuousTensor.make(KEY + 64 * i, (i, 2), DataType.UINT16) for i in range(3)]
+    scalars = [0, 7, (1 << 64) - 1]
+    wires = b"".join(tensor._wire for tensor in tensors)
+    blob = struct.pack("<ii", 3, 3) + wires + struct.pack("<3Q", *scalars)
+    held = ctypes.create_string_buffer(blob)
+    for source in (blob, bytearray(blob), memoryview(blob), ctypes.addressof(held)):
+        for capacity in (None, len(blob), len(blob) + 1):
+            args = read_args_from_blob(source, capacity)
+            assert [args.tensor(i) for i in range(args.tensor_count())] == tensors
+            assert [args.scalar(i) for i in range(args.scalar_count())] == scalars
+            assert {args.tag(i) for i in range(3)} == {T.INPUT}
+    assert len(read_args_from_blob(bytes(8))) == 0
+
+
+@pytest.mark.spec("FLOW-ARGS-4")
+@pytest.mark.parametrize(
+    ("counts", "capacity"),
+    [
+        *(((-1, 0), 100), ((0, -1), 100), ((1, 0), 47), ((0, 12), 103)),
+        *(((2**31 - 1, 2**31 - 1), 15024), ((376, 0), None)),
+    ],
+)
+def test_a_blob_larger_than_its_capacity_is_refused_with_both_counts(counts, capacity):
+    held = ctypes.create_string_buffer(struct.pack("<ii", *counts), 15024)
+    for source in (ctypes.addressof(held), held.raw):
+        with pytest.raises(ValueError, match=f"{counts[0]} tensors and {counts[1]} scalars"):
+            read_args_from_blob(source, capacity)
+    for short in (b"", bytes(7), 0):
+        with pytest.raises(ValueError, match="two counts"):
+            read_args_from_blob(short)

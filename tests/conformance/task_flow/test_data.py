@@ -113,6 +113,13 @@ def test_a_tensor_cannot_be_changed():
 
 
 @pytest.mark.spec("FLOW-DATA-5")
+def test_a_tensor_made_of_nothing_is_empty():
+    tensor = ContinuousTensor()
+    assert (tensor.data, tensor.nbytes(), tensor.child_memory) == (0, 0, False)
+    assert tensor == ContinuousTensor.make(0, (0,), DataType.FLOAT32)
+
+
+@pytest.mark.spec("FLOW-DATA-5")
 def test_the_text_of_a_tensor_says_whether_its_memory_is_a_childs():
     here, there = (ContinuousTensor.make(4096, (2,), DataType.INT8, child) for child in (0, 1))
     assert repr(here) == "ContinuousTensor(0x1000, (2,), INT8)"

@@ -1,10 +1,17 @@
 """FLOW-HANDLE: what `register` returns."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 from simpler_ref import CallableHandle, CallConfig, TaskArgs, Worker
-from simpler_ref.callable_identity import CallableKind, TargetNamespace
+from simpler_ref.callable_identity import (
+    CallableKind,
+    CallableKindName,
+    TargetNamespace,
+    TargetNamespaceName,
+)
 from simpler_ref.errors import CallableError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.workers.kinds import SubWorker
@@ -15,21 +22,79 @@ def chip_callable():
 
 
 @pytest.mark.spec("FLOW-HANDLE-1")
-def test_a_handle_tells_what_it_is_and_cannot_be_changed():
+def test_a_handle_tells_what_it_is_in_texts_that_equal_the_enums():
     w = Worker(3, num_sub_workers=1, device_ids=[0])
     python, chip = w.register(lambda args: None), w.register(chip_callable())
-    assert (python.kind, python.target_namespace) == (2, 2)
-    assert (chip.kind, chip.target_namespace) == (1, 1)
-    assert python.kind is CallableKind.PYTHON_SERIALIZED
-    assert chip.target_namespace is TargetNamespace.LOCAL_CHIP
-    for handle in (python, chip):
+    assert (python.kind, python.target_namespace) == ("PYTHON_SERIALIZED", "LOCAL_PYTHON")
+    assert (chip.kind, chip.target_namespace) == ("CHIP_CALLABLE", "LOCAL_CHIP")
+    for handle, kind, namespace in (
+        (python, CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON),
+        (chip, CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP),
+    ):
         assert handle.hashid == "sha256:" + handle.digest.hex()
-        for name in ("hashid", "kind", "target_namespace", "digest", "name", "other"):
-            with pytest.raises(AttributeError):
-                setattr(handle, name, 1)
-            with pytest.raises(AttributeError):
-                delattr(handle, name)
+        assert isinstance(handle.kind, str) and f"{handle.kind}" == str(handle.kind) == kind.name
+        assert (handle.kind, handle.target_namespace) == (kind, namespace)
+        assert kind == handle.kind and handle.kind.name == kind.name
+        assert handle.kind is CallableKindName(kind) is CallableKindName(kind.name)
+        assert handle.target_namespace is TargetNamespaceName(int(namespace))
+        assert {handle.kind: 1}[kind.name] == 1
+    assert python.kind != chip.kind and python.kind != CallableKind.CHIP_CALLABLE
+    assert python.kind != "" and python.kind != 2
+    assert chip.target_namespace != CallableKind.CHIP_CALLABLE
+    with pytest.raises(ValueError, match="9"):
+        CallableKindName(9)
     assert (CallableKind.PYTHON_IMPORT, TargetNamespace.REMOTE_TASK_DISPATCHER) == (3, 3)
+
+
+@pytest.mark.spec("FLOW-HANDLE-6")
+@pytest.mark.parametrize("write", [setattr, object.__setattr__])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("hashid", "sha256:" + "0" * 64), ("digest", bytes(32)), ("kind", "CHIP_CALLABLE")),
+        *(("target_namespace", "LOCAL_CHIP"), ("kind", 7), ("target_namespace", None)),
+    ],
+)
+def test_a_changed_handle_is_refused_until_it_is_as_before(mode, name, value, write):
+    w = Worker(3, num_sub_workers=1, child_mode=mode)
+    w.add_next_level(SubWorker())
+    with w:
+        handle, other = w.register(lambda: None), w.register(lambda: 1)
+        right, one = getattr(handle, name), [TaskArgs()]
+
+        def orch_fn(orch, *_):
+            write(handle, name, value)
+            assert getattr(handle, name) == value
+            for use in (
+                lambda: orch.submit_sub(handle),
+                lambda: orch.submit_sub_group(handle, one),
+                lambda: orch.submit_next_level(handle),
+                lambda: orch.submit_next_level_group(handle, one),
+                lambda: orch.submit_sub_many(handle, scalars=[np.arange(2)]),
+                lambda: w.unregister(handle),
+                lambda: pickle.dumps(handle),
+            ):
+                for kind in (CallableError, RuntimeError):
+                    with pytest.raises(kind, match="CALLABLE_HANDLE_MUTATED") as caught:
+                        use()
+                assert caught.value.code == "CALLABLE_HANDLE_MUTATED" and name in str(caught.value)
+            orch.submit_sub(other)
+            write(handle, name, right)
+            orch.submit_sub(handle)
+
+        assert w.run(orch_fn).tasks == 2
+        w.unregister(handle)
+
+
+@pytest.mark.spec("FLOW-HANDLE-6")
+def test_other_attributes_of_a_handle_cannot_be_set():
+    handle = Worker(3, num_sub_workers=1).register(lambda: None)
+    for name in ("name", "other", "_token"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(handle, name, 1)
+    for name in ("hashid", "kind", "target_namespace", "digest", "name", "other"):
+        with pytest.raises(AttributeError, match=name):
+            delattr(handle, name)
 
 
 @pytest.mark.spec("FLOW-HANDLE-2", "FLOW-HANDLE-5")

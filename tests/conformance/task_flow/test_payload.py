@@ -11,7 +11,12 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.callable_identity import build_python_serialized_descriptor
-from simpler_ref.callables.payloads import pack_payload, read_payload, staged, unpack_payload
+from simpler_ref.callables.payloads import (
+    pack_payload,
+    parse_python_callable_payload,
+    read_payload,
+    staged,
+)
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import installer
@@ -42,7 +47,7 @@ def _spring():
 def test_the_envelope_is_laid_out_as_in_the_table(payload):
     raw = pack_payload(payload)
     assert raw == b"SPYC" + struct.pack("<BBHQ", 1, 1, 0, len(payload)) + payload
-    assert unpack_payload(raw) == payload
+    assert parse_python_callable_payload(raw) == payload
 
 
 @pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
@@ -56,7 +61,7 @@ def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
         w.start()
         handle = w.register(function)
     (raw,) = found
-    assert unpack_payload(raw) == cloudpickle.dumps(function)
+    assert parse_python_callable_payload(raw) == cloudpickle.dumps(function)
     assert digest_of(raw[16:]) == handle.digest
 
 

@@ -1,6 +1,9 @@
 """WM-CHIP: workers that are chips."""
 
+import os
+
 import numpy as np
+import psutil
 import pytest
 
 from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, TaskError, Worker
@@ -269,6 +272,43 @@ def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode)
         assert 0 < timing.device_wall_ns <= timing.host_wall_ns
         with pytest.raises(TaskError, match="no luck today"):
             w.run(w.register(orchestration("fails")))
+
+
+@pytest.mark.spec("WM-CHIP-9")
+def test_by_default_a_level_2_worker_takes_private_memory_and_makes_no_process():
+    before = psutil.Process().children(recursive=True)
+    x = np.arange(64, dtype=np.float32)
+    y, back = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    with Worker(2) as w:
+        early = sum_of(x, x, y)
+        handle = w.register(adding())
+        w.run(handle, early)
+        assert (y == 2 * x).all()
+        w.run(handle, sum_of(x, y, y))
+        assert (y == 3 * x).all()
+        at = w.malloc(x.nbytes)
+        w.copy_to(at, x.ctypes.data, x.nbytes)
+        w.copy_from(back.ctypes.data, at, x.nbytes)
+        w.free(at)
+        assert (back == x).all()
+        assert psutil.Process().children(recursive=True) == before
+        assert w.child_mode == "thread"
+
+
+@pytest.mark.spec("WM-CHIP-9")
+@pytest.mark.parametrize("options", [{"child_mode": "process"}, {"start_method": "fork"}])
+def test_a_level_2_worker_with_a_process_takes_shared_memory_only(options):
+    x = np.arange(64, dtype=np.float32)
+    with Worker(2, **options) as w:
+        assert w.child_mode == "process"
+        handle = w.register(adding())
+        w.start()
+        assert os.getpid() not in w.worker_pids()
+        with pytest.raises(ValueError, match="private"):
+            w.run(handle, sum_of(x, x, x))
+        at = w.malloc(x.nbytes)
+        with pytest.raises(ValueError, match="private"):
+            w.copy_to(at, x.ctypes.data, x.nbytes)
 
 
 @pytest.mark.spec("WM-CHIP-7")

@@ -19,8 +19,8 @@ class CallsArgs:
 
 @pytest.mark.spec("WM-MODE-1")
 def test_process_is_the_default_and_anything_but_the_two_is_refused():
-    assert Worker(3).child_mode == "process"
-    for bad in ("fork", "", None, 1, "Process"):
+    assert Worker(3).child_mode == Worker(4, child_mode=None).child_mode == "process"
+    for bad in ("fork", "", 1, "Process"):
         with pytest.raises(ValueError, match="child_mode"):
             Worker(3, child_mode=bad)
 
