@@ -300,6 +300,59 @@ def test_a_layer_over_chips_agrees_with_numpy(chips, width, hidden, tokens, batc
     assert figure(out, "deviation from numpy") < 1e-5
 
 
+@sizes(("chips", "size"), (3, 300_001), (2, 1), (1, 5), ids=["ragged", "one element", "one chip"])
+def test_chips_add_up_their_arrays_in_both_ways(chips, size):
+    out = output_of("all_reduce.py", f"--chips={chips}", f"--size={size}")
+    rows = re.findall(r"^(\w+) +[\d.]+ ms +[\d.]+ × the copies$", out, re.M)
+    assert rows == ["copies", "direct", "ring"]
+    assert re.search(r"^equal to numpy: yes$", out, re.M)
+
+
+@sizes(
+    ("rows", "columns", "height", "width"),
+    (2, 2, 11, 7),
+    (1, 3, 7, 5),
+    (3, 1, 3, 1),
+    ids=["ragged tiles", "one row", "one column"],
+)
+def test_a_matrix_on_a_grid_agrees_with_numpy(rows, columns, height, width):
+    options = [f"--rows={rows}", f"--columns={columns}", f"--height={height}", f"--width={width}"]
+    out = output_of("overlapping_domains.py", *options)
+    assert figure(out, "domains:") == rows + columns
+    assert figure(out, "deviation from numpy:") < 1e-5
+
+
+@sizes(
+    ("chips", "tokens", "width"),
+    (3, 7, 5),
+    (4, 1, 1),
+    (1, 3, 2),
+    ids=["several", "one token each", "one chip"],
+)
+def test_experts_on_chips_agree_with_numpy(chips, tokens, width):
+    options = [f"--chips={chips}", f"--tokens={tokens}", f"--width={width}"]
+    out = output_of("expert_parallel.py", *options)
+    shares = re.findall(r"^expert \d+: (\d+) tokens$", out, re.M)
+    assert (len(shares), sum(map(int, shares))) == (chips, chips * tokens)
+    assert figure(out, "deviation from numpy:") < 1e-5
+
+
+@sizes(
+    ("chips", "width", "hidden", "tokens", "layers"),
+    (3, 5, 7, 4, 2),
+    (2, 32, 64, 1, 3),
+    (1, 8, 8, 4, 1),
+    ids=["ragged slices", "two chips", "one chip"],
+)
+def test_layers_that_chips_add_up_agree_with_numpy(chips, width, hidden, tokens, layers):
+    wanted = {"chips": chips, "width": width, "hidden": hidden, "tokens": tokens}
+    options = [f"--{name}={value}" for name, value in wanted.items()]
+    out = output_of("tensor_parallel.py", *options, f"--layers={layers}")
+    assert f"tasks {layers}, edges {layers - 1}" in out
+    assert re.search(r"^the same on every chip: yes$", out, re.M)
+    assert figure(out, "deviation from numpy:") < 1e-5
+
+
 @sizes(
     ("steps", "sequences", "heads", "length"),
     (6, 3, 2, 40),
@@ -448,6 +501,27 @@ WRONG = {
         "usual = example.plain_numpy\nexample.plain_numpy = lambda *data: usual(*data) + 1e-3",
         "deviates too much",
     ),
+    "an all-reduce": (
+        "all_reduce.py --size=9",
+        "example.WAYS['direct'] = example.copy",
+        r"equal to numpy: NO\n\Z",
+    ),
+    "a matrix on a grid": (
+        "overlapping_domains.py --height=5 --width=4",
+        "example.plain_numpy = lambda matrix, vector: matrix @ vector + 1",
+        "deviates too much",
+    ),
+    "experts": (
+        "expert_parallel.py --tokens=3 --width=2",
+        "usual = example.plain_numpy\n"
+        "example.plain_numpy = lambda x, choices, *rest: usual(x, (choices + 1) % 3, *rest)",
+        "deviates too much",
+    ),
+    "layers": (
+        "tensor_parallel.py --width=8 --hidden=8",
+        "usual = example.plain_numpy\nexample.plain_numpy = lambda x, layers: usual(x, layers[:3])",
+        "deviates too much",
+    ),
     "attention": (
         "paged_attention.py --steps=1 --sequences=1 --length=5",
         "example.Sequence.attention = lambda self, query: query",
@@ -513,6 +587,11 @@ def test_every_example_runs_for_a_stranger(command):
         ("chips_vector_add", "--size=0", "argument --size: 0 is not a positive number"),
         ("feed_forward", "--chips=17", "--chips 17 is too many: at most 16"),
         ("feed_forward", "--chips=3 --hidden=2", "and one per hidden column"),
+        ("all_reduce", "--chips=17", "--chips 17 is too many: at most 16"),
+        ("overlapping_domains", "--rows=5 --columns=4", "5 × 4 chips are too many: at most 16"),
+        ("overlapping_domains", "--height=3", "give every chip an element of the result"),
+        ("expert_parallel", "--chips=17", "--chips 17 is too many: at most 16"),
+        ("tensor_parallel", "--chips=3 --hidden=2", "and one per hidden column"),
         ("paged_attention", "--length=-1", "argument --length: -1 is not a positive number"),
         ("nested_workers", "--rows=3", "--rows 3 is not enough: at least 4"),
         ("nested_workers", "--rows=1000 --block=1", "give a larger --block"),
