@@ -28,6 +28,7 @@ from .model.enums import (
     numpy_dtype,
     to_dtype,
 )
+from .model.runtime_env import RuntimeEnv
 from .model.scalars import scalar_to_uint64
 from .model.tensor import ContinuousTensor, DescribedTensor
 from .model.visibility import make_tensor
@@ -63,6 +64,7 @@ __all__ = [
     "DescribedTensor",
     "MailboxState",
     "RunTiming",
+    "RuntimeEnv",
     "TaskArgs",
     "TaskState",
     "TensorArgType",

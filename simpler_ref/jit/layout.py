@@ -106,7 +106,7 @@ def plan(
     area(A_SLOTS, window * SLOT_WORDS)
     area(A_SPILL, max(1 << 21, window * INLINE_WORDS))
     words[A_SPILL_END] = end
-    area(A_CONFIGS, MAX_CONFIGS * CONFIG_WORDS)
+    area(A_CONFIGS, MAX_CONFIGS * CONFIG_ENTRY_WORDS)
     accesses = max(ACCESSES_SMALLEST, 2 * circular)
     area(A_ACCESSES, accesses * ACCESS_WORDS)
     words[A_ACCESSES_END] = end

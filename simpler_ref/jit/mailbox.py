@@ -100,14 +100,15 @@ def encode(mem, frame, slot, counts, tensors, scalars):
 
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
-             kinds of the scalars
+             kinds of the scalars, and the sizes that go with the configuration
     Rule     SCHED-MAIL-1; SCHED-PASS-4; FLOW-ARGS-1, -2; FLOW-ID-5; WM-MAIL-1, -2; ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
     if mem[frame + L.W_LAST_CONFIG] != config + 1:
-        source = int(mem[L.A_CONFIGS]) + config * L.CONFIG_WORDS
+        source = int(mem[L.A_CONFIGS]) + config * L.CONFIG_ENTRY_WORDS
         copy_words(mem, box + L.MAIL_CONFIG, source, L.CONFIG_WORDS)
+        copy_words(mem, frame + L.W_ENV, source + L.CONFIG_WORDS, L.ENV_WORDS)
         mem[frame + L.W_LAST_CONFIG] = config + 1
     index = index_of(mem, slot)
     if mem[frame + L.W_LAST_CALLABLE] != index + 1:

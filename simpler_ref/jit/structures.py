@@ -16,6 +16,7 @@ from .constants import (
     CONTINUOUS_TENSOR_MAX_DIMS,
     CORE_MAX_SCALAR_ARGS,
     CORE_MAX_TENSOR_ARGS,
+    MAX_RING_DEPTH,
 )
 
 
@@ -128,6 +129,16 @@ CALL_CONFIG = Structure(
     packed=True,
 )
 
+RUNTIME_ENV = Structure(
+    "SimplerRuntimeEnv",
+    "Sizes that a run asks for, of each ring; 0: the runtime chooses",
+    (
+        Member("ring_task_window", U64, MAX_RING_DEPTH, "SIMPLER_MAX_RINGS", "tasks"),
+        Member("ring_heap", U64, MAX_RING_DEPTH, meaning="bytes"),
+        Member("ring_dep_pool", U64, MAX_RING_DEPTH, meaning="dependencies"),
+    ),
+)
+
 CHIP_STORAGE_TASK_ARGS = Structure(
     "SimplerChipStorageTaskArgs",
     "The arguments of one run, initialised only as far as the counts say",
@@ -149,7 +160,8 @@ CORE_ARGS = Structure(
         Member("scalar_count", I32),
         Member("tensors", TENSOR, CORE_MAX_TENSOR_ARGS, "SIMPLER_CORE_MAX_TENSOR_ARGS"),
         Member("scalars", U64, CORE_MAX_SCALAR_ARGS, "SIMPLER_CORE_MAX_SCALAR_ARGS"),
+        Member("runtime_env", U64, meaning="address of the run's SimplerRuntimeEnv"),
     ),
 )
 
-STRUCTURES = (TENSOR, CALL_CONFIG, CHIP_STORAGE_TASK_ARGS, CORE_ARGS)
+STRUCTURES = (TENSOR, CALL_CONFIG, RUNTIME_ENV, CHIP_STORAGE_TASK_ARGS, CORE_ARGS)

@@ -16,6 +16,8 @@ CALL_CONFIG_SIZE = structures.CALL_CONFIG.size
 MAILBOX_WORDS = MAILBOX_SIZE // WORD
 ERROR_MSG_WORDS = MAILBOX_ERROR_MSG_SIZE // WORD
 CONFIG_WORDS = -(-CALL_CONFIG_SIZE // WORD)
+ENV_WORDS = structures.RUNTIME_ENV.size // WORD
+CONFIG_ENTRY_WORDS = CONFIG_WORDS + ENV_WORDS  # in the table of configurations
 DIGEST_WORDS = CALLABLE_HASH_DIGEST_BYTES // WORD
 
 MAILBOX = Record("mailbox")
@@ -287,6 +289,9 @@ W_KINDS = WORKER.word(
     "W_KINDS",
     "each frame; a byte for each scalar of its task: its kind",
     words=KINDS_WORDS,
+)
+W_ENV = WORKER.word(
+    "W_ENV", "each frame; the `RuntimeEnv` of its task's configuration", words=ENV_WORDS
 )
 
 WORKER.line(

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE
+from .runtime_env import RuntimeEnv
 
 _MOST_DETAIL = 4
 
@@ -25,17 +26,22 @@ class CallConfig:
         Diagnostics; any of them needs `output_prefix`.
     output_prefix : str
         Where diagnostics write, at most 1023 bytes.
+    runtime_env : RuntimeEnv
+        Sizes for the chip's runtime; they travel beside the 1052 bytes.
 
     Notes
     -----
-    Rule     FLOW-CONFIG-1, -2, -7
+    Rule     FLOW-CONFIG-1, -2, -7; FLOW-ENV-1
     """
 
     _LAYOUT = struct.Struct(CALL_CONFIG.format)
     _NAMES = tuple(CALL_CONFIG.offsets)
     _FIELDS = _NAMES[:-1]
     """The numbers, that is all but `output_prefix`."""
-    __slots__ = tuple("_swimlane" if name == "enable_l2_swimlane" else name for name in _NAMES)
+    __slots__ = (
+        *("_swimlane" if name == "enable_l2_swimlane" else name for name in _NAMES),
+        "_runtime_env",
+    )
 
     block_dim: int
     aicpu_thread_num: int
@@ -45,6 +51,7 @@ class CallConfig:
     enable_dep_gen: int
     enable_scope_stats: int
     output_prefix: str
+    _runtime_env: RuntimeEnv | None
 
     def __init__(self, **fields: Any) -> None:
         # one by one: each run makes one
@@ -52,9 +59,10 @@ class CallConfig:
         self.enable_pmu = self.enable_dep_gen = self.enable_scope_stats = 0
         self.aicpu_thread_num = 3
         self.output_prefix = ""
+        self._runtime_env = None
         for name, value in fields.items():
-            if name not in self._NAMES:
-                known = ", ".join(self._NAMES)
+            if name not in self._NAMES and name != "runtime_env":
+                known = ", ".join((*self._NAMES, "runtime_env"))
                 raise TypeError(f"CallConfig has no field {name!r}; there are {known}")
             setattr(self, name, value)
 
@@ -66,6 +74,21 @@ class CallConfig:
     @enable_l2_swimlane.setter
     def enable_l2_swimlane(self, level: int) -> None:
         self._swimlane = _MOST_DETAIL if level is True else level
+
+    @property
+    def runtime_env(self) -> RuntimeEnv:
+        """The sizes for the chip's runtime."""
+        if self._runtime_env is None:
+            self._runtime_env = RuntimeEnv()
+        return self._runtime_env
+
+    @runtime_env.setter
+    def runtime_env(self, env: RuntimeEnv | None) -> None:
+        if env is not None and not isinstance(env, RuntimeEnv):
+            raise TypeError(
+                f"CallConfig.runtime_env must be a RuntimeEnv, got {type(env).__name__}"
+            )
+        self._runtime_env = env
 
     def validate(self) -> None:
         """Check every field.
@@ -89,6 +112,8 @@ class CallConfig:
                 f"0 … {_MOST_DETAIL}"
             )
         self._check_prefix()
+        if self._runtime_env is not None:
+            self._runtime_env.validate()
         on = [name for name in self._FIELDS[2:] if getattr(self, name)]
         if on and not self.output_prefix:
             raise ValueError(
@@ -136,6 +161,7 @@ class CallConfig:
         if rest.strip(b"\0"):
             raise ValueError("CallConfig.output_prefix does not end with its first NUL")
         made = cls.__new__(cls)
+        made._runtime_env = None
         for name, value in zip(cls._FIELDS, values, strict=True):
             setattr(made, name, value)
         made.output_prefix = prefix.decode(errors="surrogateescape")
@@ -144,4 +170,5 @@ class CallConfig:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._NAMES)
-        return f"CallConfig({shown})"
+        env = f", runtime_env={self._runtime_env!r}" if self._runtime_env else ""
+        return f"CallConfig({shown}{env})"

@@ -129,7 +129,13 @@ def _check_index(i: int, count: int, what: str) -> None:
         raise IndexError(f"{what} index {i} is out of range: there are {count}")
 
 
+class RuntimeEnvStorage(ctypes.Structure):
+    """The sizes of a RuntimeEnv in wire form, 96 bytes."""
+
+    _fields_ = _fields(structures.RUNTIME_ENV)
+
+
 class CoreArgsStorage(ctypes.Structure):
-    """The arguments of one block of a kernel, 912 bytes."""
+    """The arguments of one block of a kernel, 920 bytes."""
 
     _fields_ = _fields(structures.CORE_ARGS, ContinuousTensorStorage)

@@ -20,6 +20,7 @@ from ..callables.identity import (
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
+from ..model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from .abi import ChipStorageTaskArgs
@@ -30,6 +31,7 @@ _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
+_NO_ENV = bytes(RUNTIME_ENV_SIZE)
 _MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
 """Names of runtimes on hardware, in whose place the simulated chip runs."""
@@ -75,6 +77,7 @@ def _shim() -> Any:
         ("free", number, (address, size)),
         ("copy_to", number, (address, size, address, size)),
         ("copy_from", number, (address, address, size, size)),
+        ("set_runtime_env", number, (address, ctypes.c_char_p)),
         ("open_window", number, (address, size, size)),
         ("close_window", number, (address, size)),
         ("last_error", ctypes.c_char_p, (address,)),
@@ -150,6 +153,7 @@ class ChipWorker:
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._call: Any = _never_opened
         self._filled: set[int] = set()
+        self._env = _NO_ENV
         self._slots: dict[CallableHandle, int] = {}
 
     # ------------------------------------------------------------ life
@@ -188,6 +192,7 @@ class ChipWorker:
             self._finalizer()
         self._finalizer = self._handle = self._shim = None
         self._filled.clear()
+        self._env = _NO_ENV
         self._slots.clear()
         self._call = _never_opened
 
@@ -356,7 +361,11 @@ class ChipWorker:
                 "slot and capacity are numbers, view and config addresses or bytes"
             ) from None
         if code:
-            raise self._error(code, f"run({local_slot})")
+            raise self._error(code, f"run({local_slot}){self._asked()}")
+
+    def _asked(self) -> str:
+        """Say for an error which sizes a run has asked for."""
+        return "" if self._env == _NO_ENV else f" with {RuntimeEnv.from_bytes(self._env)!r}"
 
     def run_args(
         self,
@@ -375,7 +384,10 @@ class ChipWorker:
         """
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
         view = b"".join((counts, *_parts(task_args)))
-        self.run(local_slot, view, len(view), (config or CallConfig()).to_bytes())
+        knobs = config or CallConfig()
+        wire = knobs.to_bytes()
+        self.set_runtime_env(knobs._runtime_env or _NO_ENV)
+        self.run(local_slot, view, len(view), wire)
 
     @property
     def device_wall_ns(self) -> int:
@@ -474,6 +486,27 @@ class ChipWorker:
             f"copy_from({host:#x}, {src:#x}, {size})",
         )
         del held
+
+    # ------------------------------------------------------------ sizes for the runtime
+    def set_runtime_env(self, env: RuntimeEnv | bytes) -> None:
+        """Set the sizes that following runs ask for; their kernels can read them.
+
+        Raises
+        ------
+        ValueError
+            See `RuntimeEnv.validate`; or these bytes are none.
+
+        Notes
+        -----
+        Rule     FLOW-ENV-4
+        """
+        shim = self._open_shim()
+        wire = env.to_bytes() if isinstance(env, RuntimeEnv) else env
+        if len(wire) != RUNTIME_ENV_SIZE:
+            raise ValueError(f"a RuntimeEnv has {RUNTIME_ENV_SIZE} bytes, these are {len(wire)}")
+        if wire != self._env:
+            self._check(shim.shim_set_runtime_env(self._handle, wire), "set_runtime_env")
+            self._env = wire
 
     # ------------------------------------------------------------ windows that chips share
     def open_window(self, address: int, size: int) -> None:

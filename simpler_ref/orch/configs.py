@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.config import CallConfig
+from ..model.runtime_env import RuntimeEnv
+
+log = logging.getLogger("simpler_ref")
+_told = False
 
 _DIAGNOSTICS = (
     "enable_l2_swimlane",
@@ -39,11 +45,32 @@ def require_supported(config: CallConfig) -> None:
 
 
 def config_wire(config: CallConfig) -> bytes:
-    """Return a configuration as it travels, once it is found to be right."""
+    """Return a configuration as it travels, and the sizes after it, once it is found to be right.
+
+    Rule     FLOW-ENV-2, -3
+    """
     if not isinstance(config, CallConfig):
         raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
     require_supported(config)
-    return config.to_bytes()
+    env = config._runtime_env
+    if not env:
+        return config.to_bytes()
+    _tell_once(env)
+    return config.to_bytes() + env.to_bytes()
+
+
+def _tell_once(env: RuntimeEnv) -> None:
+    """Say what of the sizes the simulated chip cannot honour.
+
+    Rule     FLOW-ENV-5
+    """
+    global _told
+    if not _told:
+        _told = True
+        log.warning(
+            "%r: the simulated chip has no rings of these sizes; it only passes them to kernels",
+            env,
+        )
 
 
 class Configs:

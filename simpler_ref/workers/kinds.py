@@ -12,7 +12,7 @@ from typing import Any
 
 from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
-from ..engine.view.mailbox import MailboxView, ReceivedArgs
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, env_beside
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
@@ -242,9 +242,11 @@ class ChipChild(WorkerKind):
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
         frames = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
+        boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
 
         def leaf(received: ReceivedArgs) -> None:
             args, config = frames[mailbox.served] if len(frames) > 1 else frames[0]
+            chip.set_runtime_env(env_beside(boxes[mailbox.served if len(boxes) > 1 else 0]))
             try:
                 run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
             except ChipError as error:

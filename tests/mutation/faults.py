@@ -238,7 +238,7 @@ FAULTS = (
         (
             Patch(
                 "orch/orchestrator.py",
-                "            if handle.target_namespace is TargetNamespace.LOCAL_CHIP:\n",
+                "            if handle._namespace == TargetNamespace.LOCAL_CHIP:\n",
                 "            if False:\n",
             ),
         ),

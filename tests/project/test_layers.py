@@ -28,9 +28,9 @@ LAYERS = [
     {"workers"},
     {"orch"},
     {"calls"},
-    {"worker", "orchestrator", "task_interface", "callable_identity"},
+    {"worker", "orchestrator", "task_interface", "callable_identity", "env_manager", "log_levels"},
     {"scenes"},
-    {"", "__main__"},
+    {"", "__main__", "compat"},
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)

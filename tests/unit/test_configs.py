@@ -16,7 +16,7 @@ def pattern(index):
 
 def words_of_config(engine, index):
     """Return the bytes of the engine's own copy of a configuration."""
-    at = int(engine.mem[L.A_CONFIGS]) + index * L.CONFIG_WORDS
+    at = int(engine.mem[L.A_CONFIGS]) + index * L.CONFIG_ENTRY_WORDS
     return engine.mem[at : at + L.CONFIG_WORDS].tobytes()[: L.CALL_CONFIG_SIZE]
 
 

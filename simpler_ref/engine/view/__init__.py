@@ -299,9 +299,14 @@ class View:
 
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
-        """Write a configuration for `encode`."""
-        start = L.WORD * (self._word(L.A_CONFIGS) + index * L.CONFIG_WORDS)
-        self._mem.view(np.uint8)[start : start + len(wire)] = np.frombuffer(wire, np.uint8)
+        """Write a configuration, and the sizes that may follow it, for `encode`."""
+        octets = self._mem.view(np.uint8)
+        start = L.WORD * (self._word(L.A_CONFIGS) + index * L.CONFIG_ENTRY_WORDS)
+        octets[start : start + L.WORD * L.CONFIG_ENTRY_WORDS] = 0
+        config, env = wire[: L.CALL_CONFIG_SIZE], wire[L.CALL_CONFIG_SIZE :]
+        octets[start : start + len(config)] = np.frombuffer(config, np.uint8)
+        start += L.WORD * L.CONFIG_WORDS
+        octets[start : start + len(env)] = np.frombuffer(env, np.uint8)
 
     def write_digest(self, index: int, digest: bytes) -> None:
         """Write the digest of a callable for `encode`."""

@@ -12,6 +12,7 @@ from ...jit import layout as L
 from ...model.arguments import TaskArgs
 from ...model.config import CallConfig
 from ...model.enums import TensorArgType
+from ...model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
@@ -27,6 +28,17 @@ _STATE = struct.Struct("<i")
 _CONTROL_ARGS = struct.Struct("<3Q")
 _CONTROL_NAMES = struct.Struct(f"{L.CONTROL_NAME_SIZE}s{L.CALLABLE_HASH_DIGEST_BYTES}s")
 _TENSORS_AT = L.MAILBOX_OFF_ARGS + COUNTS_BYTES
+
+
+_ENV_AT = L.WORD * (L.W_ENV - L.W_MAILBOX)
+
+
+def env_beside(box: Any) -> bytes:
+    """Return the `RuntimeEnv` beside a mailbox, as it travels; empty where nothing is beside it.
+
+    Rule     FLOW-ENV-3
+    """
+    return bytes(box[_ENV_AT : _ENV_AT + RUNTIME_ENV_SIZE])
 
 
 # ---------------------------------------------------------------- the arguments of a task
@@ -95,7 +107,11 @@ class ReceivedArgs(TaskArgs):
         """Return the configuration that the task was submitted with."""
         self._counts()
         start = L.MAILBOX_OFF_CONFIG
-        return CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
+        config = CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
+        env = env_beside(self._box)
+        if any(env):
+            config.runtime_env = RuntimeEnv.from_bytes(env)
+        return config
 
     def tag(self, i: int) -> TensorArgType:
         """Refuse: there are no tags here."""

@@ -49,6 +49,9 @@ struct SimplerDevice {
 
     /* Fail the run with a message. Returns an error code, to be returned in turn. */
     int32_t (*fail)(SimplerDevice *device, const char *text);
+
+    /* The sizes that the run asks for; all 0 if it asks for none. */
+    const SimplerRuntimeEnv *runtime_env;
 };
 
 /* An orchestration function. Returns 0, or an error code that fails the run. */

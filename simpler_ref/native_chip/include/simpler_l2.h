@@ -93,6 +93,9 @@ int32_t pto2_free(uint64_t address);
 int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size);
 int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size);
 
+/* The sizes that following runs ask for. A runtime may lack this function. */
+int32_t pto2_set_runtime_env(const SimplerRuntimeEnv *env);
+
 /* Message of the last error: valid until the next call, never NULL. */
 const char *pto2_last_error(void);
 

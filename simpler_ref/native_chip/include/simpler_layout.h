@@ -20,6 +20,7 @@
 
 #define SIMPLER_MAX_DIMS 5
 #define SIMPLER_OUTPUT_PREFIX_SIZE 1024
+#define SIMPLER_MAX_RINGS 4
 #define SIMPLER_CHIP_MAX_TENSOR_ARGS 128
 #define SIMPLER_CHIP_MAX_SCALAR_ARGS 128
 #define SIMPLER_CORE_MAX_TENSOR_ARGS 16
@@ -47,6 +48,13 @@ typedef struct __attribute__((packed)) SimplerCallConfig {
     char output_prefix[SIMPLER_OUTPUT_PREFIX_SIZE]; /* where they write: at most 1023 bytes and a NUL */
 } SimplerCallConfig;
 
+/* Sizes that a run asks for, of each ring; 0: the runtime chooses, 96 bytes. */
+typedef struct SimplerRuntimeEnv {
+    uint64_t ring_task_window[SIMPLER_MAX_RINGS]; /* tasks */
+    uint64_t ring_heap[4];      /* bytes */
+    uint64_t ring_dep_pool[4];  /* dependencies */
+} SimplerRuntimeEnv;
+
 /* The arguments of one run, initialised only as far as the counts say, 6152 bytes. */
 typedef struct SimplerChipStorageTaskArgs {
     SimplerContinuousTensor tensors_[SIMPLER_CHIP_MAX_TENSOR_ARGS];
@@ -55,7 +63,7 @@ typedef struct SimplerChipStorageTaskArgs {
     int32_t scalar_count_;
 } SimplerChipStorageTaskArgs;
 
-/* What one block of a launch gets, a copy of its own, 912 bytes. */
+/* What one block of a launch gets, a copy of its own, 920 bytes. */
 typedef struct SimplerCoreArgs {
     int32_t block_idx;          /* 0 to block_dim - 1 */
     int32_t block_dim;          /* blocks of this launch */
@@ -63,6 +71,7 @@ typedef struct SimplerCoreArgs {
     int32_t scalar_count;
     SimplerContinuousTensor tensors[SIMPLER_CORE_MAX_TENSOR_ARGS];
     uint64_t scalars[SIMPLER_CORE_MAX_SCALAR_ARGS];
+    uint64_t runtime_env;       /* address of the run's SimplerRuntimeEnv */
 } SimplerCoreArgs;
 
 SIMPLER_STATIC_ASSERT(sizeof(SimplerContinuousTensor) == 40);
@@ -81,17 +90,22 @@ SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_pmu) == 16);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dep_gen) == 20);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_scope_stats) == 24);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, output_prefix) == 28);
+SIMPLER_STATIC_ASSERT(sizeof(SimplerRuntimeEnv) == 96);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_task_window) == 0);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_heap) == 32);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_dep_pool) == 64);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerChipStorageTaskArgs) == 6152);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensors_) == 0);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalars_) == 5120);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensor_count_) == 6144);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalar_count_) == 6148);
-SIMPLER_STATIC_ASSERT(sizeof(SimplerCoreArgs) == 912);
+SIMPLER_STATIC_ASSERT(sizeof(SimplerCoreArgs) == 920);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_idx) == 0);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_dim) == 4);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensor_count) == 8);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalar_count) == 12);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensors) == 16);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalars) == 656);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, runtime_env) == 912);
 
 #endif

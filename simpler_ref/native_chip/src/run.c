@@ -336,6 +336,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     made->args.block_dim = blocks;
     made->args.tensor_count = tensor_count;
     made->args.scalar_count = scalar_count;
+    made->args.runtime_env = (uint64_t)(uintptr_t)&run->chip->env;
     if (tensor_count > 0) /* where there are none, their address may be NULL */
         memcpy(made->args.tensors, tensors, (size_t)tensor_count * sizeof *tensors);
     if (scalar_count > 0)
@@ -406,6 +407,7 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
         .barrier = barrier,
         .alloc = borrow,
         .fail = fail,
+        .runtime_env = &chip->env,
     };
     run->chip = chip;
     run->callable = callable;

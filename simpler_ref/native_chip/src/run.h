@@ -14,6 +14,7 @@ typedef struct Chip {
     atomic_bool forked; /* this process has it from its parent: threads and memory are not here */
     int32_t cores;
     int64_t device_wall_ns;
+    SimplerRuntimeEnv env; /* of the next run */
     Arena arena;
     Pool pool;
     Wave wave;

@@ -120,6 +120,7 @@ static int32_t open_chip(int32_t device_id)
     }
     chip.cores = (int32_t)cores;
     chip.device_wall_ns = 0;
+    chip.env = (SimplerRuntimeEnv){0};
     chip.open = true;
     return PTO2_OK;
 }
@@ -224,6 +225,15 @@ EXPORT int32_t pto2_run_runtime(int32_t local_slot, const SimplerChipStorageTask
         return PTO2_E_STATE;
     Callable *callable = callable_in(local_slot);
     return leave(callable == NULL ? PTO2_E_SLOT : chip_run(&chip, callable, args, config));
+}
+
+/* Rule FLOW-ENV-4 */
+EXPORT int32_t pto2_set_runtime_env(const SimplerRuntimeEnv *env)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    chip.env = *env;
+    return leave(PTO2_OK);
 }
 
 /* ---------------------------------------------------------------- memory */

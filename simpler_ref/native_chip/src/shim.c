@@ -35,7 +35,8 @@
 /* Those that a runtime may lack. */
 #define OPTIONAL_ENTRY_POINTS(X)                                                                   \
     X(open_window, int32_t, (uint64_t, uint64_t))                                                  \
-    X(close_window, int32_t, (uint64_t))
+    X(close_window, int32_t, (uint64_t))                                                           \
+    X(set_runtime_env, int32_t, (const SimplerRuntimeEnv *))
 
 typedef struct Shim {
     void *library;
@@ -254,6 +255,14 @@ EXPORT int32_t shim_close_window(Shim *shim, uint64_t address)
     if (shim != NULL && shim->close_window == NULL)
         return no_windows(shim);
     return PASS(shim, close_window(address));
+}
+
+/* A runtime that lacks the function has no use for the sizes. */
+EXPORT int32_t shim_set_runtime_env(Shim *shim, const SimplerRuntimeEnv *env)
+{
+    if (shim != NULL && shim->set_runtime_env == NULL)
+        return PTO2_OK;
+    return PASS(shim, set_runtime_env(env));
 }
 
 EXPORT int64_t shim_device_wall_ns(Shim *shim)

@@ -14,6 +14,7 @@ from simpler_ref.native_chip.abi import (
     CallConfigStorage,
     ContinuousTensorStorage,
     CoreArgsStorage,
+    RuntimeEnvStorage,
 )
 from simpler_ref.native_chip.header import HEADER, text
 from simpler_ref.task_interface import (
@@ -42,6 +43,7 @@ STRUCTS = {
     "SimplerCallConfig": CallConfigStorage,
     "SimplerChipStorageTaskArgs": ChipStorageTaskArgs,
     "SimplerCoreArgs": CoreArgsStorage,
+    "SimplerRuntimeEnv": RuntimeEnvStorage,
 }
 
 

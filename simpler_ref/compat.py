@@ -1,0 +1,137 @@
+"""Programs of the original, with no line changed: its packages under their own names.
+
+``python -m simpler_ref.compat prog.py args…`` runs a program, ``python -m simpler_ref.compat -m pytest
+…`` a module. A program may call `install` itself instead, before it imports them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+import types
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+SUBMODULES = {
+    "callable_identity": "simpler_ref.callable_identity",
+    "env_manager": "simpler_ref.env_manager",
+    "log_levels": "simpler_ref.log_levels",
+    "orchestrator": "simpler_ref.orchestrator",
+    "task_interface": "simpler_ref.task_interface",
+    "worker": "simpler_ref.worker",
+}
+"""The modules of the package `simpler`."""
+MODULES: Mapping[str, str] = {
+    "_task_interface": "simpler_ref.task_interface",
+    "simpler_setup": "simpler_ref.scenes",
+    **{f"simpler.{name}": module for name, module in SUBMODULES.items()},
+}
+"""The original's names of modules, and what they stand for here."""
+_USAGE = "usage: python -m simpler_ref.compat (program.py | -m module) [argument …]"
+
+
+class _Package(types.ModuleType):
+    """The package `simpler`: its modules, and the names of `simpler_ref`."""
+
+    def __init__(self) -> None:
+        super().__init__("simpler", __doc__)
+        self.__path__: list[str] = []
+        self.__spec__ = ModuleSpec("simpler", None, is_package=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module 'simpler' has no attribute {name!r}")
+        return getattr(importlib.import_module("simpler_ref"), name)
+
+
+def install() -> None:
+    """Make the original's packages importable; again and again is fine.
+
+    Raises
+    ------
+    RuntimeError
+        The original itself, or something else with one of these names, is imported already.
+
+    Notes
+    -----
+    Rule     COMPAT-NAMES-1
+    """
+    modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
+    package = sys.modules.get("simpler")
+    if not isinstance(package, _Package):
+        package = _Package()
+    for name, module in {"simpler": package, **modules}.items():
+        if sys.modules.get(name, module) is not module:
+            raise RuntimeError(
+                f"a module {name!r} is imported already, from {_origin(sys.modules[name])}: call "
+                "simpler_ref.compat.install() before, or run the program under python -m "
+                "simpler_ref.compat"
+            )
+    sys.modules.update(simpler=package, **modules)
+    for name in SUBMODULES:
+        setattr(package, name, modules[f"simpler.{name}"])
+
+
+def _origin(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "an unknown place")
+
+
+def uninstall() -> None:
+    """Undo `install`."""
+    if isinstance(sys.modules.get("simpler"), _Package):
+        for name in ("simpler", *MODULES):
+            sys.modules.pop(name, None)
+
+
+def run_program(path: str, arguments: list[str]) -> None:
+    """Run a file as ``python path arguments…`` would, with the original's packages.
+
+    Rule     COMPAT-RUN-1
+    """
+    file = Path(path)
+    code = compile(file.read_bytes(), path, "exec")
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [path, *arguments]
+    sys.path[0] = str(file.resolve().parent)
+    exec(code, main.__dict__)
+
+
+def run_module(name: str, arguments: list[str]) -> None:
+    """Run a module as ``python -m name arguments…`` would, with the original's packages.
+
+    Rule     COMPAT-RUN-2
+    """
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line names; return the exit code.
+
+    Rule     COMPAT-RUN-3
+    """
+    if not arguments or (
+        arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2)
+    ):
+        print(_USAGE, file=sys.stderr)
+        return 2
+    if arguments[0] != "-m" and not Path(arguments[0]).is_file():
+        print(f"{_USAGE}\nthere is no file {arguments[0]}", file=sys.stderr)
+        return 2
+    install()
+    if arguments[0] == "-m":
+        run_module(arguments[1], arguments[2:])
+    else:
+        run_program(arguments[0], arguments[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    # the module under its own name, so that a program that imports it finds what is installed
+    raise SystemExit(importlib.import_module("simpler_ref.compat").main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""COMPAT-RUN: programs and modules."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+L3 = """
+import sys, os
+from simpler.task_interface import CallConfig, DataType, TaskArgs, TensorArgType
+from simpler.worker import Worker
+import helper
+
+assert __name__ == "__main__" and sys.modules["__main__"].Worker is Worker
+assert __file__ == sys.argv[0]
+
+
+class Local:
+    value = 3
+
+
+def add(args):
+    from simpler.task_interface import DataType
+    x = args.tensor(0).numpy()
+    x += args.scalar(0) * Local.value * helper.ONE
+
+
+def main():
+    with Worker(level=3, num_sub_workers=2) as w:
+        early = w.register(add)
+        w.init()
+        x = w.zeros(4, "float32")
+
+        def orch(orch, args, config):
+            for handle in (early, late):
+                task = TaskArgs()
+                task.add_tensor(x, TensorArgType.INOUT)
+                task.add_scalar(int(sys.argv[1]))
+                orch.submit_sub(handle, task)
+
+        late = early
+        w.run(orch, None, CallConfig())
+        late = w.register(lambda args: add(args))
+        w.run(orch)
+        print(x.tolist())
+
+
+if __name__ == "__main__":
+    main()
+    raise SystemExit(7)
+"""
+
+
+def run(*arguments, **more):
+    command = [sys.executable, "-m", "simpler_ref.compat", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
+
+
+@pytest.mark.spec("COMPAT-RUN-1")
+def test_a_program_runs_with_no_line_changed(tmp_path):
+    folder = tmp_path / "below"
+    folder.mkdir()
+    (folder / "helper.py").write_text("ONE = 1\n")
+    (folder / "program.py").write_text(L3)
+    for path, cwd in ((folder / "program.py", None), ("below/program.py", tmp_path)):
+        done = run(path, 5, "-m", cwd=cwd, env={**os.environ, "PYTHONPATH": os.getcwd()})
+        assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
+
+
+@pytest.mark.spec("COMPAT-RUN-1")
+def test_an_exception_of_a_program_has_its_lines_and_exit_code(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import atexit\natexit.register(lambda: print(name))\nname = 'end'\n1 / 0\n")
+    done = run(program)
+    assert (done.returncode, done.stdout) == (1, "end\n")
+    assert f'File "{program}", line 4' in done.stderr and "1 / 0" in done.stderr
+
+
+@pytest.mark.spec("COMPAT-RUN-2")
+def test_pytest_runs_tests_with_no_line_changed(tmp_path):
+    tests = tmp_path / "test_original.py"
+    tests.write_text(
+        "from simpler.worker import Worker\n"
+        "from _task_interface import ContinuousTensor\n\n"
+        "def test_one():\n    assert Worker(level=3).level == 3\n\n"
+        "def test_two():\n    assert ContinuousTensor().data == 1\n"
+    )
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tests)
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
+
+
+@pytest.mark.spec("COMPAT-RUN-3")
+@pytest.mark.parametrize("arguments", [(), ("-m",), ("-x", "program.py"), ("no_such_program.py",)])
+def test_what_it_does_not_understand_tells_how_it_is_called(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2 and "usage: python -m simpler_ref.compat" in done.stderr
+    assert not done.stdout

@@ -1,0 +1,182 @@
+"""FLOW-ENV: sizes beside the configuration."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, TaskError, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.native_chip import (
+    ChipCallable,
+    ChipError,
+    ChipWorker,
+    CoreCallable,
+    compile_kernel,
+)
+from simpler_ref.orch import configs
+from simpler_ref.task_interface import ArgDirection as D
+from simpler_ref.task_interface import RuntimeEnv
+from tests.chip_kernels import host_args
+from tests.support import make_args
+
+NOTES_SIZES = """
+#include "simpler_kernel.h"
+
+int32_t simpler_kernel(const SimplerCoreArgs *args)
+{
+    const SimplerRuntimeEnv *env = (const SimplerRuntimeEnv *)args->runtime_env;
+    uint64_t *out = (uint64_t *)args->tensors[0].data;
+    for (int32_t i = 0; i < SIMPLER_MAX_RINGS && args->block_idx == 0; i++) {
+        out[i] = env->ring_task_window[i];
+        out[4 + i] = env->ring_heap[i];
+        out[8 + i] = env->ring_dep_pool[i];
+    }
+    return 0;
+}
+"""
+REFUSES_SIZES = """
+#include "simpler_kernel.h"
+
+int32_t refuses(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    return device->runtime_env->ring_heap[3] == 7 ? device->fail(device, "seven") : 0;
+}
+"""
+ENV = RuntimeEnv(ring_task_window=16, ring_heap=(1, 2, 3, 4), ring_dep_pool=2**63 - 1)
+SEEN = [16] * 4 + [1, 2, 3, 4] + [2**63 - 1] * 4
+
+
+def noting():
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SIZES), name="notes")
+    return ChipCallable.from_kernel(core)
+
+
+def refusing():
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SIZES))
+    return ChipCallable.build([], "refuses", compile_kernel(REFUSES_SIZES), [(0, core)])
+
+
+@pytest.mark.spec("FLOW-ENV-1")
+def test_a_configuration_has_sizes_outside_its_1052_bytes():
+    plain, config = CallConfig(), CallConfig(runtime_env=ENV)
+    assert len(config.to_bytes()) == 1052 and config.to_bytes() == plain.to_bytes()
+    assert config.runtime_env is ENV and RuntimeEnv.from_bytes(ENV.to_bytes()) == ENV
+    assert "runtime_env=RuntimeEnv(ring_task_window=16, ring_heap=(1, 2, 3, 4)" in repr(config)
+    assert not plain.runtime_env and "runtime_env" not in repr(plain)
+    plain.runtime_env.ring_heap = 5
+    assert plain.runtime_env == RuntimeEnv(ring_heap=[5] * 4) != RuntimeEnv()
+
+
+@pytest.mark.spec("FLOW-ENV-2")
+@pytest.mark.parametrize("name", ["ring_task_window", "ring_heap", "ring_dep_pool"])
+@pytest.mark.parametrize("value", [-1, 2**63, 1.5, None, "4", (1, 2), (1, 2, 3, -4), [1] * 5])
+def test_sizes_that_are_none_are_refused_by_name(name, value):
+    config = CallConfig(runtime_env=RuntimeEnv(**{name: value}))
+    for refuse in (config.validate, config.runtime_env.validate):
+        with pytest.raises(ValueError, match=f"RuntimeEnv.{name} is "):
+            refuse()
+
+
+@pytest.mark.spec("FLOW-ENV-2")
+def test_run_and_submit_refuse_them_and_go_on():
+    with pytest.raises(TypeError, match="must be a RuntimeEnv, got int"):
+        CallConfig(runtime_env=5)
+    bad = CallConfig(runtime_env=RuntimeEnv(ring_heap=-1))
+    with Worker(3, device_ids=[0], child_mode="thread") as w:
+        handle = w.register(noting())
+        with pytest.raises(ValueError, match="ring_heap is -1"):
+            w.run(lambda *_: None, None, bad)
+
+        def orch_fn(orch, *_):
+            with pytest.raises(ValueError, match="ring_heap is -1"):
+                orch.submit_next_level(handle, make_args(), bad)
+
+        assert w.run(orch_fn).tasks == 0
+
+
+@pytest.mark.spec("FLOW-ENV-3", "FLOW-ENV-4")
+@pytest.mark.parametrize("depth", [1, 3])
+def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
+    with Worker(3, device_ids=[0, 1], child_mode=mode, mailbox_depth=depth) as w:
+        out = w.zeros((9, 12), np.uint64)
+        handle = w.register(noting())
+        envs = [ENV, None, RuntimeEnv(ring_heap=9)] * 3
+
+        def orch_fn(orch, args, config):
+            for row, env in zip(out, envs, strict=True):
+                knobs = None if env is None else CallConfig(runtime_env=env)
+                orch.submit_next_level(handle, make_args((row, T.INOUT)), knobs)
+
+        for graph in (lambda: w.run(orch_fn), w.record(orch_fn).run):
+            out[...] = 5
+            graph()
+            wanted = [SEEN, [0] * 12, [0] * 4 + [9] * 4 + [0] * 4] * 3
+            assert out.tolist() == wanted
+
+
+@pytest.mark.spec("FLOW-ENV-3")
+def test_a_nested_orch_function_gets_the_sizes_and_passes_them_on(mode):
+    below = Worker(3, device_ids=[0])
+    inner = below.register(noting())
+    with Worker(4, child_mode=mode) as w:
+        w.add_worker(below)
+        out = w.zeros(12, np.uint64)
+
+        def orch3(orch, args, config):
+            orch.submit_next_level(inner, make_args((args.tensor(0), T.INOUT)), config)
+
+        handle = w.register(orch3)
+        args = make_args((out, T.INOUT))
+        config = CallConfig(runtime_env=ENV)
+        w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
+        assert out.tolist() == SEEN
+        w.run(lambda orch, *_: orch.submit_next_level(handle, args))
+        assert not out.any()
+
+
+@pytest.mark.spec("FLOW-ENV-4")
+@pytest.mark.parametrize("options", [{}, {"child_mode": "process"}])
+def test_a_level_2_worker_passes_sizes_and_its_error_names_them(options):
+    seven = CallConfig(runtime_env=RuntimeEnv(ring_heap=7))
+    with Worker(2, **options) as w:
+        out = w.zeros(12, np.uint64)
+        w.run(w.register(noting()), make_args((out, T.INOUT)), CallConfig(runtime_env=ENV))
+        assert out.tolist() == SEEN
+        handle = w.register(refusing())
+        w.run(handle, make_args())
+        with pytest.raises(TaskError, match=r"with RuntimeEnv\(ring_heap=7\): .*seven"):
+            w.run(handle, make_args(), seven)
+
+
+@pytest.mark.spec("FLOW-ENV-4")
+def test_a_chip_alone_passes_sizes_for_one_run():
+    out = np.full(12, 5, np.uint64)
+    with ChipWorker() as chip:
+        handle, fails = chip.prepare_callable(noting()), chip.prepare_callable(refusing())
+        chip.run(handle, host_args(out), CallConfig(runtime_env=ENV))
+        assert out.tolist() == SEEN
+        chip.run(handle, host_args(out))
+        assert not out.any()
+        with pytest.raises(ChipError, match=r"with RuntimeEnv\(ring_heap=7\)"):
+            chip.run(fails, host_args(), CallConfig(runtime_env=RuntimeEnv(ring_heap=7)))
+        chip.finalize()
+        chip.init()
+        chip.run(chip.prepare_callable(noting()), host_args(out))
+        assert not out.any()
+        with pytest.raises(ValueError, match="has 96 bytes, these are 5"):
+            chip.set_runtime_env(bytes(5))
+
+
+@pytest.mark.spec("FLOW-ENV-5")
+def test_what_the_simulated_chip_does_not_do_is_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(configs, "_told", False)
+    with caplog.at_level(logging.WARNING, "simpler_ref"), Worker(2) as w:
+        handle = w.register(noting())
+        out = np.zeros(12, np.uint64)
+        w.run(handle, make_args((out, T.INOUT)), CallConfig(runtime_env=RuntimeEnv()))
+        assert not caplog.records
+        for _ in range(2):
+            w.run(handle, make_args((out, T.INOUT)), CallConfig(runtime_env=ENV))
+    [record] = caplog.records
+    assert "ring_task_window=16" in record.getMessage() and "no rings" in record.getMessage()
