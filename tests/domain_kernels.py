@@ -82,11 +82,18 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
         return simpler_domain_get(domain, next, out, data, 16);
     case WAIT: return simpler_domain_wait(domain, signals, 1, n);
     case BARRIER: return simpler_domain_barrier(domain, n);
-    case NOTE_BARRIER:
-        data[0] = simpler_domain_barrier(domain, n);
+    case NOTE_BARRIER: /* the others know that it runs, and the host sees how the wait ended */
+        for (uint32_t r = 0; r < size; r++)
+            simpler_domain_notify(domain, r, signals, 1);
+        data[0] = simpler_domain_barrier(domain, 0);
         return 0;
-    case FAIL: return 77;
-    case DIE: raise(SIGKILL);
+    case FAIL: /* when n others run */
+    case DIE:
+        if ((status = simpler_domain_wait(domain, signals, (int32_t)n, 0)) != 0)
+            return status;
+        if (args->scalars[0] == DIE)
+            raise(SIGKILL);
+        return 77;
     case OUTSIDE:
         out[0] = simpler_domain_put(domain, size, data, out, 8);
         out[1] = simpler_domain_put(domain, next, data, out, domain->window_size + 1);

@@ -152,6 +152,18 @@ static inline void simpler_bell_ring_(SimplerBell *bell)
         simpler_futex_(&bell->rung, FUTEX_WAKE, 0x7fffffff, NULL);
 }
 
+/* Break a domain, unless it is broken: all waits in it end. */
+static inline void simpler_domain_break_(SimplerDomainShared *shared, const char *why)
+{
+    uint32_t intact = 0;
+    if (!__atomic_compare_exchange_n(&shared->broken, &intact, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    strncpy(shared->text, why, sizeof shared->text - 1); /* what follows is zero */
+    __atomic_store_n(&shared->broken, 2, __ATOMIC_SEQ_CST);
+    for (uint32_t rank = 0; rank < shared->size; rank++)
+        simpler_bell_ring_(&shared->bells[rank]);
+}
+
 /* Whether a wait is over: the word is at least `value`, or with `until_other` differs from it. */
 static inline int simpler_domain_met_(const uint32_t *word, uint32_t value, int until_other)
 {
@@ -234,8 +246,10 @@ static inline int32_t simpler_domain_barrier(const SimplerDomain *domain, uint64
     uint64_t *barrier = &shared->barrier;
     uint32_t *arrived = &shared->bells[domain->rank].arrived;
     const uint32_t round = (uint32_t)(__atomic_load_n(barrier, __ATOMIC_SEQ_CST) >> 32);
-    if (__atomic_exchange_n(arrived, round + 1, __ATOMIC_SEQ_CST) == round + 1)
+    if (__atomic_exchange_n(arrived, round + 1, __ATOMIC_SEQ_CST) == round + 1) {
+        simpler_domain_break_(shared, "two blocks of a rank were at one barrier: launch one block");
         return SIMPLER_DOMAIN_TWICE;
+    }
     uint64_t now = __atomic_add_fetch(barrier, 1, __ATOMIC_SEQ_CST);
     if ((uint32_t)now == domain->size) {
         __atomic_store_n(barrier, (uint64_t)(round + 1) << 32, __ATOMIC_SEQ_CST);

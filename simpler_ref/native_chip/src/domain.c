@@ -102,14 +102,7 @@ EXPORT int32_t shim_domain_rank_of(uint64_t at, uint32_t chip)
  * Rule WM-DOMAIN-10 */
 EXPORT void shim_domain_break(uint64_t at, const char *why)
 {
-    SimplerDomainShared *shared = shared_at(at);
-    uint32_t intact = 0;
-    if (!__atomic_compare_exchange_n(&shared->broken, &intact, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        return;
-    snprintf(shared->text, sizeof shared->text, "%s", why);
-    __atomic_store_n(&shared->broken, 2, __ATOMIC_SEQ_CST);
-    for (uint32_t rank = 0; rank < shared->size; rank++)
-        simpler_bell_ring_(&shared->bells[rank]);
+    simpler_domain_break_(shared_at(at), why);
 }
 
 /* Why a domain is broken; NULL if it is intact. */

@@ -1,6 +1,7 @@
 """WM-DOMAIN: chips that share memory."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_all_chips_join_the_communicator_at_the_first_domain_and_not_again(mode,
 def test_the_successor_of_a_dead_chip_joins_before_the_next_domain(monkeypatch):
     with Ranks() as r:
         with pytest.raises(WorkerLostError):
-            r.run(k.BARRIER, k.DIE)
+            r.run(k.NOTE_BARRIER, k.DIE)
         made = requests(r.w, monkeypatch)
         r.run(k.MEET, k.MEET)
         assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [1]
@@ -499,6 +500,30 @@ def test_a_domain_that_one_chip_cannot_map_is_undone(monkeypatch):
 
 
 @pytest.mark.spec("WM-DOMAIN-8")
+@pytest.mark.parametrize("fatal", [L.CTRL_COMM_INIT, L.CTRL_ALLOC_DOMAIN, L.CTRL_RELEASE_DOMAIN])
+def test_a_chip_that_dies_in_a_request_about_a_domain_leaves_nothing_of_it(monkeypatch, fatal):
+    with Ranks() as r:
+        r.w.start()
+        manager = r.w._session.manager
+        control = manager.control
+
+        def killing(worker, command, *args, **options):
+            if (worker, command) == (1, fatal):
+                os.kill(manager.pids[1], signal.SIGKILL)
+            return control(worker, command, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(manager, "control", killing)
+            if fatal == L.CTRL_RELEASE_DOMAIN:
+                r.run(k.MEET, k.MEET)
+            else:
+                with pytest.raises(WorkerLostError, match="chip_worker 1"):
+                    r.run(k.MEET, k.MEET)
+        assert (windows(), r.w.live_domains) == ([], {})
+        r.run(k.MEET, k.MEET)
+
+
+@pytest.mark.spec("WM-DOMAIN-8")
 def test_closing_drops_domains_whose_end_was_cut_short(monkeypatch):
     seen = []
     with Ranks() as r:
@@ -565,10 +590,10 @@ def test_when_a_rank_dies_all_waits_in_its_domain_end(as_group):
             intact = r.domain(orch, [0, 2], name="intact")
             whats = [k.NOTE_BARRIER, k.NOTE_BARRIER, k.DIE, k.NOTE_BARRIER]
             if as_group:
-                r.together(orch, domain, *whats)
+                r.together(orch, domain, *whats, n=3)
             else:
                 for chip, what in enumerate(whats):
-                    r.submit(orch, domain, chip, what)
+                    r.submit(orch, domain, chip, what, n=3)
             with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):
                 orch.drain()
             for chip in (0, 1, 3):
@@ -588,7 +613,7 @@ def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end(mode):
         def orch_fn(orch, *_):
             domain = r.domain(orch)
             for chip, what in enumerate((k.NOTE_BARRIER, k.FAIL, k.NOTE_BARRIER)):
-                r.submit(orch, domain, chip, what)
+                r.submit(orch, domain, chip, what, n=2)
             with pytest.raises(TaskError, match=r"chip_worker 1 .*returned error 77"):
                 orch.drain()
             for chip in (0, 2):
@@ -697,7 +722,7 @@ def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
     with Ranks() as r:
 
         def orch_fn(orch, *_):
-            with r.domain(orch, timeout_s=1) as domain:
+            with r.domain(orch) as domain:
                 r.submit(orch, domain, 0, k.BARRIER, config=k.CallConfig(block_dim=2))
 
         with pytest.raises(TaskError, match="launch one block"):
