@@ -48,6 +48,15 @@ def test_a_call_returns_a_future_and_is_a_plain_call_without_a_worker(w):
 
 
 @pytest.mark.spec("CALL-STREAM-1")
+def test_calls_that_have_ended_leave_room_for_others_whatever_they_have_written():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", task_window=4, alloc_timeout_s=1) as w:
+        arrays = [w.empty(8) for _ in range(20)]
+        for number, x in enumerate(arrays):
+            fill(x, number).result()
+        assert [x[0] for x in arrays] == list(range(20))
+
+
+@pytest.mark.spec("CALL-STREAM-1")
 def test_calls_go_to_the_innermost_open_worker(w):
     with sr.Worker(num_sub_workers=1, child_mode="thread") as inner:
         future = add(1, 2)
