@@ -341,6 +341,25 @@ def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it(w):
 
 
 @pytest.mark.spec("CALL-STREAM-4")
+def test_futures_keep_values_that_come_when_all_calls_have_been_counted(w, monkeypatch):
+    """A call that fails counts as ended; a worker that had it in a frame may still have to answer."""
+    asked = []
+    real_help, has_settled = Stream._help, Stream.has_settled
+
+    def help(stream, **goal):
+        asked.append(goal["slot"])
+        return real_help(stream, **goal)
+
+    monkeypatch.setattr(Stream, "_help", help)
+    monkeypatch.setattr(
+        Stream, "has_settled", lambda stream, slot: slot in asked and has_settled(stream, slot)
+    )
+    future = add(1, 2)
+    w.run(lambda orch, args, config: None)
+    assert future.result(timeout=10) == 3
+
+
+@pytest.mark.spec("CALL-STREAM-4")
 def test_a_call_during_a_run_is_refused(w):
     def orchestrate(orch, args, config):
         add(1, 2)
