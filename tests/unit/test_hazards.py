@@ -305,6 +305,14 @@ def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
     stream.close()
 
 
+def test_a_view_without_gaps_is_read_like_a_tensor_of_these_bytes(s):
+    view = np.zeros((8, 8))[2:5]
+    low = view.__array_interface__["data"][0]
+    s.submit("view", (T.INPUT, view))
+    s.submit("tensor", reads(low, nbytes=view.nbytes))
+    assert k.find_overlaps(s.mem, low, low + view.nbytes, L.NONE, 3) == 1
+
+
 def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
     s.submit("task", reads(AT), reads(AT), updates(AT + 8), writes(AT + 8))
     assert s.accesses == 2

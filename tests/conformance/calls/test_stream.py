@@ -29,6 +29,11 @@ def add(a, b):
 
 
 @sr.task
+def total(*numbers):
+    return sum(numbers)
+
+
+@sr.task
 def fill(x: sr.Out, value):
     x[:] = value
 
@@ -141,6 +146,17 @@ def test_a_future_is_an_argument_like_its_value(w):
     done = add(1, 1)
     done.result()
     assert add(done, 1).result() == 3
+
+
+@pytest.mark.spec("CALL-STREAM-2")
+def test_calls_may_have_many_futures_as_arguments(w):
+    """What they wait for has room of its own, beside that of others."""
+    items = [add(i, 0) for i in range(60)]
+    sums = [total(*items[i:]) for i in range(8)]
+    again = [total(*sums[:i], *items) for i in range(8)]
+    expected = [sum(range(i, 60)) for i in range(8)]
+    assert [one.result() for one in sums] == expected
+    assert [one.result() for one in again] == [sum(expected[:i]) + sum(range(60)) for i in range(8)]
 
 
 @pytest.mark.spec("CALL-STREAM-2")
