@@ -63,6 +63,7 @@ class Stream:
     def __init__(self, window: int = 64) -> None:
         self.engine = small_engine(window=window, heap=1024, sub=1)
         self.mem = self.engine.mem
+        self.geometry = self.mem[: L.ORCH].copy()
         self.layouts = Layouts(self.engine)
         self.tasks: list[Task] = []
         self.by_slot: dict[int, Task] = {}
@@ -190,6 +191,7 @@ class Stream:
             assert self.accesses == 0
             assert self.by_slot == {}
             assert int(self.mem[L.LIVE]) == 0
+            assert self.mem[: L.ORCH].tolist() == self.geometry.tolist()
             assert not self.mem[int(self.mem[L.A_CELLS]) : int(self.mem[L.A_GRIDS])].any()
         finally:
             unmap(self.engine)

@@ -221,7 +221,7 @@ class Stream:
         before = view.live
         self._clear()
         if view.live == before:
-            self._help(slot=L.STAY, ended=view.ended + 1 + before // 4)
+            self._help(slot=L.STAY, ended=min(view.ended + 1 + before // 4, view.next_task_id))
             self._turns.tell()
             self._clear()
         if view.live < before:
@@ -361,6 +361,7 @@ class Stream:
                 goal = view.ended + 1 if self._turns.shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
                 self._turns.tell()
+            self._settle()
             self._keep_values()
             self._drop_all()
             self._look_at_failures()
@@ -377,6 +378,16 @@ class Stream:
                 self._open = False
                 self._life.streaming = False
             self._failures.forget(unnoted)
+
+    def _settle(self) -> None:
+        """Wait until the calls that have ended are settled.
+
+        One that has failed counts as ended; a worker that had it already, for later, may have to answer.
+        """
+        for reference in list(self._futures.values()):
+            future = reference()
+            while future is not None and future._slot and not self.has_settled(future._slot):
+                self._help(slot=future._slot)
 
     @property
     def is_gone(self) -> bool:

@@ -50,13 +50,14 @@ def submit_call(mem, callable_word, counts, words):
     room = body_words(tensors, scalars, 0, most_edges)
     if not could_have_room(mem, room):
         return L.TOO_MANY_ARGS
-    if not has_access_room(mem, tensors):
-        reclaim_chain(mem, drop_over(mem, L.NONE))
-    if wiring_full(mem) or not spill_has_room(mem, room) or not has_access_room(mem, tensors):
+    if wiring_full(mem):
         return L.WOULD_BLOCK
+    if not has_call_room(mem, room, tensors):
+        reclaim_chain(mem, drop_over(mem, L.NONE))
+        if not has_call_room(mem, room, tensors):
+            return L.WOULD_BLOCK
+        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be reclaimed
     slot = alloc(mem, 0, 0)
-    if slot < 0:
-        return slot
     prepare(mem, slot, callable_word, 1, 0)
     mem[slot + L.S_COUNTS] = counts
     mem[slot + L.S_MEMBERS] = 0
@@ -70,6 +71,17 @@ def submit_call(mem, callable_word, counts, words):
     step(mem, slot, SUBMIT)
     push_wiring(mem, slot)
     return slot
+
+
+@kernel
+def has_call_room(mem, room, tensors):
+    """Say whether a call fits, with a body of `room` words; `drop_over` may make room.
+
+    Calls that have ended keep their slots while they are noted as the last to write something.
+    """
+    return (
+        mem[L.LIVE] < mem[L.WINDOW] and spill_has_room(mem, room) and has_access_room(mem, tensors)
+    )
 
 
 @kernel

@@ -305,7 +305,8 @@ def lose_tasks(mem):
                 began = False
                 continue
             began = False
-            record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
+            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before
+                record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
             vacate(mem, w)
             if mem[frame + L.W_WAITS] != 0:
                 take_back(mem, slot, L.ENDPOINT_FAILURE)

@@ -442,10 +442,24 @@ def may_predispatch(mem, slot):
     waits = 0
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
+        if has_failed(mem, edge):
+            return False
         if is_awaited(mem, edge):
             waits += 1
         edge += L.EDGE_WORDS
     return waits <= L.MOST_WAITS
+
+
+@kernel
+def has_failed(mem, edge):
+    """Say whether the producer of an edge has failed: its consumer will fail with it, and must not start.
+
+    It may be in a frame still, whose worker has yet to answer that it skips it.
+    """
+    consumer = int(mem[edge + L.EDGE_CONSUMER])
+    if consumer == L.NONE or consumer & L.ORDER_ONLY != 0:
+        return False
+    return mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_STATE] == L.FAILED
 
 
 @kernel

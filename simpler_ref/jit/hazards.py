@@ -167,11 +167,8 @@ def cell_of(mem, access):
     """Return the cell in which an access begins."""
     grid = int(mem[access + L.ACCESS_GRID])
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
-    row = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
-    column = 0
-    if stride != 1:
-        column = row % stride
-        row //= stride
+    place = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
+    row, column = place // stride, place % stride
     return cell_at(mem, grid, row >> (shifts & L.LOW_HALF), column >> (shifts >> L.HALF))
 
 
@@ -221,11 +218,8 @@ def search_grid(mem, grid, count, low, high, layout, kinds, found):
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
     row_shift, column_shift = shifts & L.LOW_HALF, shifts >> L.HALF
     rows, width = shape_in(mem, low, high, layout, stride)
-    row = low - int(mem[grid + L.GRID_ORIGIN])
-    column = 0
-    if stride != 1:
-        column = row % stride
-        row //= stride
+    place = low - int(mem[grid + L.GRID_ORIGIN])
+    row, column = place // stride, place % stride
     last_row = row + rows - 1
     row += 1 - (1 << row_shift)
     last_column = column + width - 1

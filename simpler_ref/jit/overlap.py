@@ -30,12 +30,6 @@ def loops_at(mem, layout):
 
 
 @kernel
-def run_of(mem, low, high, layout):
-    """Return the bytes of a run; 0 if it is unknown which bytes there are."""
-    return high - low if layout == L.NONE else int(mem[layout + L.LAYOUT_RUN])
-
-
-@kernel
 def overlap(mem, low, high, layout, other_low, other_high, other_layout):
     """Say whether two tensors share a byte.
 
@@ -137,9 +131,6 @@ def covers(mem, low, high, layout, other_low, other_high, other_layout):
         return False
     if layout == L.NONE or (low == other_low and layout == other_layout):
         return True
-    run = run_of(mem, low, high, layout)
-    if run == 0 or run_of(mem, other_low, other_high, other_layout) == 0:
-        return False
     loop, other = loops_at(mem, layout), loops_at(mem, other_layout)
     other_end = other + LOOP_WORDS * count_loops(mem, other_layout)
     distance, reach = other_low - low, other_high - other_low
@@ -156,4 +147,4 @@ def covers(mem, low, high, layout, other_low, other_high, other_layout):
             return False
         distance %= stride
         loop += LOOP_WORDS
-    return distance + reach <= run
+    return distance + reach <= mem[layout + L.LAYOUT_RUN]

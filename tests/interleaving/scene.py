@@ -61,15 +61,17 @@ class Scene:
     yield_ns: int = 0
     rests: bool = False
     """The Orch thread rests however short the tasks are."""
+    window: int = 16
+    """So many tasks may be alive."""
 
     def __post_init__(self):
-        self.program, self.after = parse(self.text), parse(AFTERWARDS)
+        self.program, self.after = self.read(), parse(AFTERWARDS)
         self.image = self.started()
         self.cells: set[int] = set()
         self.points: set[int] = set()
         for seed in range(WARM_UP):
             recorder = Recorder(self.image)
-            play = Play(self, recorder, Drawn(f"warm {seed}"))
+            play = self.new_play(recorder, Drawn(f"warm {seed}"))
             if seed % 3 == 2:
                 play.to_die = {seed % self.workers: 3 + 2 * seed}
             play.run()
@@ -77,10 +79,19 @@ class Scene:
             self.points |= recorder.racy()
         self.points &= self.cells
 
+    def read(self):
+        """Return the program."""
+        return parse(self.text)
+
+    def new_play(self, memory, schedule, traced=False):
+        return Play(self, memory, schedule, traced)
+
     def started(self):
         """Return the words of an engine whose workers are ready."""
         memory = Memory({})
-        _, geometry = L.plan(window=16, rings=1, next_level=0, sub=self.workers, depth=self.depth)
+        _, geometry = L.plan(
+            window=self.window, rings=1, next_level=0, sub=self.workers, depth=self.depth
+        )
         L.initialise(
             memory,
             geometry,
@@ -112,7 +123,7 @@ class Scene:
     def begin(self, schedule, *, deaths=None, weak=False, traced=False):
         """Return what is played then; `deaths`: after how many stores a worker dies."""
         memory = WeakMemory if weak else Memory
-        play = Play(self, memory(self.image, self.cells, self.points), schedule, traced)
+        play = self.new_play(memory(self.image, self.cells, self.points), schedule, traced)
         play.to_die = deaths or {}
         return play
 
@@ -192,19 +203,9 @@ class Play:
             if number > 0:
                 self.program = scene.after
             self.begin(number)
-            entries.begin_run(mem)
-            for task in range(len(self.program)):
-                if not self.submit(task):
-                    break
+            self.make_run()
             if scene.away:
                 return
-            if scene.drains:
-                self.drain()
-            entries.finish_run(mem, int(scene.cancel and number == 0))
-            while entries.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
-                pass
-            self.check_run()
-            entries.end_run(mem)
             self.replace_dead()
         self.claim(range(scene.workers))
         self.closing = True
@@ -212,6 +213,22 @@ class Play:
         for worker in range(scene.workers):
             entries.request_stop(mem, worker)
         entries.stop_scheduler(mem)
+
+    def make_run(self):
+        mem, scene = self.mem, self.scene
+        entries.begin_run(mem)
+        for task in range(len(self.program)):
+            if not self.submit(task):
+                break
+        if scene.away:
+            return
+        if scene.drains:
+            self.drain()
+        entries.finish_run(mem, int(scene.cancel and self.run_number == 0))
+        while entries.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
+            pass
+        self.check_run()
+        entries.end_run(mem)
 
     def drain(self):
         """Wait, in the middle of the run, for what was submitted: then all of it has its outcome."""
@@ -289,8 +306,10 @@ class Play:
         ]
 
     def replace_dead(self):
+        self.hire_successors(sorted(self.reported))
+
+    def hire_successors(self, dead):
         mem = self.mem
-        dead = sorted(self.reported)
         self.claim(dead)
         for worker in dead:
             entries.set_usable(mem, worker, 0)
@@ -438,6 +457,11 @@ class Play:
         assert counts == (done, len(self.slots) - done), f"{counts}, but {done} are done"
         cancelled = self.run_number == 0 and self.scene.cancel
         assert cancelled or (peek(L.RUN_ERROR) != 0) == (done < len(self.slots))
+        self.check_left()
+
+    def check_left(self):
+        """Nothing is left behind."""
+        peek = self.mem.peek
         left = {
             "BUSY": peek(L.BUSY),
             "not DEALT": peek(L.WIRING_PUSHED) - peek(L.DEALT),

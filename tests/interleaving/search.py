@@ -6,6 +6,7 @@ import random
 
 from tests.ahead_model import NAMES, draw_program
 
+from .calls import draw_scene
 from .scene import Scene
 from .schedules import Drawn
 
@@ -61,6 +62,18 @@ def search(seed, kind, plays):
     """
     scene = draw(seed, kind)
     rng = random.Random(f"deaths {seed}")
+    for number in range(plays):
+        deaths = {}
+        if kind == "death":
+            for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
+                deaths[worker] = rng.randint(1, 60)
+        attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths, weak=number % 4 == 3)
+
+
+def search_calls(seed, kind, plays):
+    """Play one scene with calls that is drawn at random so many times, as `search` does."""
+    rng = random.Random(f"calls {kind} {seed}")
+    scene = draw_scene(rng, kind)
     for number in range(plays):
         deaths = {}
         if kind == "death":

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from .search import search
+from .search import search, search_calls
 
 SECONDS = float(os.environ.get("SIMPLER_REF_INTERLEAVING_S", "300"))
 FIRST = int(os.environ.get("SIMPLER_REF_INTERLEAVING_SEED", time.time()))
@@ -21,5 +21,6 @@ def test_nothing_is_wrong_in_scenes_drawn_at_random():
         print("seed", seed)
         for kind in ("liveness", "death"):
             search(seed, kind, plays=40)
+            search_calls(seed, kind, plays=40)
         if time.monotonic() > until:
             break

@@ -35,6 +35,7 @@ SPEED = "tests/conformance/speed"
 FAILURE = "tests/conformance/failure"
 HIER = "tests/conformance/hierarchy"
 CALLS = "tests/conformance/calls"
+INTERLEAVING = "tests/interleaving"
 
 FAULTS = (
     Fault(
@@ -946,5 +947,47 @@ FAULTS = (
             ),
         ),
         (f"{CALLS}/test_stream.py::test_a_future_is_an_argument_like_its_value",),
+    ),
+    Fault(
+        "runs-after-a-failure",
+        "A call is pre-dispatched behind one that has failed and is still in its frame, and does not "
+        "wait for it.",
+        (
+            Patch(
+                "jit/dispatch.py",
+                "        if has_failed(mem, edge):\n            return False\n",
+                "",
+            ),
+        ),
+        (
+            f"{INTERLEAVING}/test_calls.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
+        ),
+    ),
+    Fault(
+        "poisoned-counts-as-lost",
+        "A call that was poisoned in the frame of a worker that dies says that it was lost, and "
+        "keeps the one that it shared its failure with.",
+        (
+            Patch(
+                "jit/collect.py",
+                "            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
+                "            if True:\n",
+            ),
+        ),
+        (f"{INTERLEAVING}/test_calls.py::test_so_it_is_when_a_worker_has_died_after_any_store",),
+    ),
+    Fault(
+        "its-own-producer",
+        "A call that finds no room goes on with the conflicts from before it made some: the slot of one "
+        "of them may be its own.",
+        (
+            Patch(
+                "jit/calls.py",
+                "        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be "
+                "reclaimed\n",
+                "",
+            ),
+        ),
+        (f"{INTERLEAVING}/test_calls.py::test_a_call_that_makes_room_does_not_wait_for_itself",),
     ),
 )

@@ -306,6 +306,104 @@ EQUIVALENT: tuple[Known, ...] = (
         Key("entries.py", "submit_group_and_pass", "if slot >= 0:", "if slot > 0:"),
         "0 is no slot's number.",
     ),
+    Known(
+        Key("hazards.py", "find_overlaps", "mem[L.FOUND_LOW] = low", "pass"),
+        "The last answer is then never used again, and found anew.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "find_overlaps",
+            "if count != 0 and low < mem[grid + L.GRID_HIGH] and (mem[grid + L.GRID_LOW] < high):",
+            "if count != 0 and low <= mem[grid + L.GRID_HIGH] and (mem[grid + L.GRID_LOW] < high):",
+        ),
+        "A grid is searched that the tensor only touches, and nothing is found.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "search_grid",
+            "if (last_row - row + 1) * columns >= count:",
+            "if (last_row + row + 1) * columns >= count:",
+        ),
+        "Cells and list give the same answer: the shorter one is chosen.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "shape_in",
+            "if high - low <= stride:",
+            "if high + low <= stride:",
+        ),
+        "The search goes through more cells than are reached.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "cell_at",
+            "x = (row & 1073741823) * 2654435761 + (column & 1048575) * 2246822507 + grid * 49842",
+            "x = (row & 1073741824) * 2654435761 + (column & 1048575) * 2246822507 + grid * 49842",
+        ),
+        "A worse hash: cells may share their chains.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "cell_at",
+            "x = (row & 1073741823) * 2654435761 + (column & 1048575) * 2246822507 + grid * 49842",
+            "x = (row & 1073741823) * 2654435761 + (column & 1048575) * 2246822507 + grid * 49843",
+        ),
+        "Another hash.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "insert",
+            "if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:",
+            "if mem[L.ACCESS_COUNT] > mem[L.CELL_WORDS]:",
+        ),
+        "There are more cells than are needed, at most as many as accesses.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "search_chain",
+            "if (layout == other == L.NONE or overlap(mem, low, high, layout, other_low, other_high, other)) and mem[access + L.ACCESS_SEEN] != stamp:",
+            "if overlap(mem, low, high, layout, other_low, other_high, other) and mem[access + L.ACCESS_SEEN] != stamp:",
+        ),
+        "`overlap` says the same of two tensors without layouts: the question saves the call.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "extent_of",
+            "extent = int(mem[layout + L.LAYOUT_EXTENT])",
+            "extent = int(mem[layout - L.LAYOUT_EXTENT])",
+        ),
+        "LAYOUT_EXTENT is 0.",
+    ),
+    Known(
+        Key(
+            "hazards.py",
+            "has_ended",
+            "return load(mem, slot + L.S_STATE) == L.FAILED and mem[slot + L.S_FANIN] == 0",
+            "return load(mem, slot - L.S_STATE) == L.FAILED and mem[slot + L.S_FANIN] == 0",
+        ),
+        "S_STATE is 0.",
+    ),
+    Known(
+        Key(
+            "overlap.py",
+            "loops_meet",
+            "other_stride = int(mem[other + 1]) if other < other_end else 0",
+            "other_stride = int(mem[other + 1]) if other < other_end else -1",
+        ),
+        "The number is compared with strides, which are above 0, and is used for nothing else.",
+    ),
+    Known(
+        Key("calls.py", "submit_call", "mem[k] = 0", "mem[k] = -1"),
+        "With bits set `erase` is asked for entries of a table that is empty during a stream.",
+    ),
 )
 """They behave as the source does, but for what nobody promises."""
 

@@ -25,6 +25,7 @@ ARRAYS = [
     np.zeros((4, 3, 4, 5), np.uint8),
 ]
 TAGS = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT, T.OUTPUT_EXISTING]
+AT = 1 << 20
 MORE = 1 if INTERPRETED else 10
 """How many times as many examples as elsewhere."""
 
@@ -219,11 +220,11 @@ def test_accesses_of_more_shapes_than_there_are_grids_are_found():
 
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)])
-@pytest.mark.parametrize("start", [0, 37])
-def test_accesses_are_found_from_whichever_cell_they_reach(rows, columns, start):
+@pytest.mark.parametrize("start, width", [(0, 96), (37, 96), (0, 97), (90, 97)])
+def test_accesses_are_found_from_whichever_cell_they_reach(rows, columns, start, width):
     """There are more of them than cells, so that the cells are searched."""
     rng = np.random.default_rng(rows)
-    x = np.zeros(40 + 60 * 96, np.uint8)[start:][: 60 * 96].reshape(60, 96)
+    x = np.zeros(90 + 60 * width, np.uint8)[start:][: 60 * width].reshape(60, width)
     stream = Stream(window=256)
     tiles = []
     for n in range(200):
@@ -242,6 +243,18 @@ def test_accesses_are_found_from_whichever_cell_they_reach(rows, columns, start)
         shared = {f"{n}" for n, one in enumerate(places) if not one.isdisjoint(octets(view))}
         assert stream.kinds((T.OUTPUT_EXISTING, view)).keys() == shared
     stream.close()
+
+
+def test_accesses_of_one_shape_share_a_grid_and_leave_it_to_another(s):
+    for i in range(40):
+        s.submit(f"{i}", writes(AT + 64 * i, nbytes=64), reads(AT - 64 * i - 64, nbytes=64))
+    assert int(s.mem[L.GRIDS_USED]) == 1
+    for task in list(s.tasks):
+        s.finish(task)
+    s.reclaim(k.drop_over(s.mem, L.NONE))
+    s.submit("large", writes(AT, nbytes=4096))
+    assert int(s.mem[L.GRIDS_USED]) == 1
+    assert s.kinds(reads(AT + 4000)) == {"large": L.NEEDS}
 
 
 def test_cells_grow_with_the_accesses_and_are_few_again_at_the_end():
@@ -277,9 +290,6 @@ def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
 
 
 # ---------------------------------------------------------------- reads of the same bytes
-AT = 1 << 20
-
-
 def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
     stream = Stream(window=256)
     x = np.zeros((20, 20))
@@ -293,6 +303,14 @@ def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
     assert stream.kinds(writes(AT + 8)).keys() == {f"other {i}" for i in range(100)}
     assert len(stream.kinds((T.INOUT, x[4]))) == 200
     stream.close()
+
+
+def test_a_view_without_gaps_is_read_like_a_tensor_of_these_bytes(s):
+    view = np.zeros((8, 8))[2:5]
+    low = view.__array_interface__["data"][0]
+    s.submit("view", (T.INPUT, view))
+    s.submit("tensor", reads(low, nbytes=view.nbytes))
+    assert k.find_overlaps(s.mem, low, low + view.nbytes, L.NONE, 3) == 1
 
 
 def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):

@@ -29,6 +29,11 @@ def add(a, b):
 
 
 @sr.task
+def total(*numbers):
+    return sum(numbers)
+
+
+@sr.task
 def fill(x: sr.Out, value):
     x[:] = value
 
@@ -45,6 +50,15 @@ def test_a_call_returns_a_future_and_is_a_plain_call_without_a_worker(w):
     assert isinstance(add(1, b=2), sr.Future)
     w.close()
     assert add(1, 2) == 3
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_calls_that_have_ended_leave_room_for_others_whatever_they_have_written():
+    with sr.Worker(num_sub_workers=1, child_mode="thread", task_window=4, alloc_timeout_s=1) as w:
+        arrays = [w.empty(8) for _ in range(20)]
+        for number, x in enumerate(arrays):
+            fill(x, number).result()
+        assert [x[0] for x in arrays] == list(range(20))
 
 
 @pytest.mark.spec("CALL-STREAM-1")
@@ -132,6 +146,17 @@ def test_a_future_is_an_argument_like_its_value(w):
     done = add(1, 1)
     done.result()
     assert add(done, 1).result() == 3
+
+
+@pytest.mark.spec("CALL-STREAM-2")
+def test_calls_may_have_many_futures_as_arguments(w):
+    """What they wait for has room of its own, beside that of others."""
+    items = [add(i, 0) for i in range(60)]
+    sums = [total(*items[i:]) for i in range(8)]
+    again = [total(*sums[:i], *items) for i in range(8)]
+    expected = [sum(range(i, 60)) for i in range(8)]
+    assert [one.result() for one in sums] == expected
+    assert [one.result() for one in again] == [sum(expected[:i]) + sum(range(60)) for i in range(8)]
 
 
 @pytest.mark.spec("CALL-STREAM-2")
@@ -329,6 +354,25 @@ def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it(w):
         assert add(2, 2).result() == 4
     assert seen == [(True, True, 7)] * 2
     assert early.result() == "early" and slow.result() == 0.05
+
+
+@pytest.mark.spec("CALL-STREAM-4")
+def test_futures_keep_values_that_come_when_all_calls_have_been_counted(w, monkeypatch):
+    """A call that fails counts as ended; a worker that had it in a frame may still have to answer."""
+    asked = []
+    real_help, has_settled = Stream._help, Stream.has_settled
+
+    def help(stream, **goal):
+        asked.append(goal["slot"])
+        return real_help(stream, **goal)
+
+    monkeypatch.setattr(Stream, "_help", help)
+    monkeypatch.setattr(
+        Stream, "has_settled", lambda stream, slot: slot in asked and has_settled(stream, slot)
+    )
+    future = add(1, 2)
+    w.run(lambda orch, args, config: None)
+    assert future.result(timeout=10) == 3
 
 
 @pytest.mark.spec("CALL-STREAM-4")
