@@ -28,7 +28,7 @@ class CallConfig:
 
     Notes
     -----
-    Rule     FLOW-CONFIG-1, -2, -7
+    Rule     FLOW-CONFIG-1, -2, -7, -8
     """
 
     _LAYOUT = struct.Struct(CALL_CONFIG.format)
@@ -141,6 +141,13 @@ class CallConfig:
         made.output_prefix = prefix.decode(errors="surrogateescape")
         made.validate()
         return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CallConfig):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._NAMES)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can be changed
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._NAMES)

@@ -183,6 +183,16 @@ def test_true_is_the_most_detailed_level():
     assert config.enable_l2_swimlane == 0
 
 
+@pytest.mark.spec("FLOW-CONFIG-8")
+@pytest.mark.parametrize("field", [*FIELDS, "output_prefix"])
+def test_configurations_are_equal_if_all_their_fields_are(field):
+    one, other = CallConfig(output_prefix="p"), CallConfig(output_prefix="p")
+    assert one == other
+    setattr(other, field, "q" if field == "output_prefix" else 1 + getattr(one, field))
+    assert one != other
+    assert one != 1
+
+
 @pytest.mark.spec("FLOW-CONFIG-1")
 def test_fields_and_defaults_are_those_of_the_table():
     rows = tables("FLOW-CONFIG")[0]
