@@ -24,11 +24,12 @@ LAYERS = [
     {"model"},
     {"engine"},
     {"callables"},
+    {"remote"},
     {"native_chip"},
     {"workers"},
     {"orch"},
     {"calls"},
-    {"worker", "orchestrator", "task_interface", "callable_identity"},
+    {"worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"},
     {"scenes"},
     {"", "__main__"},
 ]
