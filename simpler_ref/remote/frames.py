@@ -124,10 +124,15 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
             0,
         )
     except struct.error:
-        raise refusal(
-            "frame", f"{header} has a number that is not u64, i32 or u64 as the header needs it"
-        ) from None
+        _name_what_does_not_fit(header)
+        raise
     return head + raw
+
+
+def _name_what_does_not_fit(header: FrameHeader) -> None:
+    U64.write(header.session_id, "frame.session_id")
+    I32.write(header.endpoint_id, "frame.endpoint_id")
+    U64.write(header.sequence, "frame.sequence")
 
 
 def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:

@@ -240,8 +240,9 @@ def test_an_encoder_refuses_a_frame_that_is_none():
     for value in WRONG["enum"]:
         refuse("frame.type", wire.encode_frame, dataclasses.replace(HEADER, frame_type=value))
     for field in ("session_id", "endpoint_id", "sequence"):
-        wrong = dataclasses.replace(HEADER, **{field: 1 << 64})
-        refuse("frame: ", wire.encode_frame, wrong)
+        for value in (1 << 64, -(1 << 32), None):
+            wrong = dataclasses.replace(HEADER, **{field: value})
+            refuse(f"frame.{field}: ", wire.encode_frame, wrong)
     for value in WRONG["blob"]:
         refuse("frame.payload", wire.encode_frame, HEADER, value)
         refuse("CONTROL.payload", wire.encode_control, wire.ControlName.COMM_INIT, 1, value)
