@@ -20,6 +20,7 @@ SUBMODULES = {
     "env_manager": "simpler_ref.env_manager",
     "log_levels": "simpler_ref.log_levels",
     "orchestrator": "simpler_ref.orchestrator",
+    "remote_l3_protocol": "simpler_ref.remote_l3_protocol",
     "task_interface": "simpler_ref.task_interface",
     "worker": "simpler_ref.worker",
 }

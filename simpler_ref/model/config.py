@@ -31,7 +31,7 @@ class CallConfig:
 
     Notes
     -----
-    Rule     FLOW-CONFIG-1, -2, -7; FLOW-ENV-1
+    Rule     FLOW-CONFIG-1, -2, -7, -8; FLOW-ENV-1
     """
 
     _LAYOUT = struct.Struct(CALL_CONFIG.format)
@@ -167,6 +167,14 @@ class CallConfig:
         made.output_prefix = prefix.decode(errors="surrogateescape")
         made.validate()
         return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CallConfig):
+            return NotImplemented
+        names = (*self._NAMES, "runtime_env")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can be changed
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._NAMES)

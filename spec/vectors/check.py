@@ -242,6 +242,313 @@ def check_hashid_refused(case):
     same(refused(digest_of, case["hashid"]), case["error"])
 
 
+# ---------------------------------------------------------------- remote messages
+DIGEST = "target_registry:RemoteRegistryTarget callable_kind:CallableKind digest:raw32"
+BUFFER = "owner_endpoint_id:i32 buffer_id:u64 generation:u64"
+USE = "access:access transport_profile:text128"
+ROUTE = (
+    f"remote_addr:u64 rkey_or_token:u64 ub_ldst_va:u64 {USE} transport_descriptor:blob4096 :zero"
+)
+FORMS = {
+    "hello": "session_id:u64 endpoint_id:i32 protocol_version:u32 comm_profile:text1024"
+    " feature_flags:u64 ready:ReadyState",
+    "completion": "sequence:u64 error_code:i32 error_message:text4096",
+    "control": "name:ControlName version:some32 payload:blob16777216",
+    "control_reply": "sequence:u64 name:ControlName version:u32 error_code:i32 error_message:text4096"
+    " result:blob16777216",
+    "register_callable": DIGEST + " payload_version:some32 payload:blob16777216",
+    "digest_callable": DIGEST,
+    "chip_callable": "descriptor:blob4096 location:ChipCallableBlobLocation blob_size:u64"
+    " blob_sha256:raw32 inline_blob:blob16777216 staged_token:blob1024 :zero",
+    "export_request": f"{BUFFER} offset:u64 nbytes:some64 {USE} :zero",
+    "export_result": f"{BUFFER} address_space:shared offset:u64 nbytes:u64 export_id:some64 {ROUTE}",
+    "import_request": "importer_endpoint_id:i32 access:access exported:export_result :zero",
+    "import_result": f"importer_endpoint_id:i32 {BUFFER} import_id:u64 address_space:shared offset:u64"
+    f" nbytes:u64 {ROUTE}",
+    "release_import": f"importer_endpoint_id:i32 {BUFFER} import_id:u64 :zero",
+}
+TITLES = {
+    "register_callable": "REGISTER_CALLABLE",
+    "digest_callable": "DIGEST_CALLABLE",
+    "export_request": "EXPORT_BUFFER",
+    "export_result": "EXPORT_BUFFER result",
+    "import_request": "IMPORT_BUFFER",
+    "import_result": "IMPORT_BUFFER result",
+}
+NUMBERS = {
+    "u32": "I",
+    "some32": "I",
+    "access": "I",
+    "zero": "I",
+    "i32": "i",
+    "u64": "Q",
+    "some64": "Q",
+}
+
+
+def members(kind):
+    """Return the numbers of an enumeration by name, of `shared` those that an export can have."""
+    if kind == "shared":
+        return {name: members("RemoteAddressSpace")[name] for name in ("REMOTE_WINDOW", "UB_LDST")}
+    if kind in ENUMS:
+        return ENUMS[kind]["values"]
+    cases = json.loads((FOLDER / "remote.json").read_text())["cases"]
+    return next((case["values"] for case in cases if case.get("enum") == kind), {})
+
+
+def split(kind):
+    """Return a field's type and its limit: `text128` is a text of at most 128 bytes."""
+    base = kind.rstrip("0123456789")
+    return (base, int(kind[len(base) :])) if base in ("text", "blob", "raw") else (kind, 0)
+
+
+def packed(form, value):
+    """Return the bytes of a message, field by field."""
+    raw = b""
+    for field in form.split():
+        name, _, kind = field.partition(":")
+        base, _ = split(kind)
+        one = value.get(name, 0)
+        if base in NUMBERS:
+            raw += struct.pack("<" + NUMBERS[base], int(one, 16) if isinstance(one, str) else one)
+        elif base == "text":
+            raw += text(one)
+        elif base in ("blob", "raw"):
+            raw += text(to_bytes(one)) if base == "blob" else to_bytes(one)
+        elif base in FORMS:
+            raw += packed(FORMS[base], one)
+        else:
+            raw += u32(members(kind)[one])
+    return raw
+
+
+def task_bytes(value):
+    config = {"aicpu_thread_num": 3} | value["config"]
+    raw = to_bytes(value["callable_digest"])
+    raw += struct.pack("<7i", *(config.get(name, 0) for name in KNOBS))
+    raw += text(config.get("output_prefix", ""))
+    raw += u32(len(value["tensors"]), len(value["scalars"]))
+    for one in value["tensors"]:
+        short = tensor(one["tensor"])
+        raw += short[:32] + u32(short[32]) + short[33:34] + bytes(7)
+    for one in value["tensors"]:
+        raw += b"\1" + packed(REMOTE_DESC, one["desc"]) if one["desc"] else b"\0"
+    raw += b"".join(int(one, 16).to_bytes(8, "little") for one in value["scalars"])
+    return raw + text(to_bytes(value["inline_arena"]))
+
+
+REMOTE_DESC = (
+    "address_space:RemoteAddressSpace owner_endpoint_id:i32 buffer_id:u64 offset:u64 nbytes:u64"
+    " remote_addr:u64 rkey_or_token:u64 generation:u64 inline_payload_offset:u64"
+    " inline_payload_len:u64 :zero :zero"
+)
+
+
+def cut(raw, size):
+    """Return so many bytes and the rest."""
+    if size > len(raw):
+        raise ValueError("bytes are expected")
+    return raw[:size], raw[size:]
+
+
+def unpacked(form, raw, title):
+    """Return the fields of a message and what follows it; a ValueError names what is wrong."""
+    value = {}
+    for field in form.split():
+        name, _, kind = field.partition(":")
+        where = f"{title}.{name or 'reserved'}"
+        base, most = split(kind)
+        if base in FORMS:
+            value[name], raw = unpacked(FORMS[base], raw, TITLES[base])
+            require_message(base, value[name])
+            continue
+        form = NUMBERS.get(base, "I")
+        size = most if base == "raw" else struct.calcsize("<" + form)
+        one, raw = cut(raw, size)
+        if base != "raw":
+            (one,) = struct.unpack("<" + form, one)
+        if base in ("text", "blob"):
+            if one > most:
+                raise ValueError("too long")
+            one, raw = cut(raw, one)
+            try:
+                one = one.decode() if base == "text" else one
+            except UnicodeDecodeError:
+                raise ValueError("UTF-8") from None
+        wrong = {
+            "zero": one != 0,
+            "some32": one == 0,
+            "some64": one == 0,
+            "access": one not in (1, 2, 3),
+        }
+        known = members(kind)
+        if wrong.get(base) or (known and one not in known.values()):
+            raise ValueError(where)
+        value[name] = one
+    return value, raw
+
+
+def require_message(kind, value):
+    """Refuse what the fields of a message must not have together."""
+    is_imported = kind in ("import_result", "release_import")
+    dead = value.get("owner_endpoint_id", 0) < 0 or 0 in (
+        value.get("buffer_id"),
+        value.get("generation"),
+    )
+    if is_imported and (dead or value["import_id"] == 0 or value["importer_endpoint_id"] < 0):
+        raise ValueError("live imported buffer identity")
+    if kind == "import_request" and value["importer_endpoint_id"] < 0:
+        raise ValueError("live imported buffer identity")
+    if dead:
+        raise ValueError("live owner buffer identity")
+    if value.get("offset", 0) + value.get("nbytes", 0) >= 1 << 64:
+        raise ValueError("do not fit 64 bits")
+    if kind == "import_request" and value["access"] & ~value["exported"]["access"]:
+        raise ValueError("is asked for")
+    if kind == "chip_callable":
+        inline, size = value["location"] == 1, len(value["inline_blob"])
+        if bool(size) != inline or bool(value["staged_token"]) == inline:
+            raise ValueError("give exactly the one")
+        if inline and value["blob_size"] != size:
+            raise ValueError("CHIP_CALLABLE.blob_size")
+
+
+def read_frame(raw):
+    head, payload = cut(raw, 40)
+    magic, version, kind, _, _, _, size, flags = struct.unpack("<4sIIQiQII", head)
+    checks = {
+        "frame.magic": magic == b"SLR3",
+        "frame.version": version == 1,
+        "frame.flags": flags == 0,
+        "payload too long": size <= 1 << 24,
+        "frame.type": 1 <= kind <= 7,
+        "is announced": size == len(payload),
+    }
+    for name, right in checks.items():
+        if not right:
+            raise ValueError(name)
+
+
+def read_task(raw):
+    """Check a TASK from its front to its end."""
+    raw = cut(raw, 32)[1]
+    knobs, raw = cut(raw, 28)
+    value, raw = unpacked("output_prefix:text1024", raw, "TASK.config")
+    try:
+        config(dict(zip(KNOBS, struct.unpack("<7i", knobs), strict=True)) | value)
+    except ValueError:
+        raise ValueError("TASK.config") from None
+    counts, raw = cut(raw, 8)
+    tensors, scalars = struct.unpack("<II", counts)
+    if max(tensors, scalars) > 4096:
+        raise ValueError("are allowed")
+    for i in range(tensors):
+        one, raw = cut(raw, 44)
+        require_tensor(struct.unpack("<Q5IIIB7s", one), f"TASK.args.tensors[{i}]")
+    descs = []
+    for i in range(tensors):
+        where = f"TASK.args.sidecars[{i}]"
+        present, raw = cut(raw, 1)
+        if present[0] > 1:
+            raise ValueError(where + ".present")
+        if present[0]:
+            desc, raw = unpacked(REMOTE_DESC.removesuffix(" :zero :zero"), raw, where)
+            flags, raw = cut(raw, 8)
+            if any(flags):
+                raise ValueError(where + ".flags")
+            descs.append(desc)
+    raw = cut(raw, 8 * scalars)[1]
+    value, raw = unpacked("inline_arena:blob1048576", raw, "TASK.args")
+    for desc in descs:
+        require_desc(desc, len(value["inline_arena"]))
+    if raw:
+        raise ValueError("follow its end")
+
+
+def require_tensor(fields, where):
+    data, *shape, ndims, dtype, child, rest = fields
+    if data:
+        raise ValueError(where + ".data")
+    if ndims > 5 or any(shape[ndims:]):
+        raise ValueError(where + ".shapes")
+    if dtype not in DTYPES.values():
+        raise ValueError(where + ".dtype")
+    if child > 1 or any(rest):
+        raise ValueError("child_memory")
+
+
+def require_desc(desc, arena):
+    inline = desc["inline_payload_offset"], desc["inline_payload_len"]
+    if desc["address_space"] != 1:
+        if any(inline):
+            raise ValueError("its inline fields must be 0")
+        require_message("", desc)
+        return
+    handle = ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation")
+    if any(desc[name] for name in handle) or desc["owner_endpoint_id"] not in (0, -1):
+        raise ValueError("is inline and has a buffer")
+    if desc["inline_payload_len"] != desc["nbytes"]:
+        raise ValueError("are inline, the tensor has")
+    if sum(inline) > arena:
+        raise ValueError("are not within the inline arena")
+
+
+def read_message(kind, raw):
+    if kind == "frame":
+        return read_frame(raw)
+    if kind == "task":
+        return read_task(raw)
+    value, rest = unpacked(FORMS[kind], raw, TITLES.get(kind, kind.upper()))
+    require_message(kind, value)
+    if rest:
+        raise ValueError("follow its end")
+    return None
+
+
+def check_wire_enum(case):
+    same(case["type"], "u32")
+    first = min(case["values"].values())
+    same(list(case["values"].values()), [first + i for i in range(len(case["values"]))])
+
+
+def check_limits(case):
+    limits = case["values"]
+    found = {int(field.split(":text")[1]) for field in FORMS["hello"].split() if ":text" in field}
+    same(found, {limits["MAX_STRING_BYTES"]})
+    found = {
+        int(field.split(":text")[1]) for field in FORMS["completion"].split() if ":text" in field
+    }
+    same(found, {limits["MAX_ERROR_BYTES"]})
+
+
+def check_frame(case):
+    kind = members("FrameType")[case["frame_type"]]
+    numbers = int(case["session_id"], 16), case["endpoint_id"], int(case["sequence"], 16)
+    payload = to_bytes(case["payload"])
+    raw = struct.pack("<4sIIQiQII", b"SLR3", 1, kind, *numbers, len(payload), 0) + payload
+    same(raw, to_bytes(case["bytes"]), case["name"])
+    read_frame(raw)
+
+
+def message_bytes(kind, value):
+    return task_bytes(value) if kind == "task" else packed(FORMS[kind], value)
+
+
+def check_message(case):
+    raw = message_bytes(case["kind"], case["value"])
+    same(raw, to_bytes(case["bytes"]), case["name"])
+    read_message(case["kind"], raw)
+
+
+def check_message_refused(case):
+    same(
+        refused(read_message, case["message"], to_bytes(case["bytes"])), case["names"], case["name"]
+    )
+
+
+globals().update({f"check_{kind}": check_message for kind in ("task", *FORMS)})
+
+
 # ---------------------------------------------------------------- rings
 class Ring:
     """Claims in their order, each as [start, bytes, bytes skipped before it, live]."""
@@ -445,4 +752,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["layouts", "descriptors", "rings", "tag-walks"])
+    main(sys.argv[1:] or ["layouts", "descriptors", "remote", "rings", "tag-walks"])

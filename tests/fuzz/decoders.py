@@ -33,6 +33,7 @@ from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import LocalCallables, obey
 from simpler_ref.workers.reports import read_error, write_error
 
+from ..remote_messages import MESSAGES, VALID
 from ..support import small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place
 
@@ -601,6 +602,19 @@ def check_program(program, places):
         assert 0 <= target >> 32 < places.shape[1]
 
 
+# ---------------------------------------------------------------- messages of remote workers
+def remote_target(name):
+    """Return the target of one kind of message."""
+    _, encode, decode = MESSAGES[name]
+
+    def check(raw):
+        value = attempt(lambda: decode(raw), ValueError)
+        if value is not REFUSED:
+            assert encode(value) == raw
+
+    return Target(edited(VALID[name].map(encode)), check)
+
+
 TARGETS = {
     "config": Target(edited(configs()), check_config),
     "config fields": Target(config_fields, check_config_fields),
@@ -622,4 +636,5 @@ TARGETS = {
     ),
     "chip blob": Target(edited(st.just(CHIP)), check_chip_blob),
     "columns": Target(batches, check_batch),
+    **{f"remote {name}": remote_target(name) for name in VALID},
 }

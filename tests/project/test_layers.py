@@ -24,11 +24,15 @@ LAYERS = [
     {"model"},
     {"engine"},
     {"callables"},
+    {"remote"},
     {"native_chip"},
     {"workers"},
     {"orch"},
     {"calls"},
-    {"worker", "orchestrator", "task_interface", "callable_identity", "env_manager", "log_levels"},
+    {
+        *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
+        *("env_manager", "log_levels"),
+    },
     {"scenes"},
     {"", "__main__", "compat"},
 ]

@@ -11,9 +11,9 @@ import pytest
 
 from .. import spec_rules
 from ..support import DEADLINE_S
-from . import author, package_bytes, package_traces, reader
+from . import author, package_bytes, package_remote, package_traces, reader
 
-PACKAGE = {**vars(package_bytes), **vars(package_traces)}
+PACKAGE = {**vars(package_bytes), **vars(package_remote), **vars(package_traces)}
 CASES = [(name, case) for name in reader.FILES for case in reader.read(name)["cases"]]
 
 
@@ -120,6 +120,7 @@ EXPECTED = {
     "layouts": {"size", "fields", "bits", "bytes", "image"},
     "enums": {"values", "type"},
     "descriptors": {"descriptor", "hashid", "digest"},
+    "remote": {"bytes", "values", "type"},
     "tag-walks": {"then"},
     "rings": {"then"},
     "scheduler": {"then"},
@@ -239,7 +240,7 @@ def test_something_left_out_of_a_picture_is_noticed(what):
 
 # ---------------------------------------------------------------- another reader
 SCRIPT = "check.py"
-BY_CHECK = ("layouts", "descriptors", "rings", "tag-walks")
+BY_CHECK = ("layouts", "descriptors", "remote", "rings", "tag-walks")
 
 
 def run_check(folder):

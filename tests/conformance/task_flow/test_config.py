@@ -183,6 +183,25 @@ def test_true_is_the_most_detailed_level():
     assert config.enable_l2_swimlane == 0
 
 
+@pytest.mark.spec("FLOW-CONFIG-8")
+@pytest.mark.parametrize("field", [*FIELDS, "output_prefix"])
+def test_configurations_are_equal_if_all_their_fields_are(field):
+    one, other = CallConfig(output_prefix="p"), CallConfig(output_prefix="p")
+    assert one == other
+    setattr(other, field, "q" if field == "output_prefix" else 1 + getattr(one, field))
+    assert one != other
+    assert one != 1
+
+
+@pytest.mark.spec("FLOW-CONFIG-8")
+def test_configurations_with_other_sizes_beside_them_are_not_equal():
+    one, other = CallConfig(), CallConfig()
+    assert one.runtime_env == other.runtime_env
+    assert one == other
+    other.runtime_env.ring_heap = 1 << 20
+    assert one != other
+
+
 @pytest.mark.spec("FLOW-CONFIG-1")
 def test_fields_and_defaults_are_those_of_the_table():
     rows = tables("FLOW-CONFIG")[0]

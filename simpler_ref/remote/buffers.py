@@ -1,0 +1,340 @@
+"""Commands that give one endpoint access to a buffer of another: export, import, release."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from .fields import I32, POSITIVE, RESERVED, U64, Blob, Message, Number, OneOf, Text, refusal
+from .limits import (
+    MAX_TRANSPORT_DESCRIPTOR_BYTES,
+    MAX_TRANSPORT_PROFILE_BYTES,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+)
+
+
+class RemoteAddressSpace(enum.IntEnum):
+    """Where the memory of a remote tensor is.
+
+    Rule     REMOTE-TASK-3, -4
+    """
+
+    HOST_INLINE = 1
+    REMOTE_DEVICE = 2
+    REMOTE_WINDOW = 3
+    UB_LDST = 4
+
+
+ACCESS = Number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)
+SHARED_SPACE = OneOf(
+    RemoteAddressSpace, RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST
+)
+PROFILE = Text(MAX_TRANSPORT_PROFILE_BYTES)
+DESCRIPTOR = Blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)
+
+
+class _Owned(Protocol):
+    @property
+    def owner_endpoint_id(self) -> int: ...
+
+    @property
+    def buffer_id(self) -> int: ...
+
+    @property
+    def generation(self) -> int: ...
+
+
+class _Span(Protocol):
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def is_live(buffer: _Owned) -> bool:
+    """Say whether ids can be those of a buffer.
+
+    Rule     REMOTE-BUF-6
+    """
+    return buffer.owner_endpoint_id >= 0 and buffer.buffer_id != 0 and buffer.generation != 0
+
+
+def require_span(span: _Span, where: str) -> None:
+    """Refuse bytes that end beyond 64 bits."""
+    if span.offset + span.nbytes >= 1 << 64:
+        raise refusal(where, f"offset {span.offset} + nbytes {span.nbytes} do not fit 64 bits")
+
+
+def identity_of(buffer: _Owned) -> str:
+    """Return the ids of a buffer, for a message."""
+    return (
+        f"owner_endpoint_id {buffer.owner_endpoint_id}, buffer_id {buffer.buffer_id}, "
+        f"generation {buffer.generation}"
+    )
+
+
+# ---------------------------------------------------------------- export
+@dataclass(frozen=True)
+class ExportBufferRequest:
+    """A part of a buffer that its owner shall export."""
+
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+    offset: int
+    nbytes: int
+    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: str = ""
+
+
+@dataclass(frozen=True)
+class ExportBufferResult:
+    """An exported part of a buffer, and how others reach it."""
+
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+    address_space: RemoteAddressSpace
+    offset: int
+    nbytes: int
+    export_id: int
+    remote_addr: int = 0
+    rkey_or_token: int = 0
+    ub_ldst_va: int = 0
+    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: str = ""
+    transport_descriptor: bytes = b""
+
+
+def _check_export(export: ExportBufferRequest | ExportBufferResult, where: str) -> None:
+    if not is_live(export):
+        raise refusal(where, f"{identity_of(export)} is not a live owner buffer identity")
+    require_span(export, where)
+
+
+_EXPORT_REQUEST = Message(
+    "EXPORT_BUFFER",
+    ExportBufferRequest,
+    _check_export,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+    offset=U64,
+    nbytes=POSITIVE,
+    access=ACCESS,
+    transport_profile=PROFILE,
+    reserved=RESERVED,
+)
+_EXPORT_RESULT = Message(
+    "EXPORT_BUFFER result",
+    ExportBufferResult,
+    _check_export,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+    address_space=SHARED_SPACE,
+    offset=U64,
+    nbytes=U64,
+    export_id=POSITIVE,
+    remote_addr=U64,
+    rkey_or_token=U64,
+    ub_ldst_va=U64,
+    access=ACCESS,
+    transport_profile=PROFILE,
+    transport_descriptor=DESCRIPTOR,
+    reserved=RESERVED,
+)
+
+
+def encode_export_buffer_request(request: ExportBufferRequest) -> bytes:
+    """Return the command EXPORT_BUFFER.
+
+    Rule     REMOTE-BUF-1
+    """
+    return _EXPORT_REQUEST.encode(request)
+
+
+def decode_export_buffer_request(raw: bytes) -> ExportBufferRequest:
+    """Return what a command EXPORT_BUFFER says.
+
+    Rule     REMOTE-BUF-1
+    """
+    return _EXPORT_REQUEST.decode(raw)
+
+
+def encode_export_buffer_result(result: ExportBufferResult) -> bytes:
+    """Return the result of EXPORT_BUFFER.
+
+    Rule     REMOTE-BUF-2
+    """
+    return _EXPORT_RESULT.encode(result)
+
+
+def decode_export_buffer_result(raw: bytes) -> ExportBufferResult:
+    """Return what the result of EXPORT_BUFFER says.
+
+    Rule     REMOTE-BUF-2
+    """
+    return _EXPORT_RESULT.decode(raw)
+
+
+# ---------------------------------------------------------------- import
+@dataclass(frozen=True)
+class ImportBufferRequest:
+    """An exported buffer that an endpoint shall import, and what it wants to do with it."""
+
+    importer_endpoint_id: int
+    access: int
+    exported: ExportBufferResult
+
+
+@dataclass(frozen=True)
+class ImportBufferResult:
+    """An imported buffer, and how its importer reaches it."""
+
+    importer_endpoint_id: int
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+    import_id: int
+    address_space: RemoteAddressSpace
+    offset: int
+    nbytes: int
+    remote_addr: int = 0
+    rkey_or_token: int = 0
+    ub_ldst_va: int = 0
+    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: str = ""
+    transport_descriptor: bytes = b""
+
+
+@dataclass(frozen=True)
+class ReleaseImportRequest:
+    """An imported buffer that its importer no longer needs."""
+
+    importer_endpoint_id: int
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+    import_id: int
+
+
+def _check_import_request(request: ImportBufferRequest, where: str) -> None:
+    if request.importer_endpoint_id < 0:
+        raise refusal(
+            where,
+            f"importer_endpoint_id {request.importer_endpoint_id} is not that of a live imported buffer "
+            "identity",
+        )
+    if request.access & ~request.exported.access:
+        raise refusal(
+            f"{where}.access",
+            f"{request.access} is asked for, {request.exported.access} is exported",
+        )
+
+
+def _check_imported(imported: ImportBufferResult | ReleaseImportRequest, where: str) -> None:
+    if imported.importer_endpoint_id < 0 or imported.import_id == 0 or not is_live(imported):
+        raise refusal(
+            where,
+            f"importer_endpoint_id {imported.importer_endpoint_id}, {identity_of(imported)}, import_id "
+            f"{imported.import_id} is not a live imported buffer identity",
+        )
+
+
+def _check_import_result(result: ImportBufferResult, where: str) -> None:
+    _check_imported(result, where)
+    require_span(result, where)
+
+
+_IMPORT_REQUEST = Message(
+    "IMPORT_BUFFER",
+    ImportBufferRequest,
+    _check_import_request,
+    importer_endpoint_id=I32,
+    access=ACCESS,
+    exported=_EXPORT_RESULT,
+    reserved=RESERVED,
+)
+_IMPORT_RESULT = Message(
+    "IMPORT_BUFFER result",
+    ImportBufferResult,
+    _check_import_result,
+    importer_endpoint_id=I32,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+    import_id=U64,
+    address_space=SHARED_SPACE,
+    offset=U64,
+    nbytes=U64,
+    remote_addr=U64,
+    rkey_or_token=U64,
+    ub_ldst_va=U64,
+    access=ACCESS,
+    transport_profile=PROFILE,
+    transport_descriptor=DESCRIPTOR,
+    reserved=RESERVED,
+)
+_RELEASE_IMPORT = Message(
+    "RELEASE_IMPORT",
+    ReleaseImportRequest,
+    _check_imported,
+    importer_endpoint_id=I32,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+    import_id=U64,
+    reserved=RESERVED,
+)
+
+
+def encode_import_buffer_request(request: ImportBufferRequest) -> bytes:
+    """Return the command IMPORT_BUFFER.
+
+    Rule     REMOTE-BUF-3
+    """
+    return _IMPORT_REQUEST.encode(request)
+
+
+def decode_import_buffer_request(raw: bytes) -> ImportBufferRequest:
+    """Return what a command IMPORT_BUFFER says.
+
+    Rule     REMOTE-BUF-3
+    """
+    return _IMPORT_REQUEST.decode(raw)
+
+
+def encode_import_buffer_result(result: ImportBufferResult) -> bytes:
+    """Return the result of IMPORT_BUFFER.
+
+    Rule     REMOTE-BUF-4
+    """
+    return _IMPORT_RESULT.encode(result)
+
+
+def decode_import_buffer_result(raw: bytes) -> ImportBufferResult:
+    """Return what the result of IMPORT_BUFFER says.
+
+    Rule     REMOTE-BUF-4
+    """
+    return _IMPORT_RESULT.decode(raw)
+
+
+def encode_release_import_request(request: ReleaseImportRequest) -> bytes:
+    """Return the command RELEASE_IMPORT.
+
+    Rule     REMOTE-BUF-5
+    """
+    return _RELEASE_IMPORT.encode(request)
+
+
+def decode_release_import_request(raw: bytes) -> ReleaseImportRequest:
+    """Return what a command RELEASE_IMPORT says.
+
+    Rule     REMOTE-BUF-5
+    """
+    return _RELEASE_IMPORT.decode(raw)

@@ -1,0 +1,171 @@
+"""Commands about callables: to register one, to name one by its digest; chip callables on their way."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES, CallableKind
+from .fields import RESERVED, U64, VERSION, Blob, Exactly, Message, OneOf, refusal
+from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
+
+_SHA256_BYTES = 32
+
+
+class RemoteRegistryTarget(enum.IntEnum):
+    """Which table of an endpoint a callable is for.
+
+    Rule     REMOTE-CALL-1
+    """
+
+    REMOTE_TASK_DISPATCHER = 1
+    INNER_L3_WORKER = 2
+
+
+class ChipCallableBlobLocation(enum.IntEnum):
+    """Where the blob of a chip callable is.
+
+    Rule     REMOTE-CALL-1
+    """
+
+    INLINE_BLOB = 1
+    STAGED_BLOB = 2
+
+
+# ---------------------------------------------------------------- registration
+@dataclass(frozen=True)
+class RegisterCallableCommand:
+    """A callable for an endpoint."""
+
+    target_registry: RemoteRegistryTarget
+    callable_kind: CallableKind
+    digest: bytes
+    payload_version: int
+    payload: bytes
+
+
+_REGISTER = Message(
+    "REGISTER_CALLABLE",
+    RegisterCallableCommand,
+    target_registry=OneOf(RemoteRegistryTarget),
+    callable_kind=OneOf(CallableKind),
+    digest=Exactly(CALLABLE_HASH_DIGEST_BYTES),
+    payload_version=VERSION,
+    payload=Blob(),
+)
+
+
+def encode_register_callable_command(
+    target_registry: RemoteRegistryTarget,
+    callable_kind: CallableKind,
+    digest: bytes,
+    payload_version: int,
+    payload: bytes,
+) -> bytes:
+    """Return the command PREPARE_REGISTER_CALLABLE.
+
+    Rule     REMOTE-CALL-2
+    """
+    return _REGISTER.encode(
+        RegisterCallableCommand(target_registry, callable_kind, digest, payload_version, payload)
+    )
+
+
+def decode_register_callable_command(raw: bytes) -> RegisterCallableCommand:
+    """Return what a command PREPARE_REGISTER_CALLABLE says.
+
+    Rule     REMOTE-CALL-2
+    """
+    return _REGISTER.decode(raw)
+
+
+@dataclass(frozen=True)
+class DigestCallableCommand:
+    """A callable that an endpoint knows."""
+
+    target_registry: RemoteRegistryTarget
+    callable_kind: CallableKind
+    digest: bytes
+
+
+_DIGEST = Message(
+    "DIGEST_CALLABLE",
+    DigestCallableCommand,
+    target_registry=OneOf(RemoteRegistryTarget),
+    callable_kind=OneOf(CallableKind),
+    digest=Exactly(CALLABLE_HASH_DIGEST_BYTES),
+)
+
+
+def encode_digest_callable_command(
+    target_registry: RemoteRegistryTarget, callable_kind: CallableKind, digest: bytes
+) -> bytes:
+    """Return a command about a registered callable: to commit, abort, prepare or unregister it.
+
+    Rule     REMOTE-CALL-3
+    """
+    return _DIGEST.encode(DigestCallableCommand(target_registry, callable_kind, digest))
+
+
+def decode_digest_callable_command(raw: bytes) -> DigestCallableCommand:
+    """Return what a command about a registered callable says.
+
+    Rule     REMOTE-CALL-3
+    """
+    return _DIGEST.decode(raw)
+
+
+# ---------------------------------------------------------------- chip callables
+@dataclass(frozen=True)
+class RemoteChipCallablePayload:
+    """A chip callable: its descriptor, and its blob or the token of a blob that was staged before."""
+
+    descriptor: bytes
+    location: ChipCallableBlobLocation
+    blob_size: int
+    blob_sha256: bytes
+    inline_blob: bytes = b""
+    staged_token: bytes = b""
+
+
+def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
+    inline, token = len(payload.inline_blob), len(payload.staged_token)
+    is_inline = payload.location == ChipCallableBlobLocation.INLINE_BLOB
+    if bool(inline) != is_inline or bool(token) == is_inline:
+        raise refusal(
+            where,
+            f"{ChipCallableBlobLocation(payload.location).name} with a blob of {inline} bytes and a "
+            f"token of {token}: give exactly the one that the location says",
+        )
+    if is_inline and payload.blob_size != inline:
+        raise refusal(f"{where}.blob_size", f"{payload.blob_size}, but the blob has {inline} bytes")
+
+
+_CHIP = Message(
+    "CHIP_CALLABLE",
+    RemoteChipCallablePayload,
+    _check_chip,
+    descriptor=Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES),
+    location=OneOf(ChipCallableBlobLocation),
+    blob_size=U64,
+    blob_sha256=Exactly(_SHA256_BYTES),
+    inline_blob=Blob(),
+    staged_token=Blob(MAX_STAGED_BLOB_TOKEN_BYTES),
+    reserved=RESERVED,
+)
+
+
+def encode_remote_chip_callable_payload(payload: RemoteChipCallablePayload) -> bytes:
+    """Return a chip callable as the payload of its registration.
+
+    Rule     REMOTE-CALL-4
+    """
+    return _CHIP.encode(payload)
+
+
+def decode_remote_chip_callable_payload(raw: bytes) -> RemoteChipCallablePayload:
+    """Return the chip callable of a registration. Its hash is not compared with its blob.
+
+    Rule     REMOTE-CALL-4
+    """
+    return _CHIP.decode(raw)

@@ -1,0 +1,268 @@
+"""Messages as tables of fields: each is written, read and checked from one table.
+
+A field has a kind, which knows its bytes. Encoder and decoder check the same, so that nothing is sent
+that the other side would refuse. Refusals name the field and, when bytes are read, where it begins.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from operator import index
+from typing import Any, Generic, Protocol, TypeVar
+
+from .limits import MAX_PAYLOAD_BYTES
+
+T = TypeVar("T")
+
+
+def refusal(where: str, why: str) -> ValueError:
+    """Return the error about a message that is not as the protocol says.
+
+    Rule     REMOTE-FRAME-4
+    """
+    return ValueError(f"remote_wire: {where}: {why}")
+
+
+def octets(value: Any, where: str) -> bytes:
+    """Return the bytes of what has bytes."""
+    if isinstance(value, bytes):
+        return value
+    try:
+        return memoryview(value).tobytes()
+    except TypeError:
+        raise refusal(where, f"{value!r} is not bytes") from None
+
+
+class Reader:
+    """Bytes that are read from the front."""
+
+    __slots__ = ("at", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.at = 0
+
+    def take(self, size: int, where: str) -> bytes:
+        """Return the next bytes."""
+        at, left = self.at, len(self.raw) - self.at
+        if size > left:
+            raise refusal(where, f"{size} bytes are expected at byte {at}, {left} are left")
+        self.at = at + size
+        return self.raw[at : self.at]
+
+    def end(self, where: str) -> None:
+        """Refuse bytes that follow."""
+        if self.at != len(self.raw):
+            left = len(self.raw) - self.at
+            raise refusal(where, f"{left} bytes follow its end at byte {self.at}")
+
+
+class Kind(Protocol):
+    """The form of a field."""
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+
+    def read(self, reader: Reader, where: str) -> Any:
+        """Return the value of the next bytes."""
+
+
+# ---------------------------------------------------------------- kinds
+class Number:
+    """An integer within limits."""
+
+    def __init__(self, form: str, least: int, most: int) -> None:
+        self._struct = struct.Struct("<" + form)
+        self._least, self._most = least, most
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+        try:
+            number = index(value)
+        except TypeError:
+            raise refusal(where, f"{value!r} is not an integer") from None
+        return self._struct.pack(self._require(number, where))
+
+    def read(self, reader: Reader, where: str) -> int:
+        """Return the value of the next bytes."""
+        at = reader.at
+        (number,) = self._struct.unpack(reader.take(self._struct.size, where))
+        return self._require(number, f"{where} at byte {at}")
+
+    def _require(self, number: int, where: str) -> int:
+        if not self._least <= number <= self._most:
+            only = f"{self._least} to {self._most}" if self._most > self._least else self._least
+            raise refusal(where, f"{number} is not allowed: it must be {only}")
+        return number
+
+
+U32 = Number("I", 0, (1 << 32) - 1)
+U64 = Number("Q", 0, (1 << 64) - 1)
+I32 = Number("i", -(1 << 31), (1 << 31) - 1)
+VERSION = Number("I", 1, (1 << 32) - 1)
+"""A version that a sender must have set."""
+POSITIVE = Number("Q", 1, (1 << 64) - 1)
+RESERVED = Number("I", 0, 0)
+"""A field without a meaning; messages in Python do not have it."""
+
+
+class OneOf:
+    """A member of an enumeration, or one of some of them, as `u32`."""
+
+    def __init__(self, kind: type[enum.IntEnum], *only: enum.IntEnum) -> None:
+        self._kind = kind
+        self._only = only or tuple(kind)
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+        return U32.write(self._member(value, where), where)
+
+    def read(self, reader: Reader, where: str) -> enum.IntEnum:
+        """Return the value of the next bytes."""
+        at = reader.at
+        return self._member(U32.read(reader, where), f"{where} at byte {at}")
+
+    def _member(self, value: Any, where: str) -> enum.IntEnum:
+        if value not in self._only:
+            known = ", ".join(f"{one.name} {one.value}" for one in self._only)
+            raise refusal(where, f"{value!r} is not one of {known}")
+        return self._kind(value)
+
+
+class Exactly:
+    """A fixed number of bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+        raw = octets(value, where)
+        if len(raw) != self._size:
+            raise refusal(where, f"{len(raw)} bytes are not {self._size}")
+        return raw
+
+    def read(self, reader: Reader, where: str) -> bytes:
+        """Return the value of the next bytes."""
+        return reader.take(self._size, where)
+
+
+class Blob:
+    """Bytes after their number.
+
+    Rule     REMOTE-FRAME-5
+    """
+
+    def __init__(self, most: int = MAX_PAYLOAD_BYTES, name: str = "") -> None:
+        self._most = most
+        self._name = name
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+        raw = octets(value, where)
+        self._require(len(raw), where)
+        return U32.write(len(raw), where) + raw
+
+    def read(self, reader: Reader, where: str) -> bytes:
+        """Return the value of the next bytes."""
+        at = reader.at
+        size = U32.read(reader, where)
+        self._require(size, f"{where} at byte {at}")
+        return reader.take(size, where)
+
+    def _require(self, size: int, where: str) -> None:
+        if size > self._most:
+            name = self._name + " " if self._name else ""
+            raise refusal(where, f"{name}too long: {size} bytes, at most {self._most}")
+
+
+class Text:
+    """A string in UTF-8, after the number of its bytes.
+
+    Rule     REMOTE-FRAME-5
+    """
+
+    def __init__(self, most: int, name: str = "", errors: str = "strict") -> None:
+        self._blob = Blob(most, name)
+        self._errors = errors
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a value."""
+        try:
+            raw = value.encode("utf-8", self._errors)
+        except (AttributeError, UnicodeEncodeError):
+            raise refusal(where, f"{value!r} is not a text that UTF-8 has") from None
+        return self._blob.write(raw, where)
+
+    def read(self, reader: Reader, where: str) -> str:
+        """Return the value of the next bytes."""
+        at = reader.at
+        raw = self._blob.read(reader, where)
+        try:
+            return raw.decode("utf-8", self._errors)
+        except UnicodeDecodeError as error:
+            first = at + 4 + error.start
+            raise refusal(where, f"byte {first} is not part of any UTF-8 text") from None
+
+
+# ---------------------------------------------------------------- messages
+class Message(Generic[T]):
+    """The table of a message: its name, its class, its fields in their order, and what must hold of them.
+
+    A message can be a field of another one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        made: type[T],
+        check: Callable[[T, str], None] | None = None,
+        /,
+        **fields: Kind,
+    ) -> None:
+        self._name, self._made, self._check = name, made, check
+        self._fields = [(field, kind, f"{name}.{field}") for field, kind in fields.items()]
+
+    def encode(self, value: T) -> bytes:
+        """Return the bytes of a message."""
+        raw = self.write(value, self._name)
+        require_payload(len(raw), self._name)
+        return raw
+
+    def decode(self, raw: bytes) -> T:
+        """Return the message of all these bytes."""
+        raw = octets(raw, self._name)
+        require_payload(len(raw), self._name)
+        reader = Reader(raw)
+        value = self.read(reader, self._name)
+        reader.end(self._name)
+        return value
+
+    def write(self, value: T, where: str) -> bytes:
+        """Return the bytes of a message within another one."""
+        parts = [
+            kind.write(0 if kind is RESERVED else getattr(value, field), path)
+            for field, kind, path in self._fields
+        ]
+        if self._check is not None:
+            self._check(value, where)
+        return b"".join(parts)
+
+    def read(self, reader: Reader, where: str) -> T:
+        """Return the message of the next bytes."""
+        values = {field: kind.read(reader, path) for field, kind, path in self._fields}
+        value = self._made(**{field: values[field] for field in values if field != "reserved"})
+        if self._check is not None:
+            self._check(value, where)
+        return value
+
+
+def require_payload(size: int, where: str) -> None:
+    """Refuse a payload that no frame can hold.
+
+    Rule     REMOTE-FRAME-3
+    """
+    if size > MAX_PAYLOAD_BYTES:
+        raise refusal(where, f"payload too long: {size} bytes, at most {MAX_PAYLOAD_BYTES}")

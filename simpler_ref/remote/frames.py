@@ -1,0 +1,341 @@
+"""Frames, and what is in those that greet, command and answer."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+from .fields import (
+    I32,
+    U32,
+    U64,
+    VERSION,
+    Blob,
+    Message,
+    OneOf,
+    Text,
+    octets,
+    refusal,
+    require_payload,
+)
+from .limits import (
+    FRAME_HEADER_BYTES,
+    MAGIC,
+    MAX_ERROR_BYTES,
+    MAX_STRING_BYTES,
+    PROTOCOL_VERSION,
+)
+
+_HEADER = struct.Struct("<4sIIQiQII")
+
+
+class FrameType(enum.IntEnum):
+    """What a frame is about.
+
+    Rule     REMOTE-FRAME-2
+    """
+
+    HELLO = 1
+    TASK = 2
+    CONTROL = 3
+    CONTROL_REPLY = 4
+    COMPLETION = 5
+    HEALTH = 6
+    SHUTDOWN = 7
+
+
+class ControlName(enum.IntEnum):
+    """What a CONTROL frame asks for.
+
+    Rule     REMOTE-FRAME-2
+    """
+
+    UNREGISTER_CALLABLE = 1
+    PREPARE_REGISTER_CALLABLE = 2
+    COMMIT_REGISTER_CALLABLE = 3
+    ABORT_REGISTER_CALLABLE = 4
+    PREPARE_CALLABLE = 5
+    ALLOC_REMOTE_BUFFER = 6
+    FREE_REMOTE_BUFFER = 7
+    COPY_TO_REMOTE = 8
+    COPY_FROM_REMOTE = 9
+    EXPORT_BUFFER = 10
+    IMPORT_BUFFER = 11
+    RELEASE_IMPORT = 12
+    COMM_INIT = 13
+    ALLOC_DOMAIN = 14
+    RELEASE_DOMAIN = 15
+
+
+class ReadyState(enum.IntEnum):
+    """Whether the sender of a HELLO takes tasks.
+
+    Rule     REMOTE-FRAME-2
+    """
+
+    NOT_READY = 0
+    READY = 1
+
+
+# ---------------------------------------------------------------- frames
+@dataclass(frozen=True)
+class FrameHeader:
+    """What the header of a frame says beside magic, version, size and flags."""
+
+    frame_type: FrameType
+    session_id: int
+    endpoint_id: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame: its header, and its payload as bytes."""
+
+    header: FrameHeader
+    payload: bytes = b""
+
+
+def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
+    """Return a frame.
+
+    Raises
+    ------
+    ValueError
+        A number or the payload is too large.
+
+    Notes
+    -----
+    Rule     REMOTE-FRAME-1, -4
+    """
+    raw = octets(payload, "frame.payload")
+    require_payload(len(raw), "frame")
+    _FRAME_TYPE.write(header.frame_type, "frame.type")
+    try:
+        head = _HEADER.pack(
+            MAGIC,
+            PROTOCOL_VERSION,
+            header.frame_type,
+            header.session_id,
+            header.endpoint_id,
+            header.sequence,
+            len(raw),
+            0,
+        )
+    except struct.error:
+        _name_what_does_not_fit(header)
+        raise
+    return head + raw
+
+
+def _name_what_does_not_fit(header: FrameHeader) -> None:
+    U64.write(header.session_id, "frame.session_id")
+    I32.write(header.endpoint_id, "frame.endpoint_id")
+    U64.write(header.sequence, "frame.sequence")
+
+
+def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
+    """Return the header in 40 bytes, and how many bytes of payload follow them.
+
+    Raises
+    ------
+    ValueError
+        These bytes are no header.
+
+    Notes
+    -----
+    Rule     REMOTE-FRAME-1, -4
+    """
+    raw = octets(raw, "frame")
+    if len(raw) != FRAME_HEADER_BYTES:
+        raise refusal("frame", f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}")
+    magic, version, kind, session, endpoint, sequence, size, flags = _HEADER.unpack(raw)
+    if magic != MAGIC:
+        raise refusal("frame.magic at byte 0", f"{magic!r} is not {MAGIC!r}")
+    if version != PROTOCOL_VERSION:
+        raise refusal("frame.version at byte 4", f"{version} is not {PROTOCOL_VERSION}")
+    if flags:
+        raise refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
+    require_payload(size, "frame.payload_bytes at byte 32")
+    _FRAME_TYPE.write(kind, "frame.type at byte 8")
+    return FrameHeader(FrameType(kind), session, endpoint, sequence), size
+
+
+def decode_frame(raw: bytes) -> Frame:
+    """Return the frame of all these bytes.
+
+    Raises
+    ------
+    ValueError
+        These bytes are no frame, or more than one.
+
+    Notes
+    -----
+    Rule     REMOTE-FRAME-1, -4
+    """
+    raw = octets(raw, "frame")
+    header, size = decode_frame_header(raw[:FRAME_HEADER_BYTES])
+    payload = raw[FRAME_HEADER_BYTES:]
+    if len(payload) != size:
+        raise refusal("frame", f"a payload of {size} bytes is announced, {len(payload)} follow")
+    return Frame(header, payload)
+
+
+_FRAME_TYPE = OneOf(FrameType)
+
+
+# ---------------------------------------------------------------- HELLO
+@dataclass(frozen=True)
+class HelloPayload:
+    """How an endpoint presents itself."""
+
+    session_id: int
+    endpoint_id: int
+    protocol_version: int = PROTOCOL_VERSION
+    comm_profile: str = ""
+    feature_flags: int = 0
+    ready: ReadyState = ReadyState.READY
+
+
+_HELLO = Message(
+    "HELLO",
+    HelloPayload,
+    session_id=U64,
+    endpoint_id=I32,
+    protocol_version=U32,
+    comm_profile=Text(MAX_STRING_BYTES),
+    feature_flags=U64,
+    ready=OneOf(ReadyState),
+)
+
+
+def encode_hello(hello: HelloPayload) -> bytes:
+    """Return the payload of a HELLO.
+
+    Rule     REMOTE-FRAME-6
+    """
+    return _HELLO.encode(hello)
+
+
+def decode_hello(raw: bytes) -> HelloPayload:
+    """Return what a HELLO says.
+
+    Rule     REMOTE-FRAME-6
+    """
+    return _HELLO.decode(raw)
+
+
+# ---------------------------------------------------------------- COMPLETION
+@dataclass(frozen=True)
+class CompletionPayload:
+    """How a task ended: error code 0 is success."""
+
+    sequence: int
+    error_code: int
+    error_message: str = ""
+
+
+_COMPLETION = Message(
+    "COMPLETION",
+    CompletionPayload,
+    sequence=U64,
+    error_code=I32,
+    error_message=Text(MAX_ERROR_BYTES, "completion error message"),
+)
+
+
+def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
+    """Return the payload of a COMPLETION.
+
+    Rule     REMOTE-FRAME-7
+    """
+    return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
+
+
+def decode_completion(raw: bytes) -> CompletionPayload:
+    """Return what a COMPLETION says.
+
+    Rule     REMOTE-FRAME-7
+    """
+    return _COMPLETION.decode(raw)
+
+
+# ---------------------------------------------------------------- CONTROL and CONTROL_REPLY
+@dataclass(frozen=True)
+class ControlPayload:
+    """A request: its name, the version of its form, and the request as bytes."""
+
+    name: ControlName
+    version: int
+    payload: bytes = b""
+
+
+_CONTROL = Message(
+    "CONTROL", ControlPayload, name=OneOf(ControlName), version=VERSION, payload=Blob()
+)
+
+
+def encode_control(name: ControlName, version: int, payload: bytes = b"") -> bytes:
+    """Return the payload of a CONTROL.
+
+    Rule     REMOTE-FRAME-8
+    """
+    return _CONTROL.encode(ControlPayload(name, version, payload))
+
+
+def decode_control(raw: bytes) -> ControlPayload:
+    """Return what a CONTROL asks for.
+
+    Rule     REMOTE-FRAME-8
+    """
+    return _CONTROL.decode(raw)
+
+
+@dataclass(frozen=True)
+class ControlReplyPayload:
+    """The answer to a request: error code 0 is success."""
+
+    sequence: int
+    name: ControlName
+    version: int
+    error_code: int
+    error_message: str = ""
+    result: bytes = b""
+
+
+_CONTROL_REPLY = Message(
+    "CONTROL_REPLY",
+    ControlReplyPayload,
+    sequence=U64,
+    name=OneOf(ControlName),
+    version=U32,
+    error_code=I32,
+    error_message=Text(MAX_ERROR_BYTES, "control reply error message"),
+    result=Blob(),
+)
+
+
+def encode_control_reply(
+    sequence: int,
+    name: ControlName,
+    version: int,
+    error_code: int,
+    error_message: str = "",
+    result: bytes = b"",
+) -> bytes:
+    """Return the payload of a CONTROL_REPLY.
+
+    Rule     REMOTE-FRAME-8
+    """
+    return _CONTROL_REPLY.encode(
+        ControlReplyPayload(sequence, name, version, error_code, error_message, result)
+    )
+
+
+def decode_control_reply(raw: bytes) -> ControlReplyPayload:
+    """Return what a CONTROL_REPLY says.
+
+    Rule     REMOTE-FRAME-8
+    """
+    return _CONTROL_REPLY.decode(raw)

@@ -1,0 +1,346 @@
+"""What is in a TASK frame: the digest of a callable, a configuration, arguments."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
+from ..model.config import CallConfig
+from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
+from ..model.tensor import ContinuousTensor, DescribedTensor
+from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
+from .fields import Blob, Exactly, Reader, Text, octets, refusal, require_payload
+from .limits import MAX_INLINE_ARENA_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
+
+_COUNTS = struct.Struct("<II")
+_TENSOR = struct.Struct("<Q5IIIB7s")
+_DESCRIPTOR = struct.Struct("<Ii9Q")
+_NO_BYTES = bytes(7)
+_CHILD_AT, _END = 33, 34
+"""Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
+_DIGEST = Exactly(CALLABLE_HASH_DIGEST_BYTES)
+_KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
+_PREFIX = Text(MAX_STRING_BYTES, errors="surrogateescape")
+"""A path, whose bytes need not be UTF-8."""
+_ARENA = Blob(MAX_INLINE_ARENA_BYTES, "inline arena")
+NO_OWNER = (0, -1)
+"""What may stand for the owner of a tensor whose bytes are in the frame."""
+
+
+@dataclass(frozen=True)
+class RemoteTensorDesc:
+    """Where the memory of a tensor is.
+
+    With `HOST_INLINE` it is in the frame's inline arena, and there is no buffer; otherwise it is in a
+    buffer of an endpoint.
+    """
+
+    address_space: RemoteAddressSpace
+    owner_endpoint_id: int = 0
+    buffer_id: int = 0
+    offset: int = 0
+    nbytes: int = 0
+    remote_addr: int = 0
+    rkey_or_token: int = 0
+    generation: int = 0
+    inline_payload_offset: int = 0
+    inline_payload_len: int = 0
+
+
+@dataclass(frozen=True)
+class RemoteTensorSidecar:
+    """What travels beside a tensor: where its memory is, or nothing."""
+
+    desc: RemoteTensorDesc | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a descriptor."""
+        return self.desc is not None
+
+
+@dataclass(frozen=True)
+class RemoteTaskArgsWire:
+    """Arguments of a task: tensors with address 0, a sidecar for each, scalars, bytes of inline tensors.
+
+    Decoded ones are tuples.
+    """
+
+    tensors: Sequence[ContinuousTensor] = ()
+    sidecars: Sequence[RemoteTensorSidecar] = ()
+    scalars: Sequence[int] = ()
+    inline_arena: bytes = b""
+
+
+@dataclass(frozen=True)
+class TaskPayloadWire:
+    """A task: which callable, with which configuration and arguments."""
+
+    callable_digest: bytes
+    config: CallConfig = field(default_factory=CallConfig)
+    args: RemoteTaskArgsWire = field(default_factory=RemoteTaskArgsWire)
+
+
+# ---------------------------------------------------------------- configuration
+def _write_config(config: CallConfig) -> bytes:
+    """Return the fields of a configuration one by one, as `CallConfigWire` has them."""
+    _require_config(config)
+    knobs = [getattr(config, name) for name in CallConfig._FIELDS]
+    return _KNOBS.pack(*knobs) + _PREFIX.write(config.output_prefix, "TASK.config.output_prefix")
+
+
+def _read_config(reader: Reader) -> CallConfig:
+    knobs = _KNOBS.unpack(reader.take(_KNOBS.size, "TASK.config"))
+    config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
+    config.output_prefix = _PREFIX.read(reader, "TASK.config.output_prefix")
+    _require_config(config)
+    return config
+
+
+def _require_config(config: CallConfig) -> None:
+    try:
+        config.validate()
+    except ValueError as error:
+        raise refusal("TASK.config", str(error)) from None
+
+
+# ---------------------------------------------------------------- tensors
+def _write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
+    if not isinstance(tensor, ContinuousTensor) or isinstance(tensor, DescribedTensor):
+        raise refusal(where, f"{tensor!r} is not a contiguous tensor of a DataType")
+    if tensor.data:
+        raise refusal(
+            f"{where}.data", f"{tensor.data:#x} is an address of this machine: it must be 0"
+        )
+    wire = tensor._wire
+    return wire[:_CHILD_AT] + _NO_BYTES[:3] + wire[_CHILD_AT:_END] + _NO_BYTES
+
+
+def _read_tensor(reader: Reader, where: str) -> ContinuousTensor:
+    at = reader.at
+    raw = reader.take(_TENSOR.size, where)
+    data, *sizes, ndims, dtype, child, reserved = _TENSOR.unpack(raw)
+    if data:
+        raise refusal(f"{where}.data at byte {at}", f"{data:#x} is not 0")
+    if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
+        why = f"{sizes} are not {ndims} dimensions and zeros after them"
+        raise refusal(f"{where}.shapes at byte {at + 8}", why)
+    if dtype >= len(DataType):
+        raise refusal(f"{where}.dtype at byte {at + 32}", f"{dtype} is not a DataType")
+    if child > 1 or reserved != _NO_BYTES:
+        why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
+        raise refusal(f"{where} at byte {at + 36}", why)
+    try:
+        return ContinuousTensor._from_wire(raw[:_CHILD_AT] + raw[36:37] + _NO_BYTES[:6])
+    except ValueError as error:
+        raise refusal(f"{where} at byte {at}", str(error)) from None
+
+
+# ---------------------------------------------------------------- descriptors
+def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
+    if desc.address_space != RemoteAddressSpace.HOST_INLINE:
+        _check_handle(desc, where)
+        return
+    handle = desc.buffer_id, desc.offset, desc.remote_addr, desc.rkey_or_token, desc.generation
+    if any(handle) or desc.owner_endpoint_id not in NO_OWNER:
+        raise refusal(where, f"{desc} is inline and has a buffer: its fields must be 0")
+    if desc.inline_payload_len != desc.nbytes:
+        raise refusal(
+            where, f"{desc.inline_payload_len} bytes are inline, the tensor has {desc.nbytes}"
+        )
+    if desc.inline_payload_offset + desc.inline_payload_len > arena:
+        raise refusal(
+            where,
+            f"{desc.inline_payload_len} bytes at {desc.inline_payload_offset} are not within the inline "
+            f"arena of {arena} bytes",
+        )
+
+
+def _check_handle(desc: RemoteTensorDesc, where: str) -> None:
+    if not is_live(desc):
+        raise refusal(where, f"{identity_of(desc)} is not a live owner buffer identity")
+    if desc.inline_payload_offset or desc.inline_payload_len:
+        raise refusal(where, f"{desc} is not inline: its inline fields must be 0")
+    require_span(desc, where)
+
+
+def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> bytes:
+    desc = sidecar.desc
+    if desc is None:
+        return b"\0"
+    if desc.address_space not in _SPACES:
+        raise refusal(
+            f"{where}.address_space", f"{desc.address_space!r} is not a RemoteAddressSpace"
+        )
+    try:
+        raw = _DESCRIPTOR.pack(
+            desc.address_space,
+            desc.owner_endpoint_id,
+            desc.buffer_id,
+            desc.offset,
+            desc.nbytes,
+            desc.remote_addr,
+            desc.rkey_or_token,
+            desc.generation,
+            desc.inline_payload_offset,
+            desc.inline_payload_len,
+            0,
+        )
+    except struct.error:
+        raise refusal(where, f"{desc} has a field that is no number, or too large for it") from None
+    _check_desc(desc, arena, where)
+    return b"\1" + raw
+
+
+def _read_sidecar(reader: Reader, where: str) -> RemoteTensorSidecar:
+    at = reader.at
+    present = reader.take(1, where)[0]
+    if present > 1:
+        raise refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
+    if not present:
+        return RemoteTensorSidecar()
+    space, *numbers, flags = _DESCRIPTOR.unpack(reader.take(_DESCRIPTOR.size, where))
+    if space not in _SPACES:
+        raise refusal(
+            f"{where}.address_space at byte {at + 1}", f"{space} is not a RemoteAddressSpace"
+        )
+    if flags:
+        raise refusal(f"{where}.flags at byte {reader.at - 8}", f"{flags:#x} is not 0")
+    return RemoteTensorSidecar(RemoteTensorDesc(_SPACES[space], *numbers))
+
+
+_SPACES = {space.value: space for space in RemoteAddressSpace}
+
+
+# ---------------------------------------------------------------- arguments
+def _require_counts(tensors: int, scalars: int, where: str) -> None:
+    if tensors > MAX_TENSORS or scalars > MAX_SCALARS:
+        raise refusal(
+            where,
+            f"{tensors} tensors and {scalars} scalars: at most {MAX_TENSORS} and {MAX_SCALARS} are "
+            "allowed",
+        )
+
+
+def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
+    """Return the arguments of a task.
+
+    Raises
+    ------
+    ValueError
+        A tensor has an address, a descriptor contradicts itself, or there is too much of something.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-2 to -4
+    """
+    tensors, sidecars, scalars = args.tensors, args.sidecars, args.scalars
+    _require_counts(len(tensors), len(scalars), "TASK.args")
+    if len(sidecars) != len(tensors):
+        raise refusal("TASK.args", f"{len(sidecars)} sidecars for {len(tensors)} tensors")
+    arena = _ARENA.write(args.inline_arena, "TASK.args.inline_arena")
+    size = len(arena) - 4
+    try:
+        words = struct.pack(f"<{len(scalars)}Q", *scalars)
+    except struct.error:
+        wrong = next(one for one in scalars if not _is_u64(one))
+        raise refusal("TASK.args.scalars", f"{wrong!r} is not an unsigned 64-bit number") from None
+    return b"".join(
+        (
+            _COUNTS.pack(len(tensors), len(scalars)),
+            *(_write_tensor(one, f"TASK.args.tensors[{i}]") for i, one in enumerate(tensors)),
+            *(
+                _write_sidecar(one, size, f"TASK.args.sidecars[{i}]")
+                for i, one in enumerate(sidecars)
+            ),
+            words,
+            arena,
+        )
+    )
+
+
+def _is_u64(value: object) -> bool:
+    try:
+        struct.pack("<Q", value)
+    except struct.error:
+        return False
+    return True
+
+
+def _read_args(reader: Reader) -> RemoteTaskArgsWire:
+    count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size, "TASK.args"))
+    _require_counts(count, scalar_count, "TASK.args")
+    tensors = tuple(_read_tensor(reader, f"TASK.args.tensors[{i}]") for i in range(count))
+    sidecars = tuple(_read_sidecar(reader, f"TASK.args.sidecars[{i}]") for i in range(count))
+    words = reader.take(8 * scalar_count, "TASK.args.scalars")
+    arena = _ARENA.read(reader, "TASK.args.inline_arena")
+    for i, sidecar in enumerate(sidecars):
+        if sidecar.desc is not None:
+            _check_desc(sidecar.desc, len(arena), f"TASK.args.sidecars[{i}]")
+    return RemoteTaskArgsWire(tensors, sidecars, struct.unpack(f"<{scalar_count}Q", words), arena)
+
+
+def decode_remote_task_args(raw: bytes) -> RemoteTaskArgsWire:
+    """Return the arguments of all these bytes.
+
+    Raises
+    ------
+    ValueError
+        These bytes are no arguments.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-2 to -4
+    """
+    raw = octets(raw, "TASK.args")
+    require_payload(len(raw), "TASK.args")
+    reader = Reader(raw)
+    args = _read_args(reader)
+    reader.end("TASK.args")
+    return args
+
+
+# ---------------------------------------------------------------- tasks
+def encode_task_payload(task: TaskPayloadWire) -> bytes:
+    """Return the payload of a TASK.
+
+    Raises
+    ------
+    ValueError
+        Its configuration or its arguments cannot travel.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-1
+    """
+    raw = (
+        _DIGEST.write(task.callable_digest, "TASK.callable_digest")
+        + _write_config(task.config)
+        + encode_remote_task_args(task.args)
+    )
+    require_payload(len(raw), "TASK")
+    return raw
+
+
+def decode_task_payload(raw: bytes) -> TaskPayloadWire:
+    """Return the task of a TASK.
+
+    Raises
+    ------
+    ValueError
+        These bytes are no task.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-1
+    """
+    raw = octets(raw, "TASK")
+    require_payload(len(raw), "TASK")
+    reader = Reader(raw)
+    digest = _DIGEST.read(reader, "TASK.callable_digest")
+    config = _read_config(reader)
+    args = _read_args(reader)
+    reader.end("TASK")
+    return TaskPayloadWire(digest, config, args)

@@ -1,0 +1,98 @@
+"""REMOTE-CALL: commands about callables."""
+
+import dataclasses
+import struct
+
+import pytest
+
+from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.remote_l3_protocol import (
+    CallableKind,
+    ChipCallableBlobLocation,
+    RemoteRegistryTarget,
+)
+
+from .test_frame import LISTED, blob, numbers, refuse
+
+DIGEST = bytes(range(32))
+NAMED = (RemoteRegistryTarget.INNER_L3_WORKER, CallableKind.PYTHON_IMPORT, DIGEST)
+INLINE = wire.RemoteChipCallablePayload(
+    b"about", ChipCallableBlobLocation.INLINE_BLOB, 3, DIGEST, b"abc"
+)
+STAGED = wire.RemoteChipCallablePayload(
+    b"", ChipCallableBlobLocation.STAGED_BLOB, 1 << 40, DIGEST, b"", b"token"
+)
+
+
+@pytest.mark.spec("REMOTE-CALL-1")
+@pytest.mark.parametrize("kind", [RemoteRegistryTarget, ChipCallableBlobLocation])
+def test_the_enumerations_have_the_values_of_the_table(kind):
+    assert {one.name: int(one) for one in kind} == numbers(LISTED[kind.__name__])
+
+
+@pytest.mark.spec("REMOTE-CALL-2")
+def test_a_registration():
+    raw = struct.pack("<II", 2, 3) + DIGEST + struct.pack("<I", 1) + blob(b"payload")
+    assert wire.encode_register_callable_command(*NAMED, 1, b"payload") == raw
+    command = wire.RegisterCallableCommand(*NAMED, 1, b"payload")
+    assert wire.decode_register_callable_command(raw) == command
+    refuse("payload_version: 0", wire.encode_register_callable_command, *NAMED, 0, b"")
+    wrong = raw[:40] + bytes(4) + raw[44:]
+    refuse("payload_version at byte 40: 0", wire.decode_register_callable_command, wrong)
+
+
+@pytest.mark.spec("REMOTE-CALL-3")
+def test_a_command_that_names_a_callable_by_its_digest():
+    raw = struct.pack("<II", 2, 3) + DIGEST
+    assert wire.encode_digest_callable_command(*NAMED) == raw
+    assert wire.decode_digest_callable_command(raw) == wire.DigestCallableCommand(*NAMED)
+
+
+@pytest.mark.spec("REMOTE-CALL-2", "REMOTE-CALL-3")
+@pytest.mark.parametrize(
+    ("at", "field"), [(0, "target_registry"), (1, "callable_kind"), (2, "digest")]
+)
+def test_what_no_registry_kind_or_digest_is_is_refused(at, field):
+    for value in (0, 4, None, b"x" * 33):
+        named = [*NAMED[:at], value, *NAMED[at + 1 :]]
+        refuse(field, wire.encode_digest_callable_command, *named)
+        refuse(field, wire.encode_register_callable_command, *named, 1, b"")
+    if at < 2:
+        raw = bytearray(wire.encode_digest_callable_command(*NAMED))
+        raw[4 * at] = 4
+        refuse(field, wire.decode_digest_callable_command, bytes(raw))
+
+
+def chip_raw(payload):
+    raw = blob(payload.descriptor) + struct.pack("<IQ", payload.location, payload.blob_size)
+    raw += payload.blob_sha256 + blob(payload.inline_blob) + blob(payload.staged_token)
+    return raw + bytes(4)
+
+
+@pytest.mark.spec("REMOTE-CALL-4")
+@pytest.mark.parametrize("payload", [INLINE, STAGED], ids=["inline", "staged"])
+def test_a_chip_callable(payload):
+    raw = chip_raw(payload)
+    assert wire.encode_remote_chip_callable_payload(payload) == raw
+    assert wire.decode_remote_chip_callable_payload(raw) == payload
+    wrong = raw[:-4] + b"\1\0\0\0"
+    refuse("CHIP_CALLABLE.reserved", wire.decode_remote_chip_callable_payload, wrong)
+
+
+@pytest.mark.spec("REMOTE-CALL-4")
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (
+            dataclasses.replace(INLINE, staged_token=b"t"),
+            "INLINE_BLOB with a blob of 3 bytes and a",
+        ),
+        (dataclasses.replace(INLINE, inline_blob=b"", blob_size=0), "give exactly the one"),
+        (dataclasses.replace(INLINE, blob_size=4), "blob_size: 4, but the blob has 3 bytes"),
+        (dataclasses.replace(STAGED, inline_blob=b"abc"), "STAGED_BLOB with a blob of 3 bytes"),
+        (dataclasses.replace(STAGED, staged_token=b""), "give exactly the one"),
+    ],
+)
+def test_a_chip_callable_has_either_its_blob_or_a_token(payload, words):
+    refuse(words, wire.encode_remote_chip_callable_payload, payload)
+    refuse(words, wire.decode_remote_chip_callable_payload, chip_raw(payload))

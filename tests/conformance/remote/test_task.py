@@ -1,0 +1,221 @@
+"""REMOTE-TASK: tasks in frames."""
+
+import dataclasses
+import struct
+
+import numpy as np
+import pytest
+
+from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
+
+from .test_frame import LISTED, blob, numbers, refuse
+
+DIGEST = bytes(range(32))
+FIELDS = (
+    *("block_dim", "aicpu_thread_num", "enable_l2_swimlane", "enable_dump_tensor", "enable_pmu"),
+    *("enable_dep_gen", "enable_scope_stats"),
+)
+BUFFER = RemoteTensorDesc(RemoteAddressSpace.REMOTE_DEVICE, 2, 7, 64, 24, 0x1000, 0x33, 5)
+INLINE = RemoteTensorDesc(
+    RemoteAddressSpace.HOST_INLINE, nbytes=6, inline_payload_offset=2, inline_payload_len=6
+)
+PLAIN = ContinuousTensor.make(0, (2, 3), DataType.INT32)
+ON_CHIP = ContinuousTensor.make(0, (6,), DataType.BOOL, True)
+TENSORS = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
+TENSORS += struct.pack("<Q5IIIB7x", 0, 6, 0, 0, 0, 0, 1, 11, 1)
+BUFFER_RAW = b"\1" + struct.pack("<Ii9Q", 2, 2, 7, 64, 24, 0x1000, 0x33, 5, 0, 0, 0)
+INLINE_RAW = b"\1" + struct.pack("<Ii9Q", 1, 0, 0, 0, 6, 0, 0, 0, 2, 6, 0)
+EMPTY = bytes(12)
+
+
+def args_with(desc, arena=b""):
+    return wire.RemoteTaskArgsWire((PLAIN,), (RemoteTensorSidecar(desc),), (), arena)
+
+
+def both_refuse(words, desc, arena=b""):
+    """Let the encoder refuse a descriptor, and the decoder its bytes."""
+    args = args_with(desc, arena)
+    refuse(words, wire.encode_remote_task_args, args)
+    numbers = (0 if one is None else one for one in dataclasses.astuple(desc))
+    raw = struct.pack("<II", 1, 0) + TENSORS[:44] + b"\1" + struct.pack("<Ii9Q", *numbers, 0)
+    refuse(words, wire.decode_remote_task_args, raw + blob(arena))
+
+
+@pytest.mark.spec("REMOTE-TASK-1")
+def test_a_task_is_digest_configuration_and_arguments():
+    values = {name: value for value, name in enumerate(FIELDS, 1)} | {"enable_l2_swimlane": 4}
+    config = CallConfig(**values, output_prefix="/ü")
+    args = wire.RemoteTaskArgsWire((PLAIN,), (RemoteTensorSidecar(BUFFER),), (9,))
+    raw = DIGEST + struct.pack("<7i", 1, 2, 4, 4, 5, 6, 7) + blob("/ü".encode())
+    raw += wire.encode_remote_task_args(args)
+    task = wire.TaskPayloadWire(DIGEST, config, args)
+    assert wire.encode_task_payload(task) == raw
+    assert wire.decode_task_payload(raw) == task
+    assert wire.TaskPayloadWire(DIGEST).config == CallConfig()
+    refuse("TASK.callable_digest: 31 bytes", wire.encode_task_payload,
+           dataclasses.replace(task, callable_digest=DIGEST[1:]))  # fmt: skip
+
+
+@pytest.mark.spec("REMOTE-TASK-1")
+def test_a_path_that_is_not_utf_8_arrives():
+    task = wire.TaskPayloadWire(DIGEST, CallConfig(output_prefix="/\udcff"))
+    raw = wire.encode_task_payload(task)
+    assert blob(b"/\xff") in raw
+    assert wire.decode_task_payload(raw) == task
+
+
+@pytest.mark.spec("REMOTE-TASK-1")
+@pytest.mark.parametrize(
+    ("values", "prefix", "words"),
+    [
+        ((-1, 3, 0, 0, 0, 0, 0), "", "block_dim"),
+        ((0, 3, 5, 0, 0, 0, 0), "p", "enable_l2_swimlane"),
+        ((0, 3, 0, 0, 1, 0, 0), "", "enable_pmu"),
+        ((0, 3, 0, 0, 0, 0, 0), "x" * 1024, "output_prefix"),
+        ((0, 3, 0, 0, 0, 0, 0), "a\0b", "output_prefix"),
+    ],
+)
+def test_a_configuration_that_is_not_allowed_is_refused(values, prefix, words):
+    config = CallConfig(**dict(zip(FIELDS, values, strict=True)), output_prefix=prefix)
+    task = wire.TaskPayloadWire(DIGEST, config)
+    refuse(f"TASK.config: .*{words}", wire.encode_task_payload, task)
+    raw = DIGEST + struct.pack("<7i", *values) + blob(prefix.encode()) + EMPTY
+    refuse(f"TASK.config: .*{words}", wire.decode_task_payload, raw)
+
+
+@pytest.mark.spec("REMOTE-TASK-2")
+def test_arguments_are_counts_tensors_descriptors_scalars_and_the_arena():
+    args = wire.RemoteTaskArgsWire(
+        (PLAIN, ON_CHIP, PLAIN),
+        (RemoteTensorSidecar(INLINE), RemoteTensorSidecar(), RemoteTensorSidecar(BUFFER)),
+        (1, (1 << 64) - 1),
+        b"01234567",
+    )
+    raw = struct.pack("<II", 3, 2) + TENSORS + TENSORS[:44]
+    raw += (
+        INLINE_RAW + b"\0" + BUFFER_RAW + struct.pack("<QQ", 1, (1 << 64) - 1) + blob(b"01234567")
+    )
+    assert wire.encode_remote_task_args(args) == raw
+    assert wire.decode_remote_task_args(raw) == args
+    assert [one.present for one in args.sidecars] == [True, False, True]
+    assert wire.encode_remote_task_args(wire.RemoteTaskArgsWire()) == EMPTY
+
+
+@pytest.mark.spec("REMOTE-TASK-2")
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        ContinuousTensor.make(4096, (1,), DataType.INT8),
+        ContinuousTensor.make(0, (2,), np.dtype("i4"), strides=(8,)),
+        ContinuousTensor.make(0, (1,) * 6, DataType.INT8),
+        np.zeros(3),
+    ],
+    ids=["an address", "strides", "dimensions", "an array"],
+)
+def test_a_tensor_that_a_frame_cannot_describe_is_refused(tensor):
+    args = wire.RemoteTaskArgsWire((PLAIN, tensor), (RemoteTensorSidecar(),) * 2)
+    refuse(r"TASK.args.tensors\[1\]", wire.encode_remote_task_args, args)
+
+
+@pytest.mark.spec("REMOTE-TASK-2")
+@pytest.mark.parametrize(
+    ("at", "raw", "words"),
+    [
+        (0, b"\1", r"tensors\[0\].data at byte 8"),
+        (16, b"\1", r"tensors\[0\].shapes at byte 16"),
+        (28, b"\6", r"tensors\[0\].shapes at byte 16"),
+        (32, b"\x0c", r"tensors\[0\].dtype at byte 40: 12 "),
+        (33, b"\1", r"tensors\[0\].dtype at byte 40: 258 "),
+        (36, b"\2", r"tensors\[0\] at byte 44: child_memory 2"),
+        (37, b"\1", r"tensors\[0\] at byte 44: .*01000000000000"),
+        (43, b"\1", r"tensors\[0\] at byte 44: .*00000000000001"),
+        (8, b"\xff" * 20 + b"\5", r"tensors\[0\] at byte 8: .*address space"),
+        (44, b"\2", r"sidecars\[0\].present at byte 52: 2"),
+    ],
+)
+def test_bytes_that_are_no_tensor_are_refused(at, raw, words):
+    whole = bytearray(wire.encode_remote_task_args(args_with(None)))
+    whole[8 + at : 8 + at + len(raw)] = raw
+    refuse("TASK.args." + words, wire.decode_remote_task_args, bytes(whole))
+
+
+@pytest.mark.spec("REMOTE-TASK-2")
+def test_arguments_that_do_not_fit_each_other_are_refused():
+    args = dataclasses.replace(args_with(None), sidecars=())
+    refuse("0 sidecars for 1 tensors", wire.encode_remote_task_args, args)
+    for scalar in (-1, 1 << 64, 1.5, None):
+        args = dataclasses.replace(args_with(None), scalars=(1, scalar))
+        refuse("TASK.args.scalars", wire.encode_remote_task_args, args)
+
+
+# ---------------------------------------------------------------- descriptors
+@pytest.mark.spec("REMOTE-TASK-3")
+def test_the_address_spaces_have_the_values_of_the_table():
+    values = LISTED["RemoteAddressSpace"]
+    assert {one.name: int(one) for one in RemoteAddressSpace} == numbers(values)
+
+
+@pytest.mark.spec("REMOTE-TASK-3")
+@pytest.mark.parametrize(
+    "field", ["buffer_id", "offset", "remote_addr", "rkey_or_token", "generation"]
+)
+def test_an_inline_tensor_has_no_buffer(field):
+    wrong = dataclasses.replace(INLINE, **{field: 1})
+    both_refuse("is inline and has a buffer", wrong, b"01234567")
+
+
+@pytest.mark.spec("REMOTE-TASK-3")
+def test_an_inline_tensor_has_no_owner():
+    for owner in (0, -1):
+        args = args_with(dataclasses.replace(INLINE, owner_endpoint_id=owner), b"01234567")
+        assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
+    for owner in (1, -2):
+        wrong = dataclasses.replace(INLINE, owner_endpoint_id=owner)
+        both_refuse("is inline and has a buffer", wrong, b"01234567")
+
+
+@pytest.mark.spec("REMOTE-TASK-3")
+def test_the_bytes_of_an_inline_tensor_are_as_many_as_it_has_and_within_the_arena():
+    both_refuse(
+        "6 bytes are inline, the tensor has 5", dataclasses.replace(INLINE, nbytes=5), b"x" * 8
+    )
+    both_refuse("6 bytes at 2 are not within the inline arena of 7 bytes", INLINE, b"x" * 7)
+    top = (1 << 64) - 1
+    both_refuse("not within", dataclasses.replace(INLINE, inline_payload_offset=top), b"x" * 8)
+
+
+@pytest.mark.spec("REMOTE-TASK-4")
+@pytest.mark.parametrize(
+    "wrong", [{"owner_endpoint_id": -1}, {"buffer_id": 0}, {"generation": 0}], ids=str
+)
+def test_a_tensor_elsewhere_is_in_a_live_buffer(wrong):
+    for space in list(RemoteAddressSpace)[1:]:
+        desc = dataclasses.replace(BUFFER, address_space=space)
+        args = args_with(desc)
+        assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
+        both_refuse("not a live owner buffer identity", dataclasses.replace(desc, **wrong))
+
+
+@pytest.mark.spec("REMOTE-TASK-4")
+def test_a_tensor_elsewhere_has_nothing_inline_and_ends_within_64_bits():
+    for field in ("inline_payload_offset", "inline_payload_len"):
+        wrong = dataclasses.replace(BUFFER, **{field: 1})
+        both_refuse("its inline fields must be 0", wrong, b"x" * 8)
+    last = dataclasses.replace(BUFFER, offset=(1 << 64) - 25)
+    assert wire.encode_remote_task_args(args_with(last))
+    both_refuse("do not fit 64 bits", dataclasses.replace(BUFFER, offset=(1 << 64) - 24))
+
+
+@pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
+def test_a_descriptor_of_no_space_or_with_numbers_that_do_not_fit_is_refused():
+    where = r"TASK.args.sidecars\[0\]"
+    for space in (0, 5, None):
+        both_refuse(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))
+    for value in (-1, 1 << 64, None):
+        wrong = args_with(dataclasses.replace(BUFFER, remote_addr=value))
+        refuse(where, wire.encode_remote_task_args, wrong)
+    raw = bytearray(wire.encode_remote_task_args(args_with(BUFFER)))
+    raw[-5] = 1
+    refuse(where + ".flags at byte 125", wire.decode_remote_task_args, bytes(raw))

@@ -1,0 +1,221 @@
+"""The messages of remote level 3 Workers: how each is encoded and decoded, and any valid one."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
+
+
+def fields(encode, kind):
+    """Return an encoder of messages from one that takes their fields."""
+    return kind, lambda one: encode(*vars(one).values())
+
+
+MESSAGES = {
+    "hello": (wire.HelloPayload, wire.encode_hello, wire.decode_hello),
+    "completion": (
+        *fields(wire.encode_completion, wire.CompletionPayload),
+        wire.decode_completion,
+    ),
+    "control": (*fields(wire.encode_control, wire.ControlPayload), wire.decode_control),
+    "control_reply": (
+        *fields(wire.encode_control_reply, wire.ControlReplyPayload),
+        wire.decode_control_reply,
+    ),
+    "register_callable": (
+        *fields(wire.encode_register_callable_command, wire.RegisterCallableCommand),
+        wire.decode_register_callable_command,
+    ),
+    "digest_callable": (
+        *fields(wire.encode_digest_callable_command, wire.DigestCallableCommand),
+        wire.decode_digest_callable_command,
+    ),
+    "chip_callable": (
+        wire.RemoteChipCallablePayload,
+        wire.encode_remote_chip_callable_payload,
+        wire.decode_remote_chip_callable_payload,
+    ),
+    "export_request": (
+        wire.ExportBufferRequest,
+        wire.encode_export_buffer_request,
+        wire.decode_export_buffer_request,
+    ),
+    "export_result": (
+        wire.ExportBufferResult,
+        wire.encode_export_buffer_result,
+        wire.decode_export_buffer_result,
+    ),
+    "import_request": (
+        wire.ImportBufferRequest,
+        wire.encode_import_buffer_request,
+        wire.decode_import_buffer_request,
+    ),
+    "import_result": (
+        wire.ImportBufferResult,
+        wire.encode_import_buffer_result,
+        wire.decode_import_buffer_result,
+    ),
+    "release_import": (
+        wire.ReleaseImportRequest,
+        wire.encode_release_import_request,
+        wire.decode_release_import_request,
+    ),
+    "task": (wire.TaskPayloadWire, wire.encode_task_payload, wire.decode_task_payload),
+    "frame": (
+        wire.Frame,
+        lambda one: wire.encode_frame(one.header, one.payload),
+        wire.decode_frame,
+    ),
+}
+"""By the names of the vectors: class, encoder, decoder."""
+
+
+# ---------------------------------------------------------------- any valid message
+u32 = st.integers(0, (1 << 32) - 1)
+u64 = st.one_of(st.integers(0, 9), st.integers(0, (1 << 64) - 1))
+i32 = st.integers(-(1 << 31), (1 << 31) - 1)
+endpoints = st.integers(0, (1 << 31) - 1)
+some32, some64 = st.integers(1, (1 << 32) - 1), st.integers(1, (1 << 64) - 1)
+digests = st.binary(min_size=32, max_size=32)
+blobs = st.binary(max_size=40)
+access = st.integers(1, 3)
+
+
+def texts(most):
+    """Return texts that fit, in UTF-8, so many bytes."""
+    return st.text(st.characters(codec="utf-8"), max_size=min(most // 4, 20))
+
+
+owned = {"owner_endpoint_id": endpoints, "buffer_id": some64, "generation": some64}
+
+
+@st.composite
+def spans(draw, least=0):
+    """Draw an offset and a number of bytes that end within 64 bits."""
+    offset = draw(st.one_of(st.integers(0, 9), st.integers(0, (1 << 64) - 1 - least)))
+    return {"offset": offset, "nbytes": draw(st.integers(least, (1 << 64) - 1 - offset))}
+
+
+def with_span(kind, least=0, **fields):
+    return st.builds(
+        lambda span, rest: kind(**span, **rest), spans(least), st.fixed_dictionaries(fields)
+    )
+
+
+shared = {
+    "address_space": st.sampled_from(
+        (wire.RemoteAddressSpace.REMOTE_WINDOW, wire.RemoteAddressSpace.UB_LDST)
+    ),
+    "remote_addr": u64,
+    "rkey_or_token": u64,
+    "ub_ldst_va": u64,
+    "access": access,
+    "transport_profile": texts(128),
+    "transport_descriptor": blobs,
+}
+exports = with_span(wire.ExportBufferResult, **owned, **shared, export_id=some64)
+
+
+@st.composite
+def import_requests(draw):
+    exported = draw(exports)
+    wanted = draw(access.filter(lambda one: not one & ~exported.access))
+    return wire.ImportBufferRequest(draw(endpoints), wanted, exported)
+
+
+@st.composite
+def chip_callables(draw):
+    descriptor, blob = draw(blobs), draw(st.binary(min_size=1, max_size=40))
+    if draw(st.booleans()):
+        location, size = wire.ChipCallableBlobLocation.INLINE_BLOB, len(blob)
+        return wire.RemoteChipCallablePayload(descriptor, location, size, draw(digests), blob)
+    location = wire.ChipCallableBlobLocation.STAGED_BLOB
+    return wire.RemoteChipCallablePayload(descriptor, location, draw(u64), draw(digests), b"", blob)
+
+
+@st.composite
+def descs(draw, arena):
+    """Draw where a tensor is, for a frame with an inline arena of so many bytes."""
+    space = draw(st.sampled_from(wire.RemoteAddressSpace))
+    if space != wire.RemoteAddressSpace.HOST_INLINE:
+        fields = {
+            **owned,
+            "remote_addr": u64,
+            "rkey_or_token": u64,
+            "address_space": st.just(space),
+        }
+        return draw(with_span(wire.RemoteTensorDesc, **fields))
+    at = draw(st.integers(0, arena))
+    size = draw(st.integers(0, arena - at))
+    owner = draw(st.sampled_from((0, -1)))
+    return wire.RemoteTensorDesc(
+        space, owner, nbytes=size, inline_payload_offset=at, inline_payload_len=size
+    )
+
+
+@st.composite
+def configs(draw):
+    values = [draw(st.integers(0, (1 << 31) - 1)) for _ in range(2)]
+    values += [draw(st.integers(0, 4)) for _ in range(5)]
+    prefix = draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+    needed = "p" if any(values[2:]) else ""
+    names = CallConfig._FIELDS
+    return CallConfig(**dict(zip(names, values, strict=True)), output_prefix=prefix or needed)
+
+
+@st.composite
+def tasks(draw):
+    arena = draw(blobs)
+    tensors = st.builds(
+        ContinuousTensor.make,
+        st.just(0),
+        st.lists(st.integers(0, 4096), max_size=5),
+        st.sampled_from(DataType),
+        st.booleans(),
+    )
+    pairs = draw(st.lists(st.tuples(tensors, st.none() | descs(len(arena))), max_size=4))
+    args = wire.RemoteTaskArgsWire(
+        tuple(tensor for tensor, _ in pairs),
+        tuple(wire.RemoteTensorSidecar(desc) for _, desc in pairs),
+        tuple(draw(st.lists(u64, max_size=4))),
+        arena,
+    )
+    return wire.TaskPayloadWire(draw(digests), draw(configs()), args)
+
+
+headers = st.builds(wire.FrameHeader, st.sampled_from(wire.FrameType), u64, i32, u64)
+named = (st.sampled_from(wire.RemoteRegistryTarget), st.sampled_from(wire.CallableKind), digests)
+controls = st.sampled_from(wire.ControlName)
+VALID = {
+    "hello": st.builds(
+        wire.HelloPayload, u64, i32, u32, texts(1024), u64, st.sampled_from(wire.ReadyState)
+    ),
+    "completion": st.builds(wire.CompletionPayload, u64, i32, texts(4096)),
+    "control": st.builds(wire.ControlPayload, controls, some32, blobs),
+    "control_reply": st.builds(
+        wire.ControlReplyPayload, u64, controls, u32, i32, texts(4096), blobs
+    ),
+    "register_callable": st.builds(wire.RegisterCallableCommand, *named, some32, blobs),
+    "digest_callable": st.builds(wire.DigestCallableCommand, *named),
+    "chip_callable": chip_callables(),
+    "export_request": with_span(
+        wire.ExportBufferRequest, 1, **owned, access=access, transport_profile=texts(128)
+    ),
+    "export_result": exports,
+    "import_request": import_requests(),
+    "import_result": with_span(
+        wire.ImportBufferResult,
+        **owned,
+        **shared,
+        importer_endpoint_id=endpoints,
+        import_id=some64,
+    ),
+    "release_import": st.builds(
+        wire.ReleaseImportRequest, endpoints, endpoints, some64, some64, some64
+    ),
+    "task": tasks(),
+    "frame": st.builds(wire.Frame, headers, blobs),
+}
+"""By the same names: messages that can be sent."""
