@@ -47,7 +47,7 @@ def test_a_call_config_has_the_fields_of_its_table():
     names = list(CALL_CONFIG.offsets)
     assert list(CallConfig._NAMES) == names
     kept = ["_swimlane" if name == "enable_l2_swimlane" else name for name in names]
-    assert list(get_type_hints(CallConfig)) == list(CallConfig.__slots__) == kept
+    assert list(get_type_hints(CallConfig)) == list(CallConfig.__slots__) == [*kept, "_runtime_env"]
     described = re.findall(r"^ *(\w.*) : (?:int|str)$", CallConfig.__doc__, re.MULTILINE)
     assert ", ".join(described).split(", ") == names
 
