@@ -121,12 +121,12 @@ class Stream:
                 if plan.workers is not None:
                     word |= next(plan.workers)
                 slot = self._submit(word, counts, wire, data)
-                if slot == L.WOULD_BLOCK:
-                    continue
-                future = _new_future(Future)
-                future._stream, future._slot = self, slot
-                self._futures[slot] = weakref.ref(future)
-                return future
+                if slot != L.WOULD_BLOCK:
+                    future = _new_future(Future)
+                    future._stream, future._slot = self, slot
+                    self._futures[slot] = weakref.ref(future)
+                    return future
+            self._make_room()
 
     def as_bytes(self, item: Any) -> bytes:
         """Return an argument as bytes, once it is known what the workers have."""
@@ -177,7 +177,7 @@ class Stream:
         return tuple(there[one] for one in task.workers)
 
     def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
-        """Submit a call; return its slot, or WOULD_BLOCK if room was made for another attempt."""
+        """Submit a call; return its slot, or WOULD_BLOCK if there is no room yet."""
         block = None
         if data:
             block = self._blocks.take(len(data))
@@ -189,15 +189,15 @@ class Stream:
         if slot < 0:
             if block is not None:
                 self._kernels.hold_block(self._mem, block.offset, -1)
-            self._make_room(slot, len(wire))
+            self._check_room(slot, len(wire))
             return L.WOULD_BLOCK
         if len(self._dropped) > 1:
             self._drop_all()
         self._full_since = 0.0
         return slot
 
-    def _make_room(self, code: int, nbytes: int) -> None:
-        """Wait until there may be room for a call; futures whose calls have ended make room.
+    def _check_room(self, code: int, nbytes: int) -> None:
+        """Refuse a call that has found no room for too long, or never will.
 
         Raises
         ------
@@ -217,15 +217,31 @@ class Stream:
         if now - self._full_since > timeout_s:
             self._full_since = 0.0
             raise RingFullError(f"no room for a call within {timeout_s} s")
-        view = self._engine.view
-        before = view.live
-        self._clear()
-        if view.live == before:
-            self._help(slot=L.STAY, ended=min(view.ended + 1 + before // 4, view.next_task_id))
-            self._turns.tell()
-            self._clear()
-        if view.live < before:
-            self._full_since = 0.0
+
+    def _make_room(self) -> None:
+        """Wait until there may be room for a call; futures whose calls have ended make room.
+
+        It leaves the queue meanwhile, so that others come before it takes the turn again.
+        """
+        turns, lock, view = self._turns, self._turns.lock, self._engine.view
+        try:
+            with turns.entrance:
+                turns.turn.acquire()
+            before = view.live
+            if self._open:
+                self._clear()
+                if view.live == before:
+                    goal = min(view.ended + 1 + before // 4, view.next_task_id)
+                    self._help(slot=L.STAY, ended=goal)
+                    self._clear()
+                if view.live < before:
+                    self._full_since = 0.0
+        finally:
+            try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
+                lock.release()
+            except RuntimeError:  # an exception came before it had the turn
+                pass
+        turns.let_others_first()
 
     def _clear(self) -> None:
         """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
@@ -357,8 +373,8 @@ class Stream:
             while view.ended < view.next_task_id:
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
-                self._turns.may_help()
-                goal = view.ended + 1 if self._turns.shared else view.next_task_id
+                shared = self._turns.prepare()
+                goal = view.ended + 1 if shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
                 self._turns.tell()
             self._settle()
@@ -431,8 +447,8 @@ class Stream:
     ) -> int:
         """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
         turns, help_stream = self._turns, self._kernels.help_stream
-        turns.helping = True
         try:
+            turns.begin_to_help()
             return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
         finally:
             turns.helping = False
@@ -471,15 +487,14 @@ class Stream:
         rest_s = rest_ns / 1e9
         mine = False
         try:
-            mine = lock.acquire(False) or (not turns.helping and lock.acquire(timeout=rest_s))
+            mine = lock.acquire(False) or (not turns.helping and turns.try_to_take())
             if mine and self._open and (future is None or future._slot == slot):
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
-                if turns.may_help(bell):
-                    if turns.shared:
-                        so_far = self._engine.view.ended
-                        ended = min(ended, so_far) if ended >= 0 else so_far
-                    self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
+                if turns.prepare(bell):
+                    so_far = self._engine.view.ended
+                    ended = min(ended, so_far) if ended >= 0 else so_far
+                self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 lock.release()

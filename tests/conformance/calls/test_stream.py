@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls import stream
 from simpler_ref.calls.inside import Inside
 from simpler_ref.calls.stream import Stream
 from simpler_ref.jit import layout as L
@@ -239,6 +240,71 @@ def test_a_call_need_not_wait_for_a_thread_that_waits_for_a_result(w):
         gate[0] = 1
         waiting.join()
     assert results == ["open"]
+
+
+@pytest.mark.spec("CALL-STREAM-3")
+def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
+    never_ns = 3600 * 10**9
+    monkeypatch.setattr(stream, "PARK_NS", never_ns)
+    with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
+        w.submit(int).result()
+        w._session.engine.mem[L.PARK_NS] = never_ns
+        gate = w.share(np.zeros(1, np.int32))
+
+        def wait_at_gate():
+            while not gate[0]:
+                time.sleep(0.001)
+
+        def call_now_and_then(number):
+            return [add(i, number).result() for i in range(200)]
+
+        held = w.submit(wait_at_gate)
+        waiting = threading.Thread(target=held.result, daemon=True)
+        waiting.start()
+        ended = []
+        threads = [
+            threading.Thread(target=lambda n=n: ended.append(call_now_and_then(n)), daemon=True)
+            for n in range(2)
+        ]
+        for one in threads:
+            one.start()
+        try:
+            wait_until(lambda: len(ended) == 2)
+        finally:
+            gate[0] = 1
+    assert sorted(ended) == [[i + n for i in range(200)] for n in range(2)]
+
+
+@pytest.mark.spec("CALL-STREAM-3")
+def test_who_came_for_the_turn_before_another_thread_helped_is_heard(w):
+    gate = w.share(np.zeros(1, np.int32))
+
+    def wait_at_gate():
+        while not gate[0]:
+            time.sleep(0.001)
+
+    held = w.submit(wait_at_gate)
+    inner = w._life.stream
+    turns = inner._turns
+    asked = threading.Event()
+
+    class Noted(type(turns)):
+        @property
+        def entrance(self):
+            asked.set()
+            return super().entrance
+
+    turns.__class__ = Noted
+    turns.lock.acquire()
+    other = threading.Thread(target=lambda: add(1, 2).result())
+    try:
+        other.start()
+        asked.wait()
+        assert inner._help(slot=held._slot) == L.WANTED
+    finally:
+        turns.lock.release()
+        gate[0] = 1
+    other.join()
 
 
 @pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
