@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
@@ -63,13 +64,19 @@ class CtrlC:
         """Call `act` again and again until it has been interrupted so many times."""
         presses = threading.Thread(target=self.press)
         presses.start()
+        dropped: list[object] = []
+        sys.unraisablehook = (
+            dropped.append
+        )  # Python drops what is raised in a finalizer or callback
         while times:
             try:
                 self.armed = True
-                while True:
+                while self.armed:
                     act()
+                assert dropped.pop().exc_type is KeyboardInterrupt
             except KeyboardInterrupt:
                 times -= 1
+        sys.unraisablehook = sys.__unraisablehook__
         self.ended = True
         presses.join()
 
