@@ -8,6 +8,7 @@ from typing import NamedTuple
 UNITS = {
     "µs": 1e6,
     "ms": 1e3,
+    "GB/s": 1e-9,
     "bytes": 1.0,
     "MiB": 1.0 / (1 << 20),
     "%": 100.0,
@@ -171,6 +172,17 @@ FIGURES: dict[str, Figure] = {
     "large_first_populated": Figure("64 MiB", "the same with populate=True", "×", target=1.25),
     "large_here": Figure("64 MiB", "first write here ÷ later ones", "×"),
     "large_here_populated": Figure("64 MiB", "the same with populate=True", "×", target=1.25),
+    # between sessions over loopback; more than two cores would do more
+    "fetch_64": Figure("sessions", "fetch 64 MiB", "GB/s", target=2.0, more_is_better=True),
+    "store_64": Figure("sessions", "store 64 MiB", "GB/s", target=2.0, more_is_better=True),
+    "fetch_64_curve": Figure(
+        "sessions", "fetch 64 MiB, encrypted", "GB/s", target=0.6, more_is_better=True
+    ),
+    "store_64_curve": Figure(
+        "sessions", "store 64 MiB, encrypted", "GB/s", target=0.6, more_is_better=True
+    ),
+    "fetch_1": Figure("sessions", "fetch one byte"),
+    "fetch_1_curve": Figure("sessions", "fetch one byte, encrypted"),
     # memory
     "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes", grain=20.5),
     "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB", grain=2.0),

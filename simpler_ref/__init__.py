@@ -19,11 +19,13 @@ from .errors import (
     NoMemoryError,
     NoPythonWorkerError,
     OrchestrationError,
+    RemoteError,
     RemoteTraceback,
     RingFullError,
     TaskCancelledError,
     TaskError,
     TaskTimeoutError,
+    TransferError,
     WorkerLostError,
     WorkerStartError,
 )
@@ -40,7 +42,20 @@ from .workers.kinds import WorkerKind
 
 if TYPE_CHECKING:
     from .orch.compiled import orchestration
+    from .remote import (
+        ProcessFleet,
+        RemoteBufferHandle,
+        RemoteCallable,
+        RemoteTaskArgs,
+        RemoteTensorRef,
+        RemoteWorkerSpec,
+        get_inner_handle,
+    )
 
+_REMOTE_NAMES = (
+    *("ProcessFleet", "RemoteBufferHandle", "RemoteCallable", "RemoteTaskArgs", "RemoteTensorRef"),
+    *("RemoteWorkerSpec", "get_inner_handle"),
+)
 _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
 
@@ -50,6 +65,10 @@ def __getattr__(name: str) -> Any:
         from .orch.compiled import orchestration
 
         return orchestration
+    if name in _REMOTE_NAMES:
+        from . import remote
+
+        return getattr(remote, name)
     if name not in _CHIP_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import native_chip
@@ -78,7 +97,14 @@ __all__ = [
     "OrchestrationError",
     "Orchestrator",
     "Out",
+    "ProcessFleet",
+    "RemoteBufferHandle",
+    "RemoteCallable",
+    "RemoteError",
+    "RemoteTaskArgs",
+    "RemoteTensorRef",
     "RemoteTraceback",
+    "RemoteWorkerSpec",
     "RingFullError",
     "Rows",
     "RunTiming",
@@ -87,11 +113,13 @@ __all__ = [
     "TaskError",
     "TaskTimeoutError",
     "TensorArgType",
+    "TransferError",
     "Worker",
     "WorkerKind",
     "WorkerLostError",
     "WorkerStartError",
     "__version__",
+    "get_inner_handle",
     "leaf",
     "local",
     "orchestration",

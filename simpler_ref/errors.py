@@ -134,8 +134,29 @@ class ControlTimeoutError(ControlError, TimeoutError):
     """A control request was not carried out within the Worker's `py_control_timeout_s`."""
 
 
+class RemoteError(RuntimeError):
+    """An endpoint could not be started or reached, or has refused a request.
+
+    Rule     FAIL-TYPE-1
+    """
+
+
 class RingFullError(RuntimeError):
     """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
+
+
+class TransferError(RuntimeError):
+    """Bytes could not be moved between two sessions.
+
+    Attributes
+    ----------
+    refused : bool
+        Whether the other session refused it; otherwise the connection is lost, or there is none.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class HazardError(RuntimeError):

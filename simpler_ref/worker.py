@@ -34,6 +34,8 @@ from .orch.domains import CommDomainHandle, Domains
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
+from .remote.callable_target import RemoteCallable
+from .remote.methods import RemoteMethods
 from .system.cores import Placement, Seat, find_cores
 from .system.types import Array
 from .workers import hygiene
@@ -67,7 +69,7 @@ def _child_mode(level: int | None, start_method: str | None) -> str:
     return "thread" if level == 2 and start_method is None else "process"
 
 
-class Worker:
+class Worker(RemoteMethods):
     """A task engine with a pool of workers below it.
 
     Parameters
@@ -345,6 +347,9 @@ class Worker:
             session.domains = Domains(life)
             kind = CheckedOrchestrator if self.check else Orchestrator
             session.orch = kind(self._host, session.engine, session.configs)
+            if life.endpoints is not None:
+                session.endpoints = life.endpoints
+                life.endpoints.prepare(session.arena.zeros)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
             life.begin(session, self)  # other threads may use it now
@@ -727,7 +732,9 @@ class Worker:
         return Tiles(array, shape, halo)
 
     # ------------------------------------------------------------ callables
-    def register(self, target: Any) -> CallableHandle:
+    def register(
+        self, target: Any, *, workers: Iterable[int] | None = None, inner: bool = False
+    ) -> CallableHandle:
         """Make a callable known to the workers and return its handle.
 
         A Python callable (function, lambda, closure, bound method, object with ``__call__``) goes to
@@ -738,6 +745,17 @@ class Worker:
         also during a run and from any thread, every live worker that takes such callables installs a
         copy before this returns, between two tasks; if one cannot, all forget it. Registering the same
         callable twice gives two handles over one installation.
+
+        Parameters
+        ----------
+        target : Any
+            The callable; or a `RemoteCallable`, which endpoints import.
+        workers : Iterable[int], optional
+            The endpoints that it is for. None: of a `RemoteCallable` all there are; others are for the
+            workers of this machine then.
+        inner : bool
+            It is for the workers of the endpoints' own Workers, see `get_inner_handle`; a `ChipCallable`
+            always is.
 
         Raises
         ------
@@ -756,6 +774,10 @@ class Worker:
         -----
         Rule     FLOW-REG-1 to -3
         """
+        if workers is not None or isinstance(target, RemoteCallable):
+            return self._register_remote(target, workers, inner)
+        if inner:
+            raise ValueError("inner=True is for endpoints: give workers=[…]")
         chip = is_chip_callable(target)
         if not chip and not callable(target):
             raise TypeError(
@@ -776,6 +798,25 @@ class Worker:
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
+        return self._add_callable(handle, target, payload)
+
+    def _register_remote(
+        self, target: Any, workers: Iterable[int] | None, inner: bool
+    ) -> CallableHandle:
+        """Make a callable known to endpoints.
+
+        Rule     REMOTE-REG-4
+        """
+        if not isinstance(target, RemoteCallable) and not is_chip_callable(target):
+            require_runnable("register", target)
+        self._life.require_not_closed()
+        self._life.require_here("register")
+        handle, one, payload = self._endpoints().describe(target, workers, inner)
+        return self._add_callable(handle, one, payload)
+
+    def _add_callable(self, handle: CallableHandle, target: Any, payload: bytes) -> CallableHandle:
+        """Install a callable in the workers that take it, or in none."""
+        session = self._life.session
         if session is not None:
             self._life.live()
         with self._registry.lock:
@@ -951,8 +992,8 @@ class Worker:
         parts = [f"level {self.level}"]
         pools = (self._tree.next_level, "next-level"), (self._tree.subs, "sub")
         for pool, what in pools:
-            if pool:
-                parts.append(f"{len(pool)} {what} worker{'s' * (len(pool) > 1)}")
+            if size := sum(not kind.is_vacant for kind in pool):
+                parts.append(f"{size} {what} worker{'s' * (size > 1)}")
         parts.append("in threads" if self.child_mode == "thread" else "in processes")
         if session is None:
             return ", ".join([*parts, "closed" if life.closed else "not open yet"])
@@ -997,10 +1038,7 @@ class Worker:
         placed, manager = session.engine.placement, session.manager
         if manager is None:
             return placed
-        seats = [
-            Seat(manager.name(worker), placed.core_of(worker))
-            for worker in range(len(session.kinds))
-        ]
+        seats = [Seat(manager.name(worker), placed.core_of(worker)) for worker in manager.present()]
         return replace(placed, seats=tuple(seats))
 
 

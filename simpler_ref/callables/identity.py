@@ -240,6 +240,28 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     return _u32(_SCHEMA, CallableKind.PYTHON_IMPORT) + _text(module) + _text(qualname)
 
 
+def parse_python_import_descriptor(raw: bytes) -> tuple[str, str]:
+    """Return module and qualified name from a descriptor.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: it is not what `build_python_import_descriptor` returns.
+
+    Notes
+    -----
+    Rule     FLOW-ID-3
+    """
+    try:
+        size = int.from_bytes(raw[8:12], "little")
+        module, qualname = raw[12 : 12 + size].decode(), raw[16 + size :].decode()
+        if build_python_import_descriptor(module, qualname) == raw:
+            return module, qualname
+    except UnicodeDecodeError:
+        pass
+    raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"{raw[:64]!r} describes no import")
+
+
 def parse_python_import_target(target: str) -> tuple[str, str]:
     """Return module and qualified name of ``module:qualname``.
 

@@ -166,6 +166,46 @@ def staged(payload: bytes) -> Iterator[str]:
         os.close(fd)
 
 
+class Staging:
+    """A request in shared memory, and the place for its answer.
+
+    Attributes
+    ----------
+    name : str
+        By which another process opens it.
+    size : int
+        Bytes of the request.
+    """
+
+    def __init__(self, fd: int, payload: bytes) -> None:
+        self._fd, self.size = fd, len(payload)
+        self.name = f"/proc/{os.getpid()}/fd/{fd}"
+        os.pwrite(fd, payload, 0)
+
+    def read(self, size: int) -> bytes:
+        """Return the answer."""
+        return os.pread(self._fd, size, 0)
+
+
+@contextmanager
+def exchanged(payload: bytes) -> Iterator[Staging]:
+    """Keep a request in shared memory, where another process puts the answer in its place."""
+    fd = os.memfd_create("simpler-request", os.MFD_CLOEXEC)
+    try:
+        yield Staging(fd, payload)
+    finally:
+        os.close(fd)
+
+
+def answer_staged(name: str, size: int, answer: Callable[[bytes], bytes]) -> int:
+    """Replace a request in shared memory with the answer, and return the answer's size."""
+    result = answer(read_staged(name, size))
+    with open(name, "r+b", buffering=0) as file:
+        file.truncate(0)
+        file.write(result)
+    return len(result)
+
+
 @contextmanager
 def staged_object(target: Any) -> Iterator[str]:
     """Pass an object itself to workers that are threads of this process.
@@ -185,7 +225,7 @@ def _open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK)
 
 
-def _read_staged(name: str, size: int) -> bytes:
+def read_staged(name: str, size: int) -> bytes:
     """Return the bytes staged under a name, if there are as many as announced."""
     try:
         with open(name, "rb", opener=_open_at_once) as file:
@@ -219,7 +259,7 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
         if not number.isdecimal() or int(number) not in _objects:
             raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no object is staged as {name!r}")
         return _objects[int(number)]
-    return load_payload(_read_staged(name, size), command == L.CTRL_REGISTER, digest)
+    return load_payload(read_staged(name, size), command == L.CTRL_REGISTER, digest)
 
 
 def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:

@@ -87,6 +87,11 @@ class Registered:
         self.handles: set[CallableHandle] = set()
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is for endpoints, which register in two phases."""
+        return self.namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
+
+    @property
     def commands(self) -> tuple[int, int]:
         """The control commands that install and remove it."""
         if self.namespace == TargetNamespace.LOCAL_CHIP:
@@ -147,6 +152,11 @@ class Registry:
         """Return the callable of a live handle."""
         return self._installed[handle.digest].target
 
+    def installed(self, digest: bytes) -> Any:
+        """Return the callable that has a digest, None if there is none."""
+        found = self._installed.get(digest)
+        return None if found is None else found.target
+
     def snapshot(self) -> Snapshot:
         """Return the callables for workers made now.
 
@@ -183,7 +193,7 @@ class Registry:
     def __setstate__(self, state: list[tuple[int, bytes, list[CallableHandle]]]) -> None:
         self.__init__()  # type: ignore[misc]
         for index, payload, handles in state:
-            chip = handles[0]._namespace == TargetNamespace.LOCAL_CHIP
+            chip = handles[0]._namespace != TargetNamespace.LOCAL_PYTHON
             target = load_payload(payload, chip, handles[0].digest)
             one = Registered(handles[0], index, target, payload)
             self._used[index] = self._installed[one.digest] = one
@@ -193,7 +203,13 @@ class Registry:
     def _make_live(self, one: Registered, handle: CallableHandle) -> None:
         one.handles.add(handle)
         for pool in WorkerType:
-            self._words[one.namespace, pool][handle] = one.index | pool << L.WORD_KIND
+            self._table(one.namespace, pool)[handle] = one.index | pool << L.WORD_KIND
+
+    def _table(self, namespace: TargetNamespace, pool: int) -> dict[CallableHandle, int]:
+        """Return the table of a callable: those of endpoints are in their pool's beside the others."""
+        if namespace == TargetNamespace.REMOTE_TASK_DISPATCHER and pool == L.NEXT_LEVEL:
+            namespace = TargetNamespace.LOCAL_PYTHON
+        return self._words[namespace, pool]
 
     def explain(self, handle: CallableHandle) -> Exception:
         """Say why a handle is refused.
@@ -351,7 +367,7 @@ class Registry:
                 raise self.explain(handle)
             one = self._installed[handle.digest]
             for pool in WorkerType:
-                del self._words[one.namespace, pool][handle]
+                del self._table(one.namespace, pool)[handle]
             one.handles.discard(handle)
             _retired.add(handle)
             if not one.handles:

@@ -95,6 +95,9 @@ VALUE_CANCELLED = 20
     CTRL_PY_REGISTER,
     CTRL_PY_UNREGISTER,
 ) = range(12)
+LINK_COMMIT, LINK_ASK, LINK_COUNTERS = 64, 65, 66
+"""Of endpoints: the second phase of a registration; a request that is sent on; what was moved."""
+LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS)
 
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0

@@ -97,11 +97,11 @@ def has_room(mem, w):
 
 @kernel
 def any_usable(mem, kind, members):
-    """Say whether a pool has at least `members` live workers.
+    """Say whether at least `members` live workers of a pool take tasks that name none.
 
     Rule     SCHED-DEATH-2
     """
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
         members -= mem[worker_at(mem, worker) + L.W_USABLE] != 0
     return members <= 0
 
@@ -117,7 +117,7 @@ def pick_worker(mem, kind):
     """
     asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
         w = worker_at(mem, worker)
         if has_room(mem, w):
             given = int(mem[w + L.W_GIVEN])
@@ -290,14 +290,15 @@ def lost_member(mem, slot, kind):
 
     Rule     WM-PLACE-5
     """
-    members = int(mem[slot + L.S_MEMBERS])
+    members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):
         worker = int(mem[member + L.MEMBER_WORKER]) - 1
         if worker >= 0 and mem[worker_at(mem, worker) + L.W_USABLE] == 0:
             return worker
+        open_members -= worker >= mem[L.POOL_OPEN + kind]
         member += L.MEMBER_WORDS
-    if not any_usable(mem, kind, members):
+    if not any_usable(mem, kind, open_members):
         return ANY_WORKER
     return NO_WORKER
 
@@ -308,16 +309,17 @@ def group_fits(mem, slot, kind):
 
     Rule     WM-PLACE-1
     """
-    members = int(mem[slot + L.S_MEMBERS])
+    members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):  # those with an affinity
         worker = int(mem[member + L.MEMBER_WORKER]) - 1
         if worker >= 0 and not is_idle(mem, worker_at(mem, worker)):
             return False
+        open_members -= worker >= mem[L.POOL_OPEN + kind]
         member += L.MEMBER_WORDS
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
-        members -= is_idle(mem, worker_at(mem, worker))
-    return members <= 0
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
+        open_members -= is_idle(mem, worker_at(mem, worker))
+    return open_members <= 0
 
 
 @kernel
@@ -347,7 +349,7 @@ def reserve_worker(mem, worker, m):
 def pick_unreserved(mem, kind):
     """Return an idle worker that no member has yet, awake if possible; else NO_WORKER."""
     found = NO_WORKER
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
+    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
         w = worker_at(mem, worker)
         if is_idle(mem, w) and mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] == 0:
             if load(mem, w + L.W_PARKED) == 0:
@@ -499,6 +501,8 @@ def pick_for_candidate(mem, slot, kind):
         given = int(mem[w + L.W_GIVEN])
         if not has_room(mem, w) or (wanted >= 0 and worker != wanted):
             continue
+        if wanted < 0 and worker >= mem[L.POOL_OPEN + kind]:
+            break
         start = max(given, latest)
         if given == 0 and load(mem, w + L.W_PARKED) != 0:
             is_one_asleep = True

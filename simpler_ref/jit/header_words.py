@@ -48,6 +48,9 @@ WORKER_STRIDE = HEADER.word(
 WORKERS = HEADER.word("WORKERS", "workers of both types")
 POOL_FIRST = HEADER.word("POOL_FIRST", "first worker of each type's pool", words=2)
 POOL_END = HEADER.word("POOL_END", "one past its last", words=2)
+POOL_OPEN = HEADER.word(
+    "POOL_OPEN", "one past the last that takes tasks which name no worker", words=2
+)
 RINGS = HEADER.word("RINGS", "heap rings in use, 1 to 4", read_by="Orch, anyone")
 WINDOW = HEADER.word("WINDOW", "tasks that may be alive at once", read_by="Orch")
 DEPTH = HEADER.word("DEPTH", "tasks that a worker may have at once", read_by="Scheduler, worker")

@@ -55,12 +55,14 @@ def plan(
     depth: int = 1,
     id_window: int = 0,
     blocks_size: int = 0,
+    endpoints: int = 0,
 ) -> tuple[int, dict[int, int]]:
     """Return the words an engine of this size needs and the values of its geometry words.
 
     A FIFO has room for twice the tasks that may be alive: when it is full, half of it is released.
 
-    `blocks_size` bytes for values are the part of each worker, and of the parent.
+    `blocks_size` bytes for values are the part of each worker, and of the parent. The last `endpoints` of
+    the next-level workers get only tasks that name them.
 
     Only the parent uses the words from PRIVATE on: ready queues, TensorMap, slots.
     """
@@ -70,8 +72,10 @@ def plan(
         WORKERS: workers,
         POOL_FIRST + NEXT_LEVEL: 0,
         POOL_END + NEXT_LEVEL: next_level,
+        POOL_OPEN + NEXT_LEVEL: next_level - endpoints,
         POOL_FIRST + SUB: next_level,
         POOL_END + SUB: workers,
+        POOL_OPEN + SUB: workers,
         RINGS: rings,
         WINDOW: window,
         ID_WINDOW: id_window,

@@ -23,6 +23,11 @@ TENSOR_EXTENT = TENSOR_SHAPE + 1  # then: how many bytes it spans
 TENSOR_CHILD_MASK = 0xFF << 8 * (_AT["child_memory"] - _AT["dtype"])
 TENSOR_CHILD = TENSOR_CHILD_MASK & -TENSOR_CHILD_MASK  # 1 there
 TENSOR_READ_ONLY = 0x80  # in the same byte: the host's memory, and the task must not write it
+TENSOR_REMOTE, TENSOR_INLINE = (
+    0x40,
+    0x20,
+)  # likewise: in an endpoint's memory; to travel with the task
+TENSOR_READ, TENSOR_WRITE = 0x08, 0x10  # of remote ones: what the task does with it
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
 
 # ---------------------------------------------------------------- one task: a slot

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 from ..jit import layout as L
-from .enums import TensorArgType
+from .enums import DataType, TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
-from .tensor import ContinuousTensor, DescribedTensor, Tensor
+from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
 from .visibility import Doubts, current, make_tensor
-from .wire import KIND_AT, TAG_AT, with_tag
+from .wire import KIND_AT, TAG_AT, TENSOR, RemoteWire, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -62,7 +62,9 @@ class TaskArgs:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
             tensor = make_tensor(tensor)
-            if current.check is None:
+            if isinstance(tensor, RemoteTensor):
+                self._doubts = (self._doubts or Doubts()).and_remote()
+            elif current.check is None:
                 self._doubts = (self._doubts or Doubts()).and_of(*tensor._span())
         try:
             self._tensors.append(tensor._wires[tag])
@@ -109,7 +111,11 @@ class TaskArgs:
         IndexError
             `i` is not in 0 … tensor_count()-1.
         """
-        return ContinuousTensor._from_wire(self._tensors[_check_index(i, self._tensors, "tensor")])
+        wire = self._tensors[_check_index(i, self._tensors, "tensor")]
+        if isinstance(wire, RemoteWire):
+            data, *sizes, ndims, dtype, _ = TENSOR.unpack(wire)
+            return RemoteTensor(data, sizes[:ndims], DataType(dtype), keep=wire.place)
+        return ContinuousTensor._from_wire(wire)
 
     def scalar(self, i: int) -> int | float:
         """Return scalar `i` as it was added: an int, or a float of the same value.

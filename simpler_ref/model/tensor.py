@@ -24,6 +24,7 @@ from .wire import (
     DescribedWire,
     Layout,
     LayoutReader,
+    RemoteWire,
     described,
     has_layout,
     layout_number,
@@ -41,6 +42,8 @@ _U64_MASK = (1 << 64) - 1
 _TAGS = {int(tag): with_tag(b"", tag) for tag in TensorArgType}
 """A tensor's padding on its way into submit."""
 _NO_SIZES = (0,) * L.CONTINUOUS_TENSOR_MAX_DIMS
+REMOTE_FIRST, REMOTE_LAST = 1 << 62, 0x7000 << 48
+"""Substitute addresses for memory of endpoints, never used twice."""
 RECORDED_FIRST, RECORDED_LAST = 0x7FF9 << 48, 0x7FFF << 48
 """Substitute addresses for memory that a recorded graph will have: no machine has memory there, and as
 numbers they are unlikely as scalars (they are not-a-numbers)."""
@@ -360,6 +363,38 @@ class DescribedTensor(ContinuousTensor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DescribedTensor, (self.data, self._wire.layout)
+
+
+class RemoteTensor(ContinuousTensor):
+    """A tensor that no process of this machine reads or writes at its address.
+
+    It is in a buffer of an endpoint (`place` is its handle), or its bytes travel with a task (`place` is
+    these). See `RemoteTensorRef`.
+
+    Rule     REMOTE-ARGS-1
+    """
+
+    __slots__ = ()
+
+    _wire: RemoteWire
+
+    def _fill(
+        self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
+    ) -> None:
+        super()._fill(data, sizes, kind, child, keep, RemoteWire(wire, keep))
+        object.__setattr__(self, "_wires", {})  # `TaskArgs` sees that it is no ordinary one
+
+    def _tagged(self, tag: int) -> bytes:
+        return replaced(self._wire, TAG_AT, bytes((tag,)))
+
+    def _note(self, at: int, octets: bytes) -> None:
+        raise TypeError(f"{self!r} cannot be part of a recording")
+
+    def numpy(self) -> Array:
+        """Refuse: its memory is elsewhere."""
+        raise ValueError(
+            f"{self!r} is in an endpoint's memory; copy it with Worker.remote_copy_from"
+        )
 
 
 def describe(

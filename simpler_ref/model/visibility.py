@@ -223,22 +223,33 @@ class Doubts:
         Arrays added outside of a run: the Worker of each run checks them.
     has_layouts : bool
         Some tensors are described by layouts, to which the engine gives numbers.
+    is_remote : bool
+        Some are in the memory of endpoints.
     """
 
-    __slots__ = ("_settled", "has_layouts", "spans")
+    __slots__ = ("_settled", "has_layouts", "is_remote", "spans")
 
-    def __init__(self, *spans: tuple[int, int], has_layouts: bool = False) -> None:
+    def __init__(
+        self, *spans: tuple[int, int], has_layouts: bool = False, is_remote: bool = False
+    ) -> None:
         self.spans = spans
         self.has_layouts = has_layouts
+        self.is_remote = is_remote
         self._settled = -1
 
     def and_of(self, address: int, nbytes: int) -> Doubts:
         """Return these, and one more array."""
-        return Doubts(*self.spans, (address, nbytes), has_layouts=self.has_layouts)
+        return Doubts(
+            *self.spans, (address, nbytes), has_layouts=self.has_layouts, is_remote=self.is_remote
+        )
 
     def and_layouts(self) -> Doubts:
         """Return these, of arguments with layouts."""
-        return Doubts(*self.spans, has_layouts=True)
+        return Doubts(*self.spans, has_layouts=True, is_remote=self.is_remote)
+
+    def and_remote(self) -> Doubts:
+        """Return these, of arguments in the memory of endpoints."""
+        return Doubts(*self.spans, has_layouts=self.has_layouts, is_remote=True)
 
     def settle(self) -> None:
         """Check them with the Worker of the current run, once in each run.

@@ -65,6 +65,48 @@ class DescribedWire(bytes):
         )
 
 
+class RemoteWire(bytes):
+    """A tensor in an endpoint's memory, or one whose bytes travel with the task.
+
+    Its `child_memory` byte says so from submit on, with what the task does with it.
+    """
+
+    place: Any
+    """A handle of a buffer, or the bytes."""
+
+    def __new__(cls, wire: bytes, place: Any) -> RemoteWire:
+        """Make one from 40 bytes."""
+        made = super().__new__(cls, wire)
+        made.place = place
+        return made
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether its bytes travel with the task."""
+        return isinstance(self.place, bytes)
+
+    @property
+    def rights(self) -> int:
+        """What a task with its tag does: TENSOR_READ, TENSOR_WRITE."""
+        return RIGHTS[self[TAG_AT]]
+
+    def at(self, address: int) -> RemoteWire:
+        """Return it at an address, as the link of an endpoint takes it."""
+        access = L.TENSOR_REMOTE | self.rights | (L.TENSOR_INLINE if self.is_inline else 0)
+        octets = address.to_bytes(SHAPE_AT, "little") + self[SHAPE_AT:CHILD_MEMORY_AT]
+        return RemoteWire(octets + bytes((access,)) + self[TAG_AT:], self.place)
+
+
+RIGHTS = {
+    L.INPUT: L.TENSOR_READ,
+    L.OUTPUT: L.TENSOR_WRITE,
+    L.INOUT: L.TENSOR_READ | L.TENSOR_WRITE,
+    L.OUTPUT_EXISTING: L.TENSOR_WRITE,
+    L.NO_DEP: L.TENSOR_READ | L.TENSOR_WRITE,
+}
+"""Of each tag."""
+
+
 def counts_of(tensors: int, scalars: int) -> int:
     """Return both counts in one number, as the kernels take them."""
     return tensors | scalars << L.HALF
@@ -160,9 +202,11 @@ def with_tag(wire: bytes, tag: int) -> bytes:
 
 
 def replaced(wire: bytes, at: int, octets: bytes) -> bytes:
-    """Return the tensor with some of its bytes replaced, and its layout, if it has one."""
+    """Return the tensor with some of its bytes replaced, and what it has beside them."""
     made = wire[:at] + octets + wire[at + len(octets) :]
-    return DescribedWire(made, wire.layout) if isinstance(wire, DescribedWire) else made
+    if isinstance(wire, DescribedWire):
+        return DescribedWire(made, wire.layout)
+    return RemoteWire(made, wire.place) if isinstance(wire, RemoteWire) else made
 
 
 def with_address(wire: bytes, address: bytes) -> bytes:

@@ -30,6 +30,7 @@ from ..model.wire import (
     TAG_AT,
     TENSOR_BYTES,
     DescribedWire,
+    RemoteWire,
     blob_bytes,
     counts_of,
     tensors_of,
@@ -162,7 +163,10 @@ class Orchestrator:
         Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        affinity = self._pools.affinity(worker, [args])
+        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            affinity = self._host.endpoints.place(handle, worker, args) + 1
+        else:
+            affinity = self._pools.affinity(worker, [args])
         self._add(base | affinity << L.WORD_WORKER | self._config_word(config), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
@@ -202,17 +206,35 @@ class Orchestrator:
         -----
         Rule     WM-GROUP-1; HIER-API-3
         """
-        members = self._pools.members(args_list, L.NEXT_LEVEL)
+        remote = getattr(handle, "_namespace", 0) == TargetNamespace.REMOTE_TASK_DISPATCHER
+        endpoints = self._host.endpoints.count if remote else 0
+        members = self._pools.members(args_list, L.NEXT_LEVEL, endpoints)
         if workers is None:
             workers = [-1] * len(members)
         require_distinct(workers, len(members))
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
-        affinities = [
-            self._pools.affinity(one, [args]) for one, args in zip(workers, members, strict=True)
-        ]
+        if remote:
+            affinities = self._place_members(handle, workers, members)
+        else:
+            affinities = [
+                self._pools.affinity(one, [args])
+                for one, args in zip(workers, members, strict=True)
+            ]
         self._submit_group(base | self._config_word(config), members, affinities)
+
+    def _place_members(
+        self, handle: CallableHandle, workers: Sequence[int], members: list[TaskArgs]
+    ) -> list[int]:
+        """Return the endpoint of each member, plus one."""
+        taken = {one for one in workers if one != -1}
+        chosen: list[int] = []
+        for one, args in zip(workers, members, strict=True):
+            chosen.append(self._host.endpoints.place(handle, one, args, taken))
+            taken.add(chosen[-1])
+        require_distinct(chosen, len(members))
+        return [one + 1 for one in chosen]
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
@@ -327,6 +349,8 @@ class Orchestrator:
         base = self._require_handle(
             "submit_next_level_many", handle, (), self._next_level, L.NEXT_LEVEL
         )
+        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            raise TypeError(f"{handle!r} is for endpoints: submit their tasks one by one")
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
         word = base | self._config_word(config)
@@ -391,6 +415,10 @@ class Orchestrator:
         for args in members:
             if args._doubts is not None:
                 args._doubts.settle()
+                if args._doubts.is_remote and (
+                    handle._namespace != TargetNamespace.REMOTE_TASK_DISPATCHER
+                ):
+                    raise refuse_remote(handle, args)
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
         if described:
@@ -711,6 +739,18 @@ class Orchestrator:
         if self._error is None:
             self._error = self._host.read_error()
         return self._error
+
+
+def refuse_remote(handle: CallableHandle, args: TaskArgs) -> ValueError:
+    """Return the error for a tensor in an endpoint's memory that a local worker would get.
+
+    Rule     REMOTE-ARGS-2
+    """
+    i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, RemoteWire))
+    return ValueError(
+        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
+        f"{handle!r} is for those: copy it with Worker.remote_copy_from"
+    )
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:

@@ -26,6 +26,8 @@ class Pools:
 
     def __init__(self, view: View) -> None:
         self.sizes = tuple(len(view.pool(kind)) for kind in (L.NEXT_LEVEL, L.SUB))
+        self._here = len(view.open_pool(L.NEXT_LEVEL))
+        """Next-level workers of this machine; endpoints come after them."""
 
     def affinity(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
         """Return the next-level worker a task is for, plus one; 0 for any.
@@ -39,10 +41,19 @@ class Pools:
                 "−1 for any of them"
             )
         chosen = operator.index(worker)
+        if chosen >= self._here:
+            raise ValueError(
+                f"worker {chosen} is an endpoint, which has none of the callables of this machine: "
+                "register RemoteCallable('module:function') with workers=[…]"
+            )
         if chosen < 0 and any(w[CHILD_MEMORY_AT] for one in args if one for w in one._tensors):
             if room > 1:
                 raise _which_memory()
             chosen = 0
+        if chosen < 0 and not self._here:
+            raise ValueError(
+                "all next-level workers are endpoints, and this callable is for others"
+            )
         return chosen + 1
 
     def affinities(self, batch: Batch) -> Any:
@@ -51,14 +62,16 @@ class Pools:
             self.affinity(batch.workers, [])
         wanted = np.asarray(batch.workers, np.int64)
         room = self.sizes[L.NEXT_LEVEL]
-        for one in wanted[(wanted < -1) | (wanted >= room)][:1]:
+        for one in wanted[(wanted < -1) | (wanted >= self._here)][:1]:
             self.affinity(int(one), [])
         lost = batch.in_child_memory() & (wanted < 0)
         if room > 1 and np.any(lost):
             raise _which_memory()
         return np.where(lost, 0, wanted) + 1
 
-    def members(self, args_list: Sequence[TaskArgs], pool: int) -> list[TaskArgs]:
+    def members(
+        self, args_list: Sequence[TaskArgs], pool: int, endpoints: int = 0
+    ) -> list[TaskArgs]:
         """Return the members of a group, once they are found to fit its pool."""
         if isinstance(args_list, TaskArgs):
             raise TypeError("args_list must be a list of TaskArgs, one for each member")
@@ -68,9 +81,12 @@ class Pools:
         for one in members:
             if not isinstance(one, TaskArgs):
                 raise TypeError(f"args_list must hold TaskArgs, not {type(one).__name__}")
-        if len(members) > self.sizes[pool]:
+        room = self.sizes[pool]
+        if pool == L.NEXT_LEVEL:
+            room = endpoints or self._here
+        if len(members) > room:
             raise ValueError(
-                f"a group of {len(members)} needs as many workers, its pool has {self.sizes[pool]}: "
+                f"a group of {len(members)} needs as many workers, its pool has {room}: "
                 "all members run at once"
             )
         return members

@@ -175,6 +175,8 @@ def _call(
     outer = visibility.set_current(session.why_invisible)
     try:
         session.engine.kernels.begin_run(session.engine.mem)
+        if session.endpoints is not None:
+            session.endpoints.begin_run()
         orch._open(*words)
         orch_fn(orch, args, config)
         session.require_own_process()  # refuses a process that orch_fn forked

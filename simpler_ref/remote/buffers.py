@@ -1,4 +1,4 @@
-"""Commands that give one endpoint access to a buffer of another: export, import, release."""
+"""Commands about buffers of endpoints: allocate, free, copy; and export, import, release."""
 
 from __future__ import annotations
 
@@ -338,3 +338,69 @@ def decode_release_import_request(raw: bytes) -> ReleaseImportRequest:
     Rule     REMOTE-BUF-5
     """
     return _RELEASE_IMPORT.decode(raw)
+
+
+# ---------------------------------------------------------------- memory of one endpoint
+@dataclass(frozen=True)
+class BufferIdentity:
+    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns.
+
+    Rule     REMOTE-BUF-7
+    """
+
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class AllocRequest:
+    """How much memory an endpoint shall provide."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """Bytes of a buffer to read; or, with data, to write."""
+
+    owner_endpoint_id: int
+    buffer_id: int
+    generation: int
+    offset: int
+    nbytes: int
+    data: bytes = b""
+
+
+def _check_live(buffer: BufferIdentity | CopyRequest, where: str) -> None:
+    if not is_live(buffer):
+        raise refusal(where, f"{identity_of(buffer)} is not a live owner buffer identity")
+
+
+def _check_copy(copy: CopyRequest, where: str) -> None:
+    _check_live(copy, where)
+    require_span(copy, where)
+    if copy.data and len(copy.data) != copy.nbytes:
+        raise refusal(where, f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
+
+
+ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest, nbytes=POSITIVE)
+IDENTITY = Message(
+    "buffer",
+    BufferIdentity,
+    _check_live,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+)
+COPY = Message(
+    "COPY",
+    CopyRequest,
+    _check_copy,
+    owner_endpoint_id=I32,
+    buffer_id=U64,
+    generation=U64,
+    offset=U64,
+    nbytes=POSITIVE,
+    data=Blob(),
+)

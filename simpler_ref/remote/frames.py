@@ -45,6 +45,24 @@ class FrameType(enum.IntEnum):
     SHUTDOWN = 7
 
 
+class OwnFrameType(enum.IntEnum):
+    """Frames beyond version 1 of the protocol; both HELLOs must have the feature.
+
+    Rule     REMOTE-TASK-5
+    """
+
+    TASK_MORE = 64
+    """A TASK, and what a mailbox has beside it: FEATURE_TASK_MORE."""
+    COUNTERS = 65
+    """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload:
+    FEATURE_COUNTERS."""
+
+
+FEATURE_TASK_MORE, FEATURE_COUNTERS = 1, 2
+FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS
+"""What this package takes beyond version 1 of the protocol."""
+
+
 class ControlName(enum.IntEnum):
     """What a CONTROL frame asks for.
 
@@ -83,7 +101,7 @@ class ReadyState(enum.IntEnum):
 class FrameHeader:
     """What the header of a frame says beside magic, version, size and flags."""
 
-    frame_type: FrameType
+    frame_type: FrameType | OwnFrameType
     session_id: int
     endpoint_id: int
     sequence: int
@@ -111,7 +129,8 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     """
     raw = octets(payload, "frame.payload")
     require_payload(len(raw), "frame")
-    _FRAME_TYPE.write(header.frame_type, "frame.type")
+    if header.frame_type not in _OWN:
+        _FRAME_TYPE.write(header.frame_type, "frame.type")
     try:
         head = _HEADER.pack(
             MAGIC,
@@ -158,8 +177,10 @@ def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
     if flags:
         raise refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
     require_payload(size, "frame.payload_bytes at byte 32")
-    _FRAME_TYPE.write(kind, "frame.type at byte 8")
-    return FrameHeader(FrameType(kind), session, endpoint, sequence), size
+    if kind not in _OWN:
+        _FRAME_TYPE.write(kind, "frame.type at byte 8")
+    known = OwnFrameType(kind) if kind in _OWN else FrameType(kind)
+    return FrameHeader(known, session, endpoint, sequence), size
 
 
 def decode_frame(raw: bytes) -> Frame:
@@ -183,6 +204,7 @@ def decode_frame(raw: bytes) -> Frame:
 
 
 _FRAME_TYPE = OneOf(FrameType)
+_OWN = frozenset(OwnFrameType)
 
 
 # ---------------------------------------------------------------- HELLO

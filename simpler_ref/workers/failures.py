@@ -30,7 +30,10 @@ def read_failure(session: Session, level: int) -> TaskError:
     what = f"task {task} ({name})" + (f", member {failed.member}" if failed.member >= 0 else "")
     where = f"level {level} {manager.name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
-        return describe_lost(where, failed.exit_code, details, session.watch().ran_before(worker))
+        before = session.watch().ran_before(worker)
+        return describe_lost(
+            where, failed.exit_code, details, before, said=session.kinds[worker].last_words()
+        )
     message, trace = read_error(failed.message, failed.trace)
     return TaskError(f"{where}: {message}", remote_traceback=trace, **details)
 
@@ -41,10 +44,17 @@ def describe_lost(
     details: dict[str, Any],
     before: str = "",
     after: str = "the next run starts a new one",
+    said: str = "",
 ) -> WorkerLostError:
     """Return the error for a worker that has died or, without a code, does not answer."""
     if code is None:
         return WorkerLostError(f"{where}: the worker has not answered a control request", **details)
+    if said:
+        return WorkerLostError(
+            f"{where}: lost before the task was done: {said}{before}; {after}",
+            status=code,
+            **details,
+        )
     ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
     return WorkerLostError(
         f"{where}: the worker {ended} before the task was done{before}; {after}",

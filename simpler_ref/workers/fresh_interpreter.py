@@ -302,7 +302,7 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)
     snapshot: dict[TargetNamespace, dict[bytes, Any]] = {}
     for namespace, table in payloads.items():
-        chip = namespace == TargetNamespace.LOCAL_CHIP
+        chip = namespace != TargetNamespace.LOCAL_PYTHON
         snapshot[namespace] = {
             digest: load_payload(raw, chip, digest) for digest, raw in table.items()
         }

@@ -16,6 +16,7 @@ from .life import Life
 
 if TYPE_CHECKING:
     from ..orch.domains import Domains
+    from ..remote.endpoints import Endpoints
 
 
 class Host:
@@ -34,6 +35,13 @@ class Host:
     def domains(self) -> Domains:
         """The communication domains of the Worker."""
         return self._life.live().domains
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The endpoints of the Worker."""
+        found: Endpoints | None = self._life.endpoints
+        assert found is not None, "the Worker has a callable for endpoints"
+        return found
 
     def own_memory(self) -> tuple[Array, ...]:
         """Return the memory that the workers have shared from the start: arena and heap rings."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
-from ..callables.payloads import staged, staged_object
+from ..callables.payloads import exchanged, staged, staged_object
 from ..callables.registry import Registered, require_payload
 from ..errors import CallableError, ControlError, WorkerLostError
+from ..jit import layout as L
 from .manager import WorkerManager
 from .threads import ThreadManager
 
@@ -42,19 +43,47 @@ class Installer:
         """
         done: list[int] = []
         for worker in self._manager.targets(one.namespace):
-            try:
-                self.install(one, worker)
-            except BaseException as error:
-                self._roll_back(one, done, error)
-                if isinstance(error, (ControlError, WorkerLostError)):
-                    raise CallableError(
-                        "REGISTER_PARTIAL_FAILURE", f"{one.name} is not registered: {error}"
-                    ) from error
-                raise
+            with self._all_or_none(one, done):
+                self._prepare(one, worker)
             done.append(worker)
+        for worker in done if one.is_remote else ():
+            with self._all_or_none(one, done):
+                self._commit(one, worker)
+
+    @contextmanager
+    def _all_or_none(self, one: Registered, done: list[int]) -> Iterator[None]:
+        """Should a worker refuse, have those that did not forget a callable, and say so."""
+        try:
+            yield
+        except BaseException as error:
+            self._roll_back(one, done, error)
+            if isinstance(error, (ControlError, WorkerLostError)):
+                raise CallableError(
+                    "REGISTER_PARTIAL_FAILURE", f"{one.name} is not registered: {error}"
+                ) from error
+            raise
 
     def install(self, one: Registered, worker: int) -> None:
         """Have one running worker install a callable."""
+        self._prepare(one, worker)
+        if one.is_remote:
+            self._commit(one, worker)
+
+    def _commit(self, one: Registered, worker: int) -> None:
+        """Have an endpoint make a callable usable that it has prepared.
+
+        Rule     REMOTE-REG-4
+        """
+        with exchanged(one.payload) as staging:
+            self._manager.control(
+                worker,
+                L.LINK_COMMIT,
+                (staging.size,),
+                name=staging.name,
+                timeout_s=self.timeout_s,
+            )
+
+    def _prepare(self, one: Registered, worker: int) -> None:
         command, _ = one.commands
         if isinstance(self._manager, ThreadManager):
             staging, size = staged_object(one.target), 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
+from ..callables.payloads import read_payload
 from ..engine.view.mailbox import MailboxView, ReceivedArgs, env_beside
 from ..errors import CallableError
 from ..jit import layout as L
@@ -35,6 +36,10 @@ class WorkerKind:
     """What messages add to its index in its pool."""
     target_namespace = TargetNamespace.LOCAL_PYTHON
     """The namespace of its callables."""
+    is_vacant = False
+    """Whether there is no such worker: a place for one that may join."""
+    start_timeout_s = 0.0
+    """How long it may take to start, should that be longer than others take."""
 
     def prepare(self) -> None:
         """Prepare before threads exist; called only in thread mode, by the starting thread."""
@@ -47,6 +52,10 @@ class WorkerKind:
 
     def stop(self) -> None:
         """Release everything."""
+
+    def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
+        """Return the callable that is staged under a name."""
+        return read_payload(name, size, command, digest)
 
     def install(self, target: Any) -> Any:
         """Return what `run` gets for a registered callable."""
@@ -71,6 +80,10 @@ class WorkerKind:
     def report(self, installed: Any, error: BaseException) -> None:
         """Note what a task has raised, beside its message in the mailbox."""
 
+    def last_words(self) -> str:
+        """Return what the worker has said of its end, empty if nothing; called by the parent."""
+        return ""
+
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
         """Carry out a control request about memory and return its result.
 
@@ -79,6 +92,10 @@ class WorkerKind:
         raise CallableError(
             "CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no memory of its own to manage"
         )
+
+    def answer(self, command: int, request: bytes) -> bytes:
+        """Carry out a control request about an endpoint, and return its result."""
+        raise CallableError("CALLABLE_KIND_UNSUPPORTED", f"a {self.label} is no endpoint")
 
 
 class SubWorker(WorkerKind):

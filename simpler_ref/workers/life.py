@@ -52,6 +52,8 @@ class Life:
         It was closed, and is not opened again unless by a parent.
     running : bool
         A run, or a recording, is in progress.
+    endpoints : Any
+        Its endpoints; None if it has none.
     stream : Any
         The stream of calls, None until there is a call.
     streaming : bool
@@ -78,6 +80,7 @@ class Life:
         """Before the Worker is open, of a with block: how its workers will be started."""
         self.closed = False
         self.running = False
+        self.endpoints: Any = None
         self.stream: Any = None
         self.streaming = False
         self.needs_start = True
@@ -229,12 +232,15 @@ class Life:
             raise RuntimeError("this Worker is already initialized")
         options = self.options
         options.require_chips_of_level()
+        if self.endpoints is not None:
+            self.endpoints.reserve()
         engine = Engine(
             heap_ring_size=options.heap_ring_size,
             ring_depth=options.ring_depth,
             task_window=options.task_window,
             next_level=len(self.tree.next_level),
             sub=len(self.tree.subs),
+            endpoints=len(self.tree.endpoints()),
             depth=options.mailbox_depth,
             blocks_size=options.values_size if self.tree.subs else 0,
             placement=self._place(),

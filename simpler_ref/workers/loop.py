@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import repeat, starmap
 from typing import Any
 
-from ..callables.payloads import read_payload
+from ..callables.payloads import answer_staged
 from ..callables.runnable import refuse_unrun
 from ..engine.memory import Engine
 from ..engine.shared_arrays import populate_again
@@ -345,11 +346,14 @@ def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
     command, digest = request.command, request.digest
     try:
         if command in (L.CTRL_REGISTER, L.CTRL_PY_REGISTER):
-            target = read_payload(request.name, request.args[0], command, digest)
+            target = callables.kind.read_target(request.name, request.args[0], command, digest)
             callables.install(digest, target)
         elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
             mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
             callables.remove(digest)
+        elif command in L.LINK_COMMANDS:
+            act = partial(callables.kind.answer, command)
+            write_result(box, answer_staged(request.name, request.args[0], act))
         else:
             write_result(box, callables.kind.control(command, *request.args))
     except BaseException as exception:

@@ -97,7 +97,29 @@ class WorkerManager:
         Rule     WM-FORK-1; WM-LOOP-4
         """
         self._get_ready(snapshot)
-        self._bring_up(range(len(self.kinds)))
+        self._bring_up(self.present())
+
+    def present(self) -> list[int]:
+        """Return the workers that there are, or should be: all places that are not vacant."""
+        return [worker for worker, kind in enumerate(self.kinds) if not kind.is_vacant]
+
+    def join(self, worker: int) -> None:
+        """Take note of a worker for a place that was vacant: it is made as those that were lost are."""
+        with self._known:
+            self.dead[worker] = 0
+
+    def leave(self, worker: int) -> None:
+        """Stop a worker whose place becomes vacant; one that does not stop in time is killed."""
+        mem, kernels = self._engine.mem, self._engine.kernels
+        with self._control[worker]:
+            kernels.set_usable(mem, worker, 0)
+            if worker not in self.dead:
+                kernels.request_stop(mem, worker)
+                self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
+            if worker not in self.dead:
+                self._terminate_and_wait(worker)
+            with self._known:
+                self.dead.pop(worker, None)
 
     def known_dead(self) -> list[int]:
         """Return the workers of whose deaths the Scheduler has been told."""
@@ -183,7 +205,7 @@ class WorkerManager:
         return [
             worker
             for worker, kind in enumerate(self.kinds)
-            if kind.target_namespace == namespace and worker not in dead
+            if kind.target_namespace == namespace and worker not in dead and not kind.is_vacant
         ]
 
     def control(
@@ -315,6 +337,8 @@ class WorkerManager:
     def _lost(self, worker: int) -> WorkerLostError:
         status = self.dead.get(worker, 0)
         ended = f"was {describe_status(status)}" if status < 0 else describe_status(status)
+        said = self.kinds[worker].last_words()
+        ended = f"was lost ({said})" if said else ended
         return WorkerLostError(
             f"{self.name(worker)} {ended} before it answered a control request; the next run starts "
             "a new one",

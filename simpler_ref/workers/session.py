@@ -67,6 +67,7 @@ class Session:
         self.configs: Configs
         self.domains: Domains
         self.pid = os.getpid()
+        self.endpoints: Any = None
         self._watch: Watch | None = None
 
     def start_anew(self) -> None:
@@ -79,11 +80,15 @@ class Session:
         if self.child_mode == "process":
             self.inherited = {} if self.method.spawn else inherited()
         if self.kinds:
-            self.manager = self._mode()(self.engine, self.kinds, self.start_timeout_s)
+            self.manager = self._mode()(
+                self.engine,
+                self.kinds,
+                max(self.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds)),
+            )
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
             self.manager.start(self.snapshot)
-            self.manager.admit(range(len(self.kinds)))
+            self.manager.admit(self.manager.present())
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -153,6 +158,8 @@ class Session:
             self.scheduler = None
         self.stop_workers()
         self.domains.close()
+        if self.endpoints is not None:
+            self.endpoints.close()
         self.engine.close()
         self.arena.close()
 

@@ -53,6 +53,17 @@ class Tree:
             raise ValueError("sub workers take Python callables")
         self._add(self.subs, kind)
 
+    def add_endpoint(self, link: WorkerKind) -> None:
+        """Add an endpoint to the next-level pool: after all others, see POOL_OPEN."""
+        if len(self.next_level) >= MOST_WORKERS:
+            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
+        self.next_level.append(link)
+
+    def endpoints(self) -> Sequence[WorkerKind]:
+        """Return the endpoints, which are the last of the next-level pool."""
+        remote = TargetNamespace.REMOTE_TASK_DISPATCHER
+        return [kind for kind in self.next_level if kind.target_namespace == remote]
+
     def _custom(self, worker: Any, label: str) -> WorkerKind:
         if self._level == 2:
             raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
@@ -67,6 +78,8 @@ class Tree:
 
         Rule     WM-POOL-5
         """
+        if pool and pool[-1].target_namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            raise RuntimeError("add the workers of this machine before the endpoints")
         if pool and pool[0].target_namespace != kind.target_namespace:
             raise ValueError(
                 f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
@@ -91,7 +104,7 @@ class Tree:
     def threads(self) -> int:
         """Return the number of workers at all levels below."""
         below: int = sum(inner._tree.threads() for inner in self.nested())
-        return len(self.kinds) + below
+        return sum(not kind.is_vacant for kind in self.kinds) + below
 
     def place(self, placement: Placement) -> Placement:
         """Assign turns at the cores to all workers; nested Workers assign the turns after their own."""
@@ -133,7 +146,10 @@ class Tree:
         nothing: dict[CallableHandle, int] = {}
         following = nothing
         if self.next_level:
-            following = registry.words(self.next_level[0].target_namespace, L.NEXT_LEVEL)
+            takes = self.next_level[0].target_namespace
+            if takes == TargetNamespace.REMOTE_TASK_DISPATCHER:
+                takes = TargetNamespace.LOCAL_PYTHON
+            following = registry.words(takes, L.NEXT_LEVEL)
         subs = nothing
         if self.subs:
             subs = registry.words(TargetNamespace.LOCAL_PYTHON, L.SUB)

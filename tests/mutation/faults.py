@@ -392,11 +392,13 @@ FAULTS = (
         (
             Patch(
                 "orch/pools.py",
-                "        if len(members) > self.sizes[pool]:\n",
+                "        if len(members) > room:\n",
                 "        if False:\n",
             ),
             Patch(
-                "jit/dispatch.py", "    if not any_usable(mem, kind, members):\n", "    if False:\n"
+                "jit/dispatch.py",
+                "    if not any_usable(mem, kind, open_members):\n",
+                "    if False:\n",
             ),
         ),
         (f"{WM}/test_group.py::test_groups_that_cannot_be_are_refused_and_change_nothing",),

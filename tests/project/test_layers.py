@@ -24,9 +24,9 @@ LAYERS = [
     {"model"},
     {"engine"},
     {"callables"},
-    {"remote"},
     {"native_chip"},
     {"workers"},
+    {"remote"},
     {"orch"},
     {"calls"},
     {
@@ -34,7 +34,7 @@ LAYERS = [
         *("env_manager", "log_levels"),
     },
     {"scenes"},
-    {"", "__main__", "compat"},
+    {"", "__main__", "compat", "endpoint"},
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
@@ -158,6 +158,7 @@ VALUES = {
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (
     "CTRL_",
+    "LINK_",
     "DEFAULT_",
     "MAX_",
     "CHIP_MAX_",

@@ -118,6 +118,16 @@ class View:
         """Return the workers of a pool."""
         return range(self._word(L.POOL_FIRST + kind), self._word(L.POOL_END + kind))
 
+    def open_pool(self, kind: int) -> range:
+        """Return those workers of a pool that take tasks which name none."""
+        return range(self._word(L.POOL_FIRST + kind), self._word(L.POOL_OPEN + kind))
+
+    def given(self, worker: int) -> int:
+        """Return how many tasks a worker was sent that are not collected."""
+        return self._word(
+            self._word(L.A_WORKERS) + worker * self._word(L.WORKER_STRIDE) + L.W_GIVEN
+        )
+
     @property
     def ring_count(self) -> int:
         """How many rings there are."""

@@ -133,3 +133,30 @@ def test_a_part_of_a_buffer_ends_within_64_bits(message, at):
     assert decode(encode(last)) == last
     words = "offset 18446744073709551552 \\+ nbytes 64 do not fit 64 bits"
     both_refuse(words, message, value, raw, at, "Q", offset=(1 << 64) - 64)
+
+
+@pytest.mark.spec("REMOTE-BUF-7")
+def test_memory_is_asked_for_by_size_and_named_by_identity():
+    from simpler_ref.remote.buffers import (
+        ALLOC,
+        COPY,
+        IDENTITY,
+        AllocRequest,
+        BufferIdentity,
+        CopyRequest,
+    )
+
+    assert ALLOC.encode(AllocRequest(8)) == struct.pack("<Q", 8)
+    assert ALLOC.decode(struct.pack("<Q", 8)) == AllocRequest(8)
+    refuse("nbytes", ALLOC.decode, bytes(8))
+    identity = BufferIdentity(2, 7, 5)
+    raw = struct.pack("<iQQ", 2, 7, 5)
+    assert IDENTITY.encode(identity) == raw
+    assert IDENTITY.decode(raw) == identity
+    refuse(OWNER, IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
+    copy = CopyRequest(2, 7, 5, 16, 3, b"abc")
+    raw = struct.pack("<iQQQQ", 2, 7, 5, 16, 3) + blob(b"abc")
+    assert COPY.encode(copy) == raw
+    assert COPY.decode(raw) == copy
+    refuse("data", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
+    refuse("64 bits", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))

@@ -219,3 +219,19 @@ def test_a_descriptor_of_no_space_or_with_numbers_that_do_not_fit_is_refused():
     raw = bytearray(wire.encode_remote_task_args(args_with(BUFFER)))
     raw[-5] = 1
     refuse(where + ".flags at byte 125", wire.decode_remote_task_args, bytes(raw))
+
+
+@pytest.mark.spec("REMOTE-TASK-5")
+def test_a_task_more_has_the_task_rights_kinds_and_sizes():
+    from simpler_ref.remote.frames import FEATURES, OwnFrameType
+    from simpler_ref.remote.tasks import TASK_MORE, MoreOfTask
+
+    assert (OwnFrameType.TASK_MORE, FEATURES & 1) == (64, 1)
+    more = MoreOfTask(b"task", b"\1\2\3", b"\0", b"env")
+    raw = b"".join(len(one).to_bytes(4, "little") + one for one in dataclasses.astuple(more))
+    assert TASK_MORE.encode(more) == raw
+    assert TASK_MORE.decode(raw) == more
+    with pytest.raises(ValueError, match="remote_wire"):
+        TASK_MORE.decode(raw + b"x")
+    header = wire.FrameHeader(OwnFrameType.TASK_MORE, 1, 2, 3)
+    assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)

@@ -1,0 +1,167 @@
+"""``python -m simpler_ref.endpoint``: a session, or what starts sessions when a parent asks for them.
+
+Without options but ``--interface`` it is a session of a parent that has started it: the manifest comes
+from stdin, whose end of file ends the session. With ``--listen`` it waits for parents: see `HostFleet`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from .errors import RemoteError
+from .remote.daemon import Daemon
+from .remote.hosting import read_manifest
+from .remote.keys import read_pair, write_pair
+from .remote.manifest import Announcement, to_line
+
+FROM_SSH = "ssh"
+_INSECURE = (
+    "connections of sessions may be in the open",
+    "whoever reaches this port runs programs as this user",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say; return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        if given.make_keys:
+            write_pair(given.make_keys)
+            return 0
+        if given.listen:
+            return listen(parser, given)
+    except (RemoteError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if os.isatty(0):
+        parser.error("sessions are started by their parent: give --listen to wait for one")
+    return run_session(given.interface)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simpler_ref.endpoint",
+        description="Run a session of an endpoint, started by its parent; or wait for parents.",
+    )
+    parser.add_argument(
+        "--listen", metavar="ADDRESS", help="wait for parents at tcp://0.0.0.0:5555, for example"
+    )
+    parser.add_argument("--keys", metavar="FILE", help="the keys of this side and of parents")
+    parser.add_argument(
+        "--make-keys", metavar="FILE", help="write new keys into a new file, for both sides"
+    )
+    parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a module that callables may be imported from, with those below it; '*' is any",
+    )
+    parser.add_argument(
+        "--allow-serialized",
+        action="store_true",
+        help="accept serialised callables, which can do anything",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="go without keys if there is no --keys; let parents ask for connections in the open",
+    )
+    parser.add_argument(
+        "--interface",
+        default="127.0.0.1",
+        help="the address that a session listens at; 'ssh': the one that ssh has reached",
+    )
+    return parser
+
+
+def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    """Start sessions for parents until Ctrl-C or SIGTERM."""
+    if not given.keys and not given.insecure:
+        parser.error("give --keys FILE (--make-keys makes one), or --insecure to go without")
+    pair = read_pair(given.keys) if given.keys else None
+    if given.insecure:
+        print("warning: --insecure: " + _INSECURE[pair is None], file=sys.stderr)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    daemon = Daemon(
+        given.listen,
+        pair,
+        modules=given.module,
+        serialized=given.allow_serialized,
+        insecure=given.insecure,
+    )
+    try:
+        print(f"listening at {daemon.address}", flush=True)
+        daemon.serve()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        daemon.close()
+    return 0
+
+
+def run_session(interface: str) -> int:
+    """Be a session: read the manifest, announce, serve until stdin ends.
+
+    The channel is moved away from the standard streams first, so that no task reads or writes it.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what starts it may have blocked some
+    ended, channel = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+
+    def announce(announcement: Announcement) -> None:
+        os.write(channel, to_line(announcement).encode() + b"\n")
+        os.close(channel)
+
+    try:
+        manifest = read_manifest(_read_line(ended))
+        sys.path[:0] = [one for one in manifest.path if one not in sys.path]
+        from .remote.session import serve
+        from .worker import Worker
+
+        serve(manifest, announce, ended, listening_address(interface), Worker)
+    except (RemoteError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _read_line(fd: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(fd, 1 << 16)
+        if not read:
+            raise RemoteError("the parent has gone before it has said what to do")
+        line += read
+    return line
+
+
+def listening_address(interface: str) -> str:
+    """Return the address to listen at.
+
+    Raises
+    ------
+    RemoteError
+        It is the one that ssh has reached, but ssh has not started this.
+    """
+    if interface != FROM_SSH:
+        return interface
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    if len(words) != 4:
+        raise RemoteError(
+            f"SSH_CONNECTION={' '.join(words)!r} does not say at which address ssh has reached this "
+            "host: give the fleet interface="
+        )
+    return words[2]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

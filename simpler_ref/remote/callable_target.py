@@ -1,0 +1,40 @@
+"""Functions that endpoints import."""
+
+from __future__ import annotations
+
+from ..callables.identity import (
+    build_python_import_descriptor,
+    compute_callable_hashid,
+    parse_python_import_target,
+)
+
+
+class RemoteCallable:
+    """A function that endpoints import: ``RemoteCallable("module:qualname")``.
+
+    Attributes
+    ----------
+    target : str
+        What it was made from.
+    hashid : str
+        Its identity, see `get_inner_handle`.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
+
+    Notes
+    -----
+    Rule     REMOTE-REG-2
+    """
+
+    __slots__ = ("descriptor", "hashid", "target")
+
+    def __init__(self, target: str) -> None:
+        self.target = str(target)
+        self.descriptor = build_python_import_descriptor(*parse_python_import_target(self.target))
+        self.hashid = compute_callable_hashid(self.descriptor)
+
+    def __repr__(self) -> str:
+        return f"RemoteCallable({self.target!r})"

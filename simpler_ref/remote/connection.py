@@ -1,0 +1,107 @@
+"""One connection between a parent and a session: frames in order, and how its end is noticed.
+
+ZeroMQ carries the frames, and its heartbeats tell a silent peer; they are answered by a thread of its own
+that needs no lock of Python's. A connection is never made again: who has lost it has lost the session.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..errors import RemoteError
+from .fields import refusal
+from .frames import Frame, FrameHeader, FrameType, OwnFrameType, decode_frame, encode_frame
+from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
+
+HEARTBEAT_MS = 200
+SOURCE = 2
+"""ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
+
+
+def zmq() -> Any:
+    """Return pyzmq.
+
+    Raises
+    ------
+    RemoteError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module("zmq")
+    except ImportError as error:
+        raise RemoteError(
+            f"endpoints need pyzmq ({error}): pip install 'simpler_ref[remote]'"
+        ) from error
+
+
+def prepare(socket: Any, silence_s: float) -> None:
+    """Set what all sockets between parent and session have in common.
+
+    Rule     REMOTE-HEALTH-1
+    """
+    module = zmq()
+    socket.setsockopt(module.LINGER, 0)
+    socket.setsockopt(module.SNDHWM, 0)
+    socket.setsockopt(module.RCVHWM, 0)
+    socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_PAYLOAD_BYTES)
+    socket.setsockopt(module.RECONNECT_IVL, -1)
+    socket.setsockopt(module.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(module.HEARTBEAT_TIMEOUT, int(silence_s * 1000))
+    socket.setsockopt(module.HEARTBEAT_TTL, int(silence_s * 1000))
+    # no heartbeat goes out behind a message that is half sent: the system gives up such a connection
+    socket.setsockopt(module.TCP_MAXRT, int(silence_s * 1000))
+    socket.setsockopt(module.HANDSHAKE_IVL, int(silence_s * 1000))
+
+
+class Order:
+    """The frames of one connection: numbered in both directions, of one session and endpoint.
+
+    Rule     REMOTE-LINK-7
+    """
+
+    def __init__(self, session_id: int, endpoint_id: int) -> None:
+        self.session_id, self.endpoint_id = session_id, endpoint_id
+        self.sent = self.received = 0
+        self.bytes_sent = self.bytes_received = 0
+
+    def encode(self, kind: FrameType | OwnFrameType, payload: bytes = b"") -> bytes:
+        """Return the next frame to send."""
+        self.sent += 1
+        raw = encode_frame(FrameHeader(kind, self.session_id, self.endpoint_id, self.sent), payload)
+        self.bytes_sent += len(raw)
+        return raw
+
+    def decode(self, raw: bytes, only: FrameType | None = None) -> Frame:
+        """Return a frame that has come, of any type or `only` one.
+
+        Raises
+        ------
+        ValueError
+            It is none; or of another session or endpoint, or not the next one: it changes nothing.
+
+        Notes
+        -----
+        Rule     REMOTE-FAIL-4
+        """
+        frame = decode_frame(raw)
+        header = frame.header
+        if header.session_id != self.session_id:
+            raise refusal(
+                "frame.session_id", f"{header.session_id} is not {self.session_id}: stale"
+            )
+        if header.endpoint_id != self.endpoint_id:
+            raise refusal("frame.endpoint_id", f"{header.endpoint_id} is not {self.endpoint_id}")
+        if header.sequence != self.received + 1:
+            raise refusal("frame.sequence", f"{header.sequence} is not {self.received + 1}")
+        if only is not None and header.frame_type != only:
+            raise refusal("frame.type", f"{header.frame_type.name} is not {only.name}")
+        self.received += 1
+        self.bytes_received += len(raw)
+        return frame
+
+
+def ended_descriptor(monitor: Any) -> int:
+    """Return the descriptor of the connection whose end a monitor has reported."""
+    event, _endpoint = monitor.recv_multipart()
+    return int.from_bytes(event[2:6], "little")

@@ -1,0 +1,176 @@
+"""The callables of a session: those that tasks name, and those of its inner Worker.
+
+A registration has two phases: `prepare` resolves a callable and keeps it apart, `commit` makes it usable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import CallableKind, parse_python_import_descriptor
+from ..callables.payloads import load_payload
+from ..errors import CallableError
+from .callables import (
+    ChipCallableBlobLocation,
+    DigestCallableCommand,
+    RegisterCallableCommand,
+    RemoteRegistryTarget,
+    decode_remote_chip_callable_payload,
+)
+
+PAYLOAD_VERSION = 1
+ANY_MODULE = "*"
+
+
+class Dispatcher:
+    """Digest → callable, for each of the two registries of a session.
+
+    `modules` are those that callables are imported from, with those below them; `register` makes a
+    callable known to the inner Worker, and `unregister` takes its handle.
+
+    Rule     REMOTE-REG-1 to -8
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        serialized: bool,
+        register: Callable[[Any], CallableHandle],
+        unregister: Callable[[CallableHandle], None],
+    ) -> None:
+        self._modules = tuple(modules)
+        self._serialized = serialized
+        self._register, self._unregister = register, unregister
+        self._prepared: dict[tuple[int, bytes], Any] = {}
+        self._live: dict[tuple[int, bytes], Any] = {}
+
+    # ------------------------------------------------------------ looking things up
+    def find(self, digest: bytes) -> Any:
+        """Return the callable of a task.
+
+        Rule     REMOTE-REG-1
+        """
+        found = self._live.get((RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, digest))
+        if found is None:
+            raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
+        return found
+
+    def inner_handle(self, digest: bytes) -> CallableHandle:
+        """Return the handle of a callable of the inner Worker."""
+        found = self._live.get((RemoteRegistryTarget.INNER_L3_WORKER, digest))
+        if found is None:
+            raise KeyError(
+                f"digest {digest.hex()} is not registered for the inner Worker of this endpoint: "
+                "register it with register(…, workers=[…], inner=True)"
+            )
+        handle: CallableHandle = found
+        return handle
+
+    # ------------------------------------------------------------ registration
+    def prepare(self, command: RegisterCallableCommand) -> None:
+        """Resolve a callable, and keep it apart.
+
+        Rule     REMOTE-REG-6, -7
+        """
+        if command.payload_version != PAYLOAD_VERSION:
+            raise CallableError(
+                "HASHID_DESCRIPTOR_MISMATCH",
+                f"payload version {command.payload_version} is not known, {PAYLOAD_VERSION} is",
+            )
+        key = command.target_registry, command.digest
+        if key in self._live or key in self._prepared:
+            return
+        target = self._resolve(command)
+        if command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER:
+            target = self._register(target)
+        self._prepared[key] = target
+
+    def commit(self, command: DigestCallableCommand) -> None:
+        """Make a prepared callable usable."""
+        key = command.target_registry, command.digest
+        if key in self._live:
+            return
+        if key not in self._prepared:
+            raise KeyError(f"digest {command.digest.hex()} was not prepared")
+        self._live[key] = self._prepared.pop(key)
+
+    def remove(self, command: DigestCallableCommand) -> None:
+        """Forget a callable, prepared or usable; of one that is neither, nothing is to be done."""
+        key = command.target_registry, command.digest
+        for table in (self._prepared, self._live):
+            target = table.pop(key, None)
+            if (
+                target is not None
+                and command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER
+            ):
+                self._unregister(target)
+
+    # ------------------------------------------------------------ kinds
+    def _resolve(self, command: RegisterCallableCommand) -> Any:
+        if command.callable_kind == CallableKind.PYTHON_IMPORT:
+            return self._import(command)
+        if command.callable_kind == CallableKind.PYTHON_SERIALIZED:
+            if not self._serialized:
+                raise CallableError(
+                    "CALLABLE_KIND_UNSUPPORTED",
+                    "this endpoint takes no serialised callables: register RemoteCallable("
+                    "'module:function'), or start it with serialized=True",
+                )
+            return load_payload(command.payload, False, command.digest)
+        if command.target_registry != RemoteRegistryTarget.INNER_L3_WORKER:
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED", "chip callables are for the inner Worker's chips"
+            )
+        return self._chip_callable(command)
+
+    def _import(self, command: RegisterCallableCommand) -> Any:
+        """Import a callable.
+
+        Rule     REMOTE-REG-2, -6; REMOTE-TRUST-3
+        """
+        require_digest(command.payload, command.digest)
+        module, qualname = parse_python_import_descriptor(command.payload)
+        if not any(
+            one == ANY_MODULE or module == one or module.startswith(f"{one}.")
+            for one in self._modules
+        ):
+            allowed = ", ".join(self._modules) or "none"
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                f"this endpoint does not import from {module!r}, allowed are: {allowed}; name it, "
+                f"RemoteWorkerSpec(…, modules=[{module!r}])",
+            )
+        target = importlib.import_module(module)
+        for part in qualname.split("."):
+            target = getattr(target, part)
+        if not callable(target):
+            raise TypeError(f"{module}:{qualname} is not callable, but a {type(target).__name__}")
+        return target
+
+    @staticmethod
+    def _chip_callable(command: RegisterCallableCommand) -> Any:
+        from ..native_chip.callables import ChipCallable
+
+        payload = decode_remote_chip_callable_payload(command.payload)
+        require_digest(payload.descriptor, command.digest)
+        if payload.location != ChipCallableBlobLocation.INLINE_BLOB:
+            raise CallableError("CALLABLE_KIND_UNSUPPORTED", "staged blobs are not taken")
+        found = hashlib.sha256(payload.inline_blob).digest()
+        if found != payload.blob_sha256 or found not in payload.descriptor:
+            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", "the blob has another SHA-256")
+        return ChipCallable.from_bytes(payload.inline_blob)
+
+
+def require_digest(descriptor: bytes, digest: bytes) -> None:
+    """Refuse a descriptor that has another digest: it is computed anew where it arrives.
+
+    Rule     REMOTE-REG-7
+    """
+    if hashlib.sha256(descriptor).digest() != digest:
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"
+        )

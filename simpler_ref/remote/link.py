@@ -1,0 +1,480 @@
+"""The link of an endpoint: the worker process that stands for it on the parent's machine.
+
+It serves a mailbox like any worker, and has the session of its endpoint do the work: tasks and requests
+become frames. When the session is lost the link ends, so that to the engine a lost endpoint is a lost
+worker; its successor starts a new session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import secrets
+import sys
+import threading
+import time
+from bisect import bisect
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from ..callables.identity import TargetNamespace
+from ..callables.payloads import read_staged
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words, digest_in, env_beside
+from ..errors import ControlError, RemoteError, TaskError
+from ..jit import layout as L
+from ..model.enums import DataType
+from ..model.tensor import ContinuousTensor
+from ..model.wire import TENSOR, bytes_of
+from ..workers.kinds import WorkerKind
+from . import requests
+from .buffers import RemoteAddressSpace
+from .connection import Order, ended_descriptor, prepare, zmq
+from .frames import (
+    FEATURE_COUNTERS,
+    FEATURE_TASK_MORE,
+    FEATURES,
+    ControlName,
+    Frame,
+    FrameType,
+    HelloPayload,
+    OwnFrameType,
+    ReadyState,
+    decode_completion,
+    decode_control_reply,
+    decode_hello,
+    encode_control,
+    encode_hello,
+)
+from .keys import KeyPair, new_pair, secure_client
+from .manifest import Manifest
+from .spec import RemoteWorkerSpec
+from .tasks import (
+    TASK_MORE,
+    MoreOfTask,
+    RemoteTaskArgsWire,
+    RemoteTensorDesc,
+    RemoteTensorSidecar,
+    TaskPayloadWire,
+    encode_task_payload,
+)
+
+LOST = 75
+"""Exit status of a link whose session was lost."""
+BEAT_S = 0.2
+STOP_S = 5.0
+WHY_BYTES = 1024
+LATE_BYTES = 1 << 16
+_OF_ALL_PROCESSES = (
+    *("spec", "number", "_group", "suffix", "words", "why", "late", "is_vacant"),
+    "start_timeout_s",
+)
+
+
+COUNTERS = (
+    *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
+    *("health", "round_trip_ns", "clock_offset_ns", "pid"),
+)
+"""What a link counts."""
+SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID = range(6, 10)
+
+
+class Link(WorkerKind):
+    """A worker that stands for an endpoint.
+
+    Attributes
+    ----------
+    spec : RemoteWorkerSpec
+        What the program has asked for.
+    number : int
+        The endpoint's id: its index in the next-level pool.
+    words : Array
+        Counters in shared memory, in the order of `COUNTERS`; set before the workers are started.
+    why : Array
+        Bytes in shared memory: what a link says before it ends.
+
+    Notes
+    -----
+    Rule     REMOTE-LINK-1, -3; REMOTE-FAIL-3
+    """
+
+    label = "endpoint"
+    target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
+    words: Any
+    why: Any
+    spec: RemoteWorkerSpec
+    late: Any = None
+    """Bytes in shared memory: what an endpoint that joins later was asked for."""
+    has_left = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_vacant = True
+        self._mailbox: MailboxView
+        self._place: Any = None
+        self._sockets: list[Any] = []
+        self._lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+        self._starting = True
+
+    def occupy(self, spec: RemoteWorkerSpec, group: KeyPair | None) -> None:
+        """Make it the link of an endpoint; once there are processes, they learn of it when they start."""
+        self.spec, self._group, self.is_vacant = spec, group, False
+        self.start_timeout_s = spec.start_timeout_s + 1.0
+        self.suffix = f" of {spec.describe(self.number)}"
+        if self.late is not None:
+            raw = cloudpickle.dumps((spec, group))
+            if len(raw) > LATE_BYTES - 8:
+                raise ValueError(f"{spec!r} is too large: {len(raw)} bytes pickled")
+            self.late[: len(raw) + 8] = list(len(raw).to_bytes(8, "little") + raw)
+
+    def leave(self) -> None:
+        """Make it nobody's: its place is not used again, since callables know it by its number."""
+        self.is_vacant = True
+        self.has_left = True
+        self.words[SESSION] = 0
+
+    def _learn(self) -> None:
+        """Become the link of an endpoint that has joined after this process's parent was made."""
+        assert self.late is not None
+        size = int.from_bytes(bytes(self.late[:8]), "little")
+        spec, group = pickle.loads(bytes(self.late[8 : 8 + size]))
+        late, self.late = self.late, None
+        self.occupy(spec, group)
+        self.late = late
+
+    # ------------------------------------------------------------ start and end
+    def start(self, mailbox: MailboxView) -> None:
+        """Have the fleet start a session, and greet it.
+
+        Rule     REMOTE-LINK-2, -6, -8
+        """
+        self._mailbox = mailbox
+        if self.is_vacant:
+            self._learn()
+        self.words[:] = 0
+        self.why[:] = 0
+        self._bases: list[int] = []
+        self._views: list[requests.View] = []
+        self._committed: set[bytes] = set()
+        self._stopping = False
+        module = zmq()
+        spec, pair = self.spec, new_pair() if self.spec.secure else None
+        session = secrets.randbits(63) | 1
+        manifest = spec.manifest(session, self.number, pair, self._group)
+        deadline = time.monotonic() + spec.start_timeout_s
+        self._place = spec.fleet.start(manifest, self.number)
+        found = self._place.announcement
+        self._order, self._beats = Order(session, self.number), Order(session, self.number)
+        self._context = module.Context()
+        self._frames = self._socket(found.frames, pair, found.key)
+        monitor = self._frames.get_monitor_socket(module.EVENT_DISCONNECTED)
+        self._frames.connect(found.frames)
+        self._health = self._socket(found.health, pair, found.key)
+        self._health.connect(found.health)
+        self._greet(session, deadline, manifest)
+        self.words[SESSION], self.words[PID] = session, found.pid
+        self._wake, self._woken = os.pipe()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(monitor,), name="simpler-link", daemon=True
+        )
+        self._watcher.start()
+        self._starting = True
+
+    def _socket(self, address: str, pair: KeyPair | None, key: str) -> Any:
+        socket = self._context.socket(zmq().DEALER)
+        prepare(socket, self.spec.silence_s)
+        if pair is not None:
+            secure_client(socket, pair, key)
+        self._sockets.append(socket)
+        return socket
+
+    def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
+        """Exchange HELLOs: the session is ready, and is the one that was started.
+
+        Rule     REMOTE-LINK-2, -8
+        """
+        from .session import profile
+
+        hello = HelloPayload(
+            session,
+            self.number,
+            comm_profile=profile(),
+            feature_flags=FEATURES,
+            ready=ReadyState.NOT_READY,
+        )
+        self._frames.send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
+        rest = max(0, deadline - time.monotonic())
+        if not self._frames.poll(int(rest * 1000)):
+            raise RemoteError(
+                f"{self._place.name} did not answer HELLO within {manifest.start_timeout_s} s "
+                f"{self._place.why()}"
+            )
+        answer = decode_hello(self._order.decode(self._frames.recv()).payload)
+        if answer.comm_profile != profile() or answer.ready != ReadyState.READY:
+            raise RemoteError(
+                f"{self._place.name} is {answer.comm_profile!r} and {answer.ready.name}, this is "
+                f"{profile()!r}: install the same version on both"
+            )
+        if (answer.session_id, answer.endpoint_id) != (session, self.number):
+            raise RemoteError(f"{self._place.name} answers for another session: {answer}")
+        self._features = answer.feature_flags & FEATURES
+
+    def stop(self) -> None:
+        """End the session: SHUTDOWN, then its process."""
+        self._stopping = True
+        if self._watcher is not None:
+            os.close(self._woken)
+            self._watcher.join()
+            with self._lock:
+                self._frames.send(self._order.encode(FrameType.SHUTDOWN))
+            self._place.wait(STOP_S)
+        if self._place is not None:
+            self._place.stop(STOP_S)
+        for socket in self._sockets:
+            socket.close(linger=0)
+
+    def _watch(self, monitor: Any) -> None:
+        """Send signs of life, and end this process when the session is lost.
+
+        Rule     REMOTE-HEALTH-1, -2; REMOTE-FAIL-3
+        """
+        module = zmq()
+        poller = module.Poller()
+        poller.register(monitor, module.POLLIN)
+        poller.register(self._health, module.POLLIN)
+        poller.register(self._wake, module.POLLIN)
+        asked = 0.0
+        while not self._stopping:
+            now = time.monotonic()
+            if now - asked >= BEAT_S:
+                asked, asked_ns = now, time.time_ns()
+                self._health.send(self._beats.encode(FrameType.HEALTH))
+            ready = dict(poller.poll(BEAT_S * 1000))
+            if self._stopping:
+                break
+            if self._health in ready:
+                self._note_health(asked_ns)
+            if monitor in ready:
+                ended_descriptor(monitor)
+                self._give_up("")
+        monitor.close()
+        os.close(self._wake)
+
+    def _note_health(self, asked_ns: int) -> None:
+        now = time.time_ns()
+        frame = self._beats.decode(self._health.recv())
+        trip = now - asked_ns
+        self.words[ROUND_TRIP] = trip
+        self.words[CLOCK_OFFSET] = int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
+        self.words[HEALTH] += 1
+
+    def _give_up(self, why: str) -> None:
+        """End this process: the engine notices that, and fails what the endpoint has."""
+        if self._stopping:
+            return
+        ended = self._place.why()
+        if not ended:
+            time.sleep(0.02)  # its status comes after the end of its connections
+            ended = self._place.why()
+        text = f"{self._place.name}: " + (
+            why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
+        )
+        raw = text.encode()[:WHY_BYTES]
+        self.why[: len(raw)] = list(raw)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._place.stop(0)
+        os._exit(LOST)
+
+    def last_words(self) -> str:
+        """Return why the last session was lost."""
+        return bytes(self.why).split(b"\0", 1)[0].decode(errors="replace")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to a session: a fresh interpreter makes it."""
+        return {name: it for name, it in vars(self).items() if name in _OF_ALL_PROCESSES}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["number"])  # type: ignore[misc]
+        vars(self).update(state)
+
+    # ------------------------------------------------------------ frames
+    def _ask(
+        self, kind: FrameType | OwnFrameType, payload: bytes, answer: FrameType | OwnFrameType
+    ) -> Frame:
+        """Send a frame, and return the answer."""
+        with self._lock:
+            raw = self._order.encode(kind, payload)
+            asked = self._order.sent
+            self._frames.send(raw)
+            try:
+                frame = self._order.decode(self._frames.recv())
+                if frame.header.frame_type != answer:
+                    raise ValueError(f"remote_wire: frame.type: not {answer.name}")
+                if int.from_bytes(frame.payload[:8], "little") != asked:
+                    raise ValueError(f"{answer.name}.sequence: not {asked}")
+            except ValueError as error:
+                self._give_up(str(error))
+                raise
+        words, order = self.words, self._order
+        words[FRAMES_SENT], words[FRAMES_RECEIVED] = order.sent, order.received
+        words[BYTES_SENT], words[BYTES_RECEIVED] = order.bytes_sent, order.bytes_received
+        return frame
+
+    def ask(self, name: ControlName, payload: bytes) -> bytes:
+        """Have the session carry out a request, and return its result.
+
+        Raises
+        ------
+        ControlError
+            It has refused; with the traceback there.
+        """
+        from .session import split_report
+
+        raw = encode_control(name, 1, payload)
+        frame = self._ask(FrameType.CONTROL, raw, FrameType.CONTROL_REPLY)
+        reply = decode_control_reply(frame.payload)
+        if reply.error_code:
+            text, trace = split_report(reply.error_message)
+            raise ControlError(text, remote_traceback=trace)
+        return reply.result
+
+    # ------------------------------------------------------------ callables
+    def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
+        """Return the registration that is staged under a name."""
+        self._starting = False
+        return requests.Registration.from_bytes(read_staged(name, size))
+
+    def install(self, target: Any) -> requests.Registration:
+        """Have the session prepare a callable; at the start, also commit it.
+
+        Rule     REMOTE-REG-4, -5, -6
+        """
+        one: requests.Registration = target
+        if isinstance(target, bytes):
+            one = requests.Registration.from_bytes(target)
+        if self.number in one.workers:
+            self.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
+            if self._starting:
+                self._commit(one)
+        return one
+
+    def _commit(self, one: requests.Registration) -> None:
+        if self.number in one.workers:
+            self.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
+            self._committed.add(one.digest_command)
+
+    def remove(self, installed: requests.Registration) -> None:
+        """Have the session forget a callable.
+
+        Rule     REMOTE-REG-5
+        """
+        if self.number not in installed.workers:
+            return
+        name = ControlName.ABORT_REGISTER_CALLABLE
+        if installed.digest_command in self._committed:
+            name = ControlName.UNREGISTER_CALLABLE
+        self.ask(name, installed.digest_command)
+        self._committed.discard(installed.digest_command)
+
+    def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
+        """Return a function that has the session run a callable's tasks."""
+        return self._run_task
+
+    # ------------------------------------------------------------ tasks
+    def _run_task(self, args: ReceivedArgs) -> None:
+        """Have the session run a task.
+
+        Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
+        """
+        from .session import split_report
+
+        wires, scalars, kinds = call_words(args)
+        box = args._box
+        arena: list[bytes] = []
+        tensors, sidecars, rights = [], [], bytearray()
+        used = 0
+        for wire in wires:
+            data, *sizes, ndims, dtype, access = TENSOR.unpack(wire)
+            nbytes = bytes_of(wire)
+            if not access & L.TENSOR_REMOTE:
+                raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
+            tensors.append(ContinuousTensor(0, sizes[:ndims], DataType(dtype)))
+            rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
+            if access & L.TENSOR_INLINE:
+                arena.append(ctypes.string_at(data, nbytes))
+                desc = RemoteTensorDesc(
+                    RemoteAddressSpace.HOST_INLINE,
+                    nbytes=nbytes,
+                    inline_payload_offset=used,
+                    inline_payload_len=nbytes,
+                )
+                used += nbytes
+            else:
+                desc = self._view_of(data, nbytes).describe(data, nbytes)
+            sidecars.append(RemoteTensorSidecar(desc))
+        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
+        wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
+        config = args.config()
+        config.runtime_env = None
+        payload = encode_task_payload(TaskPayloadWire(digest_in(box), config, wire_args))
+        kind: FrameType | OwnFrameType = FrameType.TASK
+        if self._features & FEATURE_TASK_MORE:
+            env = env_beside(box)
+            beside = bytes(kinds[: len(words)])
+            more = MoreOfTask(payload, bytes(rights), beside, env if any(env) else b"")
+            kind, payload = OwnFrameType.TASK_MORE, TASK_MORE.encode(more)
+        frame = self._ask(kind, payload, FrameType.COMPLETION)
+        done = decode_completion(frame.payload)
+        self.words[TASKS] += 1
+        if done.error_code:
+            text, trace = split_report(done.error_message)
+            raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
+
+    def _view_of(self, address: int, nbytes: int) -> requests.View:
+        """Return the buffer or import that memory is in.
+
+        Rule     REMOTE-MEM-2
+        """
+        at = bisect(self._bases, address) - 1
+        if at >= 0:
+            view = self._views[at]
+            if address + nbytes <= view.base + view.nbytes:
+                return view
+        raise ValueError(
+            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
+            "the endpoint was lost and has started anew"
+        )
+
+    # ------------------------------------------------------------ requests
+    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
+        """Refuse what is for chips."""
+        raise ControlError(f"an endpoint does not carry out request {command}")
+
+    def answer(self, command: int, request: bytes) -> bytes:
+        """Send a request on, and return the result; note which memory it is about.
+
+        Rule     REMOTE-MEM-1, -5
+        """
+        if command == L.LINK_COUNTERS:
+            if not self._features & FEATURE_COUNTERS:
+                return b"{}"
+            return self._ask(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
+        if command == L.LINK_COMMIT:
+            self._commit(requests.Registration.from_bytes(request))
+            return b""
+        asked = requests.Request.from_bytes(request)
+        result = self.ask(asked.name, asked.payload)
+        if asked.view_base:
+            view = requests.view_from(asked, result)
+            at = bisect(self._bases, view.base)
+            self._bases.insert(at, view.base)
+            self._views.insert(at, view)
+        elif asked.drops:
+            at = self._bases.index(asked.drops)
+            del self._bases[at], self._views[at]
+        return result

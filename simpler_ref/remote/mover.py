@@ -1,0 +1,534 @@
+"""Moving tensors between sessions: from the memory of one straight into the memory of another.
+
+A session *offers* windows of its memory; another one *fetches* from a window or *stores* into it.
+
+One thread serves the windows, over a ROUTER socket. Whoever fetches or stores does so in its own thread,
+over a *line*: a DEALER socket that one transfer has to itself and that is kept for the next one. Loss is
+noticed by ZeroMQ's own thread, which needs no GIL: heartbeats end a connection whose other side is
+silent, and the monitor of a line tells of that. A line whose transfer has failed is closed, so nothing
+that still arrives over it can reach any memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import secrets
+import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from ..errors import TransferError
+from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
+from .connection import zmq
+from .keys import KeyPair, secure_client, secure_server
+from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
+
+__all__ = ["Mover", "Window", "ZmqMover", "new_key"]
+
+HEARTBEAT_MS = 200
+MOST_WAITING = 64
+"""Requests of one line that wait to be served; an honest line has fewer."""
+MONITORED = struct.Struct("=HI")
+"""The first part of a monitor's message: which event, and a number."""
+log = logging.getLogger("simpler_ref")
+
+
+class Mover(ABC):
+    """Moves bytes between sessions.
+
+    Attributes
+    ----------
+    address : str
+        Where other movers of its kind reach this one.
+    """
+
+    address: str
+
+    @abstractmethod
+    def offer(self, window: Window) -> None:
+        """Let others reach a window of this session's memory."""
+
+    @abstractmethod
+    def withdraw(self, key: int) -> None:
+        """Let nobody reach a window any more; when it returns, nothing touches its memory."""
+
+    @abstractmethod
+    def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
+        """Copy bytes of another session's window into memory of this one.
+
+        Parameters
+        ----------
+        address
+            The other mover's address.
+        key, offset
+            The window, and the first byte in it.
+        into
+            Writable memory: a buffer, or its address.
+        nbytes
+            How many bytes, at least 1.
+
+        Raises
+        ------
+        TransferError
+            It was refused, or the other side is gone or silent. Some of the bytes may have been copied;
+            none is copied any more.
+        """
+
+    @abstractmethod
+    def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
+        """Copy bytes of this session's memory into another session's window; return when they are there.
+
+        The parameters are those of `fetch`, `source` in place of `into`. After a `TransferError` bytes
+        that were under way may still arrive until the window is withdrawn, but none behind those of a
+        later `store`, unless this mover has a third one into the window under way all the while.
+        """
+
+    @abstractmethod
+    def counters(self) -> dict[str, int]:
+        """Return what has been moved."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it: transfers that wait raise `TransferError`. All windows are withdrawn."""
+
+
+class ZmqMover(Mover):
+    """A `Mover` over ZeroMQ, which runs a thread; it is made after all forks.
+
+    Parameters
+    ----------
+    bind
+        The ZeroMQ address to bind to, such as ``tcp://127.0.0.1:*``; others must be able to reach it.
+    group
+        The CURVE keys that all movers of a group share; only they reach each other. None: in the open.
+    silence_s
+        After how long without a sign of life the other side is given up.
+    """
+
+    def __init__(self, bind: str, group: KeyPair | None = None, silence_s: float = 2.0) -> None:
+        self._zmq = zmq()
+        self._group = group
+        self._silence_s = silence_s
+        self._windows = Windows()
+        self._sender = secrets.randbits(64)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._under_way: dict[tuple[str, int], set[int]] = {}
+        self._idle: dict[str, list[_Line]] = {}
+        self._closed = False
+        names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
+        self._counts = dict.fromkeys(names, 0)
+        self._served = dict.fromkeys(
+            ("served_chunks", "served_in", "served_out", "served_refused"), 0
+        )
+        self._refused: dict[bytes, int] = {}
+        keep_freed_memory()
+        self._context = self._zmq.Context()
+        try:
+            self._router = self._open_router(bind)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self.address = self._router.last_endpoint.decode()
+        self._thread = threading.Thread(target=self._serve, name="simpler-mover", daemon=True)
+        self._thread.start()
+
+    # ---------------------------------------------------------------- the interface
+    def offer(self, window: Window) -> None:
+        """Let others reach a window of this session's memory."""
+        self._windows.offer(window)
+
+    def withdraw(self, key: int) -> None:
+        """Let nobody reach a window any more; when it returns, nothing touches its memory."""
+        self._windows.withdraw(key)
+
+    def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
+        """Copy bytes of another session's window into memory of this one."""
+        require_place(key, offset)
+        memory = memory_of(into, nbytes, writable=True)
+        doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
+        with self._transfer(doing, address, key) as (line, number, oldest):
+            first = Header(Kind.READ, self._sender, number, oldest, key, offset, nbytes, 0)
+            line.fetch(first, memory)
+        self._count(transfers=1, bytes_in=nbytes)
+
+    def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
+        """Copy bytes of this session's memory into another session's window."""
+        require_place(key, offset)
+        memory = memory_of(source, nbytes, writable=False)
+        doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
+        with self._transfer(doing, address, key) as (line, number, oldest):
+            first = Header(Kind.WRITE, self._sender, number, oldest, key, offset, nbytes, 0)
+            line.store(first, memory)
+        self._count(transfers=1, bytes_out=nbytes)
+
+    def counters(self) -> dict[str, int]:
+        """Return what has been moved, and what was in the way.
+
+        ``transfers``, ``bytes_in``, ``bytes_out``, ``lost`` and ``refused`` are about transfers that this
+        side asked for, ``lines`` counts the connections it made; ``served_…`` is about what others asked
+        for.
+        """
+        return {**self._counts, **self._served}
+
+    def close(self) -> None:
+        """End it: transfers that wait raise `TransferError`. All windows are withdrawn."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            idle = [line for lines in self._idle.values() for line in lines]
+            self._idle.clear()
+        for line in idle:
+            line.close()
+        self._context.term()  # whoever waits for a socket is told, and closes it
+        self._thread.join()
+        self._windows.clear()
+
+    # ---------------------------------------------------------------- asking others
+    @contextmanager
+    def _transfer(self, doing: str, address: str, key: int) -> Iterator[tuple[_Line, int, int]]:
+        """Give a line, a number, and the window's smallest number under way; say what went wrong."""
+        number, oldest = self._begin(address, key)
+        try:
+            line = self._take_line(address)
+            keep = False
+            try:
+                yield line, number, oldest
+                keep = True
+            except Refusal:
+                keep = True
+                raise
+            finally:
+                self._give_back(address, line, keep)
+        except Refusal as refusal:
+            self._count(refused=1)
+            raise TransferError(
+                f"cannot {doing}: it was refused: {refusal}", refused=True
+            ) from None
+        except (_Lost, self._zmq.ZMQError) as error:
+            self._count(lost=1)
+            why = "this mover has been closed" if self._closed else str(error)
+            raise TransferError(f"cannot {doing}: {why}") from None
+        finally:
+            self._end(address, key, number)
+
+    def _begin(self, address: str, key: int) -> tuple[int, int]:
+        with self._lock:
+            number = next(self._numbers)
+            under_way = self._under_way.setdefault((address, key), set())
+            under_way.add(number)
+            return number, min(under_way)
+
+    def _end(self, address: str, key: int, number: int) -> None:
+        with self._lock:
+            under_way = self._under_way[address, key]
+            under_way.discard(number)
+            if not under_way:
+                del self._under_way[address, key]
+
+    def _take_line(self, address: str) -> _Line:
+        while True:
+            with self._lock:
+                lines = self._idle.get(address)
+                line = lines.pop() if lines else None
+            if line is None:
+                self._close_dead_lines()
+                self._count(lines=1)
+                return _Line(self._context, address, self._group, self._silence_s)
+            if line.is_alive():
+                return line
+            line.close()
+
+    def _close_dead_lines(self) -> None:
+        """Keep no lines to sessions that have ended."""
+        with self._lock:
+            for address, lines in list(self._idle.items()):
+                alive = [line for line in lines if line.is_alive()]
+                for line in lines:
+                    if line not in alive:
+                        line.close()
+                self._idle[address] = alive
+                if not alive:
+                    del self._idle[address]
+
+    def _give_back(self, address: str, line: _Line, keep: bool) -> None:
+        with self._lock:
+            if keep and not self._closed:
+                self._idle.setdefault(address, []).append(line)
+                return
+        line.close()
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            for name, number in more.items():
+                self._counts[name] += number
+
+    # ---------------------------------------------------------------- serving others
+    def _open_router(self, bind: str) -> Any:
+        socket = self._context.socket(self._zmq.ROUTER)
+        prepare(socket, self._silence_s)
+        socket.rcvhwm = MOST_WAITING
+        socket.maxmsgsize = CHUNK + 1024  # CURVE adds some bytes
+        if self._group is not None:
+            secure_server(socket, self._group, {self._group.public})
+        socket.bind(bind)
+        return socket
+
+    def _serve(self) -> None:
+        """Serve requests until the context ends."""
+        try:
+            while True:
+                peer, *parts = self._router.recv_multipart(copy=False)
+                self._serve_one(peer.bytes, parts)
+        except self._zmq.ContextTerminated:
+            pass
+        finally:  # so that nobody waits for answers that never come
+            self._router.close(linger=0)
+
+    def _serve_one(self, peer: bytes, parts: list[Any]) -> None:
+        header = NOBODY
+        try:
+            try:
+                header = decode(parts[0].bytes if parts else b"")
+            except ValueError as error:
+                raise Refusal(str(error)) from None
+            if header.kind == Kind.READ and len(parts) == 1:
+                self._windows.read(header, self._replier(peer, header))
+                self._served["served_out"] += header.size
+            elif header.kind == Kind.WRITE and len(parts) == 2:
+                if self._windows.write(header, parts[1].buffer):
+                    self._reply(peer, header.answer(Kind.WRITTEN))
+                    self._served["served_in"] += header.size
+            else:
+                raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
+            self._served["served_chunks"] += 1
+        except Refusal as refusal:
+            self._refuse(peer, header, str(refusal))
+        except self._zmq.ContextTerminated:
+            raise
+        except Exception as error:  # which may not end the service of all others
+            self._refuse(peer, header, f"{type(error).__name__}: {error}")
+
+    def _replier(self, peer: bytes, header: Header) -> Callable[[memoryview], None]:
+        def send(data: memoryview) -> None:
+            self._reply(peer, header.answer(Kind.DATA), data)
+
+        return send
+
+    def _reply(self, *parts: Any) -> None:
+        self._router.send_multipart(parts)
+
+    def _refuse(self, peer: bytes, header: Header, why: str) -> None:
+        """Answer that a request is refused, and log it unless another chunk of the transfer was."""
+        self._served["served_refused"] += 1
+        if self._refused.get(peer) != header.transfer:
+            if len(self._refused) >= MOST_WAITING:
+                self._refused.clear()
+            self._refused[peer] = header.transfer
+            log.warning("the mover at %s refused a transfer: %s", self.address, why)
+        self._reply(peer, header.answer(Kind.REFUSED), why.encode())
+
+
+class _Lost(Exception):
+    """The other side is gone."""
+
+
+class _Line:
+    """A connection to another mover, for one transfer at a time."""
+
+    def __init__(self, context: Any, address: str, group: KeyPair | None, silence_s: float) -> None:
+        self._zmq = zmq()
+        self._silence_s = silence_s
+        self._is_up = False
+        self._socket = context.socket(self._zmq.DEALER)
+        self._monitor: Any = None
+        try:
+            prepare(self._socket, silence_s)
+            self._socket.rcvhwm = (
+                0  # transfers limit what is under way; to stop reading is to be silent,
+            )
+            self._socket.reconnect_ivl = -1
+            if group is not None:
+                secure_client(self._socket, group, group.public)
+            self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
+            self._poller = self._zmq.Poller()
+            self._poller.register(self._socket, self._zmq.POLLIN)
+            self._poller.register(self._monitor, self._zmq.POLLIN)
+            self._socket.connect(address)
+            while not self._is_up:
+                self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, first: Header, memory: memoryview) -> None:
+        """Copy a window's range into memory."""
+
+        def take(header: Header) -> None:
+            size = self._rest(memory[header.at : header.at + header.size])
+            if size != header.size:
+                raise _Lost(f"it answered with {size} bytes in place of {header.size}")
+
+        self._run(first, lambda header: self._socket.send(header.encode()), Kind.DATA, take)
+
+    def store(self, first: Header, memory: memoryview) -> None:
+        """Copy memory into a window's range."""
+
+        def ask(header: Header) -> None:
+            data = memory[header.at : header.at + header.size]
+            self._socket.send_multipart((header.encode(), data))
+
+        self._run(first, ask, Kind.WRITTEN, lambda header: None)
+
+    def _run(
+        self,
+        first: Header,
+        ask: Callable[[Header], Any],
+        answer: Kind,
+        take: Callable[[Header], None],
+    ) -> None:
+        """Ask for all chunks of a transfer, some at a time, and take the answers."""
+        asked: dict[int, Header] = {}
+        ahead = (first._replace(at=at) for at in range(0, first.nbytes, CHUNK))
+        for header in itertools.islice(ahead, CREDIT):
+            asked[header.at] = header
+            ask(header)
+        while asked:
+            got = self._answer(first)
+            header = asked.pop(got.at, NOBODY)
+            if got.kind != answer or header is NOBODY:
+                raise _Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
+            take(header)
+            for header in itertools.islice(ahead, 1):
+                asked[header.at] = header
+                ask(header)
+
+    def _answer(self, first: Header) -> Header:
+        """Wait for the next answer to a transfer; raise `Refusal` if it is one."""
+        while True:
+            raw = self._receive()
+            try:
+                got = decode(raw)
+            except ValueError as error:
+                raise _Lost(f"its answer cannot be read: {error}") from None
+            if got.kind == Kind.REFUSED and got.transfer in (first.transfer, 0):
+                raise Refusal(self._text())
+            if got.transfer == first.transfer:
+                return got
+            self._drop()  # of a transfer before, which was refused
+
+    def _receive(self) -> bytes:
+        """Wait for the first part of a message."""
+        while True:
+            with suppress(self._zmq.Again):
+                raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
+                return raw
+            self._wait()
+
+    def _rest(self, into: memoryview) -> int:
+        """Receive the second part of a message into memory; return its size."""
+        size: int = self._socket.recv_into(into) if self._socket.rcvmore else 0
+        self._drop()
+        return size
+
+    def _text(self) -> str:
+        text: bytes = self._socket.recv() if self._socket.rcvmore else b""
+        self._drop()
+        return text.decode(errors="replace")
+
+    def _drop(self) -> None:
+        while self._socket.rcvmore:
+            self._socket.recv(copy=False)
+
+    # ---------------------------------------------------------------- whether it is up
+    def _wait(self) -> None:
+        """Wait until there is something to receive; raise `_Lost` if there never will be."""
+        limit = None if self._is_up else int(self._silence_s * 1e3)
+        found = dict(self._poller.poll(limit))
+        if not found:
+            raise _Lost(f"no session has answered there within {self._silence_s} s")
+        if self._monitor in found:
+            self._look()
+
+    def _look(self) -> None:
+        """Read what the monitor tells."""
+        with suppress(self._zmq.Again):
+            while True:
+                event, _ = MONITORED.unpack(self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
+                if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._is_up = True
+                elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
+                    was = "the connection is lost: its process has ended, or is silent"
+                    never = "no session listens there, or it does not admit the keys of this one"
+                    raise _Lost(was if self._is_up else never)
+
+    def is_alive(self) -> bool:
+        """Say whether a line that is not in use is still up."""
+        try:
+            self._look()
+        except (_Lost, self._zmq.ZMQError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close it; what is under way is dropped."""
+        if self._monitor is not None:
+            with suppress(self._zmq.ZMQError):
+                self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+MOST_FROM_HEAP = 32 << 20
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep the memory of chunks that have been moved for those that come.
+
+    Unless told, it gives it back after each chunk, and to clear and map all pages again takes as long as
+    to copy a chunk. These are the values that it reaches by itself in a process that frees large blocks.
+    """
+    with suppress(AttributeError):  # another library for C
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
+        library.mallopt(M_TRIM_THRESHOLD, 2 * MOST_FROM_HEAP)
+
+
+def prepare(socket: Any, silence_s: float) -> None:
+    """Set what all sockets of movers have in common."""
+    socket.linger = 0
+    socket.sndhwm = 0
+    # a heartbeat cannot be sent behind half a chunk that nobody reads: there the kernel gives up
+    socket.tcp_maxrt = int(silence_s * 1e3)
+    socket.heartbeat_ivl = HEARTBEAT_MS
+    socket.heartbeat_timeout = socket.heartbeat_ttl = int(silence_s * 1e3)
+    socket.handshake_ivl = int(silence_s * 1e3)
+
+
+def require_place(key: int, offset: int) -> None:
+    """Refuse what no window can have."""
+    if not (0 <= key < U64 and 0 <= offset < U64):
+        raise ValueError(f"key and offset are of 64 bits without a sign; the offset is {offset}")
+
+
+def memory_of(memory: Any, nbytes: int, writable: bool) -> memoryview:
+    """Return the first bytes of a buffer, or of what is at an address."""
+    if nbytes <= 0:
+        raise ValueError(f"a transfer has at least 1 byte, not {nbytes}")
+    if isinstance(memory, int):
+        return bytes_at(memory, nbytes)
+    view = np.frombuffer(memory, np.uint8).data
+    if len(view) < nbytes:
+        raise ValueError(f"the memory has {len(view)} bytes, of which {nbytes} cannot be moved")
+    if writable and view.readonly:
+        raise ValueError("the memory is read-only: fetch into memory that can be written")
+    return view[:nbytes]

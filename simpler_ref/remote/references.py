@@ -1,0 +1,247 @@
+"""Memory of endpoints, as a parent names it: handles of buffers, and tensors in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
+from ..model.tensor import RemoteTensor
+from .buffers import ExportBufferResult
+from .limits import (
+    MAX_INLINE_ARENA_BYTES,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+    REMOTE_BUFFER_ACCESS_WRITE,
+)
+
+ACCESS = {
+    "read": REMOTE_BUFFER_ACCESS_READ,
+    "write": REMOTE_BUFFER_ACCESS_WRITE,
+    "readwrite": REMOTE_BUFFER_ACCESS_READ_WRITE,
+}
+
+
+def access_of(access: str | int) -> int:
+    """Return the number of an access.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if access in ACCESS.values():
+        return int(access)
+    if access not in ACCESS:
+        raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
+    return ACCESS[str(access)]
+
+
+class RemoteBufferHandle:
+    """A buffer in an endpoint's memory, or a part of one that was imported; `Worker.remote_malloc` and
+    `Worker.remote_import` return it.
+
+    Attributes
+    ----------
+    worker : int
+        The endpoint whose tasks can use it.
+    owner : int
+        The endpoint that has the memory; another one if it is an import.
+    buffer_id, generation : int
+        Its identity at the owner. The generation is unlike that of any other buffer.
+    offset, nbytes : int
+        Which bytes of it.
+    access : int
+        1 to read, 2 to write, 3 for both.
+    import_id : int
+        0 for the owner's own.
+    is_live : bool
+        It was neither freed nor released, and its endpoint has not been lost.
+
+    Notes
+    -----
+    Rule     REMOTE-MEM-1
+    """
+
+    __slots__ = (
+        *("access", "address", "buffer_id", "generation", "import_id", "is_live"),
+        *("nbytes", "offset", "owner", "session", "worker"),
+    )
+
+    def __init__(
+        self,
+        worker: int,
+        owner: int,
+        buffer_id: int,
+        generation: int,
+        offset: int,
+        nbytes: int,
+        *,
+        address: int,
+        session: int,
+        access: int = REMOTE_BUFFER_ACCESS_READ_WRITE,
+        import_id: int = 0,
+    ) -> None:
+        self.worker, self.owner = worker, owner
+        self.buffer_id, self.generation = buffer_id, generation
+        self.offset, self.nbytes = offset, nbytes
+        self.address, self.session = address, session
+        self.access, self.import_id = access, import_id
+        self.is_live = True
+
+    @property
+    def owner_endpoint_id(self) -> int:
+        """The owner, as messages name it."""
+        return self.owner
+
+    def require_within(self, offset: int, nbytes: int) -> None:
+        """Refuse bytes that are not all in it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ValueError(f"{nbytes} bytes from offset {offset} are not all in {self!r}")
+
+    def __repr__(self) -> str:
+        kind = f"imported by endpoint {self.worker}, " if self.import_id else ""
+        state = "" if self.is_live else ", no longer live"
+        return (
+            f"<RemoteBufferHandle of {self.nbytes} bytes, {kind}endpoint {self.owner}, buffer "
+            f"{self.buffer_id}, generation {self.generation}{state}>"
+        )
+
+
+class RemoteBufferExport:
+    """A part of a buffer that other endpoints may import; `Worker.remote_export` returns it."""
+
+    __slots__ = ("handle", "result")
+
+    def __init__(self, handle: RemoteBufferHandle, result: ExportBufferResult) -> None:
+        self.handle, self.result = handle, result
+
+    def __repr__(self) -> str:
+        return f"<RemoteBufferExport of {self.result.nbytes} bytes of {self.handle!r}>"
+
+
+class RemoteTensorRef(RemoteTensor):
+    """A tensor in an endpoint's memory, for the arguments of its tasks.
+
+    Parameters
+    ----------
+    handle : RemoteBufferHandle
+        The buffer.
+    offset : int
+        Bytes from the begin of what the handle stands for.
+    shape : Sequence[int]
+        The dimensions, at most five.
+    dtype : DataType or numpy.dtype
+        One of `DataType`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No handle of a live buffer; the tensor is not all in it; no element type of `DataType`.
+
+    Notes
+    -----
+    Rule     REMOTE-ARGS-1, -4
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        handle: RemoteBufferHandle,
+        offset: int = 0,
+        shape: Sequence[int] | int | None = None,
+        dtype: Any = DataType.UINT8,
+    ) -> None:
+        if not isinstance(handle, RemoteBufferHandle):
+            raise TypeError(
+                f"a RemoteTensorRef needs a handle from Worker.remote_malloc or remote_import, not "
+                f"{type(handle).__name__}"
+            )
+        require_live(handle)
+        kind = _element(dtype)
+        at = index(offset)
+        if shape is None:
+            shape = (max(0, handle.nbytes - at) // L.DTYPE_SIZES[kind],)
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        handle.require_within(at, math.prod(map(index, sizes)) * L.DTYPE_SIZES[kind])
+        super().__init__(handle.address + at, sizes, kind, keep=handle)
+
+    @classmethod
+    def host_inline(
+        cls, data: Any, shape: Sequence[int] | int | None = None, dtype: Any = None
+    ) -> RemoteTensor:
+        """Return a tensor whose bytes travel with the task, which can only read it.
+
+        Parameters
+        ----------
+        data : bytes or numpy.ndarray
+            The bytes, at most 1 MiB for all tensors of a task; copied at once.
+        shape : Sequence[int], optional
+            The dimensions; of an array its own, else one dimension of all elements.
+        dtype : DataType or numpy.dtype, optional
+            One of `DataType`; of an array its own, else UINT8.
+
+        Notes
+        -----
+        Rule     REMOTE-ARGS-4
+        """
+        if isinstance(data, np.ndarray):
+            shape = data.shape if shape is None else shape
+            dtype = data.dtype if dtype is None else dtype
+            data = np.ascontiguousarray(data).tobytes()
+        octets = bytes(data)
+        if len(octets) > MAX_INLINE_ARENA_BYTES:
+            raise ValueError(
+                f"{len(octets)} bytes do not travel with a task, at most {MAX_INLINE_ARENA_BYTES} do: "
+                "use remote_malloc and remote_copy_to"
+            )
+        kind = _element(DataType.UINT8 if dtype is None else dtype)
+        size = L.DTYPE_SIZES[kind]
+        sizes = (len(octets) // size,) if shape is None else shape
+        sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+        if math.prod(sizes) * size != len(octets):
+            raise ValueError(f"{len(octets)} bytes are no {kind.name} tensor of shape {sizes}")
+        return RemoteTensor(0, sizes, kind, keep=octets)
+
+
+def _element(dtype: Any) -> DataType:
+    kind = find_dtype(dtype)
+    if kind is None:
+        raise TypeError(
+            f"{any_dtype(dtype)} is no element type that messages have: describe its bytes as UINT8"
+        )
+    return kind
+
+
+def require_live(handle: RemoteBufferHandle) -> None:
+    """Refuse a buffer that is gone.
+
+    Rule     REMOTE-MEM-2
+    """
+    if not handle.is_live:
+        raise ValueError(f"{handle!r}: it was freed or released, or its endpoint was lost")
+
+
+class RemoteTaskArgs(TaskArgs):
+    """Arguments for a task of an endpoint: a `TaskArgs` that takes what an endpoint can reach.
+
+    Rule     REMOTE-ARGS-1
+    """
+
+    __slots__ = ()
+
+    def add_tensor(self, tensor: Any, tag: TensorArgType = TensorArgType.INPUT) -> None:
+        """Append a `RemoteTensorRef`; see `TaskArgs.add_tensor`."""
+        if not isinstance(tensor, RemoteTensor):
+            raise TypeError(
+                f"an endpoint does not see {type(tensor).__name__} of this machine: give a "
+                "RemoteTensorRef, or RemoteTensorRef.host_inline for few bytes"
+            )
+        super().add_tensor(tensor, tag)

@@ -1,0 +1,129 @@
+"""What a parent asks of the link of an endpoint, as bytes in shared memory."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
+from .callables import (
+    RemoteRegistryTarget,
+    decode_register_callable_command,
+    encode_digest_callable_command,
+)
+from .frames import ControlName
+from .tasks import RemoteTensorDesc
+
+_REQUEST = struct.Struct("<IQQQQ")
+_COUNT = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that a link sends on.
+
+    Attributes
+    ----------
+    view_base, view_offset, view_nbytes : int
+        Where references to the memory that it provides will be, and which part of its buffer that is; a
+        base of 0: it provides none.
+    drops : int
+        The base of references that end with it, or 0.
+    """
+
+    name: ControlName
+    payload: bytes
+    view_base: int = 0
+    view_offset: int = 0
+    view_nbytes: int = 0
+    drops: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes."""
+        head = _REQUEST.pack(
+            self.name, self.view_base, self.view_offset, self.view_nbytes, self.drops
+        )
+        return head + self.payload
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Request:
+        """Read what `to_bytes` returns."""
+        name, base, offset, nbytes, drops = _REQUEST.unpack_from(raw)
+        return cls(ControlName(name), raw[_REQUEST.size :], base, offset, nbytes, drops)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A callable for endpoints: which, and the command that registers it there."""
+
+    workers: tuple[int, ...]
+    command: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes."""
+        count = len(self.workers)
+        return _COUNT.pack(count) + struct.pack(f"<{count}I", *self.workers) + self.command
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Registration:
+        """Read what `to_bytes` returns."""
+        (count,) = _COUNT.unpack_from(raw)
+        workers = struct.unpack_from(f"<{count}I", raw, _COUNT.size)
+        return cls(workers, raw[_COUNT.size + 4 * count :])
+
+    @property
+    def digest_command(self) -> bytes:
+        """The command that names it by its digest."""
+        one = decode_register_callable_command(self.command)
+        return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it is for the inner Workers."""
+        target = decode_register_callable_command(self.command).target_registry
+        return target == RemoteRegistryTarget.INNER_L3_WORKER
+
+
+@dataclass(frozen=True)
+class View:
+    """Memory that a session has, by the addresses that references to it have.
+
+    `token` is the import, 0 for a buffer of its own; `offset` is where it begins in its buffer.
+    """
+
+    base: int
+    nbytes: int
+    owner: int
+    buffer_id: int
+    generation: int
+    offset: int
+    token: int
+
+    def describe(self, address: int, nbytes: int) -> RemoteTensorDesc:
+        """Return the descriptor of some of its bytes."""
+        space = RemoteAddressSpace.REMOTE_WINDOW if self.token else RemoteAddressSpace.REMOTE_DEVICE
+        return RemoteTensorDesc(
+            space,
+            self.owner,
+            self.buffer_id,
+            self.offset + address - self.base,
+            nbytes,
+            0,
+            self.token,
+            self.generation,
+        )
+
+
+def view_from(request: Request, result: bytes) -> View:
+    """Return the view that a request has provided."""
+    if request.name == ControlName.IMPORT_BUFFER:
+        found = decode_import_buffer_result(result)
+        owner, token = found.owner_endpoint_id, found.import_id
+        identity = found.buffer_id, found.generation
+    else:
+        made = IDENTITY.decode(result)
+        owner, token = made.owner_endpoint_id, 0
+        identity = made.buffer_id, made.generation
+    return View(
+        request.view_base, request.view_nbytes, owner, *identity, request.view_offset, token
+    )

@@ -1,0 +1,515 @@
+"""A session: a level 3 Worker that serves the frames of a parent on another machine, or on this one.
+
+The process forks the inner Worker's workers first; sockets and threads come after them. The main thread
+serves frames one by one. A second thread answers signs of life, and ends the process when the parent is
+gone, whatever the main thread does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket as sockets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import hashid_to_digest
+from ..errors import RemoteError
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.runtime_env import RuntimeEnv
+from ..model.tensor import ContinuousTensor
+from ..version import __version__
+from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from .buffers import (
+    ALLOC,
+    COPY,
+    IDENTITY,
+    RemoteAddressSpace,
+    decode_export_buffer_request,
+    decode_import_buffer_request,
+    decode_release_import_request,
+    encode_export_buffer_result,
+    encode_import_buffer_result,
+)
+from .callables import decode_digest_callable_command, decode_register_callable_command
+from .connection import SOURCE, Order, ended_descriptor, prepare, zmq
+from .dispatcher import Dispatcher
+from .frames import (
+    FEATURES,
+    ControlName,
+    Frame,
+    FrameType,
+    HelloPayload,
+    OwnFrameType,
+    ReadyState,
+    decode_control,
+    decode_hello,
+    encode_completion,
+    encode_control_reply,
+    encode_hello,
+)
+from .keys import KeyPair, new_pair, secure_server
+from .limits import MAX_ERROR_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .manifest import Announcement, Manifest
+from .mover import ZmqMover
+from .stores import Stores
+from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
+
+if TYPE_CHECKING:
+    from ..worker import Worker
+
+log = logging.getLogger("simpler_ref")
+
+LINGER_MS = 200
+GRACE_S = 1.0
+"""How long the main thread may take to end once the parent is gone."""
+_HEADROOM = 16
+
+_current: Session | None = None
+
+
+def get_inner_handle(hashid: str | Any) -> CallableHandle:
+    """Return the handle of a callable that was registered for the inner Worker of this endpoint.
+
+    Parameters
+    ----------
+    hashid : str or RemoteCallable
+        Its hashid, or what was registered.
+
+    Raises
+    ------
+    RuntimeError
+        This process serves no endpoint.
+    KeyError
+        It is not registered here.
+
+    Notes
+    -----
+    Rule     REMOTE-REG-8
+    """
+    if _current is None:
+        raise RuntimeError("get_inner_handle is for functions that an endpoint runs")
+    return _current.dispatcher.inner_handle(hashid_to_digest(getattr(hashid, "hashid", hashid)))
+
+
+def profile() -> str:
+    """Return what a HELLO says of this package."""
+    return f"simpler_ref/{__version__}"
+
+
+def serve(
+    manifest: Manifest,
+    announce: Callable[[Announcement], None],
+    ended: int,
+    interface: str,
+    make_worker: Callable[..., Worker],
+) -> None:
+    """Be a session until the parent ends it, or is gone.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        What the parent has handed over.
+    announce : Callable[[Announcement], None]
+        Called once the sockets are open.
+    ended : int
+        A descriptor at whose end of file the session ends.
+    interface : str
+        The address that sockets are bound to; others reach the session there.
+    make_worker : Callable
+        The class `Worker`.
+
+    Raises
+    ------
+    RemoteError
+        The parent has another version of this package, or did not greet in time.
+
+    Notes
+    -----
+    Rule     REMOTE-LINK-2, -6
+    """
+    global _current
+    deadline = time.monotonic() + manifest.start_timeout_s
+    if manifest.version != __version__:
+        raise RemoteError(
+            f"the parent has simpler_ref {manifest.version}, this endpoint has {__version__}: install "
+            "the same version on both"
+        )
+    session = Session(manifest, ended, interface, make_worker)
+    _current = session
+    try:
+        session.open()
+        announce(session.announcement)
+        session.greet(deadline)
+        session.loop()
+    finally:
+        _current = None
+        session.close()
+
+
+class Session:
+    """The state of a session.
+
+    Attributes
+    ----------
+    announcement : Announcement
+        Where it is reached.
+    dispatcher : Dispatcher
+        Its callables.
+    """
+
+    announcement: Announcement
+    dispatcher: Dispatcher
+
+    def __init__(
+        self, manifest: Manifest, ended: int, interface: str, make_worker: Callable[..., Worker]
+    ) -> None:
+        self._make_worker = make_worker
+        self._manifest, self._ended, self._interface = manifest, ended, interface
+        self._order = Order(manifest.session_id, manifest.endpoint_id)
+        self._beats = Order(manifest.session_id, manifest.endpoint_id)
+        self._peer = b""
+        self._descriptor = -1
+        """Of the connection to the parent."""
+        self._over = ""
+        self._closing = False
+        self._inner: Worker | None = None
+        self._sockets: list[Any] = []
+        self._mover: ZmqMover | None = None
+        self._watcher: threading.Thread | None = None
+
+    # ------------------------------------------------------------ start and end
+    def open(self) -> None:
+        """Start the inner Worker, then open the sockets: all forks come before any thread."""
+        manifest = self._manifest
+        inner = self._inner = self._make_worker(level=3, **manifest.worker)
+        inner.init()
+        inner.start()
+        self.dispatcher = Dispatcher(
+            manifest.modules, manifest.serialized, inner.register, inner.unregister
+        )
+        module = zmq()
+        self._context = module.Context()
+        group = None
+        if manifest.is_secure:
+            group = KeyPair(manifest.group_key, manifest.group_secret)
+        anywhere = f"tcp://{self._interface}:*"
+        self._mover = ZmqMover(anywhere, group, manifest.silence_s)
+        self._stores = Stores(
+            manifest.endpoint_id, self._mover, lambda nbytes: inner.empty((nbytes,), np.uint8)
+        )
+        pair = new_pair() if manifest.is_secure else None
+        self._frames = self._socket(pair)
+        self._health = self._socket(pair)
+        monitor = self._frames.get_monitor_socket(module.EVENT_DISCONNECTED)
+        self._wake, self._woken = os.pipe()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(monitor,), name="simpler-session", daemon=True
+        )
+        self._watcher.start()
+        self.announcement = Announcement(
+            self._frames.last_endpoint.decode(),
+            self._health.last_endpoint.decode(),
+            self._mover.address,
+            pair.public if pair else "",
+            sockets.gethostname(),
+            os.getpid(),
+        )
+
+    def _socket(self, pair: Any) -> Any:
+        module = zmq()
+        socket = self._context.socket(module.ROUTER)
+        prepare(socket, self._manifest.silence_s)
+        if pair is not None:
+            secure_server(socket, pair, {self._manifest.parent_key})
+        socket.bind(f"tcp://{self._interface}:*")
+        self._sockets.append(socket)
+        return socket
+
+    def close(self) -> None:
+        """Close everything: buffers are freed, the inner Worker is closed."""
+        self._over = self._over or "closed"
+        self._closing = True
+        if self._watcher is not None:
+            os.close(self._woken)
+            self._watcher.join(GRACE_S)
+        if self._inner is not None:
+            self._inner.close()
+        if self._mover is not None:
+            self._mover.close()
+        for (
+            socket
+        ) in self._sockets:  # no end of the context: the process ends, and waits for nothing
+            socket.close(linger=LINGER_MS)
+
+    def _watch(self, monitor: Any) -> None:
+        """Answer signs of life; when the parent is gone, end the main thread, or else the process.
+
+        Rule     REMOTE-FAIL-5
+        """
+        module = zmq()
+        poller = module.Poller()
+        for one in (monitor, self._health, self._ended, self._wake):
+            poller.register(one, module.POLLIN)
+        why = ""
+        while not why:
+            ready = dict(poller.poll())
+            if self._wake in ready:
+                break
+            if self._ended in ready and not os.read(self._ended, 1):
+                why = "its starter is gone"
+            elif monitor in ready:
+                if ended_descriptor(monitor) == self._descriptor:
+                    why = "the connection to the parent has ended"
+            elif self._health in ready:
+                self._answer_health()
+        monitor.close()
+        if not why:
+            return
+        if not self._over:
+            log.warning("endpoint %d ends: %s", self._manifest.endpoint_id, why)
+        self._over = self._over or why
+        for _ in range(2):  # the main thread has to notice, then to close
+            time.sleep(GRACE_S)
+            if not self._closing:
+                break
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _answer_health(self) -> None:
+        """Send a sign of life back, with this machine's clock.
+
+        Rule     REMOTE-HEALTH-2
+        """
+        identity, raw = self._health.recv_multipart()
+        try:
+            self._beats.decode(raw, FrameType.HEALTH)
+        except ValueError as error:
+            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+            return
+        clock = time.time_ns().to_bytes(8, "little")
+        self._health.send_multipart([identity, self._beats.encode(FrameType.HEALTH, clock)])
+
+    # ------------------------------------------------------------ frames
+    def _receive(self, timeout_s: float = 0.25) -> Frame | None:
+        """Return the next frame of the parent; None if there is none in time, or it was refused.
+
+        Rule     REMOTE-TRUST-2
+        """
+        if not self._frames.poll(int(timeout_s * 1000)):
+            return None
+        parts = self._frames.recv_multipart(copy=False)
+        identity, raw = parts[0].bytes, parts[-1].bytes
+        try:
+            if len(parts) != 2 or (self._peer and identity != self._peer):
+                raise ValueError("remote_wire: frame: it is not from the parent of this session")
+            frame = self._order.decode(raw, None if self._peer else FrameType.HELLO)
+        except ValueError as error:
+            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+            return None
+        if not self._peer:
+            self._peer, self._descriptor = identity, parts[-1].get(SOURCE)
+        return frame
+
+    def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
+        self._frames.send_multipart([self._peer, self._order.encode(kind, payload)])
+
+    def greet(self, deadline: float) -> None:
+        """Answer the parent's HELLO.
+
+        Rule     REMOTE-LINK-2, -6, -8
+        """
+        while not self._over:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise RemoteError(
+                    f"the parent has not greeted within {self._manifest.start_timeout_s} s"
+                )
+            frame = self._receive(min(rest, 0.25))
+            if frame is None:
+                continue
+            hello = decode_hello(frame.payload)
+            self._features = hello.feature_flags & FEATURES
+            same = hello.comm_profile == profile()
+            ready = ReadyState.READY if same else ReadyState.NOT_READY
+            ids = self._manifest.session_id, self._manifest.endpoint_id
+            mine = HelloPayload(*ids, comm_profile=profile(), feature_flags=FEATURES, ready=ready)
+            self._send(FrameType.HELLO, encode_hello(mine))
+            if not same:
+                raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")
+            return
+
+    def loop(self) -> None:
+        """Serve frames until SHUTDOWN, or until the parent is gone.
+
+        Rule     REMOTE-LINK-3; REMOTE-FAIL-5
+        """
+        while not self._over:
+            frame = self._receive()
+            if frame is None:
+                continue
+            kind = frame.header.frame_type
+            if kind == FrameType.SHUTDOWN:
+                self._over = "closed by its parent"
+                return
+            if kind in (FrameType.TASK, OwnFrameType.TASK_MORE):
+                self._serve_task(frame)
+            elif kind == FrameType.CONTROL:
+                self._serve_control(frame)
+            elif kind == OwnFrameType.COUNTERS:
+                self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
+            else:
+                log.warning(
+                    "endpoint %d refuses a %s frame",
+                    self._manifest.endpoint_id,
+                    kind.name,
+                )
+
+    def _counters(self) -> bytes:
+        """Return what was moved, and what there is, as JSON.
+
+        Rule     REMOTE-HEALTH-3
+        """
+        assert self._mover is not None
+        return json.dumps({**self._mover.counters(), **self._stores.counts()}).encode()
+
+    # ------------------------------------------------------------ tasks
+    def _serve_task(self, frame: Frame) -> None:
+        """Run a task, and send its outcome.
+
+        Rule     REMOTE-FAIL-1, -2
+        """
+        outcome, text = L.SUCCESS, ""
+        try:
+            self._run(frame)
+        except BaseException as error:
+            if self._over:
+                raise
+            outcome, text = L.TASK_FAILURE, report_of(error)
+        self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
+
+    def _run(self, frame: Frame) -> None:
+        if frame.header.frame_type == OwnFrameType.TASK_MORE:
+            more = TASK_MORE.decode(frame.payload)
+        else:
+            more = MoreOfTask(frame.payload, b"", b"")
+        task = decode_task_payload(more.task)
+        target = self.dispatcher.find(task.callable_digest)
+        args, after, kept = self._arguments(task, more)
+        config = task.config
+        if more.env:
+            config.runtime_env = RuntimeEnv.from_bytes(more.env)
+        assert self._inner is not None
+        self._inner.run(target, args, config)
+        del kept
+        for put_back in after:
+            put_back()
+
+    def _arguments(
+        self, task: TaskPayloadWire, more: MoreOfTask
+    ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
+        """Return the arguments with tensors of this machine, what to do after the task, what to keep.
+
+        Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4
+        """
+        wire = task.args
+        rights = more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
+        kinds = more.kinds or bytes((L.RAW,)) * len(wire.scalars)
+        args, after, kept = TaskArgs(), [], []
+        for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
+            desc = beside.desc
+            if desc is None:
+                raise ValueError(f"tensor {i} says not where its memory is")
+            if desc.nbytes != tensor.nbytes():
+                raise ValueError(
+                    f"tensor {i} has {tensor.nbytes()} bytes, its descriptor {desc.nbytes}"
+                )
+            if desc.address_space == RemoteAddressSpace.HOST_INLINE:
+                assert self._inner is not None
+                array = self._inner.empty((max(1, desc.nbytes),), np.uint8)
+                begin = desc.inline_payload_offset
+                raw = wire.inline_arena[begin : begin + desc.nbytes]
+                array[: desc.nbytes] = np.frombuffer(raw, np.uint8)
+                kept.append(array)
+                address = array.ctypes.data
+            elif desc.address_space == RemoteAddressSpace.REMOTE_DEVICE:
+                address = self._stores.address_of(desc)
+            else:
+                address, put_back = self._stores.fetch(desc, rights[i])
+                after.append(put_back)
+            args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype))
+        if wire.scalars:
+            args._scalars = [
+                word.to_bytes(8, "little") + kind.to_bytes(8, "little")
+                for word, kind in zip(wire.scalars, kinds, strict=True)
+            ]
+        return args, after, kept
+
+    # ------------------------------------------------------------ requests
+    def _serve_control(self, frame: Frame) -> None:
+        """Carry out a request, and answer it."""
+        name, version, code, text, result = ControlName.COMM_INIT, 0, 0, "", b""
+        try:
+            control = decode_control(frame.payload)
+            name, version = control.name, control.version
+            if version != 1:
+                raise ValueError(f"version {version} of {name.name} is not known, 1 is")
+            result = self._obey(name, control.payload)
+        except BaseException as error:
+            if self._over:
+                raise
+            code, text = 1, report_of(error)
+        reply = encode_control_reply(frame.header.sequence, name, version, code, text, result)
+        self._send(FrameType.CONTROL_REPLY, reply)
+
+    def _obey(self, name: ControlName, raw: bytes) -> bytes:
+        """Carry out a request, and return its result."""
+        stores, dispatcher = self._stores, self.dispatcher
+        if name == ControlName.PREPARE_REGISTER_CALLABLE:
+            dispatcher.prepare(decode_register_callable_command(raw))
+        elif name == ControlName.COMMIT_REGISTER_CALLABLE:
+            dispatcher.commit(decode_digest_callable_command(raw))
+        elif name in (ControlName.ABORT_REGISTER_CALLABLE, ControlName.UNREGISTER_CALLABLE):
+            dispatcher.remove(decode_digest_callable_command(raw))
+        elif name == ControlName.ALLOC_REMOTE_BUFFER:
+            return IDENTITY.encode(stores.alloc(ALLOC.decode(raw).nbytes))
+        elif name == ControlName.FREE_REMOTE_BUFFER:
+            stores.free(IDENTITY.decode(raw))
+        elif name == ControlName.COPY_TO_REMOTE:
+            stores.write(COPY.decode(raw))
+        elif name == ControlName.COPY_FROM_REMOTE:
+            return stores.read(COPY.decode(raw))
+        elif name == ControlName.EXPORT_BUFFER:
+            return encode_export_buffer_result(stores.export(decode_export_buffer_request(raw)))
+        elif name == ControlName.IMPORT_BUFFER:
+            return encode_import_buffer_result(stores.take(decode_import_buffer_request(raw)))
+        elif name == ControlName.RELEASE_IMPORT:
+            stores.release(decode_release_import_request(raw))
+        else:
+            raise NotImplementedError(f"this endpoint does not carry out {name.name}")
+        return b""
+
+
+def report_of(error: BaseException) -> str:
+    """Return an exception's type, text and traceback, as much as an answer takes.
+
+    Rule     REMOTE-FAIL-2
+    """
+    text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
+    room = MAX_ERROR_BYTES - len(text.encode()) - 1
+    lines = cut_traceback(format_traceback(error, error.__traceback__), room - _HEADROOM)
+    return f"{text}\n{lines.decode(errors='replace')}"
+
+
+def split_report(text: str) -> tuple[str, str]:
+    """Return an exception's type and text, and its traceback."""
+    at = text.find("\nTraceback (most recent call last)")
+    return (text, "") if at < 0 else (text[:at], text[at + 1 :])

@@ -1,0 +1,132 @@
+"""What a program asks for when it adds an endpoint."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..version import __version__
+from .dispatcher import ANY_MODULE
+from .manifest import Manifest
+
+if TYPE_CHECKING:
+    from .fleets import Fleet
+    from .keys import KeyPair
+
+log = logging.getLogger("simpler_ref")
+
+DEFAULT_START_TIMEOUT_S = 60.0
+DEFAULT_SILENCE_S = 2.0
+
+
+class RemoteWorkerSpec:
+    """An endpoint that a program wants: a level 3 Worker on a machine of a fleet.
+
+    Parameters
+    ----------
+    fleet : Fleet, optional
+        Who starts it; None: a process of this machine.
+    num_sub_workers : int
+        Workers of its Worker that call Python functions.
+    device_ids : Sequence[int]
+        Its chips.
+    platform, runtime, heap_ring_size : optional
+        See `Worker`.
+    options : Mapping[str, Any]
+        More options of its Worker.
+    modules : Sequence[str], optional
+        The modules that callables may be imported from there, with those below them. None: any on this
+        machine, none elsewhere.
+    serialized : bool
+        Whether it takes serialised callables, which can do anything there.
+    secure : bool
+        Whether connections are encrypted and authenticated. Without that, whoever reaches the ports can
+        run what is registered, and read and write tensors.
+    start_timeout_s : float
+        How long it may take until it is ready.
+    silence_s : float
+        After how long without a sign of life it is lost, at least 0.5.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A value of the wrong type or out of range.
+
+    Notes
+    -----
+    Rule     REMOTE-LINK-6; REMOTE-TRUST-1, -3
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet | None = None,
+        *,
+        num_sub_workers: int = 0,
+        device_ids: Sequence[int] = (),
+        platform: str = "",
+        runtime: str | None = None,
+        heap_ring_size: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        modules: Sequence[str] | None = None,
+        serialized: bool = False,
+        secure: bool = True,
+        start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
+        silence_s: float = DEFAULT_SILENCE_S,
+    ) -> None:
+        from .fleets import Fleet, ProcessFleet
+
+        if fleet is None:
+            fleet = ProcessFleet()
+        if not isinstance(fleet, Fleet):
+            raise TypeError(f"fleet={fleet!r} is no Fleet: give ProcessFleet(), for example")
+        if isinstance(modules, str):
+            raise TypeError(f"modules={modules!r}: give a list of names")
+        for name, value in (("start_timeout_s", start_timeout_s), ("silence_s", silence_s)):
+            if not isinstance(value, numbers.Real) or not 0.5 <= value <= 86400:
+                raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
+        self.fleet = fleet
+        self.worker: dict[str, Any] = {
+            "num_sub_workers": num_sub_workers,
+            "device_ids": list(device_ids),
+            "platform": platform,
+            "runtime": runtime,
+            "heap_ring_size": heap_ring_size,
+            **(options or {}),
+        }
+        self.modules = None if modules is None else tuple(modules)
+        self.serialized, self.secure = bool(serialized), bool(secure)
+        self.start_timeout_s, self.silence_s = float(start_timeout_s), float(silence_s)
+        if not secure:
+            log.warning(
+                "secure=False: whoever reaches the ports of this endpoint commands it, and its tensors "
+                "travel in the open"
+            )
+
+    def describe(self, number: int) -> str:
+        """Return where the endpoint is, for messages."""
+        return f"{self.fleet!r}"
+
+    def manifest(
+        self, session: int, number: int, pair: KeyPair | None, group: KeyPair | None
+    ) -> Manifest:
+        """Return what a new session of the endpoint is handed."""
+        is_local = self.fleet.is_local
+        modules = ((ANY_MODULE,) if is_local else ()) if self.modules is None else self.modules
+        secure = pair is not None and group is not None
+        return Manifest(
+            session,
+            number,
+            __version__,
+            parent_key=pair.public if secure and pair else "",
+            group_key=group.public if secure and group else "",
+            group_secret=group.secret if secure and group else "",
+            worker=self.worker,
+            modules=modules,
+            serialized=self.serialized,
+            path=tuple(one for one in sys.path if one) if is_local else (),
+            start_timeout_s=self.start_timeout_s,
+            silence_s=self.silence_s,
+        )

@@ -1,0 +1,165 @@
+"""The memory of a session that other sessions may read or write."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .chunks import CHUNK, Header, Kind
+from .limits import (
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+    REMOTE_BUFFER_ACCESS_WRITE,
+)
+
+U64 = 1 << 64
+NEEDS = {Kind.READ: REMOTE_BUFFER_ACCESS_READ, Kind.WRITE: REMOTE_BUFFER_ACCESS_WRITE}
+VERBS = {Kind.READ: "read", Kind.WRITE: "written"}
+MOST_SENDERS = 4096
+
+
+@dataclass(frozen=True)
+class Window:
+    """Memory that others may reach: whoever has the key may read or write it, as `access` says.
+
+    Attributes
+    ----------
+    key : int
+        A token of 64 bits that nobody can guess; never 0.
+    address, nbytes : int
+        The memory. It belongs to whoever offers the window, and stays until it is withdrawn.
+    access : int
+        Read 1, write 2, both 3.
+    """
+
+    key: int
+    address: int
+    nbytes: int
+    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.key < U64:
+            raise ValueError(f"the key of a window is a u64 other than 0, not {self.key}")
+        if self.address <= 0 or self.nbytes <= 0 or self.address + self.nbytes > U64:
+            raise ValueError(
+                f"a window is memory: {self.nbytes} bytes at address {self.address:#x} are none"
+            )
+        if not 1 <= self.access <= REMOTE_BUFFER_ACCESS_READ_WRITE:
+            raise ValueError(f"the access of a window is 1, 2 or 3, not {self.access}")
+
+
+def new_key() -> int:
+    """Return a key for a window."""
+    return secrets.randbits(64) or new_key()
+
+
+def name_of(key: int) -> str:
+    """Return what a window is called in messages, which must not give its key away."""
+    return f"window {key >> 48:04x}…"
+
+
+class Refusal(ValueError):
+    """A request is not carried out; the text goes to the one who asked."""
+
+
+def bytes_at(address: int, nbytes: int) -> memoryview:
+    """Return memory by its address."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
+
+
+class _Offered:
+    """A window that is offered."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.memory = bytes_at(window.address, window.nbytes)
+        self._oldest: dict[int, int] = {}
+
+    def is_over(self, header: Header) -> bool:
+        """Say whether the sender has given up a transfer, of which chunks were still under way.
+
+        They may arrive behind those of the transfer that repeats it, over another connection.
+        """
+        oldest = max(self._oldest.pop(header.sender, 0), header.oldest)
+        if len(self._oldest) >= MOST_SENDERS:
+            del self._oldest[next(iter(self._oldest))]
+        self._oldest[header.sender] = oldest
+        return header.transfer < oldest
+
+
+class Windows:
+    """The windows that are offered, and every access to them.
+
+    Each chunk is checked and copied under one lock, so that nothing touches the memory of a window once
+    `withdraw` has returned.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._offered: dict[int, _Offered] = {}
+
+    def offer(self, window: Window) -> None:
+        """Let others reach a window."""
+        with self._lock:
+            if window.key in self._offered:
+                raise ValueError(
+                    f"{name_of(window.key)} is offered already: give it a key of its own"
+                )
+            self._offered[window.key] = _Offered(window)
+
+    def withdraw(self, key: int) -> None:
+        """Let nobody reach a window any more; one that is not offered is left as it is."""
+        with self._lock:
+            self._offered.pop(key, None)
+
+    def clear(self) -> None:
+        """Withdraw all windows."""
+        with self._lock:
+            self._offered.clear()
+
+    def read(self, header: Header, take: Callable[[memoryview], Any]) -> None:
+        """Hand the bytes of a chunk to a function that copies them."""
+        with self._lock:
+            memory = self._find(header, Kind.READ).memory
+            start = header.offset + header.at
+            take(memory[start : start + header.size])
+
+    def write(self, header: Header, data: memoryview) -> bool:
+        """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""
+        with self._lock:
+            found = self._find(header, Kind.WRITE)
+            if len(data) != header.size:
+                raise Refusal(f"a chunk of {header.size} bytes is announced, {len(data)} have come")
+            if found.is_over(header):
+                return False
+            start = header.offset + header.at
+            found.memory[start : start + header.size] = data
+            return True
+
+    def _find(self, header: Header, kind: Kind) -> _Offered:
+        """Return the window that a request is about, or refuse it."""
+        name = name_of(header.key)
+        if header.key not in self._offered:
+            raise Refusal(
+                f"{name} is not offered, or not any more: release a tensor's export and memory only "
+                f"after the tasks that use it"
+            )
+        found = self._offered[header.key]
+        window = found.window
+        if not window.access & NEEDS[kind]:
+            raise Refusal(
+                f"{name} may not be {VERBS[kind]}: export the memory with access to be {VERBS[kind]}"
+            )
+        end = header.offset + header.nbytes
+        if end > window.nbytes:
+            raise Refusal(
+                f"{name} has {window.nbytes} bytes: {header.nbytes} bytes from byte {header.offset} on "
+                f"are not in it; name a range within the window"
+            )
+        if header.at % CHUNK or header.at >= header.nbytes:
+            raise Refusal(f"no chunk of {header.nbytes} bytes begins at byte {header.at}")
+        return found

@@ -1,0 +1,122 @@
+"""REMOTE-ARGS: remote arguments."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    ContinuousTensor,
+    DataType,
+    RemoteTaskArgs,
+    RemoteTensorRef,
+    TaskArgs,
+    TensorArgType,
+)
+from tests import far_side
+from tests.endpoints import EXISTING, INOUT, INPUT, program, reference
+
+
+@pytest.fixture(scope="module")
+def two():
+    with program() as made:
+        for one in (far_side.nothing, far_side.add_one, far_side.copy, far_side.add_scalar):
+            made.handle(one)
+        yield made
+
+
+@pytest.mark.spec("REMOTE-ARGS-1")
+def test_both_kinds_of_arguments_take_references(two):
+    buffer = two.buffer(0, np.arange(4))
+    for kind in (RemoteTaskArgs, TaskArgs):
+        args = kind()
+        args.add_tensor(reference(buffer, 4, 2), INOUT)
+        args.add_scalar(0.5)
+        assert (args.tensor_count(), args.tag(0)) == (1, INOUT)
+        assert args.tensor(0).shapes == (2,)
+        two.run((far_side.add_scalar, args))
+    assert two.values(buffer).tolist() == [0, 2, 3, 3]
+    with pytest.raises(TypeError, match="RemoteTensorRef"):
+        RemoteTaskArgs().add_tensor(ContinuousTensor.make(4096, (1,), DataType.UINT8))
+    with pytest.raises(ValueError, match="remote_copy_from"):
+        reference(buffer).numpy()
+    with pytest.raises(TypeError, match="handle"):
+        RemoteTensorRef(np.zeros(4))
+    with pytest.raises(ValueError, match="not all in"):
+        reference(buffer, 4, 4)
+    with pytest.raises(TypeError, match="UINT8"):
+        RemoteTensorRef(buffer, 0, (2,), np.float64)
+
+
+@pytest.mark.spec("REMOTE-ARGS-2")
+def test_workers_of_this_machine_are_not_given_references():
+    from simpler_ref import RemoteWorkerSpec, Worker
+
+    worker = Worker(level=4, num_sub_workers=1)
+    worker.add_remote_worker(RemoteWorkerSpec())
+    task = worker.register(lambda args: None)
+    with worker:
+        worker.init()
+        buffer = worker.remote_malloc(worker=0, nbytes=8)
+
+        def orch_fn(orch, args, config):
+            given = TaskArgs()
+            given.add_tensor(reference(buffer))
+            with pytest.raises(ValueError, match="remote_copy_from"):
+                orch.submit_sub(task, given)
+
+        worker.run(orch_fn)
+
+
+@pytest.mark.spec("REMOTE-ARGS-3")
+def test_references_travel_with_their_shape_and_offset(two):
+    buffer = two.buffer(1, np.arange(12))
+    target = two.buffer(1, np.zeros(4))
+    part = RemoteTensorRef(buffer, 16, (2, 2), np.float32)
+    there = RemoteTensorRef(target, 0, (2, 2), np.float32)
+    two.run((far_side.copy, two.args((part, INPUT), (there, EXISTING))))
+    assert two.values(target).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.spec("REMOTE-ARGS-4")
+def test_what_an_endpoint_cannot_reach_is_refused_and_nothing_is_submitted(two):
+    buffers = [two.buffer(number, np.zeros(4)) for number in two.ids]
+    shared = two.worker.share(np.zeros(4, np.float32))
+    unwritten = ContinuousTensor.make(0, (4,), DataType.FLOAT32)
+    cases = [
+        ([(shared, INPUT)], {}, "does not see"),
+        ([(unwritten, TensorArgType.OUTPUT)], {}, "does not see"),
+        ([(reference(one), INPUT) for one in buffers], {}, "memory of the endpoints"),
+        ([(reference(buffers[0]), INPUT)], {"worker": 1}, "memory of the endpoints"),
+    ]
+
+    def orch_fn(orch, args, config):
+        for tensors, how, words in cases:
+            given = TaskArgs()
+            for tensor, tag in tensors:
+                given.add_tensor(tensor, tag)
+            with pytest.raises(ValueError, match=words):
+                orch.submit_next_level(two.handle(far_side.nothing), given, **how)
+        assert orch.live_tasks() == 0
+
+    two.worker.run(orch_fn)
+
+
+@pytest.mark.spec("REMOTE-ARGS-5")
+def test_few_bytes_travel_with_the_task(two):
+    target = two.buffer(0, np.zeros(4))
+    values = np.arange(4, dtype=np.float32)
+    inline = RemoteTensorRef.host_inline(values)
+    values[:] = 9  # it was copied
+    two.run((far_side.copy, two.args((inline, INPUT), (target, EXISTING))))
+    assert two.values(target).tolist() == [0, 1, 2, 3]
+    raw = RemoteTensorRef.host_inline(np.ones(4, np.float32).tobytes(), (4,), np.float32)
+    two.run((far_side.copy, two.args((raw, INPUT), (target, EXISTING))))
+    assert two.values(target).tolist() == [1] * 4
+    with pytest.raises(ValueError, match="can only read"):
+        two.run((far_side.add_one, two.args((inline, INOUT))))
+    with pytest.raises(ValueError, match="remote_malloc"):
+        RemoteTensorRef.host_inline(bytes((1 << 20) + 1))
+    half = RemoteTensorRef.host_inline(bytes(700_000))
+    with pytest.raises(ValueError, match="remote_malloc"):
+        two.run((far_side.nothing, two.args((half, INPUT), (half, INPUT))))
+    with pytest.raises(ValueError, match="no FLOAT32 tensor"):
+        RemoteTensorRef.host_inline(b"12345", (1,), np.float32)

@@ -1,0 +1,144 @@
+"""REMOTE-FAIL: lost endpoints."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, WorkerLostError
+from simpler_ref.remote.fleets import Fleet, ProcessFleet
+from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
+from tests import far_side
+from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
+from tests.raw_session import ENDPOINT, SESSION, session
+
+from .test_health import until
+
+
+@pytest.mark.spec("REMOTE-FAIL-1")
+def test_a_failed_task_poisons_those_that_read_what_it_writes():
+    with program(1) as one:
+        first, second = one.buffer(0, np.zeros(2)), one.buffer(0, np.zeros(2))
+        with pytest.raises(TaskError, match="no, says"):
+            one.run(
+                (far_side.fail, one.args((first, INOUT))),
+                (far_side.copy, one.args((first, INPUT), (second, EXISTING))),
+            )
+        one.run((far_side.add_one, one.args((second, INOUT))))
+        assert one.values(second).tolist() == [1, 1]
+
+
+@pytest.mark.spec("REMOTE-FAIL-2")
+def test_the_error_of_a_task_has_the_traceback_of_the_endpoint():
+    with program(1) as one:
+        with pytest.raises(TaskError) as caught:
+            one.run((far_side.fail, None))
+        pid = one.worker.endpoints()[0]["pid"]
+        assert f"ValueError: no, says {pid}" in str(caught.value)
+        assert "endpoint 0 on this machine" in str(caught.value)
+        assert caught.value.callable_name == far_side.name(far_side.fail)
+        assert "in fail\n    raise ValueError" in caught.value.remote_traceback
+        assert "in fail\n    raise ValueError" in str(caught.value.__cause__)
+
+
+@pytest.mark.spec("REMOTE-FAIL-3")
+def test_a_killed_session_is_a_lost_worker_and_the_next_run_has_a_new_one():
+    with program(2) as two:
+        two.run((far_side.nothing, None, {"worker": 0}))
+        two.handle(far_side.sleep)
+        kept, lost = (two.buffer(number, np.ones(2)) for number in two.ids)
+        pids = [one["pid"] for one in two.worker.endpoints()]
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerLostError, match="killed by SIGKILL") as caught:
+            two.run((far_side.sleep, None, {"worker": 1}))
+        assert "endpoint 1" in str(caught.value) and "far_side:sleep" in str(caught.value)
+        two.run(
+            (far_side.add_one, two.args((kept, INOUT))), (far_side.nothing, None, {"worker": 1})
+        )
+        assert two.values(kept).tolist() == [2, 2]
+        assert two.worker.endpoints()[0]["pid"] == pids[0]
+        assert two.worker.endpoints()[1]["pid"] != pids[1]
+        with pytest.raises(ValueError, match="endpoint was lost"):
+            two.values(lost)
+
+
+class Liar(Fleet):
+    """Starts sessions that number their frames from 2 on."""
+
+    is_local = True
+
+    def start(self, manifest, endpoint):
+        os.environ["PYTHONPATH"] = os.pathsep.join(manifest.path)
+        return _LyingFleet().start(manifest, endpoint)
+
+
+class _LyingFleet(ProcessFleet):
+    def _command(self, host):
+        python, *_ = super()._command(host)
+        code = (
+            "import sys; from simpler_ref.remote import connection; from simpler_ref import endpoint\n"
+            "old = connection.Order.encode\n"
+            "def encode(self, kind, payload=b''):\n"
+            "    self.sent += kind == 5\n"
+            "    return old(self, kind, payload)\n"
+            "connection.Order.encode = encode\n"
+            "sys.exit(endpoint.main([]))"
+        )
+        return [python, "-c", code]
+
+
+@pytest.mark.spec("REMOTE-FAIL-4")
+def test_a_session_that_sends_frames_out_of_order_is_lost():
+    made = Program(0)
+    from simpler_ref import RemoteWorkerSpec
+
+    made.ids = [made.worker.add_remote_worker(RemoteWorkerSpec(Liar()))]
+    with made.worker, pytest.raises(WorkerLostError, match=r"frame\.sequence"):
+        made.run((far_side.nothing, None))
+
+
+@pytest.mark.spec("REMOTE-FAIL-4")
+def test_a_session_refuses_wrong_frames_and_goes_on():
+    with session() as (place, connect):
+        client = connect()
+        client.greet()
+        order = client.order
+        for wrong in ("session_id", "endpoint_id", "sent"):
+            kept = getattr(order, wrong)
+            setattr(order, wrong, kept + 5)
+            client.socket.send(order.encode(FrameType.TASK, b""))
+            order.session_id, order.endpoint_id = SESSION, ENDPOINT
+            order.sent = kept if wrong == "sent" else order.sent - 1
+        client.socket.send(b"garbage")
+        client.socket.send(b"")
+        client.socket.send_multipart([b"two", b"parts"])
+        assert client.hear(0.5) is None
+        completion = decode_completion(client.ask(FrameType.TASK, b"no task").payload)
+        assert completion.error_code == 1 and "remote_wire" in completion.error_message
+        reply = decode_control_reply(client.ask(FrameType.CONTROL, b"no request").payload)
+        assert reply.error_code == 1 and "remote_wire" in reply.error_message
+        assert not place.why()
+
+
+@pytest.mark.spec("REMOTE-FAIL-5")
+def test_shutdown_and_the_end_of_the_connection_end_a_session():
+    for kind in (FrameType.SHUTDOWN, None):
+        with session() as (place, connect):
+            client = connect()
+            client.greet()
+            if kind:
+                client.socket.send(client.order.encode(kind))
+            else:
+                client.socket.close(linger=0)
+            assert place.wait(20)
+
+
+@pytest.mark.spec("REMOTE-FAIL-5")
+def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
+    with program(1, num_sub_workers=2) as one:
+        one.run((far_side.nothing, None))
+        pid = one.worker.endpoints()[0]["pid"]
+        (link,) = one.worker.worker_pids()
+        os.kill(link, signal.SIGKILL)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))

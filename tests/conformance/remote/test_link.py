@@ -1,0 +1,228 @@
+"""REMOTE-LINK: endpoints and frames."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    CallConfig,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskArgs,
+    Worker,
+    WorkerStartError,
+)
+from simpler_ref.errors import RemoteError
+from simpler_ref.remote import link
+from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
+from simpler_ref.remote.hosting import read_manifest
+from simpler_ref.remote.manifest import to_line
+from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
+from tests import far_side
+from tests.endpoints import INOUT, Program, program, reference
+from tests.raw_session import manifest, session
+
+
+@pytest.fixture(scope="module")
+def two():
+    with program() as made:
+        yield made
+
+
+@pytest.mark.spec("REMOTE-LINK-1")
+def test_endpoints_are_next_level_workers_after_those_of_this_machine():
+    worker = Worker(level=4)
+    child = Worker(level=3, num_sub_workers=1)
+    worker.add_worker(child)
+    assert worker.add_remote_worker(RemoteWorkerSpec()) == 1
+    with pytest.raises(RuntimeError, match="before the endpoints"):
+        worker.add_worker(Worker(level=3, num_sub_workers=1))
+    local = worker.register(far_side.nothing)
+    there = worker.register(RemoteCallable(far_side.name(far_side.nothing)))
+
+    def orch_fn(orch, args, config):
+        for _ in range(3):
+            orch.submit_next_level(local)
+            orch.submit_next_level(there)
+        with pytest.raises(ValueError, match="is an endpoint"):
+            orch.submit_next_level(local, worker=1)
+        with pytest.raises(ValueError, match="no endpoint"):
+            orch.submit_next_level(there, worker=0)
+
+    with worker:
+        worker.run(orch_fn)
+        assert worker.endpoints()[0]["tasks"] == 3
+
+
+@pytest.mark.spec("REMOTE-LINK-1")
+def test_only_workers_of_level_4_with_processes_have_endpoints():
+    with pytest.raises(RuntimeError, match="level >= 4"):
+        Worker(level=3).add_remote_worker(RemoteWorkerSpec())
+    with pytest.raises(RuntimeError, match="processes"):
+        Worker(level=4, child_mode="thread").add_remote_worker(RemoteWorkerSpec())
+    with pytest.raises(TypeError, match="RemoteWorkerSpec"):
+        Worker(level=4).add_remote_worker("node1")
+    with pytest.raises(RuntimeError, match="no endpoints"):
+        Worker(level=4).remote_malloc(worker=0, nbytes=4)
+
+
+@pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-8")
+def test_a_session_is_ready_when_it_says_hello_and_takes_nothing_before():
+    with session() as (_place, connect):
+        early = connect()
+        assert early.ask(FrameType.TASK, b"", timeout_s=0.5) is None
+        client = connect()
+        hello = client.greet()
+        assert hello.ready == ReadyState.READY
+        assert (hello.session_id, hello.endpoint_id) == (77, 3)
+
+
+@pytest.mark.spec("REMOTE-LINK-3", "REMOTE-LINK-4")
+def test_a_task_frame_names_its_callable_by_digest(two):
+    target = RemoteCallable(far_side.name(far_side.nothing))
+    with session() as (_place, connect):
+        client = connect()
+        client.greet()
+        payload = encode_task_payload(TaskPayloadWire(bytes.fromhex(target.hashid[7:])))
+        done = decode_completion(client.ask(FrameType.TASK, payload).payload)
+        assert done.error_code == 1 and target.hashid[7:] in done.error_message
+    before = two.worker.endpoints()[0]
+    two.run((far_side.nothing, None, {"worker": 0}))
+    after = two.worker.endpoints()[0]
+    assert after["tasks"] == before["tasks"] + 1
+    assert after["frames_sent"] > before["frames_sent"]
+
+
+@pytest.mark.spec("REMOTE-LINK-5")
+def test_the_configuration_arrives_field_by_field(two):
+    buffer = two.buffer(0, np.zeros(4))
+
+    def orch_fn(orch, args, config):
+        given = two.args((buffer, INOUT), scalars=[2.5])
+        orch.submit_next_level(two.handle(far_side.tell), given, CallConfig(block_dim=7))
+
+    two.handle(far_side.tell)
+    two.worker.run(orch_fn)
+    assert two.values(buffer)[1:3].tolist() == [7, 2.5]
+
+
+@pytest.mark.spec("REMOTE-LINK-6")
+def test_the_options_of_its_worker_travel_in_the_manifest_and_one_deadline_bounds_the_start():
+    spec = RemoteWorkerSpec(num_sub_workers=2, modules=["a"], start_timeout_s=9, silence_s=1)
+    made = spec.manifest(5, 1, None, None)
+    assert (made.session_id, made.endpoint_id, made.modules) == (5, 1, ("a",))
+    assert made.worker["num_sub_workers"] == 2
+    assert (made.start_timeout_s, made.silence_s) == (9, 1)
+    for wrong in (0, -1, "x", 10**9):
+        with pytest.raises(ValueError, match="start_timeout_s"):
+            RemoteWorkerSpec(start_timeout_s=wrong)
+    with session(start_timeout_s=2.0) as (place, _connect):  # nobody greets it
+        assert place.wait(20)
+        assert "not greeted within 2.0 s" in place.why()
+
+
+@pytest.mark.spec("REMOTE-LINK-7")
+def test_frames_are_numbered_in_both_directions():
+    with session() as (_place, connect):
+        client = connect()
+        client.greet()
+        for _ in range(3):
+            assert client.ask(FrameType.CONTROL, b"") is not None  # refuses another number
+        assert client.order.received == 4
+
+
+@pytest.mark.spec("REMOTE-LINK-8")
+def test_versions_that_differ_are_refused_by_name():
+    with session() as (place, connect):
+        assert connect().greet(comm_profile="simpler_ref/0.0").ready == ReadyState.NOT_READY
+        assert place.wait(20)
+        assert "simpler_ref/0.0" in place.why()
+    other = dataclasses.replace(manifest(), version="0.0.1")
+    with pytest.raises(RemoteError, match=r"0\.0\.1.*same version"):
+        read_manifest(to_line(other))
+
+
+@pytest.mark.spec("REMOTE-LINK-8")
+def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
+    monkeypatch.setattr(link, "FEATURES", 0)
+    real = link.decode_hello
+    monkeypatch.setattr(
+        link, "decode_hello", lambda raw: dataclasses.replace(real(raw), endpoint_id=8)
+    )
+    made = Program(1)
+    with made.worker as worker, pytest.raises(WorkerStartError, match="another session"):
+        worker.init()
+        worker.start()
+
+
+@pytest.mark.spec("REMOTE-LINK-9")
+def test_tasks_go_where_their_memory_is_else_where_least_is_to_do(two):
+    there = two.buffer(1, np.zeros(4))
+    before = [one["tasks"] for one in two.worker.endpoints()]
+    two.run(*[(far_side.add_one, two.args((there, INOUT)))] * 3)
+    assert [one["tasks"] for one in two.worker.endpoints()] == [before[0], before[1] + 3]
+    pids = two.buffer(0, np.zeros(4)), two.buffer(1, np.zeros(4))
+    two.run(*[(far_side.nothing, None)] * 40)
+    counts = [one["tasks"] for one in two.worker.endpoints()]
+    assert counts[0] > before[0] + 5 and counts[1] > before[1] + 8
+    assert pids[0].worker != pids[1].worker
+
+
+@pytest.mark.spec("REMOTE-LINK-9")
+def test_members_of_a_group_are_on_endpoints_of_their_own(two):
+    buffers = [two.buffer(number, np.zeros(4)) for number in two.ids]
+    two.handle(far_side.tell)
+
+    def orch_fn(orch, args, config):
+        members = [two.args((one, INOUT), scalars=[0]) for one in buffers]
+        orch.submit_next_level_group(two.handle(far_side.tell), members)
+        orch.submit_next_level_group(two.handle(far_side.tell), members, workers=[0, 1])
+        with pytest.raises(ValueError, match="memory of the endpoints"):
+            orch.submit_next_level_group(two.handle(far_side.tell), members, workers=[1, 0])
+        with pytest.raises(ValueError, match="its pool has 2"):
+            orch.submit_next_level_group(two.handle(far_side.tell), [TaskArgs()] * 3)
+
+    two.worker.run(orch_fn)
+    found = {int(two.values(one)[0]) for one in buffers}
+    assert found == {one["pid"] for one in two.worker.endpoints()} and os.getpid() not in found
+
+
+@pytest.mark.spec("REMOTE-LINK-10")
+def test_endpoints_join_and_leave_between_runs():
+    with program(1) as one:
+        joined = one.worker.add_remote_worker(RemoteWorkerSpec())
+        assert joined == 1
+        late = one.handle(far_side.add_one, workers=[joined])
+        buffer = one.buffer(joined, np.zeros(2))
+
+        def orch_fn(orch, args, config):
+            given = TaskArgs()
+            given.add_tensor(reference(buffer), INOUT)
+            orch.submit_next_level(late, given)
+            with pytest.raises(RuntimeError, match="during a run"):
+                one.worker.add_remote_worker(RemoteWorkerSpec())
+            with pytest.raises(RuntimeError, match="during a run"):
+                one.worker.remove_remote_worker(joined)
+
+        one.worker.run(orch_fn)
+        assert one.values(buffer).tolist() == [1, 1]
+        first = one.worker.endpoints()[0]["pid"]
+        one.worker.remove_remote_worker(0)
+        assert [each["endpoint"] for each in one.worker.endpoints()] == [1]
+        assert not os.path.exists(f"/proc/{first}")
+        one.worker.run(
+            lambda orch, args, config: orch.submit_next_level(late, one.args((buffer, INOUT)))
+        )
+        assert one.values(buffer).tolist() == [2, 2]
+        one.worker.remove_remote_worker(joined)
+        with pytest.raises(ValueError, match="have left"):
+            one.worker.run(lambda orch, args, config: orch.submit_next_level(late))
+        with pytest.raises(ValueError, match="no endpoint"):
+            one.worker.remove_remote_worker(joined)
+    plain = Worker(level=4, num_sub_workers=1)
+    with plain:
+        plain.init()
+        with pytest.raises(RuntimeError, match="before init"):
+            plain.add_remote_worker(RemoteWorkerSpec())

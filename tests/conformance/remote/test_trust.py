@@ -1,0 +1,73 @@
+"""REMOTE-TRUST: who may do what."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallableError, RemoteCallable, RemoteWorkerSpec
+from simpler_ref.remote.frames import FrameType
+from simpler_ref.remote.keys import new_pair
+from tests import far_side
+from tests.endpoints import INOUT, Program, program
+from tests.raw_session import session
+
+
+@pytest.mark.spec("REMOTE-TRUST-1")
+def test_connections_are_encrypted_unless_that_is_given_up_with_a_warning(caplog):
+    with program(2) as two:
+        two.run((far_side.nothing, None))
+        buffer = two.buffer(0, np.ones(2))
+        here = two.worker.remote_import(two.worker.remote_export(buffer), worker=1)
+        two.run((far_side.add_one, two.args((here, INOUT))))
+        assert two.values(buffer).tolist() == [2, 2]
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING, "simpler_ref"):
+        RemoteWorkerSpec(secure=False)
+    assert "in the open" in caplog.text
+
+
+@pytest.mark.spec("REMOTE-TRUST-1", "REMOTE-TRUST-2")
+def test_only_the_parents_key_is_admitted():
+    pair = new_pair()
+    with session(pair) as (place, connect):
+        for keys in (new_pair(), None):
+            client = connect(keys)
+            client.socket.send(client.order.encode(FrameType.SHUTDOWN))
+            assert client.hear(1.0) is None
+        connect().greet()
+        assert not place.why()
+
+
+@pytest.mark.spec("REMOTE-TRUST-2")
+def test_a_second_connection_with_a_replayed_hello_changes_nothing():
+    with session() as (place, connect):
+        first = connect()
+        first.greet()
+        second = connect()
+        from simpler_ref.remote.frames import HelloPayload, encode_hello
+        from simpler_ref.remote.session import profile
+
+        hello = encode_hello(HelloPayload(77, 3, comm_profile=profile()))
+        assert second.ask(FrameType.HELLO, hello, timeout_s=1.0) is None
+        second.socket.send(second.order.encode(FrameType.SHUTDOWN))
+        assert second.hear(0.5) is None
+        assert first.ask(FrameType.CONTROL, b"") is not None
+        second.socket.close(linger=0)
+        assert first.ask(FrameType.CONTROL, b"") is not None
+        assert not place.why()
+
+
+@pytest.mark.spec("REMOTE-TRUST-3")
+def test_callables_are_imported_from_allowed_modules_only():
+    made = Program(0)
+    allowed = [["tests.far_side"], ["json"], None]
+    made.ids = [made.worker.add_remote_worker(RemoteWorkerSpec(modules=one)) for one in allowed]
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+        target = RemoteCallable(far_side.name(far_side.nothing))
+        with pytest.raises(CallableError, match=r"does not import from 'tests\.far_side'.*json"):
+            worker.register(target)
+        handle = worker.register(target, workers=[0, 2])
+        worker.run(lambda orch, args, config: orch.submit_next_level(handle, worker=2))

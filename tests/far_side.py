@@ -1,0 +1,56 @@
+"""What endpoints run in tests: orchestration functions, and tasks of their workers."""
+
+import os
+import time
+
+import numpy as np
+
+from simpler_ref import RemoteCallable, TaskArgs, TensorArgType, get_inner_handle
+
+MODULE = __name__
+
+
+def name(function):
+    """Return the name by which an endpoint imports a function of this module."""
+    return f"{MODULE}:{function.__name__}"
+
+
+def nothing(orch, args, config):
+    pass
+
+
+def add_one(orch, args, config):
+    args.tensor(0).numpy()[...] += 1
+
+
+def add_scalar(orch, args, config):
+    args.tensor(0).numpy()[...] += np.float32(args.scalar(0))
+
+
+def copy(orch, args, config):
+    args.tensor(1).numpy()[...] = args.tensor(0).numpy()
+
+
+def fail(orch, args, config):
+    raise ValueError(f"no, says {os.getpid()}")
+
+
+def sleep(orch, args, config):
+    time.sleep(60)
+
+
+def tell(orch, args, config):
+    """Write what the task sees of itself into its tensor: pid, block_dim, scalar."""
+    args.tensor(0).numpy()[:3] = os.getpid(), config.block_dim, args.scalar(0)
+
+
+def double(args):
+    """Be the task of a worker there."""
+    args.tensor(0).numpy()[...] *= 2
+
+
+def by_worker(orch, args, config):
+    """Have a worker there do it."""
+    task = TaskArgs()
+    task.add_tensor(args.tensor(0), TensorArgType.INOUT)
+    orch.submit_sub(get_inner_handle(RemoteCallable(name(double))), task)

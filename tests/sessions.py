@@ -1,0 +1,76 @@
+"""Stand-ins for sessions: what they do is in the manifest's options of the Worker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from simpler_ref.remote.manifest import Manifest
+from simpler_ref.version import __version__
+
+DEADLINE_S = 30.0
+"""A guard against hangs, not a measurement."""
+NUMBERS = itertools.count(1)
+
+PROGRAM = """#!{python}
+import os, signal, sys, types
+
+def serve(manifest, announce, ended, interface, make_worker):
+    from simpler_ref.remote.manifest import Announcement
+    do = manifest.worker
+    print(do.get("prints", ""), flush=True)
+    if "tells" in do:
+        with open(do["tells"], "w") as file:
+            print(os.getpid(), file=file)
+    if do.get("child") and not os.fork():
+        os.read(ended, 1)
+        os._exit(0)
+    if "raises" in do:
+        raise ValueError(do["raises"])
+    if "exits" in do:
+        os._exit(do["exits"])
+    if not do.get("silent"):
+        where = f"tcp://{{interface}}:1"
+        announce(Announcement(where, where, where, host=repr(manifest), pid=os.getpid()))
+    os.read(ended, 1)
+    if do.get("stays"):
+        signal.pause()
+
+stub = types.ModuleType("simpler_ref.remote.session")
+stub.serve = serve
+sys.modules[stub.__name__] = stub
+from simpler_ref.endpoint import main
+sys.exit(main(sys.argv[sys.argv.index("simpler_ref.endpoint") + 1 :]))
+"""
+
+
+def stand_in(folder: Path) -> str:
+    """Return an interpreter that runs a stand-in instead of a session."""
+    path = folder / "python"
+    path.write_text(PROGRAM.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def manifest(more: dict | None = None, **do) -> Manifest:
+    """Return a manifest that tells the stand-in what to do."""
+    one = Manifest(
+        next(NUMBERS), 0, __version__, "p" * 40, "g" * 40, "s" * 40, start_timeout_s=DEADLINE_S
+    )
+    return replace(one, worker=do, **(more or {}))
+
+
+def is_gone(pid: int) -> bool:
+    """Wait until a process has ended, which need not be a child of this one."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], DEADLINE_S)[0])
+    finally:
+        os.close(fd)

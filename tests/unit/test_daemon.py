@@ -1,0 +1,318 @@
+"""Daemons that are started by hand, and the fleet that asks them for sessions."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zmq
+
+from simpler_ref import endpoint
+from simpler_ref.errors import RemoteError
+from simpler_ref.remote import keys
+from simpler_ref.remote.daemon import START, Daemon, common_modules
+from simpler_ref.remote.host_fleet import DaemonPlace, HostFleet
+from simpler_ref.remote.manifest import to_line
+
+from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
+
+ROOT = Path(__file__).parents[2]
+DAEMON = """
+import sys
+import simpler_ref.remote.daemon as daemon
+daemon.session_command = lambda interface: [
+    sys.argv[1], "-m", "simpler_ref.endpoint", "--interface", interface
+]
+from simpler_ref.endpoint import main
+sys.exit(main(sys.argv[2:]))
+"""
+OPEN = {"parent_key": "", "group_key": "", "group_secret": ""}
+
+
+@contextmanager
+def daemon(tmp_path, *options, listen="tcp://127.0.0.1:*"):
+    """Run a daemon; yield its process, with its address."""
+    command = [sys.executable, "-c", DAEMON, stand_in(tmp_path), "--listen", listen, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            process.address = process.stdout.readline().split()[-1]
+            yield process
+        finally:
+            process.terminate()
+    assert process.returncode in (0, -signal.SIGKILL)
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    keys.write_pair(tmp_path / "keys")
+    return str(tmp_path / "keys")
+
+
+@pytest.fixture
+def served(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file, "--module", "own") as process:
+        yield process
+
+
+@pytest.fixture
+def fleet(served, key_file):
+    return HostFleet([served.address], keys=key_file)
+
+
+def refused(fleet, one):
+    with pytest.raises(RemoteError) as caught:
+        fleet.start(one, 0)
+    return str(caught.value)
+
+
+def test_a_daemon_starts_a_session_per_request(fleet, served):
+    places = [fleet.start(manifest(), i) for i in range(2)]
+    pids = [place.announcement.pid for place in places]
+    assert len(set(pids)) == 2
+    assert [place.why() for place in places] == ["", ""]
+    assert served.address in places[0].name and str(pids[0]) in places[0].name
+    for place in places:
+        place.stop(DEADLINE_S)
+        assert place.why() == "exited with status 0"
+    assert all(map(is_gone, pids))
+
+
+def test_a_manifest_is_cut_down_to_what_the_daemon_allows(fleet):
+    more = {"modules": ("own.part", "other"), "serialized": True, "path": ("/elsewhere",)}
+    place = fleet.start(manifest(more), 0)
+    told = place.announcement.host
+    assert "modules=('own.part',)" in told and "serialized=False" in told and "path=()" in told
+    place.stop(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "common"),
+    [
+        (["a"], ["a"], ["a"]),
+        (["a.b", "c"], ["a"], ["a.b"]),
+        (["a"], ["a.b", "a.c"], ["a.b", "a.c"]),
+        (["*"], ["a"], ["a"]),
+        (["a"], ["*"], ["a"]),
+        (["*"], ["*"], ["*"]),
+        (["ab"], ["a"], []),
+        (["a"], [], []),
+        ([], ["*"], []),
+    ],
+)
+def test_modules_that_both_sides_allow(some, others, common):
+    assert common_modules(some, others) == tuple(common)
+
+
+def test_a_failed_start_says_how_it_ended_there(fleet):
+    assert "exited with status 3 while it was started: oh no" in refused(
+        fleet, manifest(prints="oh no", exits=3)
+    )
+
+
+def test_why_says_how_a_session_has_ended_there(fleet):
+    place = fleet.start(manifest(prints="last words"), 0)
+    os.kill(place.announcement.pid, signal.SIGKILL)
+    assert place.wait(DEADLINE_S)
+    assert place.why() == "killed by SIGKILL: last words"
+    place.stop(DEADLINE_S)
+
+
+def test_the_end_of_the_connection_ends_the_session(fleet):
+    place = fleet.start(manifest(), 0)
+    place.close()
+    assert is_gone(place.announcement.pid)
+
+
+def test_the_end_of_the_connection_ends_a_session_that_is_starting(served, key_file, tmp_path):
+    tells = str(tmp_path / "pid")
+    os.mkfifo(tells)
+    one = manifest(tells=tells, silent=True)
+    place = DaemonPlace(served.address, keys.read_pair(key_file), one)
+    place._socket.connect(served.address)
+    place._socket.send_multipart([START, to_line(one).encode(), b""])
+    pid = int(Path(tells).read_text())
+    place.close()
+    assert is_gone(pid)
+
+
+def test_a_start_that_takes_too_long_is_ended(fleet):
+    one = manifest({"start_timeout_s": 2.0}, silent=True, stays=True, prints="waiting")
+    assert "did not start within 2.0 s" in (text := refused(fleet, one))
+    assert text.endswith("waiting")
+
+
+PARENT = """
+import signal, sys
+from simpler_ref.remote.host_fleet import HostFleet
+from tests.sessions import manifest
+place = HostFleet([sys.argv[1]], keys=sys.argv[2]).start(manifest(), 0)
+print(place.announcement.pid, flush=True)
+signal.pause()
+"""
+
+
+def parent_of(served, key_file):
+    command = [sys.executable, "-c", PARENT, served.address, key_file]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def test_a_session_ends_when_its_parent_is_killed(served, key_file):
+    with parent_of(served, key_file) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    assert is_gone(pid)
+
+
+def test_a_session_ends_when_its_parent_is_silent(served, key_file):
+    with parent_of(served, key_file) as parent:
+        pid = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGSTOP)
+        assert is_gone(pid)
+        parent.kill()
+
+
+def test_sessions_end_when_the_daemon_is_killed(fleet, served):
+    place = fleet.start(manifest(), 0)
+    served.kill()
+    assert is_gone(place.announcement.pid)
+    assert place.wait(DEADLINE_S)
+    assert place.why() == f"the connection to {served.address} is lost"
+    place.stop(DEADLINE_S)
+
+
+def test_sessions_end_when_the_daemon_is_ended(fleet, served):
+    place = fleet.start(manifest(), 0)
+    served.terminate()
+    assert served.wait(DEADLINE_S) == 0
+    assert is_gone(place.announcement.pid)
+    place.stop(DEADLINE_S)
+
+
+# ---------------------------------------------------------------- who is refused, and for what
+def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet, tmp_path):
+    keys.write_pair(tmp_path / "others")
+    assert "other keys" in refused(
+        HostFleet([served.address], keys=tmp_path / "others"), manifest()
+    )
+    with pytest.warns(RuntimeWarning, match="insecure=True: whoever reaches"):
+        without = HostFleet([served.address], insecure=True)
+    assert "one side has none" in refused(without, manifest(OPEN))
+    fleet.start(manifest(), 0).stop(DEADLINE_S)
+
+
+def test_a_request_that_is_sent_again_is_refused(fleet):
+    one = manifest()
+    place = fleet.start(one, 0)
+    assert f"session {one.session_id} has been asked for before" in refused(fleet, one)
+    assert place.why() == ""
+    place.stop(DEADLINE_S)
+    assert "has been asked for before" in refused(fleet, one)
+
+
+def test_another_version_is_refused_by_name(fleet):
+    assert "the parent has simpler_ref 9.9" in refused(fleet, replace(manifest(), version="9.9"))
+
+
+def test_a_daemon_with_keys_wants_sessions_with_keys(fleet):
+    assert "--insecure" in refused(fleet, manifest(OPEN))
+
+
+def test_keys_do_not_travel_in_the_open():
+    with pytest.warns(RuntimeWarning):
+        fleet = HostFleet(["tcp://127.0.0.1:1"], insecure=True)
+    assert "would travel in the open" in refused(fleet, manifest())
+
+
+def test_both_sides_can_agree_to_go_without_keys(tmp_path):
+    with daemon(tmp_path, "--insecure") as served, pytest.warns(RuntimeWarning):
+        fleet = HostFleet([served.address], insecure=True)
+        fleet.start(manifest(OPEN), 0).stop(DEADLINE_S)
+
+
+def test_messages_that_are_no_requests_are_refused(fleet, served, key_file):
+    pair = keys.read_pair(key_file)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.linger = 0
+        keys.secure_client(client, pair, pair.public)
+        client.connect(served.address)
+        for parts in ([b""], [b"hello"], [START], [START, b"{", b""], [b"stop"]):
+            client.send_multipart(parts)
+        assert client.recv_multipart()[0] == b"refused"
+        client.send_multipart([START, to_line(manifest(silent=True)).encode(), b"x"])
+        client.send_multipart([START, to_line(manifest()).encode(), b"x"])  # a second one
+        while (answer := client.recv_multipart())[0] == b"alive":
+            pass
+        assert answer[0] == b"refused" and b"before" in answer[1]
+    fleet.start(manifest(), 0).stop(DEADLINE_S)
+
+
+def test_a_daemon_that_is_not_there_is_named(key_file):
+    fleet = HostFleet(["tcp://127.0.0.1:1"], keys=key_file)
+    text = refused(fleet, manifest({"start_timeout_s": 0.3}))
+    assert "tcp://127.0.0.1:1 could not be started: no answer in time; is it started" in text
+
+
+# ---------------------------------------------------------------- addresses
+def test_a_session_listens_where_the_parent_reaches_the_daemon(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file, listen="tcp://0.0.0.0:*") as served:
+        port = served.address.rpartition(":")[2]
+        place = HostFleet([f"tcp://127.0.0.3:{port}"], keys=key_file).start(manifest(), 0)
+        assert place.announcement.frames == "tcp://127.0.0.3:1"
+        place.stop(DEADLINE_S)
+
+
+def test_a_session_listens_everywhere_if_that_is_no_address_of_its_machine():
+    with_all = Daemon("tcp://0.0.0.0:*", None)
+    assert with_all._listening_address("192.0.2.1") == "0.0.0.0"
+    with_all.close()
+
+
+# ---------------------------------------------------------------- the command and its arguments
+def test_make_keys_makes_a_file_for_both_sides(tmp_path, capsys):
+    path = tmp_path / "new"
+    assert endpoint.main(["--make-keys", str(path)]) == 0
+    assert keys.read_pair(path)
+    assert endpoint.main(["--make-keys", str(path)]) == 1
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_a_daemon_wants_keys_or_to_be_told_otherwise(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        endpoint.main(["--listen", "tcp://127.0.0.1:*"])
+    assert "--keys FILE" in capsys.readouterr().err
+    assert endpoint.main(["--listen", "tcp://127.0.0.1:*", "--keys", str(tmp_path / "no")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_used_is_named(served, key_file, capsys):
+    assert endpoint.main(["--listen", served.address, "--keys", key_file]) == 1
+    assert f"cannot listen at '{served.address}': Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "addresses", "options"),
+    [
+        (TypeError, "tcp://a:1", {"insecure": True}),
+        (ValueError, [], {"insecure": True}),
+        (ValueError, ["a:1"], {"insecure": True}),
+        (ValueError, ["tcp://a"], {"insecure": True}),
+        (ValueError, ["tcp://a:1"], {}),
+        (ValueError, ["tcp://a:1"], {"insecure": True, "keys": "k"}),
+        (FileNotFoundError, ["tcp://a:1"], {"keys": "/nowhere"}),
+    ],
+)
+def test_arguments_that_are_refused(error, addresses, options):
+    with pytest.raises(error):
+        HostFleet(addresses, **options)
+
+
+def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):
+    fleet = pickle.loads(pickle.dumps(HostFleet(["tcp://a:1"], keys=key_file)))
+    assert repr(fleet) == "HostFleet(['tcp://a:1'])"

@@ -1,0 +1,245 @@
+"""Fleets of processes: how sessions start, announce themselves and end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simpler_ref.errors import RemoteError
+from simpler_ref.remote import fleets
+from simpler_ref.remote.fleets import ProcessFleet
+from simpler_ref.remote.hosting import reached_at, read_manifest
+from simpler_ref.remote.manifest import Announcement, to_line
+from simpler_ref.version import __version__
+
+from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    return ProcessFleet(python=stand_in(tmp_path))
+
+
+@pytest.fixture
+def start(fleet):
+    """Start sessions that are stopped after the test."""
+    started = []
+
+    def begin(one, endpoint=0, fleet=fleet):
+        started.append(fleet.start(one, endpoint))
+        return started[-1]
+
+    yield begin
+    for place in started:
+        place.stop(DEADLINE_S)
+
+
+# ---------------------------------------------------------------- on this machine
+def test_a_session_gets_its_manifest_and_announces_itself(start):
+    one = manifest(num_sub_workers=3)
+    place = start(one)
+    found = place.announcement
+    assert found.host == repr(one) and found.frames == "tcp://127.0.0.1:1"
+    assert place.name == f"endpoint 0 on this machine (pid {found.pid})"
+    assert place.why() == ""
+
+
+def test_the_end_of_its_input_ends_a_session(fleet):
+    place = fleet.start(manifest(), 0)
+    place.stop(DEADLINE_S)
+    assert place.why() == "exited with status 0"
+    place.stop(DEADLINE_S)
+
+
+def test_a_session_that_does_not_end_is_killed_with_its_children(fleet):
+    place = fleet.start(manifest(stays=True, child=True), 0)
+    place.stop(0.01)
+    assert place.why() == "killed by SIGKILL"
+
+
+def test_why_says_how_a_session_has_ended_and_what_it_said_last(start):
+    place = start(manifest(prints="first\nlast words"))
+    os.kill(place.announcement.pid, signal.SIGKILL)
+    assert place.wait(DEADLINE_S)
+    assert place.why() == "killed by SIGKILL: first\nlast words"
+
+
+def test_what_a_session_prints_appears_here(start, capsys):
+    start(manifest(prints="grüße ✓")).stop(DEADLINE_S)
+    assert capsys.readouterr().err == "grüße ✓\n"
+
+
+def test_of_long_output_the_end_is_kept(fleet):
+    text = "\n".join(str(i) for i in range(20_000))
+    with pytest.raises(RemoteError) as caught:
+        fleet.start(manifest(prints=text, exits=3), 0)
+    assert str(caught.value).endswith("19998\n19999")
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_failed_start_says_how_and_with_which_words(fleet):
+    with pytest.raises(
+        RemoteError, match=r"(?s)endpoint 0 .* exited with status 3 while .*: oh no"
+    ):
+        fleet.start(manifest(prints="oh no", exits=3), 0)
+    with pytest.raises(RemoteError, match=r"exited with status 1 .*: no such chip"):
+        fleet.start(manifest(raises="no such chip"), 0)
+
+
+def test_a_start_that_takes_too_long_is_ended(fleet):
+    one = manifest({"start_timeout_s": 2.0}, silent=True, stays=True, prints="waiting")
+    with pytest.raises(RemoteError, match=r"within 2\.0 s: give start_timeout_s= .*: waiting"):
+        fleet.start(one, 0)
+
+
+def test_a_session_whose_children_live_on_is_noticed(fleet):
+    """They have its output, whose end of file does not come."""
+    one = manifest(child=True, exits=3)
+    with pytest.raises(RemoteError, match="exited with status 3"):
+        fleet.start(one, 0)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/python", "no-such-python"])
+def test_a_python_that_is_missing_is_named(name):
+    with pytest.raises(RemoteError, match=rf"'{name}' installed here\? .*with python="):
+        ProcessFleet(python=name).start(manifest(), 0)
+
+
+def test_a_python_without_the_package_is_told_apart(tmp_path):
+    path = tmp_path / "python"
+    path.write_text('#!/bin/sh\necho "No module named simpler_ref.endpoint" >&2; exit 1\n')
+    path.chmod(0o755)
+    with pytest.raises(RemoteError, match=r"install simpler_ref\[remote\] here"):
+        ProcessFleet(python=str(path)).start(manifest(), 0)
+
+
+def test_another_version_is_refused_by_name(fleet):
+    one = replace(manifest(), version="9.9")
+    with pytest.raises(RemoteError, match=rf"parent has simpler_ref 9\.9, this .* {__version__}"):
+        fleet.start(one, 0)
+
+
+def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
+    line = to_line(manifest()).replace(f'"{__version__}"', '"9.9","colour":"red"')
+    with pytest.raises(RemoteError, match=r"9\.9"):
+        read_manifest(line)
+    with pytest.raises(ValueError, match="no manifest"):
+        read_manifest("colour")
+
+
+def test_a_session_of_its_own_process_group_is_not_reached_by_ctrl_c(start):
+    place = start(manifest())
+    assert os.getpgid(place.announcement.pid) != os.getpgid(0)
+
+
+PARENT = """
+import os, signal, sys
+from simpler_ref.remote.fleets import ProcessFleet
+from tests.sessions import manifest
+place = ProcessFleet(python=sys.argv[1]).start(manifest(), 0)
+print(place.announcement.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_session_ends_when_its_parent_is_killed(tmp_path):
+    command = [sys.executable, "-c", PARENT, stand_in(tmp_path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    assert is_gone(pid)
+
+
+def test_an_interrupted_start_leaves_nothing(fleet, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simpler_ref.remote.hosting.SessionProcess.announced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.start(manifest(silent=True, stays=True), 0)
+
+
+# ---------------------------------------------------------------- by ssh
+FAKE_SSH = """#!/bin/sh
+test "$1 $2" = "-o BatchMode=yes" || exit 9
+echo "welcome to $3"
+case $3 in
+    *down*) echo "ssh: connect to host: refused" >&2; exit 255;;
+esac
+SSH_CONNECTION="10.0.0.1 5 127.0.0.9 22" exec sh -c "$4"
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    path = tmp_path / "bin" / "ssh"
+    path.parent.mkdir()
+    path.write_text(FAKE_SSH)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
+def test_hosts_are_reached_by_ssh_and_take_turns(ssh, start, tmp_path, capsys):
+    fleet = ProcessFleet(["one", "me@two"], python=stand_in(tmp_path))
+    assert not fleet.is_local
+    for i, host in enumerate(["one", "me@two", "one"]):
+        place = start(manifest(), i, fleet)
+        assert f" on {host} (pid " in place.name
+        assert place.announcement.frames == "tcp://127.0.0.9:1"  # where ssh has reached it
+    assert "welcome to me@two\n" in capsys.readouterr().err
+
+
+def test_all_interfaces_are_announced_as_the_host(ssh, start, tmp_path):
+    fleet = ProcessFleet(["me@two"], python=stand_in(tmp_path), interface="0.0.0.0")
+    found = start(manifest(), 0, fleet).announcement
+    assert (found.frames, found.health, found.tensors) == ("tcp://two:1",) * 3
+    here = Announcement("tcp://0.0.0.0:1", "tcp://10.0.0.0:1", "tcp://*:1")
+    assert reached_at(here, "x") == Announcement("tcp://x:1", "tcp://10.0.0.0:1", "tcp://x:1")
+
+
+def test_a_host_that_ssh_does_not_reach_is_named(ssh):
+    with pytest.raises(RemoteError, match=r"(?s)on down .*`ssh down true` must .*: refused"):
+        ProcessFleet(["down"]).start(manifest(), 0)
+
+
+def test_a_python_that_is_missing_there_is_named(ssh):
+    with pytest.raises(
+        RemoteError, match=r"(?s)status 127 .*Python on one with python=: .*no-such"
+    ):
+        ProcessFleet(["one"], python="no-such-python").start(manifest(), 0)
+
+
+def test_a_missing_ssh_is_named():
+    with pytest.raises(RemoteError, match=r"is 'no-such-ssh' installed"):
+        ProcessFleet(["one"], ssh=["no-such-ssh"]).start(manifest(), 0)
+
+
+# ---------------------------------------------------------------- arguments
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (TypeError, {"hosts": "node1"}),
+        (TypeError, {"ssh": "ssh"}),
+        (ValueError, {"hosts": []}),
+        (ValueError, {"hosts": ["-oProxyCommand=x"]}),
+        (ValueError, {"hosts": [""]}),
+    ],
+)
+def test_hosts_that_are_none_are_refused(error, options):
+    with pytest.raises(error):
+        ProcessFleet(**options)
+
+
+def test_a_fleet_travels_to_other_processes():
+    fleet = pickle.loads(pickle.dumps(ProcessFleet(["a", "b"], python="p")))
+    assert repr(fleet) == "ProcessFleet(['a', 'b'])"
+    assert repr(ProcessFleet()) == "ProcessFleet()"
+    assert fleets.session_command("x", "p")[0] == "p"

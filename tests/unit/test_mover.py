@@ -1,0 +1,699 @@
+"""Moving bytes between sessions: right bytes, refusals that change nothing, and losses that end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import zmq
+
+from simpler_ref import TransferError
+from simpler_ref.remote import chunks, mover
+from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
+from simpler_ref.remote.keys import new_pair, secure_client
+from simpler_ref.remote.mover import Window, ZmqMover, new_key
+from simpler_ref.remote.windows import Refusal, Windows, name_of
+from tests.mover_peer import KEY, NBYTES, Peer, narrow
+
+ANY = "tcp://127.0.0.1:*"
+SILENCE_S = 0.5
+READ, WRITE, BOTH = 1, 2, 3
+
+
+@pytest.fixture
+def open_mover():
+    """Give a way to make movers, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def open_mover(group=None, bind=ANY):
+            made = ZmqMover(bind, group, SILENCE_S)
+            stack.callback(made.close)
+            return made
+
+        yield open_mover
+
+
+@pytest.fixture(params=["open", "CURVE"])
+def group(request):
+    return new_pair() if request.param == "CURVE" else None
+
+
+@pytest.fixture
+def pair(open_mover, group):
+    """Give two movers of a group."""
+    return open_mover(group), open_mover(group)
+
+
+@pytest.fixture
+def open_pair(open_mover):
+    return open_mover(), open_mover()
+
+
+@pytest.fixture
+def start_peer():
+    with contextlib.ExitStack() as stack:
+
+        def start_peer(*args, **settings):
+            peer = Peer(*args, silence_s=SILENCE_S, **settings)
+            stack.callback(peer.close)
+            return peer
+
+        yield start_peer
+
+
+def numbers(nbytes, seed=1):
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def offer(there, memory, access=BOTH):
+    key = new_key()
+    there.offer(Window(key, memory.ctypes.data, memory.nbytes, access))
+    return key
+
+
+class Waiting(threading.Thread):
+    """Calls a function in a thread, and keeps what it raises."""
+
+    def __init__(self, call, *args):
+        super().__init__()
+        self._call, self._args = call, args
+        self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            self._call(*self._args)
+        except TransferError as error:
+            self.error = error
+
+
+# ---------------------------------------------------------------- right bytes
+SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, (CREDIT + 3) * CHUNK + 5, 64 << 20]
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_bytes_that_are_fetched_are_those_of_the_window(pair, nbytes):
+    here, there = pair
+    memory, into = numbers(nbytes + 100), np.zeros(nbytes + 2, np.uint8)
+    key = offer(there, memory, READ)
+    here.fetch(there.address, key, 7, into[1:-1], nbytes)
+    assert np.array_equal(into[1:-1], memory[7 : 7 + nbytes])
+    assert into[0] == into[-1] == 0
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_bytes_that_are_stored_are_in_the_window_afterwards(pair, nbytes):
+    here, there = pair
+    memory, source = np.zeros(nbytes + 100, np.uint8), numbers(nbytes)
+    key = offer(there, memory, WRITE)
+    here.store(there.address, key, 7, source, nbytes)
+    assert np.array_equal(memory[7 : 7 + nbytes], source)
+    assert not memory[:7].any()
+    assert not memory[7 + nbytes :].any()
+
+
+def test_memory_can_be_named_by_its_address(open_pair):
+    here, there = open_pair
+    memory, into = numbers(5000), np.zeros(5000, np.uint8)
+    key = offer(there, memory)
+    here.fetch(there.address, key, 0, into.ctypes.data, 5000)
+    assert np.array_equal(into, memory)
+    here.store(there.address, key, 1000, into.ctypes.data, 1000)
+    assert np.array_equal(memory[1000:2000], into[:1000])
+
+
+def test_a_mover_reaches_its_own_windows(open_mover):
+    alone = open_mover()
+    memory, into = numbers(100), np.zeros(100, np.uint8)
+    alone.fetch(alone.address, offer(alone, memory), 0, into, 100)
+    assert np.array_equal(into, memory)
+
+
+def test_several_threads_fetch_and_store_at_once(pair):
+    here, there = pair
+    nbytes = 5 * CHUNK + 3
+    memories = [numbers(nbytes, seed) for seed in range(4)]
+    keys = [offer(there, memory) for memory in memories]
+    intos = [np.zeros(nbytes, np.uint8) for _ in memories]
+    targets = [np.zeros(nbytes, np.uint8) for _ in memories]
+    target_keys = [offer(there, memory) for memory in targets]
+
+    def there_and_back(i):
+        for _ in range(3):
+            here.fetch(there.address, keys[i], 0, intos[i], nbytes)
+            here.store(there.address, target_keys[i], 0, intos[i], nbytes)
+
+    threads = [Waiting(there_and_back, i) for i in range(4)]
+    for thread in threads:
+        thread.join()
+        assert thread.error is None
+    for memory, target in zip(memories, targets, strict=True):
+        assert np.array_equal(memory, target)
+    assert 1 <= here.counters()["lines"] <= 4
+
+
+def test_counters_say_what_was_moved(open_pair):
+    here, there = open_pair
+    memory = numbers(CHUNK + 10)
+    key = offer(there, memory)
+    here.fetch(there.address, key, 0, bytearray(CHUNK + 10), CHUNK + 10)
+    here.store(there.address, key, 0, b"abc", 3)
+    with pytest.raises(TransferError):
+        here.fetch(there.address, key + 1, 0, bytearray(1), 1)
+    asked, served = here.counters(), there.counters()
+    wanted = {
+        "transfers": 2,
+        "bytes_in": CHUNK + 10,
+        "bytes_out": 3,
+        "lines": 1,
+        "refused": 1,
+        "lost": 0,
+    }
+    assert {name: asked[name] for name in wanted} == wanted
+    wanted = {"served_chunks": 3, "served_in": 3, "served_out": CHUNK + 10, "served_refused": 1}
+    assert {name: served[name] for name in wanted} == wanted
+
+
+# ---------------------------------------------------------------- refusals
+def refuse(call, *args):
+    with pytest.raises(TransferError) as caught:
+        call(*args)
+    assert caught.value.refused
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+@pytest.mark.parametrize(
+    ("access", "offset", "nbytes", "why"),
+    [
+        (BOTH, 1, 3 * CHUNK, "has 3145728 bytes: 3145728 bytes from byte 1 on are not in it"),
+        (BOTH, 3 * CHUNK, 1, "are not in it; name a range within the window"),
+        (BOTH, (1 << 64) - 1, CHUNK, "from byte 18446744073709551615 on are not in it"),
+        (0, 0, 10, "may not be"),
+    ],
+    ids=["too long", "behind", "overflow", "no access"],
+)
+def test_a_range_that_may_not_be_moved_is_refused_and_nothing_changes(
+    open_pair, direction, access, offset, nbytes, why
+):
+    here, there = open_pair
+    memory = numbers(3 * CHUNK)
+    key = offer(there, memory, access or {"fetch": WRITE, "store": READ}[direction])
+    before, ours = memory.copy(), np.zeros(nbytes, np.uint8)
+    text = refuse(getattr(here, direction), there.address, key, offset, ours, nbytes)
+    assert why in text
+    assert name_of(key) in text
+    assert f"{key:x}" not in text
+    assert np.array_equal(memory, before)
+    assert not ours.any()
+    here.fetch(there.address, offer(there, memory), 0, ours, 1)
+    assert ours[0] == memory[0]
+
+
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+def test_a_window_that_is_not_offered_any_more_is_refused(open_pair, direction):
+    here, there = open_pair
+    memory = numbers(10)
+    key = offer(there, memory)
+    there.withdraw(key)
+    there.withdraw(key)
+    before = memory.copy()
+    ours = np.zeros(10, np.uint8)
+    assert "not any more" in refuse(getattr(here, direction), there.address, key, 0, ours, 10)
+    assert np.array_equal(memory, before)
+    assert not ours.any()
+
+
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+def test_a_window_can_be_withdrawn_during_a_transfer(pair, direction, monkeypatch):
+    here, there = pair
+    nbytes = (CREDIT + 6) * CHUNK
+    memory = np.zeros(nbytes, np.uint8)
+    key = offer(there, memory)
+    step = {"fetch": "read", "store": "write"}[direction]
+    serve, at = getattr(there._windows, step), 4 * CHUNK
+    kept = []
+
+    def withdraw_first(header, *rest):
+        if header.at == at:
+            there.withdraw(key)
+            kept.append(memory.copy())
+        return serve(header, *rest)
+
+    monkeypatch.setattr(there._windows, step, withdraw_first)
+    ours = np.ones(nbytes, np.uint8)
+    assert "not any more" in refuse(getattr(here, direction), there.address, key, 0, ours, nbytes)
+    assert np.array_equal(memory, kept[0])
+    again = offer(there, memory)  # what the transfer has left on the line disturbs no other
+    memory[:] = numbers(nbytes)
+    monkeypatch.undo()
+    here.fetch(there.address, again, 0, ours, nbytes)
+    assert np.array_equal(ours, memory)
+    assert here.counters()["lines"] == 1
+
+
+def test_to_withdraw_waits_for_the_chunk_that_is_copied():
+    windows, memory = Windows(), numbers(10)
+    windows.offer(Window(KEY, memory.ctypes.data, 10))
+    header = Header(Kind.READ, 1, 1, 1, KEY, 0, 10, 0)
+
+    def take(data):
+        withdrawal = Waiting(windows.withdraw, KEY)
+        withdrawal.join(0.05)
+        assert withdrawal.is_alive()
+        threads.append(withdrawal)
+
+    threads = []
+    windows.read(header, take)
+    threads[0].join()
+
+
+def test_chunks_of_a_transfer_that_was_given_up_are_not_copied():
+    windows, memory = Windows(), np.zeros(10, np.uint8)
+    windows.offer(Window(KEY, memory.ctypes.data, 10))
+    first = Header(Kind.WRITE, 1, 5, 5, KEY, 0, 10, 0)
+    later = first._replace(transfer=6, oldest=6)
+    other = first._replace(sender=2, transfer=1, oldest=1)
+    assert windows.write(first, memoryview(b"a" * 10))
+    assert windows.write(later, memoryview(b"b" * 10))
+    assert not windows.write(first, memoryview(b"c" * 10))
+    assert bytes(memory) == b"b" * 10
+    assert windows.write(other, memoryview(b"d" * 10))
+    at_once = first._replace(transfer=8, oldest=6), first._replace(transfer=7, oldest=6)
+    assert all(windows.write(header, memoryview(b"e" * 10)) for header in at_once)
+
+
+@pytest.mark.parametrize("size", [0, 9, 11])
+def test_a_chunk_has_the_size_that_its_header_says(size):
+    windows, memory = Windows(), np.zeros(10, np.uint8)
+    windows.offer(Window(KEY, memory.ctypes.data, 10))
+    with pytest.raises(Refusal, match=f"10 bytes is announced, {size} have come"):
+        windows.write(Header(Kind.WRITE, 1, 1, 1, KEY, 0, 10, 0), memoryview(b"a" * size))
+    assert not memory.any()
+
+
+def test_requests_name_the_oldest_transfer_of_the_window_that_is_under_way(open_mover):
+    here = open_mover()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        router.bind(ANY)
+
+        def ask(key):
+            into = bytearray(1)
+            transfer = Waiting(here.fetch, router.last_endpoint.decode(), key, 0, into, 1)
+            peer, request = router.recv_multipart()
+            return transfer, peer, chunks.decode(request)
+
+        def answer(transfer, peer, header):
+            router.send_multipart([peer, header.answer(Kind.DATA), b"a"])
+            transfer.join()
+            assert transfer.error is None
+
+        first, second, other = ask(KEY), ask(KEY), ask(KEY + 1)
+        oldest = [(header.transfer, header.oldest) for _, _, header in (first, second, other)]
+        assert oldest == [(1, 1), (2, 1), (3, 3)]
+        answer(*first)
+        third = ask(KEY)
+        assert third[2].oldest == 2
+        for one in (second, other, third):
+            answer(*one)
+        last = ask(KEY)
+        assert last[2].oldest == last[2].transfer == 5
+        answer(*last)
+
+
+@pytest.mark.parametrize(
+    ("into", "nbytes", "why"),
+    [
+        (bytearray(1), 0, "at least 1 byte, not 0"),
+        (bytearray(1), -1, "at least 1 byte, not -1"),
+        (bytearray(1), 2, "the memory has 1 bytes"),
+        (b"a", 1, "the memory is read-only"),
+    ],
+)
+def test_memory_that_does_not_fit_is_refused_where_it_is(open_mover, into, nbytes, why):
+    here = open_mover()
+    with pytest.raises(ValueError, match=why):
+        here.fetch(here.address, KEY, 0, into, nbytes)
+    assert here.counters()["lines"] == 0
+
+
+@pytest.mark.parametrize(("key", "offset"), [(-1, 0), (1 << 64, 0), (KEY, -1), (KEY, 1 << 64)])
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+def test_key_and_offset_have_64_bits(open_mover, direction, key, offset):
+    here = open_mover()
+    with pytest.raises(ValueError, match="64 bits"):
+        getattr(here, direction)(here.address, key, offset, bytearray(1), 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "address", "nbytes", "access"),
+    [
+        (0, 8, 8, 3),
+        (1 << 64, 8, 8, 3),
+        (1, 0, 8, 3),
+        (1, 8, 0, 3),
+        (1, (1 << 64) - 1, 2, 3),
+        (1, 8, 8, 4),
+    ],
+)
+def test_a_window_is_memory_with_a_key_and_access(key, address, nbytes, access):
+    with pytest.raises(ValueError, match="window"):
+        Window(key, address, nbytes, access)
+
+
+def test_a_key_is_used_for_one_window(open_mover):
+    there, memory = open_mover(), numbers(8)
+    key = offer(there, memory)
+    with pytest.raises(ValueError, match="offered already"):
+        there.offer(Window(key, memory.ctypes.data, 8))
+
+
+# ---------------------------------------------------------------- what others may send
+def dealer(context, address, group=None):
+    stranger = context.socket(zmq.DEALER)
+    stranger.linger = 0
+    stranger.rcvtimeo = 20_000
+    if group is not None:
+        secure_client(stranger, *group)
+    stranger.connect(address)
+    return stranger
+
+
+REQUEST = Header(Kind.READ, 1, 3, 3, KEY, 0, 100, 0)
+STORE = REQUEST._replace(kind=Kind.WRITE)
+GARBAGE = {
+    "nothing": [b""],
+    "a short header": [REQUEST.encode()[:-1]],
+    "a long header": [REQUEST.encode() + b"x"],
+    "another magic": [b"HTTP" + REQUEST.encode()[4:]],
+    "another version": [REQUEST.encode()[:4] + b"\2\0" + REQUEST.encode()[6:]],
+    "an unknown kind": [REQUEST._replace(kind=77).encode()],
+    "an answer": [REQUEST._replace(kind=Kind.DATA).encode(), bytes(100)],
+    "data that nobody wants": [REQUEST.encode(), b"x"],
+    "no data": [STORE.encode()],
+    "too little data": [STORE.encode(), bytes(99)],
+    "too much data": [STORE.encode(), bytes(101)],
+    "three parts": [STORE.encode(), bytes(100), b"x"],
+    "no bytes": [REQUEST._replace(nbytes=0).encode()],
+    "more than there is": [STORE._replace(nbytes=101).encode(), bytes(101)],
+    "an offset that overflows": [STORE._replace(offset=(1 << 64) - 50).encode(), bytes(100)],
+    "a chunk between chunks": [STORE._replace(at=1).encode(), bytes(99)],
+    "a chunk behind the range": [REQUEST._replace(at=CHUNK).encode()],
+    "no key": [STORE._replace(key=0).encode(), bytes(100)],
+}
+
+
+@pytest.mark.parametrize("message", GARBAGE.values(), ids=list(GARBAGE))
+def test_a_message_that_is_no_request_is_refused_logged_once_and_changes_nothing(
+    open_mover, message, caplog
+):
+    there, memory = open_mover(), numbers(100)
+    there.offer(Window(KEY, memory.ctypes.data, 100))
+    before = memory.copy()
+    with zmq.Context() as context, dealer(context, there.address) as stranger:
+        for _ in range(2):
+            with caplog.at_level(logging.WARNING, "simpler_ref"):
+                stranger.send_multipart(message)
+                header, why = stranger.recv_multipart()
+            assert chunks.decode(header).kind == Kind.REFUSED
+            assert why
+        assert [record.name for record in caplog.records] == ["simpler_ref"]
+        assert why.decode() in caplog.text
+        assert np.array_equal(memory, before)
+        stranger.send(REQUEST.encode())
+        _, data = stranger.recv_multipart()
+        assert data == memory.tobytes()
+    assert there.counters()["served_refused"] == 2
+
+
+def test_a_message_that_is_too_long_costs_its_sender_the_connection(open_pair):
+    here, there = open_pair
+    memory = numbers(100)
+    there.offer(Window(KEY, memory.ctypes.data, 100))
+    with zmq.Context() as context, dealer(context, there.address) as stranger:
+        monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        stranger.send_multipart([STORE.encode(), bytes(CHUNK + 4096)])
+        assert monitor.poll(20_000)
+        monitor.close()
+    into = bytearray(100)
+    here.fetch(there.address, KEY, 0, into, 100)
+    assert into == memory.tobytes()
+
+
+def with_keys(monkeypatch, *keys):
+    """Have lines use other keys than those of their group."""
+    monkeypatch.setattr(mover, "secure_client", lambda line, *_: secure_client(line, *keys))
+
+
+def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypatch):
+    group, other = new_pair(), new_pair()
+    there, memory = open_mover(group), numbers(100)
+    key = offer(there, memory)
+    for keys in (None, other, group):
+        here = open_mover(keys)
+        if keys is group:  # a stranger who knows the public key
+            with_keys(monkeypatch, other, group.public)
+        with pytest.raises(TransferError, match="no session") as caught:
+            here.fetch(there.address, key, 0, bytearray(100), 100)
+        assert not caught.value.refused
+    assert there.counters()["served_chunks"] == there.counters()["served_refused"] == 0
+    monkeypatch.undo()
+    here.fetch(there.address, key, 0, bytearray(100), 100)
+
+
+def test_answers_to_other_transfers_are_not_taken(open_mover):
+    """Neither those to a transfer before, nor such as have another size or place."""
+    here, into = open_mover(), bytearray(10)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        router.bind(ANY)
+        address = router.last_endpoint.decode()
+
+        def answer(*answers):
+            fetching = Waiting(here.fetch, address, KEY, 0, into, 10)
+            peer, request = router.recv_multipart()
+            asked = chunks.decode(request)
+            for change, data in answers:
+                header = asked._replace(**{"kind": Kind.DATA, **change(asked)})
+                router.send_multipart([peer, header.encode(), data])
+            fetching.join()
+            return fetching.error
+
+        def before(asked):
+            return {"transfer": asked.transfer - 1}
+
+        right = (lambda asked: {}, b"r" * 10)
+        assert answer((before, b"w" * 10), (before, b""), right) is None
+        assert into == b"r" * 10
+        assert "5 bytes in place of 10" in str(answer((lambda asked: {}, b"s" * 5)))
+        assert "to no request" in str(answer((lambda asked: {"at": 5}, b"s" * 10)))
+        assert "to no request" in str(answer((lambda asked: {"kind": Kind.WRITTEN}, b"")))
+
+
+# ---------------------------------------------------------------- losses
+def moving(here, direction, peer, into=None):
+    ours = np.zeros(NBYTES, np.uint8) if into is None else into
+    return Waiting(getattr(here, direction), peer.address, KEY, 0, ours, NBYTES)
+
+
+class Relay:
+    """A connection that can be cut: bytes pass, until it is silent with both ends open."""
+
+    def __init__(self, address):
+        self._to = int(address.rpartition(":")[2])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._cut, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._pass_on)
+        self._thread.start()
+
+    def _pass_on(self):
+        near, _ = self._listener.accept()
+        with near, socket.create_connection(("127.0.0.1", self._to)) as far:
+            other = {near: far, far: near}
+            while not self._cut.is_set():
+                for one in select.select(list(other), [], [], 0.01)[0]:
+                    other[one].sendall(one.recv(1 << 16))
+            self._end.wait()
+
+    def cut(self):
+        self._cut.set()
+
+    def close(self):
+        self._cut.set()
+        self._end.set()
+        self._thread.join()
+        self._listener.close()
+
+
+def lost(transfer):
+    transfer.join()
+    assert transfer.error is not None
+    assert not transfer.error.refused
+    return str(transfer.error)
+
+
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_transfer_whose_other_side_dies_or_falls_silent_raises(
+    open_mover, start_peer, group, direction, end
+):
+    here, peer = open_mover(group), start_peer(group, middle="wait")
+    transfer = moving(here, direction, peer)
+    assert peer.line() == "in the middle"
+    getattr(peer, end)()
+    text = lost(transfer)
+    assert "the connection is lost" in text
+    assert peer.address in text
+    assert here.counters()["lost"] == 1
+
+
+@pytest.mark.parametrize("direction", ["fetch", "store"])
+def test_a_transfer_whose_connection_is_cut_raises_and_another_connection_serves(
+    open_mover, start_peer, direction
+):
+    here, peer = open_mover(), start_peer(middle="wait")
+    with contextlib.closing(Relay(peer.address)) as relay:
+        transfer = moving(here, direction, relay)
+        assert peer.line() == "in the middle"
+        relay.cut()
+        assert relay.address in lost(transfer)
+    peer.release()
+    into = bytearray(1)
+    here.store(peer.address, KEY, 9, b"z", 1)
+    here.fetch(peer.address, KEY, 9, into, 1)
+    assert into == b"z"
+
+
+def test_no_byte_arrives_after_a_fetch_has_raised(open_mover, start_peer):
+    here, peer = open_mover(), start_peer(middle="wait")
+    into = np.full(NBYTES, 7, np.uint8)
+    transfer = moving(here, "fetch", peer, into)
+    assert peer.line() == "in the middle"
+    peer.stop()
+    lost(transfer)
+    kept = into.copy()
+    peer.go_on()
+    peer.close()  # the rest has been served
+    assert np.array_equal(into, kept)
+    assert (into[-CHUNK:] == 7).all()
+
+
+def test_a_connection_that_takes_no_more_bytes_is_given_up_without_heartbeats(
+    open_mover, start_peer, monkeypatch
+):
+    """A heartbeat cannot be sent behind half a chunk that the other side does not read."""
+    monkeypatch.setattr(mover, "prepare", narrow(mover))
+    here, peer = open_mover(), start_peer(middle="narrow")
+    here.store(peer.address, KEY, 0, b"a", 1)
+    peer.stop()
+    assert "the connection is lost" in lost(moving(here, "store", peer))
+
+
+def test_a_session_that_holds_the_gil_is_waited_for(open_mover, start_peer):
+    here, peer = open_mover(), start_peer(middle="hold the GIL")
+    here.store(peer.address, KEY, 0, np.ones(NBYTES, np.uint8), NBYTES)
+    into = np.zeros(NBYTES, np.uint8)
+    here.fetch(peer.address, KEY, 0, into, NBYTES)
+    assert into.all()
+    assert here.counters()["lost"] == 0
+
+
+def test_nobody_is_waited_for_where_nobody_listens(open_pair):
+    here, there = open_pair
+    there.close()
+    with pytest.raises(TransferError, match="no session listens there"):
+        here.fetch(there.address, KEY, 0, bytearray(1), 1)
+
+
+def test_a_session_that_is_stopped_is_not_waited_for(open_mover, start_peer, group):
+    here, peer = open_mover(group), start_peer(group)
+    peer.stop()
+    assert "no session" in lost(moving(here, "fetch", peer))
+
+
+def test_lines_to_sessions_that_have_ended_are_closed(open_mover):
+    here, there, other = open_mover(), open_mover(), open_mover()
+    memory = numbers(10)
+    here.fetch(there.address, offer(there, memory), 0, bytearray(10), 10)
+    there.close()
+    (line,) = here._idle[there.address]
+    assert line._monitor.poll(20_000)
+    here.fetch(other.address, offer(other, memory), 0, bytearray(10), 10)
+    assert list(here._idle) == [other.address]
+    assert line._socket.closed
+
+
+def test_a_successor_at_the_same_address_is_reached(open_mover):
+    here, there = open_mover(), open_mover()
+    memory = numbers(10)
+    here.fetch(there.address, offer(there, memory), 0, bytearray(10), 10)
+    there.close()
+    (line,) = here._idle[there.address]
+    assert line._monitor.poll(20_000)
+    successor = open_mover(bind=there.address)
+    into = bytearray(10)
+    here.fetch(there.address, offer(successor, memory), 0, into, 10)
+    assert into == memory.tobytes()
+    assert here.counters()["lines"] == 2
+
+
+def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
+    here, peer = open_mover(), start_peer(middle="wait")
+    waiting = [moving(here, "fetch", peer), moving(here, "store", peer)]
+    assert peer.line() == "in the middle"
+    here.close()
+    for transfer in waiting:
+        assert "this mover has been closed" in lost(transfer)
+    here.close()
+    with pytest.raises(TransferError, match="has been closed"):
+        here.fetch(peer.address, KEY, 0, bytearray(1), 1)
+
+
+def test_a_line_is_not_alive_once_its_mover_is_being_closed(open_pair):
+    here, there = open_pair
+    memory = numbers(10)
+    here.fetch(there.address, offer(there, memory), 0, bytearray(10), 10)
+    (line,) = here._idle.pop(there.address)
+    closing = Waiting(here.close)
+    while line.is_alive():
+        pass
+    line.close()
+    closing.join()
+
+
+def test_an_error_of_one_request_ends_no_other(open_pair, monkeypatch, caplog):
+    here, there = open_pair
+    memory = numbers(10)
+    key = offer(there, memory)
+
+    def broken(header, take):
+        monkeypatch.undo()
+        raise OSError("broken")
+
+    monkeypatch.setattr(there._windows, "read", broken)
+    text = refuse(here.fetch, there.address, key, 0, bytearray(10), 10)
+    assert "broken" in text
+    assert "broken" in caplog.text
+    here.fetch(there.address, key, 0, bytearray(10), 10)
+
+
+def test_zeromq_is_not_imported_with_the_package():
+    program = (
+        "import sys, simpler_ref, simpler_ref.remote_l3_protocol; sys.exit('zmq' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_address_that_is_taken_cannot_be_bound_to(open_mover, group):
+    there = open_mover(group)
+    with pytest.raises(zmq.ZMQError, match="in use"):
+        open_mover(group, bind=there.address)
