@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 # Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
 # would only wait for each other on a small machine. Who has no test left takes half of the other's.
 SHARED := -n 2 --dist worksteal --max-worker-restart 0
+LONG := -m long --timeout 3600 -o faulthandler_timeout=3500
 NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
@@ -27,9 +28,9 @@ test: $(STAMP) lint
 
 # Those marked `long`: what searches for minutes, and all cases of which make test runs a sample.
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -m long --timeout 3600 tests
-	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) -m long --timeout 3600 tests/system/test_kill_matrix.py
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m long --timeout 3600 tests/interleaving
+	$(BIN)/python -m pytest $(LONG) tests
+	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) $(LONG) tests/system/test_kill_matrix.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(LONG) tests/interleaving
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.
 COVERED ?= tests/conformance tests/unit tests/vectors tests/system/test_kernel_cache.py
@@ -42,7 +43,7 @@ spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
 
 mutants: $(STAMP)
-	@$(BIN)/python -m pytest -m long -s -q --timeout 3600 tests/mutation/test_mutants.py
+	@$(BIN)/python -m pytest $(LONG) -s -q tests/mutation/test_mutants.py
 
 # ARGS: how many mutants, of which files, for how long; --help says more
 sweep: $(STAMP)

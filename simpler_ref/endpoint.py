@@ -87,7 +87,6 @@ def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     pair = read_pair(given.keys) if given.keys else None
     if given.insecure:
         print("warning: --insecure: " + _INSECURE[pair is None], file=sys.stderr)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     daemon = Daemon(
         given.listen,
         pair,
@@ -95,11 +94,11 @@ def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
         serialized=given.allow_serialized,
         insecure=given.insecure,
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: daemon.end())
     try:
         print(f"listening at {daemon.address}", flush=True)
         daemon.serve()
-    except KeyboardInterrupt:
-        pass
     finally:
         daemon.close()
     return 0

@@ -1,7 +1,7 @@
 """A session that a test commands frame by frame."""
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import zmq
 
@@ -28,9 +28,14 @@ class Client:
             secure_client(self.socket, pair, announcement.key)
         self.socket.connect(announcement.frames)
 
+    def send(self, kind, payload=b""):
+        """Send a frame, unless the connection has ended."""
+        with suppress(zmq.Again):
+            self.socket.send(self.order.encode(kind, payload))
+
     def ask(self, kind, payload=b"", timeout_s=20.0):
         """Send a frame, and return the answer; None if there is none in time."""
-        self.socket.send(self.order.encode(kind, payload))
+        self.send(kind, payload)
         return self.hear(timeout_s)
 
     def hear(self, timeout_s=20.0):

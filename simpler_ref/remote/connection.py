@@ -36,12 +36,15 @@ def zmq() -> Any:
 
 
 def prepare(socket: Any, silence_s: float) -> None:
-    """Set what all sockets between parent and session have in common.
+    """Set what all sockets between parents, sessions and daemons have in common.
+
+    To send is to queue a message, or fails with `zmq.Again` where the connection has ended.
 
     Rule     REMOTE-HEALTH-1
     """
     module = zmq()
     socket.setsockopt(module.LINGER, 0)
+    socket.setsockopt(module.SNDTIMEO, 0)
     socket.setsockopt(module.SNDHWM, 0)
     socket.setsockopt(module.RCVHWM, 0)
     socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_PAYLOAD_BYTES)

@@ -89,6 +89,7 @@ class Daemon:
         self._modules, self._serialized, self._insecure = tuple(modules), serialized, insecure
         self._hosted: dict[bytes, _Hosted] = {}
         self._seen: set[int] = set()
+        self._is_over = False
         self._context = zmq().Context()
         self._socket = self._context.socket(zmq().ROUTER)
         prepare(self._socket, SILENCE_S)
@@ -105,8 +106,8 @@ class Daemon:
         self._interface: str = self.address.partition("//")[2].rpartition(":")[0]
 
     def serve(self) -> None:
-        """Start and end sessions until an exception, such as that of Ctrl-C, ends this."""
-        while True:
+        """Start and end sessions until `end`."""
+        while not self._is_over:
             poller = zmq().Poller()
             poller.register(self._socket, zmq().POLLIN)
             for one in self._hosted.values():
@@ -117,6 +118,13 @@ class Daemon:
                 self._obey(*self._socket.recv_multipart())
             for one in list(self._hosted.values()):
                 self._tell(one)
+
+    def end(self) -> None:
+        """Let `serve` return; a handler of signals may call this.
+
+        An exception of the handler would be dropped if it came while an object is being finalised.
+        """
+        self._is_over = True
 
     def close(self) -> None:
         """End all sessions."""

@@ -16,6 +16,7 @@ import threading
 import time
 from bisect import bisect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -206,7 +207,7 @@ class Link(WorkerKind):
             feature_flags=FEATURES,
             ready=ReadyState.NOT_READY,
         )
-        self._frames.send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
+        self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
         rest = max(0, deadline - time.monotonic())
         if not self._frames.poll(int(rest * 1000)):
             raise RemoteError(
@@ -229,7 +230,7 @@ class Link(WorkerKind):
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
-            with self._lock:
+            with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self._place.wait(STOP_S)
         if self._place is not None:
@@ -252,7 +253,10 @@ class Link(WorkerKind):
             now = time.monotonic()
             if now - asked >= BEAT_S:
                 asked, asked_ns = now, time.time_ns()
-                self._health.send(self._beats.encode(FrameType.HEALTH))
+                try:
+                    self._health.send(self._beats.encode(FrameType.HEALTH))
+                except module.Again:
+                    self._give_up("")
             ready = dict(poller.poll(BEAT_S * 1000))
             if self._stopping:
                 break
@@ -310,7 +314,7 @@ class Link(WorkerKind):
         with self._lock:
             raw = self._order.encode(kind, payload)
             asked = self._order.sent
-            self._frames.send(raw)
+            self._send(raw)
             try:
                 frame = self._order.decode(self._frames.recv())
                 if frame.header.frame_type != answer:
@@ -324,6 +328,14 @@ class Link(WorkerKind):
         words[FRAMES_SENT], words[FRAMES_RECEIVED] = order.sent, order.received
         words[BYTES_SENT], words[BYTES_RECEIVED] = order.bytes_sent, order.bytes_received
         return frame
+
+    def _send(self, raw: bytes) -> None:
+        try:
+            self._frames.send(raw)
+        except zmq().Again:
+            if self._watcher is not None:
+                self._give_up("")
+            raise RemoteError(f"the connection to {self._place.name} has ended") from None
 
     def ask(self, name: ControlName, payload: bytes) -> bytes:
         """Have the session carry out a request, and return its result.

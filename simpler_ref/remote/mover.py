@@ -26,17 +26,17 @@ import numpy as np
 
 from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
-from .connection import zmq
+from .connection import prepare, zmq
 from .keys import KeyPair, secure_client, secure_server
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "ZmqMover", "new_key"]
 
-HEARTBEAT_MS = 200
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
 MONITORED = struct.Struct("=HI")
 """The first part of a monitor's message: which event, and a number."""
+CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
 log = logging.getLogger("simpler_ref")
 
 
@@ -352,10 +352,6 @@ class _Line:
         self._monitor: Any = None
         try:
             prepare(self._socket, silence_s)
-            self._socket.rcvhwm = (
-                0  # transfers limit what is under way; to stop reading is to be silent,
-            )
-            self._socket.reconnect_ivl = -1
             if group is not None:
                 secure_client(self._socket, group, group.public)
             self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
@@ -377,16 +373,22 @@ class _Line:
             if size != header.size:
                 raise _Lost(f"it answered with {size} bytes in place of {header.size}")
 
-        self._run(first, lambda header: self._socket.send(header.encode()), Kind.DATA, take)
+        self._run(first, lambda header: self._send(header.encode()), Kind.DATA, take)
 
     def store(self, first: Header, memory: memoryview) -> None:
         """Copy memory into a window's range."""
 
         def ask(header: Header) -> None:
             data = memory[header.at : header.at + header.size]
-            self._socket.send_multipart((header.encode(), data))
+            self._send(header.encode(), data)
 
         self._run(first, ask, Kind.WRITTEN, lambda header: None)
+
+    def _send(self, *parts: Any) -> None:
+        try:
+            self._socket.send_multipart(parts)
+        except self._zmq.Again:
+            raise _Lost(CONNECTION_LOST) from None
 
     def _run(
         self,
@@ -466,9 +468,8 @@ class _Line:
                 if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._is_up = True
                 elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
-                    was = "the connection is lost: its process has ended, or is silent"
                     never = "no session listens there, or it does not admit the keys of this one"
-                    raise _Lost(was if self._is_up else never)
+                    raise _Lost(CONNECTION_LOST if self._is_up else never)
 
     def is_alive(self) -> bool:
         """Say whether a line that is not in use is still up."""
@@ -501,17 +502,6 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
         library.mallopt(M_TRIM_THRESHOLD, 2 * MOST_FROM_HEAP)
-
-
-def prepare(socket: Any, silence_s: float) -> None:
-    """Set what all sockets of movers have in common."""
-    socket.linger = 0
-    socket.sndhwm = 0
-    # a heartbeat cannot be sent behind half a chunk that nobody reads: there the kernel gives up
-    socket.tcp_maxrt = int(silence_s * 1e3)
-    socket.heartbeat_ivl = HEARTBEAT_MS
-    socket.heartbeat_timeout = socket.heartbeat_ttl = int(silence_s * 1e3)
-    socket.handshake_ivl = int(silence_s * 1e3)
 
 
 def require_place(key: int, offset: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -697,3 +698,16 @@ def test_an_address_that_is_taken_cannot_be_bound_to(open_mover, group):
     there = open_mover(group)
     with pytest.raises(zmq.ZMQError, match="in use"):
         open_mover(group, bind=there.address)
+
+
+@pytest.mark.parametrize("way", ["fetch", "store"])
+def test_a_transfer_on_a_line_that_has_ended_unseen_is_lost_and_does_not_wait(open_mover, way):
+    with zmq.Context() as context:
+        there, memory = open_mover(), numbers(100)
+        line = mover._Line(context, there.address, None, SILENCE_S)
+        there.close()
+        while line._socket.poll(0, zmq.POLLOUT):
+            time.sleep(0.001)
+        with pytest.raises(mover._Lost, match="connection is lost"):
+            getattr(line, way)(REQUEST, memoryview(memory))
+        line.close()

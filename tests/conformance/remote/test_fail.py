@@ -128,7 +128,7 @@ def test_shutdown_and_the_end_of_the_connection_end_a_session():
             client = connect()
             client.greet()
             if kind:
-                client.socket.send(client.order.encode(kind))
+                client.send(kind)
             else:
                 client.socket.close(linger=0)
             assert place.wait(20)

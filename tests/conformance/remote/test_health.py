@@ -6,8 +6,10 @@ import time
 
 import numpy as np
 import pytest
+import zmq
 
 from simpler_ref import WorkerLostError
+from simpler_ref.remote.connection import prepare
 from tests import far_side
 from tests.endpoints import INOUT, program
 
@@ -59,3 +61,16 @@ def test_transfers_tell_what_each_session_has_moved_and_holds():
         assert (first["endpoint"], first["buffers"], first["buffer_bytes"]) == (0, 1, 16)
         assert (first["exports"], second["imports"]) == (1, 1)
         assert second["bytes_in"] == second["bytes_out"] == 16
+
+
+@pytest.mark.spec("REMOTE-HEALTH-1")
+def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        prepare(socket, 1.0)
+        with context.socket(zmq.ROUTER) as peer:
+            socket.connect(f"tcp://127.0.0.1:{peer.bind_to_random_port('tcp://127.0.0.1')}")
+            socket.send(b"")
+            peer.recv_multipart()
+        until(lambda: not socket.poll(0, zmq.POLLOUT))
+        with pytest.raises(zmq.Again):
+            socket.send(b"nobody gets this")

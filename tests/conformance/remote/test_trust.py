@@ -33,7 +33,7 @@ def test_only_the_parents_key_is_admitted():
     with session(pair) as (place, connect):
         for keys in (new_pair(), None):
             client = connect(keys)
-            client.socket.send(client.order.encode(FrameType.SHUTDOWN))
+            client.send(FrameType.SHUTDOWN)
             assert client.hear(1.0) is None
         connect().greet()
         assert not place.why()
@@ -50,7 +50,7 @@ def test_a_second_connection_with_a_replayed_hello_changes_nothing():
 
         hello = encode_hello(HelloPayload(77, 3, comm_profile=profile()))
         assert second.ask(FrameType.HELLO, hello, timeout_s=1.0) is None
-        second.socket.send(second.order.encode(FrameType.SHUTDOWN))
+        second.send(FrameType.SHUTDOWN)
         assert second.hear(0.5) is None
         assert first.ask(FrameType.CONTROL, b"") is not None
         second.socket.close(linger=0)
