@@ -32,7 +32,7 @@ from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import RemoteAddressSpace
-from .connection import Order, ended_descriptor, prepare, zmq
+from .connection import Order, await_message, ended_descriptor, prepare, zmq
 from .frames import (
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
@@ -315,6 +315,7 @@ class Link(WorkerKind):
             raw = self._order.encode(kind, payload)
             asked = self._order.sent
             self._send(raw)
+            await_message(self._frames)
             try:
                 frame = self._order.decode(self._frames.recv())
                 if frame.header.frame_type != answer:

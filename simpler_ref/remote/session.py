@@ -40,7 +40,7 @@ from .buffers import (
     encode_import_buffer_result,
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
-from .connection import SOURCE, Order, ended_descriptor, prepare, zmq
+from .connection import SOURCE, Order, await_message, ended_descriptor, prepare, zmq
 from .dispatcher import Dispatcher
 from .frames import (
     FEATURES,
@@ -304,7 +304,7 @@ class Session:
 
         Rule     REMOTE-TRUST-2
         """
-        if not self._frames.poll(int(timeout_s * 1000)):
+        if not await_message(self._frames, int(timeout_s * 1000)):
             return None
         parts = self._frames.recv_multipart(copy=False)
         identity, raw = parts[0].bytes, parts[-1].bytes
