@@ -39,6 +39,7 @@ NONE = "none: one after another"
 OWN = "run_simpler_ref.py"
 CALLS = "run_simpler_ref_calls.py"
 COMPILED = "run_simpler_ref_compiled.py"
+ENDPOINTS = "run_simpler_ref_endpoints.py"
 
 PEERS: dict[str, Peer] = {
     "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
@@ -82,6 +83,17 @@ PEERS: dict[str, Peer] = {
         ("compiled", "threads"),
         own=True,
         stays=True,
+    ),
+    "own_endpoint": Peer(
+        "simpler_ref, an endpoint", "processes", INFERRED, ENDPOINTS, ("encrypted",), own=True
+    ),
+    "own_endpoint_open": Peer(
+        "simpler_ref, an endpoint, in the open",
+        "processes",
+        INFERRED,
+        ENDPOINTS,
+        ("open",),
+        own=True,
     ),
     "starpu": Peer(
         "StarPU", "threads", INFERRED, "starpu.cpp", system=("libstarpu-dev", "libopenblas-dev")
@@ -165,6 +177,7 @@ WORKLOADS: dict[str, Workload] = {
         "independent tasks", "independent n={size}", (64, 1024, 4096, 16384), (16, 64)
     ),
     "chain": Workload("chain", "chain n={size}", (64, 512, 4096), (16, 64)),
+    "alone": Workload("one task, and back", "chain n={size}", (1,), (1,)),
     "stencil": Workload(
         "stencil, width 8, three neighbours",
         "stencil width=8 steps={size} spins=0",
