@@ -365,6 +365,12 @@ def read_arguments():
         default=len(os.sched_getaffinity(0)),
         help="worker processes (as many as there are cores)",
     )
+    parser.add_argument(
+        "--endpoints",
+        type=positive,
+        metavar="NUMBER",
+        help="compute on so many endpoints, sessions that share the workers, over TCP",
+    )
     options = parser.parse_args()
     if options.size > MOST_IMAGES:
         parser.error(f"--size {options.size} is too large: there are {MOST_IMAGES} images")
@@ -377,6 +383,43 @@ def read_arguments():
     return options
 
 
+# ---------------------------------------------------------------- the program
+def on_workers(options, console, images, targets, held_out):
+    """Compute with workers of this process; return the timing, mean, variance, and what else to show."""
+    with Worker(level=3, num_sub_workers=options.workers) as worker:
+        model = Model(worker, images, targets, held_out, options.tile)
+        with threadpool_limits(1):  # the workers are forked with one BLAS thread each
+            worker.start()
+        timing = run(worker, model, console)
+        peaks = [f"{peak / 2**20:.1f}" for peak in timing.ring_peak_bytes]
+        more = f"rings 0 to {len(peaks) - 1} at their peak", f"{', '.join(peaks)} MiB"
+        return timing, model.gather(model.mean), model.gather(model.variance), more
+
+
+def on_endpoints(options, console, images, targets, held_out):
+    """Compute with endpoints, and return the same."""
+    from gaussian_process_endpoints import EndpointModel
+
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # in the processes that are started
+    with Worker(level=4) as worker:
+        model = EndpointModel(worker, options.endpoints, options.workers)
+        with waiting(console, "starting the endpoints"):
+            worker.start()
+            model.fill(images, targets, held_out, options.tile)
+        timing = run(worker, model, console)
+        moved = sum(one["bytes_in"] + one["bytes_out"] for one in worker.transfers())
+        more = "moved between endpoints", f"{moved / 2**20:,.1f} MiB"
+        return timing, *model.result(), more
+
+
+def run(worker, model, console):
+    """Run the graph, and show how far it is."""
+    with progress_bar(worker, console) as finish:
+        timing = worker.run(model.build)
+        finish(timing.tasks)
+    return timing
+
+
 def main():
     options = read_arguments()
     console = Console(highlight=False)
@@ -386,16 +429,11 @@ def main():
     console.print(
         f"Gaussian process on {len(images)} images of handwritten digits, {len(held_out)} held out\n"
         f"{rows} × {rows} tiles of {options.tile} × {options.tile}, workers: {options.workers}"
+        + (f", endpoints: {options.endpoints}" if options.endpoints else "")
     )
 
-    with Worker(level=3, num_sub_workers=options.workers) as worker:
-        model = Model(worker, images, targets, held_out, options.tile)
-        with threadpool_limits(1):  # the workers are forked with one BLAS thread each
-            worker.start()
-        with progress_bar(worker, console) as finish:
-            timing = worker.run(model.build)
-            finish(timing.tasks)
-        mean, variance = model.gather(model.mean), model.gather(model.variance)
+    compute = on_endpoints if options.endpoints else on_workers
+    timing, mean, variance, more = compute(options, console, images, targets, held_out)
 
     seconds = timing.host_wall_ns / 1e9
     with threadpool_limits(options.workers), waiting(console, "the same with plain numpy"):
@@ -405,7 +443,6 @@ def main():
     deviation = max(abs(mean - numpy_mean).max(), abs(variance - numpy_variance).max())
     agrees = deviation <= TOLERANCE  # False for a nan, too
 
-    peaks = [f"{peak / 2**20:.1f}" for peak in timing.ring_peak_bytes]
     right = (mean.argmax(1) == answers).mean()
     most_frequent = (np.bincount(labels).argmax() == answers).mean()
     show(
@@ -413,7 +450,7 @@ def main():
         [
             ("tasks", f"{timing.tasks:,}"),
             ("edges", f"{timing.edges:,}"),
-            (f"rings 0 to {len(peaks) - 1} at their peak", f"{', '.join(peaks)} MiB"),
+            more,
             ("", ""),
             ("time", f"{seconds:.3g} s"),
             ("plain numpy", f"{numpy_seconds:.3g} s, threads: {options.workers}"),

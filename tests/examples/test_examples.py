@@ -237,6 +237,22 @@ def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(size, tile
     assert not set("\r\x1b━─") & set(out), "away from a terminal it prints plain lines"
 
 
+@sizes(
+    ("size", "tile", "endpoints"),
+    (400, 64, 2),
+    (300, 256, 3),
+    ids=["two endpoints", "more endpoints than columns"],
+)
+def test_the_gaussian_process_on_endpoints_does_too(size, tile, endpoints):
+    out = output_of(
+        "gaussian_process.py", f"--size={size}", f"--tile={tile}", f"--endpoints={endpoints}"
+    )
+    assert figure(out, "tasks") > 0
+    assert figure(out, "moved between endpoints") > 0
+    assert figure(out, "deviation from numpy") < 1e-10
+    assert figure(out, "digits recognised") > 85
+
+
 def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
     code, shown = run_in_terminal(EXAMPLES / "gaussian_process.py", "--size", "400", "--tile", "64")
     assert code == 0

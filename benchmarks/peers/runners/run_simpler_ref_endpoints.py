@@ -1,4 +1,4 @@
-"""simpler_ref with one endpoint: a level 3 Worker in another process, reached over TCP as on another machine.
+"""simpler_ref with one endpoint: a level 3 Worker in another process, reached over TCP.
 
 The value of the chain is in the endpoint's memory. The command line says whether the connection is
 encrypted.
