@@ -23,8 +23,8 @@ def narrow(mover):
     """Give the connections of a mover's module no heartbeats and little room in the kernel."""
     prepare = mover.prepare
 
-    def narrowed(socket, silence_s):
-        prepare(socket, silence_s)
+    def narrowed(socket, silence_s, **how):
+        prepare(socket, silence_s, **how)
         socket.heartbeat_ivl = 0
         socket.sndbuf = socket.rcvbuf = SMALL
 

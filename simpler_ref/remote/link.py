@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import RemoteAddressSpace
-from .connection import Order, await_message, ended_descriptor, prepare, zmq
+from .connection import Order, await_message, prepare, zmq
 from .frames import (
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
@@ -171,23 +171,26 @@ class Link(WorkerKind):
         found = self._place.announcement
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
-        self._frames = self._socket(found.frames, pair, found.key)
-        monitor = self._frames.get_monitor_socket(module.EVENT_DISCONNECTED)
+        self._frames = self._socket(pair, found.key, stopped_s=0.0)  # the other has the heartbeats
+        self._health = self._socket(pair, found.key)
+        monitors = [
+            one.get_monitor_socket(module.EVENT_DISCONNECTED)
+            for one in (self._frames, self._health)
+        ]
         self._frames.connect(found.frames)
-        self._health = self._socket(found.health, pair, found.key)
         self._health.connect(found.health)
         self._greet(session, deadline, manifest)
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
         self._watcher = threading.Thread(
-            target=self._watch, args=(monitor,), name="simpler-link", daemon=True
+            target=self._watch, args=(monitors,), name="simpler-link", daemon=True
         )
         self._watcher.start()
         self._starting = True
 
-    def _socket(self, address: str, pair: KeyPair | None, key: str) -> Any:
+    def _socket(self, pair: KeyPair | None, key: str, **how: float) -> Any:
         socket = self._context.socket(zmq().DEALER)
-        prepare(socket, self.spec.silence_s)
+        prepare(socket, self.spec.silence_s, **how)
         if pair is not None:
             secure_client(socket, pair, key)
         self._sockets.append(socket)
@@ -238,16 +241,15 @@ class Link(WorkerKind):
         for socket in self._sockets:
             socket.close(linger=0)
 
-    def _watch(self, monitor: Any) -> None:
+    def _watch(self, monitors: Sequence[Any]) -> None:
         """Send signs of life, and end this process when the session is lost.
 
         Rule     REMOTE-HEALTH-1, -2; REMOTE-FAIL-3
         """
         module = zmq()
         poller = module.Poller()
-        poller.register(monitor, module.POLLIN)
-        poller.register(self._health, module.POLLIN)
-        poller.register(self._wake, module.POLLIN)
+        for one in (*monitors, self._health, self._wake):
+            poller.register(one, module.POLLIN)
         asked = 0.0
         while not self._stopping:
             now = time.monotonic()
@@ -262,10 +264,10 @@ class Link(WorkerKind):
                 break
             if self._health in ready:
                 self._note_health(asked_ns)
-            if monitor in ready:
-                ended_descriptor(monitor)
+            if any(one in ready for one in monitors):
                 self._give_up("")
-        monitor.close()
+        for one in monitors:
+            one.close()
         os.close(self._wake)
 
     def _note_health(self, asked_ns: int) -> None:

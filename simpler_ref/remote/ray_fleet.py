@@ -212,19 +212,23 @@ def _stand_for(channel: IO[bytes], options: Mapping[str, Any]) -> int:
         )
         .remote()
     )
-    threading.Thread(target=_stop_at_the_end, args=(ray, actor), daemon=True).start()
+    stopping = threading.Event()
+    args = ray, actor, stopping
+    threading.Thread(target=_stop_at_the_end, args=args, daemon=True).start()
     try:
         channel.write(ray.get(actor.start.remote(line)).encode() + b"\n")
         why = ray.get(actor.ended.remote())
     except Exception as error:
         why = str(getattr(error, "cause", None) or error)
-    print(why, file=sys.stderr)
+    if not stopping.is_set():
+        print(why, file=sys.stderr)
     return 1
 
 
-def _stop_at_the_end(ray: Any, actor: Any) -> None:
+def _stop_at_the_end(ray: Any, actor: Any, stopping: threading.Event) -> None:
     while os.read(0, 1 << 16):
         pass
+    stopping.set()
     with suppress(Exception):
         ray.get(actor.stop.remote(STOP_S), timeout=2 * STOP_S)
     os._exit(0)

@@ -14,7 +14,7 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +71,8 @@ log = logging.getLogger("simpler_ref")
 LINGER_MS = 200
 GRACE_S = 1.0
 """How long the main thread may take to end once the parent is gone."""
+STOPPED_S = 30.0
+"""When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
 _HEADROOM = 16
 
 _current: Session | None = None
@@ -177,7 +179,7 @@ class Session:
         self._order = Order(manifest.session_id, manifest.endpoint_id)
         self._beats = Order(manifest.session_id, manifest.endpoint_id)
         self._peer = b""
-        self._descriptor = -1
+        self._descriptors: set[int] = set()
         """Of the connection to the parent."""
         self._over = ""
         self._closing = False
@@ -202,17 +204,21 @@ class Session:
         if manifest.is_secure:
             group = KeyPair(manifest.group_key, manifest.group_secret)
         anywhere = f"tcp://{self._interface}:*"
-        self._mover = ZmqMover(anywhere, group, manifest.silence_s)
+        silence_s = manifest.silence_s
+        self._mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
         self._stores = Stores(
             manifest.endpoint_id, self._mover, lambda nbytes: inner.empty((nbytes,), np.uint8)
         )
         pair = new_pair() if manifest.is_secure else None
-        self._frames = self._socket(pair)
+        self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._health = self._socket(pair)
-        monitor = self._frames.get_monitor_socket(module.EVENT_DISCONNECTED)
+        monitors = [
+            one.get_monitor_socket(module.EVENT_DISCONNECTED)
+            for one in (self._frames, self._health)
+        ]
         self._wake, self._woken = os.pipe()
         self._watcher = threading.Thread(
-            target=self._watch, args=(monitor,), name="simpler-session", daemon=True
+            target=self._watch, args=(monitors,), name="simpler-session", daemon=True
         )
         self._watcher.start()
         self.announcement = Announcement(
@@ -224,10 +230,10 @@ class Session:
             os.getpid(),
         )
 
-    def _socket(self, pair: Any) -> Any:
+    def _socket(self, pair: Any, **how: float) -> Any:
         module = zmq()
         socket = self._context.socket(module.ROUTER)
-        prepare(socket, self._manifest.silence_s)
+        prepare(socket, self._manifest.silence_s, **how)
         if pair is not None:
             secure_server(socket, pair, {self._manifest.parent_key})
         socket.bind(f"tcp://{self._interface}:*")
@@ -250,14 +256,14 @@ class Session:
         ) in self._sockets:  # no end of the context: the process ends, and waits for nothing
             socket.close(linger=LINGER_MS)
 
-    def _watch(self, monitor: Any) -> None:
+    def _watch(self, monitors: Sequence[Any]) -> None:
         """Answer signs of life; when the parent is gone, end the main thread, or else the process.
 
         Rule     REMOTE-FAIL-5
         """
         module = zmq()
         poller = module.Poller()
-        for one in (monitor, self._health, self._ended, self._wake):
+        for one in (*monitors, self._health, self._ended, self._wake):
             poller.register(one, module.POLLIN)
         why = ""
         while not why:
@@ -266,12 +272,13 @@ class Session:
                 break
             if self._ended in ready and not os.read(self._ended, 1):
                 why = "its starter is gone"
-            elif monitor in ready:
-                if ended_descriptor(monitor) == self._descriptor:
+            elif ended := [one for one in monitors if one in ready]:
+                if ended_descriptor(ended[0]) in self._descriptors:
                     why = "the connection to the parent has ended"
             elif self._health in ready:
                 self._answer_health()
-        monitor.close()
+        for one in monitors:
+            one.close()
         if not why:
             return
         if not self._over:
@@ -289,14 +296,15 @@ class Session:
 
         Rule     REMOTE-HEALTH-2
         """
-        identity, raw = self._health.recv_multipart()
+        sender, message = self._health.recv_multipart(copy=False)
         try:
-            self._beats.decode(raw, FrameType.HEALTH)
+            self._beats.decode(message.bytes, FrameType.HEALTH)
         except ValueError as error:
             log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
             return
+        self._descriptors.add(message.get(SOURCE))
         clock = time.time_ns().to_bytes(8, "little")
-        self._health.send_multipart([identity, self._beats.encode(FrameType.HEALTH, clock)])
+        self._health.send_multipart([sender.bytes, self._beats.encode(FrameType.HEALTH, clock)])
 
     # ------------------------------------------------------------ frames
     def _receive(self, timeout_s: float = 0.25) -> Frame | None:
@@ -316,7 +324,8 @@ class Session:
             log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
             return None
         if not self._peer:
-            self._peer, self._descriptor = identity, parts[-1].get(SOURCE)
+            self._peer = identity
+            self._descriptors.add(parts[-1].get(SOURCE))
         return frame
 
     def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
