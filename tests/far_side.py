@@ -1,5 +1,6 @@
 """What endpoints run in tests: orchestration functions, and tasks of their workers."""
 
+import ctypes
 import os
 import time
 
@@ -54,3 +55,13 @@ def by_worker(orch, args, config):
     task = TaskArgs()
     task.add_tensor(args.tensor(0), TensorArgType.INOUT)
     orch.submit_sub(get_inner_handle(RemoteCallable(name(double))), task)
+
+
+def wait(orch, args, config):
+    """Take some milliseconds."""
+    time.sleep(args.scalar(0) / 1000)
+
+
+def hold_the_lock(orch, args, config):
+    """Keep Python's lock for some milliseconds, as native code may."""
+    ctypes.PyDLL(None).usleep(args.scalar(0) * 1000)

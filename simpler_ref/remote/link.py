@@ -317,6 +317,8 @@ class Link(WorkerKind):
             raw = self._order.encode(kind, payload)
             asked = self._order.sent
             self._send(raw)
+            words, order = self.words, self._order
+            words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
             await_message(self._frames)
             try:
                 frame = self._order.decode(self._frames.recv())
@@ -327,9 +329,7 @@ class Link(WorkerKind):
             except ValueError as error:
                 self._give_up(str(error))
                 raise
-        words, order = self.words, self._order
-        words[FRAMES_SENT], words[FRAMES_RECEIVED] = order.sent, order.received
-        words[BYTES_SENT], words[BYTES_RECEIVED] = order.bytes_sent, order.bytes_received
+        words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
         return frame
 
     def _send(self, raw: bytes) -> None:

@@ -1,0 +1,288 @@
+"""What happens to endpoints when processes are killed or stopped and networks cut, slow or lossy.
+
+Hosts are network namespaces, where there are; see `tests.network`. No test asserts how long anything
+takes, except that it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, WorkerLostError, WorkerStartError
+from simpler_ref.remote import HostFleet
+from tests import far_side, network
+from tests.endpoints import EXISTING, INOUT, INPUT, program
+from tests.network import until
+
+from .programs import Program
+
+DEADLINE_S = 120.0
+SILENCE_S = 1.0
+WHY_NOT = network.why_not()
+needs_hosts = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+pytestmark = pytest.mark.timeout(DEADLINE_S)
+
+
+class Scene:
+    """A program with an endpoint on each of two hosts."""
+
+    def __init__(self, hosts, made):
+        self.hosts, self.program, self.worker = hosts, made, made.worker
+
+    def session(self, i):
+        return self.worker.endpoints()[i]["session"]
+
+    def during(self, task, action):
+        """Run a task at the first endpoint; act when it has been sent there."""
+        handle = self.program.handle(task[0])
+        sent = self.worker.endpoints()[0]["frames_sent"]
+
+        def orch_fn(orch, args, config):
+            orch.submit_next_level(handle, task[1], worker=0)
+            until(lambda: self.worker.endpoints()[0]["frames_sent"] > sent)
+            action()
+
+        self.worker.run(orch_fn)
+
+    def works(self):
+        """Assert that both endpoints run tasks, and move memory from one to the other."""
+        two = self.program
+        there = two.buffer(0, np.arange(5))
+        here = self.worker.remote_import(self.worker.remote_export(there), worker=1)
+        two.run(
+            (far_side.add_one, two.args((there, INOUT))),
+            (far_side.add_one, two.args((here, INOUT))),
+        )
+        assert two.values(there).tolist() == [2, 3, 4, 5, 6]
+
+
+@contextmanager
+def scene(folder, **spec):
+    """Yield a scene; at its end nothing is left on the hosts."""
+    with network.two_hosts(folder) as (*hosts, key_file):
+        fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
+        spec = {"silence_s": SILENCE_S, "modules": ["tests"], **spec}
+        with program(2, fleet=fleet, **spec) as made:
+            yield Scene(hosts, made)
+        for host in hosts:
+            host.heal()
+            until(lambda host=host: not host.processes())
+
+
+def milliseconds(scene, number):
+    return scene.program.args(scalars=[number])
+
+
+# ---------------------------------------------------------------- the network
+@needs_hosts
+def test_hosts_need_to_share_nothing_but_a_network(tmp_path):
+    with scene(tmp_path, num_sub_workers=1) as it:
+        it.works()
+        pids = [one["pid"] for one in it.worker.endpoints()]
+        assert all(pid < 100 for pid in pids)  # numbers of another /proc
+
+
+@needs_hosts
+@pytest.mark.parametrize("way", ["both", "in", "out"])
+def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(tmp_path, way):
+    with scene(tmp_path) as it:
+        it.works()
+        host, before = it.hosts[0], it.session(0)
+        with pytest.raises(
+            WorkerLostError, match=r"endpoint 0 of tcp://.*(silent for 1\.0 s|is lost)"
+        ):
+            it.during((far_side.sleep, None), lambda: host.cut(host.here, way))
+        until(lambda: not host.processes())  # there it knows, too, though nobody could tell it
+        host.heal()
+        it.works()
+        assert it.session(0) != before
+
+
+@needs_hosts
+def test_a_cut_that_heals_before_the_deadline_loses_nothing(tmp_path):
+    with scene(tmp_path, silence_s=8.0) as it:
+        it.works()
+        host, before = it.hosts[0], it.session(0)
+        healing = threading.Timer(1.5, host.heal)
+
+        def cut():
+            host.cut(host.here)
+            healing.start()
+
+        it.during((far_side.wait, milliseconds(it, 500)), cut)
+        healing.join()
+        it.works()
+        assert it.session(0) == before
+
+
+@needs_hosts
+@pytest.mark.parametrize("way", ["both", "in", "out"])
+def test_endpoints_that_cannot_reach_each_other_fail_the_task_and_live_on(tmp_path, way):
+    with scene(tmp_path) as it:
+        two = it.program
+        there = two.buffer(0, np.ones(1 << 20))
+        here = it.worker.remote_import(it.worker.remote_export(there), worker=1)
+        mine = two.buffer(1, np.zeros(1 << 20))
+        before = [it.session(i) for i in range(2)]
+        first, second = it.hosts
+        first.cut(second.address, way)
+        copy = (far_side.copy, two.args((here, INPUT), (mine, EXISTING)))
+        with pytest.raises(TaskError, match="fetch 4194304 bytes"):
+            two.run(copy)
+        assert [it.session(i) for i in range(2)] == before
+        first.heal()
+        two.run(copy)
+        assert two.values(mine).tolist() == two.values(there).tolist()
+        assert [it.session(i) for i in range(2)] == before
+
+
+@needs_hosts
+@pytest.mark.parametrize("kilobytes", [200, pytest.param(3000, marks=pytest.mark.long)])
+def test_a_slow_network_is_not_a_lost_one(tmp_path, kilobytes):
+    with scene(tmp_path) as it:
+        before = [it.session(i) for i in range(2)]
+        for host in it.hosts:
+            host.slow("1mbit")
+        two, values = it.program, np.arange(kilobytes * 250)
+        there = two.buffer(0, values)
+        here = it.worker.remote_import(it.worker.remote_export(there), worker=1)
+        two.run((far_side.add_one, two.args((here, INOUT))))
+        assert np.array_equal(two.values(there), values + 1)
+        assert [it.session(i) for i in range(2)] == before
+
+
+@needs_hosts
+@pytest.mark.parametrize("percent", [1, 20])
+@pytest.mark.parametrize("tasks", [20, pytest.param(1000, marks=pytest.mark.long)])
+def test_tasks_end_or_say_why_not_where_packets_are_lost(tmp_path, percent, tasks):
+    with scene(tmp_path, silence_s=4.0) as it:
+        it.works()
+        two = it.program
+        there = two.buffer(0, np.zeros(1))
+        task = far_side.add_one, two.args((there, INOUT))
+        two.run(task)
+        it.hosts[0].lose(percent)
+        try:
+            two.run(*[task] * tasks)
+            assert two.values(there).tolist() == [1 + tasks]
+        except (WorkerLostError, WorkerStartError) as error:
+            assert percent == 20, error
+            assert "endpoint 0" in str(error)
+        it.hosts[0].heal()
+        it.works()
+
+
+@needs_hosts
+def test_a_host_that_is_switched_off_is_lost_and_back_when_it_is_on_again(tmp_path):
+    with scene(tmp_path) as it:
+        host = it.hosts[0]
+        with pytest.raises(WorkerLostError, match="endpoint 0"):
+            it.during((far_side.sleep, None), host.kill)
+        host.start(str(tmp_path / "keys"))
+        it.works()
+
+
+PARENT = """
+from simpler_ref.remote import HostFleet
+from tests import far_side
+from tests.endpoints import program
+fleet = HostFleet({addresses!r}, keys={keys!r})
+with program(2, fleet=fleet, modules=["tests"], silence_s=1.0, num_sub_workers=1) as two:
+    two.run((far_side.nothing, None))
+    say("running")
+    two.run(*[(far_side.sleep, None, {{"worker": i}}) for i in range(2)])
+"""
+
+
+@needs_hosts
+@pytest.mark.parametrize("how", ["killed", "silent"])
+def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path, how):
+    with network.two_hosts(tmp_path) as (*hosts, key_file):
+        addresses = [f"tcp://{one.address}:5555" for one in hosts]
+        with Program(PARENT.format(addresses=addresses, keys=key_file)) as parent:
+            parent.wait_for("running")
+            assert all(host.processes() for host in hosts)
+            if how == "silent":
+                for host in hosts:
+                    host.cut(host.here)
+            else:
+                parent.process.kill()
+            for host in hosts:
+                until(lambda host=host: not host.processes())
+            parent.process.kill()
+
+
+# ---------------------------------------------------------------- processes
+@pytest.mark.parametrize("seconds", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_a_task_that_keeps_pythons_lock_is_no_lost_endpoint(seconds):
+    with program(1, silence_s=SILENCE_S) as one:
+        one.run((far_side.hold_the_lock, one.args(scalars=[seconds * 1000])))
+        assert one.worker.endpoints()[0]["alive"]
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.timeout(900)
+def test_a_busy_machine_loses_no_endpoint(seconds):
+    spin = "while True: pass"
+    with program(2, silence_s=2.0) as two:
+        two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)])
+        before = [one["session"] for one in two.worker.endpoints()]
+        with ExitStack() as busy:
+            for _ in range(2 * os.cpu_count()):
+                busy.enter_context(Program(spin))
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 10)
+        assert [one["session"] for one in two.worker.endpoints()] == before
+
+
+def test_a_session_that_gets_a_tenth_of_a_core_is_not_lost():
+    with program(1, silence_s=2.0) as one:
+        one.run((far_side.nothing, None))
+        pid, over = one.worker.endpoints()[0]["pid"], threading.Event()
+
+        def throttle():
+            while not over.wait(0.05):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.45)
+                os.kill(pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=throttle)
+        thread.start()
+        try:
+            one.run(*[(far_side.nothing, None)] * 200)
+        finally:
+            over.set()
+            thread.join()
+        assert one.worker.endpoints()[0]["pid"] == pid
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("whom", ["session", "link"])
+@pytest.mark.timeout(900)
+def test_processes_killed_at_any_time_are_noticed_and_replaced(whom, kills):
+    draw = random.Random(kills)
+    with program(2, num_sub_workers=1) as two:
+        two.handle(far_side.double, inner=True)
+        for _ in range(kills):
+            tasks = [
+                (far_side.by_worker, two.args((two.buffer(i, [1.0]), INOUT))) for i in range(2)
+            ]
+            two.run(*tasks)
+            pids = two.worker.worker_pids()
+            pid = two.worker.endpoints()[0]["pid"] if whom == "session" else pids[0]
+            killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (pid, signal.SIGKILL))
+            killer.start()
+            with pytest.raises(WorkerLostError, match="endpoint 0 o[fn] "):
+                while True:
+                    two.run(*tasks)
+            killer.join()
+            assert two.worker.endpoints()[1]["alive"]
