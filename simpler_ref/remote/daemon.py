@@ -93,7 +93,7 @@ class Daemon:
         self._context = zmq().Context()
         self._socket = self._context.socket(zmq().ROUTER)
         prepare(self._socket, SILENCE_S)
-        self._socket.sndhwm = self._socket.rcvhwm = MOST_UNREAD
+        self._socket.sndhwm = MOST_UNREAD
         self._socket.router_mandatory = True
         if pair is not None:
             secure_server(self._socket, pair, {pair.public})

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import RemoteError
 from .connection import prepare, zmq
-from .daemon import ANNOUNCED, ENDED, MOST_UNREAD, REFUSED, START, STOP
+from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP
 from .fleets import Fleet
 from .hosting import Place, reached_at
 from .keys import KeyPair, read_pair, secure_client
@@ -120,7 +120,7 @@ class DaemonPlace(Place):
         self._socket = self._context.socket(zmq().DEALER)
         prepare(self._socket, manifest.silence_s)
         self._socket.reconnect_ivl = RECONNECT_MS  # the daemon may be starting
-        self._socket.rcvhwm = MOST_UNREAD
+        # no limit of messages: where there is one and it is reached, heartbeats are not read either
         if pair is not None:
             secure_client(self._socket, pair, pair.public)
         self._monitor = self._socket.get_monitor_socket()

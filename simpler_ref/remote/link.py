@@ -254,6 +254,8 @@ class Link(WorkerKind):
         while not self._stopping:
             now = time.monotonic()
             if now - asked >= BEAT_S:
+                if self._place.why():
+                    self._give_up("")
                 asked, asked_ns = now, time.time_ns()
                 try:
                     self._health.send(self._beats.encode(FrameType.HEALTH))

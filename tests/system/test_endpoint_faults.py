@@ -147,7 +147,7 @@ def test_endpoints_that_cannot_reach_each_other_fail_the_task_and_live_on(tmp_pa
 @needs_hosts
 @pytest.mark.parametrize("kilobytes", [200, pytest.param(3000, marks=pytest.mark.long)])
 def test_a_slow_network_is_not_a_lost_one(tmp_path, kilobytes):
-    with scene(tmp_path) as it:
+    with scene(tmp_path, silence_s=2.0) as it:
         before = [it.session(i) for i in range(2)]
         for host in it.hosts:
             host.slow("1mbit")
@@ -281,7 +281,10 @@ def test_processes_killed_at_any_time_are_noticed_and_replaced(whom, kills):
             pid = two.worker.endpoints()[0]["pid"] if whom == "session" else pids[0]
             killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (pid, signal.SIGKILL))
             killer.start()
-            with pytest.raises(WorkerLostError, match="endpoint 0 o[fn] "):
+            # the latter if it was between two runs: then nobody has the buffer any more
+            with pytest.raises(
+                (WorkerLostError, ValueError), match=r"endpoint 0( o[fn] |.*was lost)"
+            ):
                 while True:
                     two.run(*tasks)
             killer.join()

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 DAEMON = """
 import sys
 import simpler_ref.remote.daemon as daemon
+daemon.TICK_MS = 10
 daemon.session_command = lambda interface: [
     sys.argv[1], "-m", "simpler_ref.endpoint", "--interface", interface
 ]
@@ -121,6 +123,13 @@ def test_why_says_how_a_session_has_ended_there(fleet):
     os.kill(place.announcement.pid, signal.SIGKILL)
     assert place.wait(DEADLINE_S)
     assert place.why() == "killed by SIGKILL: last words"
+    place.stop(DEADLINE_S)
+
+
+def test_a_place_that_nobody_asks_for_long_keeps_its_connection(fleet):
+    place = fleet.start(manifest({"silence_s": 0.5}), 0)
+    time.sleep(2)  # 200 messages of the daemon, and four times the silence
+    assert place.why() == ""
     place.stop(DEADLINE_S)
 
 
