@@ -25,6 +25,7 @@ from gaussian_process import (
 from simpler_ref import (
     ContinuousTensor,
     DataType,
+    ProcessFleet,
     RemoteCallable,
     RemoteTaskArgs,
     RemoteTensorRef,
@@ -33,7 +34,6 @@ from simpler_ref import (
     get_inner_handle,
 )
 from simpler_ref import TensorArgType as T
-from simpler_ref.remote import ProcessFleet
 
 PIXELS = 64
 COLUMNS_OF_A_TASK = 16

@@ -33,6 +33,7 @@ from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import RemoteAddressSpace
 from .connection import Order, await_message, prepare, zmq
+from .fail_points import fail_point
 from .frames import (
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
@@ -168,6 +169,7 @@ class Link(WorkerKind):
         manifest = spec.manifest(session, self.number, pair, self._group)
         deadline = time.monotonic() + spec.start_timeout_s
         self._place = spec.fleet.start(manifest, self.number)
+        fail_point("started")
         found = self._place.announcement
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
@@ -180,6 +182,7 @@ class Link(WorkerKind):
         self._frames.connect(found.frames)
         self._health.connect(found.health)
         self._greet(session, deadline, manifest)
+        fail_point("greeted")
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
         self._watcher = threading.Thread(
@@ -211,12 +214,11 @@ class Link(WorkerKind):
             ready=ReadyState.NOT_READY,
         )
         self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
-        rest = max(0, deadline - time.monotonic())
-        if not self._frames.poll(int(rest * 1000)):
-            raise RemoteError(
-                f"{self._place.name} did not answer HELLO within {manifest.start_timeout_s} s "
-                f"{self._place.why()}"
-            )
+        while not self._frames.poll(BEAT_S * 1000):
+            why = self._place.why()
+            if why or time.monotonic() > deadline:
+                late = f"did not answer HELLO within {manifest.start_timeout_s} s"
+                raise RemoteError(f"{self._place.name} {why or late}")
         answer = decode_hello(self._order.decode(self._frames.recv()).payload)
         if answer.comm_profile != profile() or answer.ready != ReadyState.READY:
             raise RemoteError(
@@ -229,6 +231,7 @@ class Link(WorkerKind):
 
     def stop(self) -> None:
         """End the session: SHUTDOWN, then its process."""
+        fail_point("stopping")
         self._stopping = True
         if self._watcher is not None:
             os.close(self._woken)
@@ -318,7 +321,9 @@ class Link(WorkerKind):
         with self._lock:
             raw = self._order.encode(kind, payload)
             asked = self._order.sent
+            fail_point("encoded")
             self._send(raw)
+            fail_point("sent")
             words, order = self.words, self._order
             words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
             await_message(self._frames)
@@ -331,6 +336,7 @@ class Link(WorkerKind):
             except ValueError as error:
                 self._give_up(str(error))
                 raise
+        fail_point("answered")
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
         return frame
 
@@ -382,7 +388,9 @@ class Link(WorkerKind):
 
     def _commit(self, one: requests.Registration) -> None:
         if self.number in one.workers:
+            fail_point("prepared")
             self.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
+            fail_point("committed")
             self._committed.add(one.digest_command)
 
     def remove(self, installed: requests.Registration) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
+from .fail_points import fail_point
 from .keys import KeyPair, secure_client, secure_server
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
@@ -313,6 +314,7 @@ class ZmqMover(Mover):
                 header = decode(parts[0].bytes if parts else b"")
             except ValueError as error:
                 raise Refusal(str(error)) from None
+            fail_point("moving")
             if header.kind == Kind.READ and len(parts) == 1:
                 self._windows.read(header, self._replier(peer, header))
                 self._served["served_out"] += header.size

@@ -42,6 +42,7 @@ from .buffers import (
 from .callables import decode_digest_callable_command, decode_register_callable_command
 from .connection import SOURCE, Order, await_message, ended_descriptor, prepare, zmq
 from .dispatcher import Dispatcher
+from .fail_points import fail_point
 from .frames import (
     FEATURES,
     ControlName,
@@ -149,8 +150,11 @@ def serve(
     _current = session
     try:
         session.open()
+        fail_point("opened")
         announce(session.announcement)
+        fail_point("announced")
         session.greet(deadline)
+        fail_point("welcomed")
         session.loop()
     finally:
         _current = None
@@ -242,6 +246,7 @@ class Session:
 
     def close(self) -> None:
         """Close everything: buffers are freed, the inner Worker is closed."""
+        fail_point("closing")
         self._over = self._over or "closed"
         self._closing = True
         if self._watcher is not None:
@@ -369,6 +374,7 @@ class Session:
             if kind == FrameType.SHUTDOWN:
                 self._over = "closed by its parent"
                 return
+            fail_point("received")
             if kind in (FrameType.TASK, OwnFrameType.TASK_MORE):
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
@@ -404,6 +410,7 @@ class Session:
                 raise
             outcome, text = L.TASK_FAILURE, report_of(error)
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
+        fail_point("completed")
 
     def _run(self, frame: Frame) -> None:
         if frame.header.frame_type == OwnFrameType.TASK_MORE:
@@ -411,6 +418,7 @@ class Session:
         else:
             more = MoreOfTask(frame.payload, b"", b"")
         task = decode_task_payload(more.task)
+        fail_point("decoded")
         target = self.dispatcher.find(task.callable_digest)
         args, after, kept = self._arguments(task, more)
         config = task.config
@@ -418,6 +426,7 @@ class Session:
             config.runtime_env = RuntimeEnv.from_bytes(more.env)
         assert self._inner is not None
         self._inner.run(target, args, config)
+        fail_point("ran")
         del kept
         for put_back in after:
             put_back()
@@ -467,17 +476,20 @@ class Session:
         """Carry out a request, and answer it."""
         name, version, code, text, result = ControlName.COMM_INIT, 0, 0, "", b""
         try:
+            fail_point("asked")
             control = decode_control(frame.payload)
             name, version = control.name, control.version
             if version != 1:
                 raise ValueError(f"version {version} of {name.name} is not known, 1 is")
             result = self._obey(name, control.payload)
+            fail_point("obeyed")
         except BaseException as error:
             if self._over:
                 raise
             code, text = 1, report_of(error)
         reply = encode_control_reply(frame.header.sequence, name, version, code, text, result)
         self._send(FrameType.CONTROL_REPLY, reply)
+        fail_point("replied")
 
     def _obey(self, name: ControlName, raw: bytes) -> bytes:
         """Carry out a request, and return its result."""

@@ -176,6 +176,7 @@ PUBLIC_MODULES = (
         "errors",
     ),
     "native_chip",
+    "remote",
     "scenes",
 )
 

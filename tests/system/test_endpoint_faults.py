@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, WorkerLostError, WorkerStartError
-from simpler_ref.remote import HostFleet
+from simpler_ref import CallableError, ControlError, TaskError, WorkerLostError, WorkerStartError
+from simpler_ref.remote import HostFleet, fail_points
 from tests import far_side, network
 from tests.endpoints import EXISTING, INOUT, INPUT, program
 from tests.network import until
@@ -191,7 +191,7 @@ def test_a_host_that_is_switched_off_is_lost_and_back_when_it_is_on_again(tmp_pa
 
 
 PARENT = """
-from simpler_ref.remote import HostFleet
+from simpler_ref.remote import HostFleet, fail_points
 from tests import far_side
 from tests.endpoints import program
 fleet = HostFleet({addresses!r}, keys={keys!r})
@@ -289,3 +289,34 @@ def test_processes_killed_at_any_time_are_noticed_and_replaced(whom, kills):
                     two.run(*tasks)
             killer.join()
             assert two.worker.endpoints()[1]["alive"]
+
+
+@pytest.mark.parametrize("point", fail_points.LINK + fail_points.SESSION)
+def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
+    point, tmp_path, monkeypatch
+):
+    once = tmp_path / "once"
+    once.touch()
+    armed = f"{point}:{once}"
+    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
+    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    seen = []
+    with ExitStack() as stack:
+        try:
+            two = stack.enter_context(program(2))
+        except WorkerStartError as error:
+            seen.append(error)
+            two = stack.enter_context(program(2))
+        for _ in range(3):
+            try:
+                there = two.buffer(0, [1.0])
+                here = two.worker.remote_import(two.worker.remote_export(there), worker=1)
+                two.run((far_side.add_one, two.args((here, INOUT))))
+                assert two.values(there).tolist() == [2.0]
+            except (WorkerLostError, ControlError, CallableError, TaskError, ValueError) as error:
+                seen.append(error)
+        assert len(seen) <= 1 or point == "moving", seen
+        two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)])
+    assert not once.exists(), "nobody has died"
+    for error in seen:
+        assert "endpoint" in str(error)
