@@ -253,6 +253,14 @@ def test_the_gaussian_process_on_endpoints_does_too(size, tile, endpoints):
     assert figure(out, "digits recognised") > 85
 
 
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_endpoints_are_on_both_nodes_of_a_ray_cluster():
+    out = output_of("ray_endpoints.py")
+    assert "as in numpy" in out
+    assert "nodes: 2, moved between them: 8,000,000 bytes" in out
+
+
 def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
     code, shown = run_in_terminal(EXAMPLES / "gaussian_process.py", "--size", "400", "--tile", "64")
     assert code == 0

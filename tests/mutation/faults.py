@@ -992,4 +992,23 @@ FAULTS = (
         ),
         (f"{INTERLEAVING}/test_calls.py::test_a_call_that_makes_room_does_not_wait_for_itself",),
     ),
+    Fault(
+        "failed-rank-breaks-nothing",
+        "A rank whose task fails does not break its domain: the others wait for it until their deadline.",
+        (
+            Patch(
+                "native_chip/domains.py",
+                "                memory.break_because(",
+                "                str(",
+            ),
+        ),
+        (f"{WM}/test_domain.py::test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end",),
+        hangs=True,
+    ),
+    Fault(
+        "dead-chip-stays-a-member",
+        "The successor of a chip that has died is taken for a member of the communicator.",
+        (Patch("orch/domains.py", "        self._members.discard(worker)\n", ""),),
+        (f"{WM}/test_domain.py::test_the_successor_of_a_dead_chip_joins_before_the_next_domain",),
+    ),
 )
