@@ -165,9 +165,9 @@ def test_a_value_outlives_a_worker_that_dies_with_it(processes):
 
 
 class Refusing(SubWorker):
-    """Refuses to start when a word is not 0."""
+    """Refuses to start when a word is not 0; another lets `die_once_told` go on."""
 
-    words = shared_words(1)
+    words = shared_words(2)
 
     def start(self, mailbox):
         if self.words[0]:
@@ -175,11 +175,17 @@ class Refusing(SubWorker):
         super().start(mailbox)
 
 
+@sr.task
+def die_once_told():
+    wait_until(lambda: Refusing.words[1])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.fixture
 def refusing():
     """Give a Worker whose workers have no successors until `words[0]` is 0 again, and the words."""
     w = sr.Worker(num_sub_workers=0)
-    Refusing.words[0] = 0
+    Refusing.words[:] = 0
     for _ in range(2):
         w.add_sub(Refusing())
     with w:
@@ -191,9 +197,10 @@ def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(
     _, words = refusing
     assert add(1, 2).result() == 3
     words[0] = 1
-    futures = [die() for _ in range(2)]
+    futures = [die_once_told() for _ in range(2)]
     needs = add(futures[0], 1)
     others = [add(i, 1) for i in range(5)]
+    words[1] = 1
     for future in (*futures, needs):
         assert isinstance(future.exception(), sr.WorkerLostError)
     ended = [one.exception() for one in others]
