@@ -26,6 +26,7 @@ from simpler_ref.callables import handles, payloads
 from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
+from simpler_ref.model.tensor import ReadOnlyTensor
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.orch.columns import Batch
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
@@ -108,9 +109,17 @@ def tensors(draw):
 
 
 def same_tensor(wire):
-    """Return the bytes of a tensor that mean something: tag, padding and unused dimensions do not."""
+    """Return the bytes of a tensor that mean something: tag, padding and unused dimensions do not.
+
+    Nor does the mark of `check=True`, which concerns the receiver alone.
+    """
     ndims = struct.unpack_from("<I", wire, 28)[0]
-    return wire[: 8 + 4 * ndims], wire[28:34]
+    return wire[: 8 + 4 * ndims], wire[28:33], wire[33] == 1
+
+
+def is_marked_alike(tensor, wire):
+    """Say whether a tensor is read-only if, and only if, its bytes say so."""
+    return isinstance(tensor, ReadOnlyTensor) == (wire[33] == L.TENSOR_READ_ONLY)
 
 
 def check_tensor(raw):
@@ -118,6 +127,7 @@ def check_tensor(raw):
     if tensor is REFUSED:
         return
     assert same_tensor(tensor._wire) == same_tensor(raw)
+    assert is_marked_alike(tensor, raw)
     assert ContinuousTensor._from_wire(tensor._wire) == tensor
     array = attempt(tensor.numpy, ValueError, TypeError)  # TypeError: no bfloat16 here
     if array is not REFUSED:
@@ -169,7 +179,9 @@ def check_mailbox(raw):
             documented = [ValueError] if 0 <= i < tensors else [IndexError]
             tensor = attempt(lambda i=i: args.tensor(i), *documented)
             if tensor is not REFUSED:
-                assert same_tensor(tensor._wire) == same_tensor(raw[at + 40 * i :][:40])
+                wire = raw[at + 40 * i :][:40]
+                assert same_tensor(tensor._wire) == same_tensor(wire)
+                assert is_marked_alike(tensor, wire)
         at += 40 * tensors
         for i in range(scalars):
             assert args.scalar(i) == int.from_bytes(raw[at + 8 * i :][:8], "little")

@@ -6,6 +6,9 @@ import random
 
 import pytest
 
+from simpler_ref.jit import layout as L
+from simpler_ref.task_interface import ContinuousTensor, DataType
+
 from . import decoders
 from .__main__ import fuzz, main
 from .decoders import TARGETS
@@ -24,6 +27,16 @@ def _engine():
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_become_something_that_encodes_to_them_or_are_refused(name):
     run_fixed_and_new(name, EXAMPLES)
+
+
+def test_a_tensor_marked_as_read_only_is_read_only():
+    wire = bytearray(ContinuousTensor.make(4096, [2], DataType.FLOAT32)._wire)
+    for mark in (0, 1, L.TENSOR_READ_ONLY):
+        wire[33] = mark
+        TARGETS["tensor"].check(bytes(wire))
+    wire[33] = L.TENSOR_READ_ONLY | 1
+    with pytest.raises(ValueError, match="is no tensor"):
+        ContinuousTensor._from_wire(bytes(wire))
 
 
 @pytest.mark.long
