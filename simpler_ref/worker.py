@@ -32,6 +32,7 @@ from .orch.checked import CheckedOrchestrator
 from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains
 from .orch.orchestrator import Orchestrator
+from .orch.placing import CheckedPlacingOrchestrator, PlacingOrchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable
@@ -345,14 +346,20 @@ class Worker(RemoteMethods):
             session = life.open()
             session.configs = Configs(session.engine)
             session.domains = Domains(life)
-            kind = CheckedOrchestrator if self.check else Orchestrator
-            session.orch = kind(self._host, session.engine, session.configs)
+            session.orch = self._orchestrator(life.endpoints is not None)(
+                self._host, session.engine, session.configs
+            )
             if life.endpoints is not None:
                 session.endpoints = life.endpoints
                 life.endpoints.prepare(session.arena.zeros)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
             life.begin(session, self)  # other threads may use it now
+
+    def _orchestrator(self, has_endpoints: bool) -> type[Orchestrator]:
+        if has_endpoints:
+            return CheckedPlacingOrchestrator if self.check else PlacingOrchestrator
+        return CheckedOrchestrator if self.check else Orchestrator
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.

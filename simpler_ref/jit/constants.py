@@ -95,9 +95,9 @@ VALUE_CANCELLED = 20
     CTRL_PY_REGISTER,
     CTRL_PY_UNREGISTER,
 ) = range(12)
-LINK_COMMIT, LINK_ASK, LINK_COUNTERS = 64, 65, 66
+LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME = 64, 65, 66, 67
 """Of endpoints: the second phase of a registration; a request that is sent on; what was moved."""
-LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS)
+LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME)
 
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0

@@ -28,6 +28,7 @@ TENSOR_REMOTE, TENSOR_INLINE = (
     0x20,
 )  # likewise: in an endpoint's memory; to travel with the task
 TENSOR_READ, TENSOR_WRITE = 0x08, 0x10  # of remote ones: what the task does with it
+TENSOR_COPIED = 0x02  # likewise: this machine's memory, of which an endpoint gets a copy
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
 
 # ---------------------------------------------------------------- one task: a slot

@@ -141,6 +141,8 @@ def _run(
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
     session.domains.free_all(session)
+    if session.endpoints is not None:
+        failure = session.endpoints.end_run(failure)
     if session.manager is not None:
         session.manager.pass_output_on()
     device_ns = 0

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import itertools
 import json
+import logging
 import operator
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -23,11 +24,12 @@ from ..callables.identity import (
 )
 from ..callables.payloads import BY_REGISTRATION, exchanged, pack_payload, serialize
 from ..callables.registry import is_chip_callable, require_payload
-from ..errors import CallableError
+from ..errors import CallableError, ControlError, RemoteError, WorkerLostError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
-from ..model.wire import RemoteWire, bytes_of
+from ..model.visibility import require_visible
+from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
 from ..workers.options import whole
 from .buffers import (
@@ -52,11 +54,13 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
+from .directory import HOME, Directory, Held, Use, use_of
 from .dispatcher import PAYLOAD_VERSION
 from .frames import ControlName
+from .home import ADDRESS_BYTES, Brought, Homing, pack_homings
 from .keys import KeyPair, new_pair
 from .limits import MAX_INLINE_ARENA_BYTES
-from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
+from .link import BUSY, COUNTERS, LATE_BYTES, TASKS, WHY_BYTES, Link
 from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
 from .requests import Registration, Request
 from .spec import RemoteWorkerSpec
@@ -68,6 +72,59 @@ MOST_JOINING = 8
 _PAGE = 4096
 _LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 20
 _QUICK_S, _SLOW_S = 0.02, 0.2
+_TASK_S = 1e-3
+"""What a task is taken to last at an endpoint that has run none."""
+_BYTES_PER_S = 1e9
+"""How fast tensors are taken to move."""
+log = logging.getLogger("simpler_ref")
+
+
+class LostTensor:
+    """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self.text = f"the newest version of {_name(held)} was only at an endpoint"
+        self._digest = self._look()
+
+    def _look(self) -> bytes:
+        raw = (ctypes.c_char * self._held.nbytes).from_address(self._held.start)
+        return hashlib.blake2b(raw).digest()
+
+    def overlaps(self, use: Use) -> bool:
+        """Say whether a task uses bytes of it."""
+        start, nbytes = self._held.span
+        return use.start < start + nbytes and start < use.start + use.nbytes
+
+    def is_unchanged(self) -> bool:
+        """Say whether the program has written nothing there."""
+        return self._look() == self._digest
+
+
+def _name(held: Held) -> str:
+    return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
+
+
+def require_copyable(i: int, wire: bytes) -> None:
+    """Refuse a tensor of which an endpoint can have no copy.
+
+    Rule     REMOTE-ARGS-4; REMOTE-COPY-1
+    """
+    if isinstance(wire, DescribedWire):
+        raise TypeError(
+            f"tensor {i} has strides or an element type that messages do not have: give a contiguous "
+            "array of a DataType, or its bytes as UINT8"
+        )
+    if wire[CHILD_MEMORY_AT] & 1:
+        raise ValueError(f"tensor {i} is in the memory of a worker of this machine")
+    if wire[TAG_AT] == L.NO_DEP:
+        raise ValueError(
+            f"tensor {i} is tagged NO_DEP, which does not say whether it is read or written, so an "
+            "endpoint could not be given a copy: tag it INPUT, INOUT or OUTPUT_EXISTING"
+        )
+    address = int.from_bytes(wire[:SHAPE_AT], "little")
+    if address:
+        require_visible(address, bytes_of(wire))
 
 
 class Endpoints:
@@ -83,6 +140,11 @@ class Endpoints:
         self._turn = itertools.count()
         self._kept: list[Any] = []
         """Bytes that travel with tasks of the current run."""
+        self.directory = Directory()
+        self.run_number = 1
+        """Counts runs, and drains: endpoints forget copies of an earlier one."""
+        self._given: dict[int, int] = {}
+        self._lost: list[LostTensor] = []
         self._chunk = _LEAST_CHUNK
 
     @property
@@ -145,7 +207,9 @@ class Endpoints:
     def prepare(self, zeros: Any) -> None:
         """Give the links their shared memory, before there are processes; have fleets prepare."""
         fleets: dict[int, tuple[Any, int]] = {}
+        movers = zeros((len(self._life.tree.next_level), ADDRESS_BYTES), np.uint8)
         for link in self._places():
+            link.movers = movers
             link.words = zeros((len(COUNTERS),), np.int64)
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
@@ -267,15 +331,15 @@ class Endpoints:
                 f"{handle!r} is for the inner Workers of endpoints, which find it with get_inner_handle"
             )
         wires = args._tensors if args is not None else []
+        for i, wire in enumerate(wires):
+            if not isinstance(wire, RemoteWire):
+                require_copyable(i, wire)
         chosen = self._choose(handle, one, worker, wires, taken)
         link = self._link(chosen)
         inline = 0
         for i, wire in enumerate(wires):
             if not isinstance(wire, RemoteWire):
-                raise ValueError(
-                    f"tensor {i} is in the memory of this machine, which endpoint {chosen} does not see: "
-                    "give a RemoteTensorRef, or RemoteTensorRef.host_inline for few bytes"
-                )
+                continue
             inline += bytes_of(wire) if wire.is_inline else 0
             wires[i] = self._settled(i, wire, link)
         if inline > MAX_INLINE_ARENA_BYTES:
@@ -325,13 +389,26 @@ class Endpoints:
             )
         free = [number for number in present if number not in taken] or present
         start = next(self._turn)
-        session = self._life.live()
-        manager = session.manager
+        manager = self._life.live().manager
         alive = [number for number in free if manager is None or number not in manager.dead] or free
-        given = session.engine.view.given
         turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
-        least: int = min(turns, key=given)
-        return least
+        uses = [use for use in map(use_of, range(len(wires)), wires) if use]
+        return min(turns, key=lambda number: self._start_s(number, uses))
+
+    def _start_s(self, number: int, uses: Sequence[Use]) -> float:
+        """Estimate after how many seconds an endpoint would begin a task.
+
+        Rule     REMOTE-COPY-7
+        """
+        words = self._link(number).words
+        done, busy_ns = int(words[TASKS]), int(words[BUSY])
+        waiting = max(0, self._given.get(number, 0) - done)
+        mean_s = busy_ns / done / 1e9 if done else _TASK_S
+        return waiting * mean_s + self.directory.missing(uses, number) / _BYTES_PER_S
+
+    def note_given(self, number: int) -> None:
+        """Note that an endpoint was given a task."""
+        self._given[number] = self._given.get(number, 0) + 1
 
     def _settled(self, i: int, wire: RemoteWire, link: Link) -> RemoteWire:
         """Return a tensor at the address that the link knows."""
@@ -368,6 +445,106 @@ class Endpoints:
     def begin_run(self) -> None:
         """Forget what travelled with the tasks of the run before."""
         self._kept.clear()
+        self._forget_copies()  # should the end of the last run have been cut short
+        self._given = {link.number: int(link.words[TASKS]) for link in self._links()}
+
+    # ------------------------------------------------------------ copies of this machine's tensors
+    def _forget_copies(self) -> None:
+        self.directory.clear()
+        self.run_number += 1
+
+    def bring_all_home(self) -> None:
+        """Have this machine's memory be current, once all tasks have ended, and forget all copies.
+
+        Rule     REMOTE-COPY-5
+        """
+        wanted: dict[int, list[Held]] = {}
+        for held in self.directory:
+            if not held.is_home:
+                wanted.setdefault(held.maker, []).append(held)
+        try:
+            for number, several in wanted.items():
+                self._bring(number, several)
+        finally:
+            self._forget_copies()
+
+    def _bring(self, number: int, several: Sequence[Held]) -> None:
+        """Have an endpoint send tensors whose current version it has made."""
+        homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
+        found = self._exchange(self._link(number), L.LINK_BRING_HOME, pack_homings(homings))
+        for one, status in zip(several, found, strict=True):
+            if status != Brought.IS_HOME:
+                raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
+
+    def end_run(self, failure: BaseException | None) -> BaseException | None:
+        """Bring home what endpoints have written in a run; return the run's failure.
+
+        After a failed run, the newest version that still exists comes home. What was lost is noted.
+
+        Rule     REMOTE-COPY-5, -8
+        """
+        try:
+            if failure is None:
+                self._forget_heap()
+                self.bring_all_home()
+                return None
+            self._forget_heap()
+            lost = [held for held in self.directory if not self._bring_newest(held)]
+        except (RemoteError, WorkerLostError, ControlError, TimeoutError) as error:
+            return failure or error
+        finally:
+            self._forget_copies()
+        for held in lost:
+            self._lost.append(LostTensor(held))
+            log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
+        return failure
+
+    def _forget_heap(self) -> None:
+        """Forget tensors in the memory of rings: nobody can use them after the run."""
+        heap = self._life.live().engine.heap
+        for held in self.directory.overlapping(heap.ctypes.data, heap.nbytes):
+            self.directory.forget(held)
+
+    def _bring_newest(self, held: Held) -> bool:
+        """Bring home the newest version that was made; return False if it is lost.
+
+        Rule     REMOTE-COPY-8
+        """
+        manager = self._life.live().manager
+        for maker, first, last in reversed(held.makers):
+            if maker == HOME:
+                return True
+            if manager is None or maker in manager.dead:
+                return False
+            one = Homing(held.key, first, last, *held.span)
+            try:
+                (found,) = self._exchange(self._link(maker), L.LINK_BRING_HOME, pack_homings([one]))
+            except (WorkerLostError, ControlError, TimeoutError):
+                return False
+            if found != Brought.NEVER_MADE:
+                return bool(found == Brought.IS_HOME)
+        return True
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether tensors were lost, and not written since."""
+        return bool(self._lost)
+
+    def require_not_lost(self, uses: Sequence[Use]) -> None:
+        """Refuse to read a tensor that was lost, unless the program has written it since.
+
+        Rule     REMOTE-COPY-8
+        """
+        for use in uses if self._lost else ():
+            for lost in self._lost[:]:
+                if not lost.overlaps(use):
+                    continue
+                if use.reads and lost.is_unchanged():
+                    raise RemoteError(
+                        f"tensor {use.index} is lost: {lost.text}; write it before it is read, in the "
+                        "program or by a task that has it as OUTPUT_EXISTING"
+                    )
+                self._lost.remove(lost)
 
     # ------------------------------------------------------------ memory
     def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:

@@ -207,6 +207,30 @@ class Text:
             raise refusal(where, f"byte {first} is not part of any UTF-8 text") from None
 
 
+class Many:
+    """Fields of one kind after their number."""
+
+    def __init__(self, kind: Kind, most: int) -> None:
+        self._kind, self._most = kind, most
+
+    def write(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a sequence."""
+        self._require(len(value), where)
+        parts = [self._kind.write(one, f"{where}[{i}]") for i, one in enumerate(value)]
+        return U32.write(len(value), where) + b"".join(parts)
+
+    def read(self, reader: Reader, where: str) -> tuple[Any, ...]:
+        """Return the sequence of the next bytes."""
+        at = reader.at
+        count = U32.read(reader, where)
+        self._require(count, f"{where} at byte {at}")
+        return tuple(self._kind.read(reader, f"{where}[{i}]") for i in range(count))
+
+    def _require(self, count: int, where: str) -> None:
+        if count > self._most:
+            raise refusal(where, f"too many: {count}, at most {self._most}")
+
+
 # ---------------------------------------------------------------- messages
 class Message(Generic[T]):
     """The table of a message: its name, its class, its fields in their order, and what must hold of them.

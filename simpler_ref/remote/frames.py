@@ -56,10 +56,15 @@ class OwnFrameType(enum.IntEnum):
     COUNTERS = 65
     """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload:
     FEATURE_COUNTERS."""
+    TASK_COPIES = 66
+    """A TASK_MORE, some of whose tensors are copies of the parent's: FEATURE_COPIES."""
+    OPEN_COPIES = 67
+    """Copies that the parent is about to store into the session's memory; answered with those that the
+    session does not have: FEATURE_COPIES."""
 
 
-FEATURE_TASK_MORE, FEATURE_COUNTERS = 1, 2
-FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS
+FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES = 1, 2, 4
+FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES
 """What this package takes beyond version 1 of the protocol."""
 
 

@@ -8,6 +8,7 @@ worker; its successor starts a new session.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import pickle
 import secrets
@@ -20,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import read_staged
@@ -33,8 +35,10 @@ from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import RemoteAddressSpace
 from .connection import Order, await_message, prepare, zmq
+from .copies import TASK_COPIES, CopiedTensor, TaskCopies
 from .fail_points import fail_point
 from .frames import (
+    FEATURE_COPIES,
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
     FEATURES,
@@ -50,6 +54,7 @@ from .frames import (
     encode_control,
     encode_hello,
 )
+from .home import ADDRESS_BYTES, Home, Plan, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
@@ -70,18 +75,18 @@ STOP_S = 5.0
 WHY_BYTES = 1024
 LATE_BYTES = 1 << 16
 _OF_ALL_PROCESSES = (
-    *("spec", "number", "_group", "suffix", "words", "why", "late", "is_vacant"),
+    *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
     "start_timeout_s",
 )
 
 
 COUNTERS = (
     *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
-    *("health", "round_trip_ns", "clock_offset_ns", "pid"),
+    *("health", "round_trip_ns", "clock_offset_ns", "pid", "busy_ns"),
 )
 """What a link counts."""
 SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
-HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID = range(6, 10)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, BUSY = range(6, 11)
 
 
 class Link(WorkerKind):
@@ -97,6 +102,9 @@ class Link(WorkerKind):
         Counters in shared memory, in the order of `COUNTERS`; set before the workers are started.
     why : Array
         Bytes in shared memory: what a link says before it ends.
+    movers : Array
+        Bytes in shared memory, a row for each worker of the pool: where the session of each endpoint
+        serves its memory.
 
     Notes
     -----
@@ -107,6 +115,7 @@ class Link(WorkerKind):
     target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
     words: Any
     why: Any
+    movers: Any
     spec: RemoteWorkerSpec
     late: Any = None
     """Bytes in shared memory: what an endpoint that joins later was asked for."""
@@ -117,6 +126,7 @@ class Link(WorkerKind):
         self.is_vacant = True
         self._mailbox: MailboxView
         self._place: Any = None
+        self._home: Any = None
         self._sockets: list[Any] = []
         self._lock = threading.Lock()
         self._watcher: threading.Thread | None = None
@@ -190,6 +200,9 @@ class Link(WorkerKind):
         )
         self._watcher.start()
         self._starting = True
+        self._home = Home(found.tensors, self._group, spec.silence_s)
+        where = found.tensors.encode()
+        self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
     def _socket(self, pair: KeyPair | None, key: str, **how: float) -> Any:
         socket = self._context.socket(zmq().DEALER)
@@ -239,6 +252,8 @@ class Link(WorkerKind):
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self._place.wait(STOP_S)
+        if self._home is not None:
+            self._home.close()
         if self._place is not None:
             self._place.stop(STOP_S)
         for socket in self._sockets:
@@ -418,8 +433,39 @@ class Link(WorkerKind):
         """
         from .session import split_report
 
+        begun = time.monotonic_ns()
         wires, scalars, kinds = call_words(args)
-        box = args._box
+        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
+        plan = None
+        if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
+            plan = Plan.from_words(words[-1 - words[-1] : -1])
+            del words[-1 - words[-1] :]
+            self._home.begin(plan.run)
+            if plan.goes_home:
+                (one,), data = plan.tensors, int.from_bytes(wires[0][:8], "little")
+                self._home.bring(one.key, one.reads, data, bytes_of(wires[0]))
+                return
+        payload = self._payload(args, wires, words, bytes(kinds[: len(words)]))
+        kind: FrameType | OwnFrameType = FrameType.TASK
+        if self._features & FEATURE_TASK_MORE:
+            kind = OwnFrameType.TASK_MORE
+        copied: list[CopiedTensor] = []
+        if plan is not None:
+            kind, copied = OwnFrameType.TASK_COPIES, self._copied(plan)
+            payload = self._with_copies(plan, copied, wires, payload)
+        frame = self._ask(kind, payload, FrameType.COMPLETION)
+        done = decode_completion(frame.payload)
+        self._home.note(copied, not done.error_code)
+        self.words[TASKS] += 1
+        self.words[BUSY] += time.monotonic_ns() - begun
+        if done.error_code:
+            text, trace = split_report(done.error_message)
+            raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
+
+    def _payload(
+        self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes
+    ) -> bytes:
+        """Return the payload of a TASK, or of a TASK_MORE if the session takes it."""
         arena: list[bytes] = []
         tensors, sidecars, rights = [], [], bytearray()
         used = 0
@@ -430,7 +476,9 @@ class Link(WorkerKind):
                 raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
             tensors.append(ContinuousTensor(0, sizes[:ndims], DataType(dtype)))
             rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
-            if access & L.TENSOR_INLINE:
+            if access & L.TENSOR_COPIED:
+                desc = None
+            elif access & L.TENSOR_INLINE:
                 arena.append(ctypes.string_at(data, nbytes))
                 desc = RemoteTensorDesc(
                     RemoteAddressSpace.HOST_INLINE,
@@ -442,23 +490,45 @@ class Link(WorkerKind):
             else:
                 desc = self._view_of(data, nbytes).describe(data, nbytes)
             sidecars.append(RemoteTensorSidecar(desc))
-        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
         wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
         config = args.config()
         config.runtime_env = None
-        payload = encode_task_payload(TaskPayloadWire(digest_in(box), config, wire_args))
-        kind: FrameType | OwnFrameType = FrameType.TASK
+        payload = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
         if self._features & FEATURE_TASK_MORE:
-            env = env_beside(box)
-            beside = bytes(kinds[: len(words)])
-            more = MoreOfTask(payload, bytes(rights), beside, env if any(env) else b"")
-            kind, payload = OwnFrameType.TASK_MORE, TASK_MORE.encode(more)
-        frame = self._ask(kind, payload, FrameType.COMPLETION)
-        done = decode_completion(frame.payload)
-        self.words[TASKS] += 1
-        if done.error_code:
-            text, trace = split_report(done.error_message)
-            raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
+            env = env_beside(args._box)
+            more = MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b"")
+            return TASK_MORE.encode(more)
+        return payload
+
+    def _copied(self, plan: Plan) -> list[CopiedTensor]:
+        """Return what the session is told of a task's copies."""
+        if not self._features & FEATURE_COPIES:
+            raise RemoteError(
+                f"{self._place.name} takes no tensors of the parent's memory: give RemoteTensorRefs"
+            )
+        return [
+            CopiedTensor(one.key, one.reads, one.makes, self._mover_of(one.source))
+            for one in plan.tensors
+        ]
+
+    def _mover_of(self, source: int) -> str:
+        """Return where an endpoint's mover is; `source` is its number plus one, or 0."""
+        if not source:
+            return ""
+        return bytes(self.movers[source - 1]).split(b"\0", 1)[0].decode()
+
+    def _with_copies(
+        self, plan: Plan, copied: list[CopiedTensor], wires: list[bytes], more: bytes
+    ) -> bytes:
+        """Return the payload of a TASK_COPIES, once what the parent has to store is stored."""
+        addresses = [int.from_bytes(wire[:8], "little") for wire in wires]
+
+        def ask(raw: bytes) -> bytes:
+            answer = OwnFrameType.OPEN_COPIES
+            return self._ask(OwnFrameType.OPEN_COPIES, raw, answer).payload
+
+        self._home.store(plan, addresses, [bytes_of(wire) for wire in wires], ask)
+        return TASK_COPIES.encode(TaskCopies(plan.run, more, tuple(copied), tuple(plan.dropped)))
 
     def _view_of(self, address: int, nbytes: int) -> requests.View:
         """Return the buffer or import that memory is in.
@@ -488,7 +558,10 @@ class Link(WorkerKind):
         if command == L.LINK_COUNTERS:
             if not self._features & FEATURE_COUNTERS:
                 return b"{}"
-            return self._ask(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
+            raw = self._ask(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
+            return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
+        if command == L.LINK_BRING_HOME:
+            return bytes(self._home.bring_newest(one) for one in unpack_homings(request))
         if command == L.LINK_COMMIT:
             self._commit(requests.Registration.from_bytes(request))
             return b""

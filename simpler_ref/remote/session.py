@@ -26,6 +26,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor
+from ..system.types import Array
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
 from .buffers import (
@@ -41,6 +42,15 @@ from .buffers import (
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
 from .connection import SOURCE, Order, await_message, ended_descriptor, prepare, zmq
+from .copies import (
+    OPEN_COPIES,
+    TASK_COPIES,
+    WANTED_COPIES,
+    CopiedTensor,
+    Copies,
+    TaskCopies,
+    WantedCopies,
+)
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
 from .frames import (
@@ -58,7 +68,7 @@ from .frames import (
     encode_hello,
 )
 from .keys import KeyPair, new_pair, secure_server
-from .limits import MAX_ERROR_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .stores import Stores
@@ -210,9 +220,12 @@ class Session:
         anywhere = f"tcp://{self._interface}:*"
         silence_s = manifest.silence_s
         self._mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
-        self._stores = Stores(
-            manifest.endpoint_id, self._mover, lambda nbytes: inner.empty((nbytes,), np.uint8)
-        )
+
+        def empty(nbytes: int) -> Array:
+            return inner.empty((nbytes,), np.uint8)
+
+        self._stores = Stores(manifest.endpoint_id, self._mover, empty)
+        self._copies = Copies(self._mover, empty)
         pair = new_pair() if manifest.is_secure else None
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._health = self._socket(pair)
@@ -375,10 +388,12 @@ class Session:
                 self._over = "closed by its parent"
                 return
             fail_point("received")
-            if kind in (FrameType.TASK, OwnFrameType.TASK_MORE):
+            if kind in (FrameType.TASK, OwnFrameType.TASK_MORE, OwnFrameType.TASK_COPIES):
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
                 self._serve_control(frame)
+            elif kind == OwnFrameType.OPEN_COPIES:
+                self._send(kind, self._open_copies(frame))
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             else:
@@ -394,7 +409,23 @@ class Session:
         Rule     REMOTE-HEALTH-3
         """
         assert self._mover is not None
-        return json.dumps({**self._mover.counters(), **self._stores.counts()}).encode()
+        counts = self._mover.counters(), self._stores.counts(), self._copies.counts()
+        return json.dumps({name: count for one in counts for name, count in one.items()}).encode()
+
+    def _open_copies(self, frame: Frame) -> bytes:
+        """Make room for what the parent is about to store.
+
+        Rule     REMOTE-COPY-2
+        """
+        wanted: list[int] = []
+        text = ""
+        try:
+            wanted = self._copies.open(OPEN_COPIES.decode(frame.payload))
+        except BaseException as error:
+            if self._over:
+                raise
+            text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
+        return WANTED_COPIES.encode(WantedCopies(frame.header.sequence, tuple(wanted), text))
 
     # ------------------------------------------------------------ tasks
     def _serve_task(self, frame: Frame) -> None:
@@ -413,28 +444,42 @@ class Session:
         fail_point("completed")
 
     def _run(self, frame: Frame) -> None:
-        if frame.header.frame_type == OwnFrameType.TASK_MORE:
-            more = TASK_MORE.decode(frame.payload)
-        else:
-            more = MoreOfTask(frame.payload, b"", b"")
+        kind, payload = frame.header.frame_type, frame.payload
+        copies = TaskCopies(0, payload, ())
+        if kind == OwnFrameType.TASK_COPIES:
+            copies = TASK_COPIES.decode(payload)
+            self._copies.begin(copies.run)
+            self._copies.drop(copies.dropped)
+        is_plain = kind == FrameType.TASK
+        more = MoreOfTask(payload, b"", b"") if is_plain else TASK_MORE.decode(copies.more)
         task = decode_task_payload(more.task)
         fail_point("decoded")
         target = self.dispatcher.find(task.callable_digest)
-        args, after, kept = self._arguments(task, more)
-        config = task.config
-        if more.env:
-            config.runtime_env = RuntimeEnv.from_bytes(more.env)
-        assert self._inner is not None
-        self._inner.run(target, args, config)
-        fail_point("ran")
-        del kept
-        for put_back in after:
-            put_back()
+        sizes = [one.nbytes() for one in task.args.tensors]
+        tensors = copies.tensors or (CopiedTensor(),) * len(sizes)
+        addresses = self._copies.take(tensors, sizes)
+        succeeded = False
+        try:
+            args, after, kept = self._arguments(task, more, addresses)
+            config = task.config
+            if more.env:
+                config.runtime_env = RuntimeEnv.from_bytes(more.env)
+            assert self._inner is not None
+            self._inner.run(target, args, config)
+            fail_point("ran")
+            del kept
+            for put_back in after:
+                put_back()
+            succeeded = True
+        finally:
+            self._copies.settle(tensors, succeeded)
 
     def _arguments(
-        self, task: TaskPayloadWire, more: MoreOfTask
+        self, task: TaskPayloadWire, more: MoreOfTask, addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
+
+        `addresses` has those of copies, and 0 for other tensors.
 
         Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4
         """
@@ -443,6 +488,9 @@ class Session:
         kinds = more.kinds or bytes((L.RAW,)) * len(wire.scalars)
         args, after, kept = TaskArgs(), [], []
         for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
+            if addresses[i]:
+                args.add_tensor(ContinuousTensor(addresses[i], tensor.shapes, tensor.dtype))
+                continue
             desc = beside.desc
             if desc is None:
                 raise ValueError(f"tensor {i} says not where its memory is")

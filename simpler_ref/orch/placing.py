@@ -1,0 +1,204 @@
+"""The Orchestrator of a Worker with endpoints: tasks of endpoints may name memory of this machine.
+
+Before a task, it has those tensors come home that the task reads here and that an endpoint has written;
+with a task of an endpoint, it sends what the endpoint's link has to know of the copies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import TargetNamespace
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.scalars import ScalarBits, scalar_wire
+from ..model.tensor import ContinuousTensor
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    RIGHTS,
+    SHAPE_AT,
+    TAG_AT,
+    replaced,
+)
+from ..remote.directory import HOME, Directory, Held, Placed, Use, use_of
+from ..remote.home import CopyPlan, Plan
+from ..system.types import Array
+from .checked import CheckedOrchestrator
+from .orchestrator import Handles, Orchestrator
+
+
+class PlacingOrchestrator(Orchestrator):
+    """An Orchestrator that knows where the tensors of its run are.
+
+    Rule     REMOTE-COPY-1, -3, -6
+    """
+
+    _in_python = True
+    _handle: CallableHandle
+
+    @property
+    def _directory(self) -> Directory:
+        return self._host.endpoints.directory
+
+    # ------------------------------------------------------------ submits
+    def _require_handle(
+        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
+    ) -> int:
+        word = super()._require_handle(what, handle, members, live, pool)
+        self._handle = handle
+        return word
+
+    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
+        """Submit a task for a sub worker; see `Orchestrator.submit_sub`."""
+        self._add(self._require_handle("submit_sub", handle, [args], self._subs, L.SUB), args)
+
+    def _add(self, word: int, args: TaskArgs | None) -> None:
+        members = [] if args is None else [args]
+        where = [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1]
+        self._submit_placed(
+            members,
+            where,
+            lambda sent: super(PlacingOrchestrator, self)._add(word, sent[0] if sent else None),
+        )
+
+    def _submit_group(
+        self, word: int, members: list[TaskArgs], affinities: list[int] | None
+    ) -> None:
+        where = [one - 1 for one in affinities or [0] * len(members)]
+        self._submit_placed(
+            members,
+            where,
+            lambda sent: super(PlacingOrchestrator, self)._submit_group(word, sent, affinities),
+        )
+
+    def _submit_placed(
+        self, members: Sequence[TaskArgs], where: Sequence[int], submit: Any
+    ) -> None:
+        """Submit a task once what it reads is on its way, and note what it will have done."""
+        directory, is_remote = self._directory, self._is_remote()
+        if not is_remote and not directory and not self._host.endpoints.has_lost:
+            submit(members)
+            return
+        self._require_mine()
+        placed, uses = [], []
+        for one, place in zip(members, where, strict=True):
+            found = [use for use in map(use_of, range(len(one._tensors)), one._tensors) if use]
+            self._host.endpoints.require_not_lost(found)
+            uses.append(found)
+            if is_remote:
+                placed.append(directory.place(place, found, self._handle))
+        for found, place in zip(uses, where, strict=True):
+            self._bring_home(*directory.to_bring_home(found, place if is_remote else HOME))
+        if not is_remote:
+            submit(members)
+            for one, found in zip(members, uses, strict=True):
+                directory.note_here(found)
+                self._note_provided(one, found)
+            return
+        sent = [self._with_plan(one, its) for one, its in zip(members, placed, strict=True)]
+        submit(sent)
+        for one, after, its in zip(members, sent, placed, strict=True):
+            _take_addresses(one, after)
+            directory.note_task(its, [_address(wire) for wire in one._tensors])
+            self._host.endpoints.note_given(its.where)
+
+    def _is_remote(self) -> bool:
+        return self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
+
+    def _with_plan(self, args: TaskArgs, placed: Placed) -> TaskArgs:
+        """Return the arguments as they are sent: with the plan behind the scalars."""
+        sent = TaskArgs()
+        sent._tensors, sent._scalars = args._tensors.copy(), list(args._scalars)
+        if not placed.uses:
+            return sent
+        for use in placed.uses:
+            sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
+        plans = self._directory.plans(placed, len(args._tensors))
+        endpoints = self._host.endpoints
+        dropped = self._directory.take_dropped(placed.where)
+        _append(sent, Plan(endpoints.run_number, plans, dropped))
+        return sent
+
+    # ------------------------------------------------------------ coming home
+    def _bring_home(self, several: Sequence[Held], must_wait: bool) -> None:
+        """Have tensors come home by tasks of the endpoints that have made them.
+
+        They are INOUT there, so that whoever reads them later waits for that.
+
+        Rule     REMOTE-COPY-3
+        """
+        for held in several:
+            word = self._next_level[held.handle] | (held.maker + 1) << L.WORD_WORKER
+            args = TaskArgs()
+            wire = replaced(held.wire, 0, held.start.to_bytes(SHAPE_AT, "little"))
+            wire = replaced(wire, TAG_AT, bytes((L.INOUT,)))
+            args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
+            plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
+            _append(args, Plan(self._host.endpoints.run_number, [plan], goes_home=True))
+            Orchestrator._add(self, word | self._config_word(None), args)
+            held.holders.add(HOME)
+        if must_wait:
+            self._until_idle()
+            if self._view.has_failed:
+                raise self._task_error()
+
+    def drain(self) -> None:
+        """Wait for all tasks; see `Orchestrator.drain`. What endpoints have written is here then."""
+        super().drain()
+        self._all_home()
+
+    def _all_home(self) -> None:
+        """Wait for all tasks, have all tensors come home, and let endpoints forget them.
+
+        Rule     REMOTE-COPY-5
+        """
+        if self._directory:
+            self._until_idle()
+            self._host.endpoints.bring_all_home()
+
+    def _play(self, program: Array, variables: Array) -> None:
+        self._require_mine()
+        self._all_home()
+        super()._play(program, variables)
+
+    def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
+        made = super()._claim(tensor)
+        if self._directory:
+            self._directory.give_back(made.data, made.nbytes())
+        return made
+
+    def _note_provided(self, args: TaskArgs, uses: Sequence[Use]) -> None:
+        """Note which memory of rings a task was given."""
+        for use in uses:
+            address = _address(args._tensors[use.index])
+            if not use.start and address:
+                self._directory.give_back(address, use.nbytes)
+
+
+class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
+    """A `PlacingOrchestrator` that checks what it is asked for."""
+
+
+def _address(wire: bytes) -> int:
+    return int.from_bytes(wire[:SHAPE_AT], "little")
+
+
+def _copied(wire: bytes, rights: int) -> bytes:
+    """Return a tensor as one of which an endpoint gets a copy."""
+    return replaced(wire, CHILD_MEMORY_AT, bytes((L.TENSOR_REMOTE | L.TENSOR_COPIED | rights,)))
+
+
+def _append(args: TaskArgs, plan: Plan) -> None:
+    args._scalars = [*args._scalars, *(scalar_wire(ScalarBits(one)) for one in plan.words())]
+
+
+def _take_addresses(args: TaskArgs, sent: TaskArgs) -> None:
+    """Give arguments the addresses that the runtime has provided."""
+    for i, wire in enumerate(sent._tensors):
+        if not _address(args._tensors[i]) and _address(wire):
+            args._tensors[i] = replaced(args._tensors[i], 0, wire[:SHAPE_AT])
+
+
+__all__ = ["CheckedPlacingOrchestrator", "PlacingOrchestrator"]

@@ -1,0 +1,283 @@
+"""Copies of the parent's tensors: how messages name them, and those that a session has.
+
+A tensor of the parent has a key, and a version that each task which writes it makes anew. A session has
+at most one version of a tensor. What it has, others of its group may read in a window whose key follows
+from the tensor's and the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import RemoteError, TransferError
+from ..system.types import Array
+from .fields import POSITIVE, U64, Blob, Many, Message, Text
+from .limits import (
+    MAX_STRING_BYTES,
+    MAX_TENSORS,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_WRITE,
+)
+from .windows import Window
+
+MOST_DROPPED = 1024
+RACE = (
+    "a later task has written the tensor already, and nothing orders the two: have the later one read "
+    "what the first one writes"
+)
+
+
+# ---------------------------------------------------------------- messages
+@dataclass(frozen=True)
+class CopiedTensor:
+    """What a task does with a copy, and who has it.
+
+    `reads` and `makes` are versions, or 0. `source` is the mover of the endpoint that has made the
+    version it reads; "" if the parent has, which stores it before.
+    """
+
+    key: int = 0
+    """0: the tensor is no copy."""
+    reads: int = 0
+    makes: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class TaskCopies:
+    """A TASK_MORE as bytes, its copies, and what the session forgets before it.
+
+    `run` numbers the parent's runs: copies of an earlier one are stale.
+    """
+
+    run: int
+    more: bytes
+    tensors: Sequence[CopiedTensor]
+    dropped: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class ComingCopy:
+    """A version that the parent has, and its size."""
+
+    key: int
+    version: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ComingCopies:
+    """Versions that a task will read."""
+
+    run: int
+    copies: Sequence[ComingCopy]
+
+
+@dataclass(frozen=True)
+class WantedCopies:
+    """The answer: the keys of those to be stored; or why there is no room."""
+
+    sequence: int
+    keys: Sequence[int]
+    error: str = ""
+
+
+_COPIED = Message(
+    "TASK_COPIES.tensors",
+    CopiedTensor,
+    key=U64,
+    reads=U64,
+    makes=U64,
+    source=Text(MAX_STRING_BYTES),
+)
+_COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
+TASK_COPIES = Message(
+    "TASK_COPIES",
+    TaskCopies,
+    run=U64,
+    more=Blob(),
+    tensors=Many(_COPIED, MAX_TENSORS),
+    dropped=Many(POSITIVE, MOST_DROPPED),
+)
+OPEN_COPIES = Message("OPEN_COPIES", ComingCopies, run=U64, copies=Many(_COMING, MAX_TENSORS))
+WANTED_COPIES = Message(
+    "OPEN_COPIES answer",
+    WantedCopies,
+    sequence=U64,
+    keys=Many(POSITIVE, MAX_TENSORS),
+    error=Text(MAX_STRING_BYTES),
+)
+
+
+def window_key(key: int, version: int) -> int:
+    """Return the key of the window with a version of a tensor."""
+    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(octets, digest_size=8).digest(), "little") or 1
+
+
+# ---------------------------------------------------------------- what a session has
+class _Copy:
+    """A copy: its memory, the version in it (0: none), the one that is coming, and its window."""
+
+    __slots__ = ("coming", "memory", "version", "window")
+
+    def __init__(self, memory: Array) -> None:
+        self.memory = memory
+        self.version = self.coming = self.window = 0
+
+
+class Copies:
+    """The copies of one session.
+
+    `empty` returns memory that the inner Worker's tasks see.
+
+    Rule     REMOTE-COPY-1 to -4
+    """
+
+    def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
+        self._mover, self._empty = mover, empty
+        self._copies: dict[int, _Copy] = {}
+        self._run = 0
+        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
+
+    def begin(self, run: int) -> None:
+        """Forget the copies of an earlier run."""
+        if run != self._run:
+            self.drop(list(self._copies))
+            self._run = run
+
+    def drop(self, keys: Iterable[int]) -> None:
+        """Forget copies."""
+        for key in keys:
+            copy = self._copies.pop(key, None)
+            if copy is not None:
+                self._close(copy)
+                self._counts["dropped"] += 1
+
+    def open(self, coming: ComingCopies) -> list[int]:
+        """Let the parent store versions; return the keys of those that are not here already."""
+        self.begin(coming.run)
+        wanted = []
+        for one in coming.copies:
+            copy = self._of(one.key, one.nbytes)
+            self._require_not_later(copy, one.version)
+            if copy.version != one.version:
+                self._begin_to_change(copy)
+                copy.coming = one.version
+                self._offer(one.key, copy, one.version, REMOTE_BUFFER_ACCESS_WRITE)
+                wanted.append(one.key)
+        return wanted
+
+    def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
+        """Return the address of each copy that a task gets, once the versions that it reads are there.
+
+        Those that it writes are no longer in the reach of others; `settle` says how it has ended.
+        """
+        for one, nbytes in zip(tensors, sizes, strict=True):
+            if one.key and one.reads:
+                self._bring(one, nbytes)
+        addresses = []
+        for one, nbytes in zip(tensors, sizes, strict=True):
+            if not one.key:
+                addresses.append(0)
+                continue
+            copy = self._of(one.key, nbytes)
+            if one.makes:
+                self._require_not_later(copy, one.makes - 1)
+            addresses.append(int(copy.memory.ctypes.data))
+        for one in tensors:
+            if one.key and one.makes:
+                self._begin_to_change(self._copies[one.key])
+        return addresses
+
+    def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
+        """Keep what a task has written, or forget it if it has failed."""
+        for one in tensors:
+            if not one.makes:
+                continue
+            if not succeeded:
+                self.drop([one.key])
+            elif self._copies[one.key].version != one.makes:
+                self._have(one.key, self._copies[one.key], one.makes)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many copies there are, and where they came from."""
+        held = sum(one.memory.nbytes for one in self._copies.values())
+        told = {f"copies_{name}": count for name, count in self._counts.items()}
+        return {"copies": len(self._copies), "copy_bytes": held, **told}
+
+    def _bring(self, one: CopiedTensor, nbytes: int) -> None:
+        """Have the version that a task reads.
+
+        Rule     REMOTE-COPY-2, -4
+        """
+        copy = self._of(one.key, nbytes)
+        self._require_not_later(copy, one.reads)
+        if copy.version == one.reads:
+            self._counts["hits"] += 1
+            return
+        if copy.coming == one.reads:
+            self._counts["stored"] += 1
+        elif not one.source or one.source == self._mover.address:
+            raise RemoteError(
+                f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
+            )
+        else:
+            self._begin_to_change(copy)
+            if nbytes:
+                self._fetch(one, copy, nbytes)
+            self._counts["fetched"] += 1
+        self._have(one.key, copy, one.reads)
+
+    def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
+        key = window_key(one.key, one.reads)
+        try:
+            self._mover.fetch(one.source, key, 0, copy.memory.ctypes.data, nbytes)
+        except TransferError as error:
+            if not error.refused:
+                raise
+            raise RemoteError(
+                f"version {one.reads} of the tensor is no longer at the endpoint that has made it: {RACE}"
+            ) from error
+
+    def _of(self, key: int, nbytes: int) -> _Copy:
+        copy = self._copies.get(key)
+        if copy is None:
+            copy = self._copies[key] = _Copy(self._empty(max(1, nbytes)))
+        if copy.memory.nbytes != max(1, nbytes):
+            raise ValueError(
+                f"a tensor of {nbytes} bytes is said to be one of {copy.memory.nbytes} bytes"
+            )
+        return copy
+
+    @staticmethod
+    def _require_not_later(copy: _Copy, version: int) -> None:
+        if copy.version > version:
+            raise RemoteError(
+                f"version {version} of the tensor is needed, not {copy.version}: {RACE}"
+            )
+
+    def _begin_to_change(self, copy: _Copy) -> None:
+        """Take its memory out of the reach of others."""
+        self._close(copy)
+        copy.version = copy.coming = 0
+
+    def _have(self, key: int, copy: _Copy, version: int) -> None:
+        """Note that a version is there, and let others read it."""
+        self._close(copy)
+        copy.version, copy.coming = version, 0
+        self._offer(key, copy, version, REMOTE_BUFFER_ACCESS_READ)
+
+    def _offer(self, key: int, copy: _Copy, version: int, access: int) -> None:
+        self._close(copy)
+        copy.window = window_key(key, version)
+        memory = copy.memory
+        self._mover.offer(Window(copy.window, memory.ctypes.data, memory.nbytes, access))
+
+    def _close(self, copy: _Copy) -> None:
+        if copy.window:
+            self._mover.withdraw(copy.window)
+            copy.window = 0

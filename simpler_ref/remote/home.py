@@ -1,0 +1,226 @@
+"""What the link of an endpoint does with the parent's memory: it stores versions into the session that a
+task reads, and brings home those that the session has made.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..errors import RemoteError, TransferError
+from .copies import (
+    OPEN_COPIES,
+    RACE,
+    WANTED_COPIES,
+    ComingCopies,
+    ComingCopy,
+    CopiedTensor,
+    window_key,
+)
+from .keys import KeyPair
+from .mover import ZmqMover
+
+ADDRESS_BYTES = 128
+"""Of the address of an endpoint's mover, in shared memory."""
+_TENSOR = struct.Struct("<QIIq")
+_BROUGHT = struct.Struct("<QQQQQ")
+
+
+# ---------------------------------------------------------------- what a task's scalars say
+@dataclass(frozen=True)
+class Plan:
+    """What the parent has decided about the copies of a task, when it was submitted.
+
+    It travels behind the task's scalars. `tensors` has a `CopyPlan` for each tensor.
+    """
+
+    run: int
+    tensors: Sequence[CopyPlan]
+    dropped: Sequence[int] = ()
+    goes_home: bool = False
+    """The task only brings its tensor home."""
+
+    def words(self) -> list[int]:
+        """Return it as words; the last one is how many there are before it."""
+        told = [self.run << 1 | self.goes_home, len(self.dropped), *self.dropped]
+        for one in self.tensors:
+            told += one.key, one.reads << 32 | one.makes, one.source
+        return [*told, len(told)]
+
+    @classmethod
+    def from_words(cls, words: Sequence[int]) -> Plan:
+        """Read what `words` returns, without the last one."""
+        head, dropped = words[0], words[1]
+        at = 2 + dropped
+        tensors = [
+            CopyPlan(words[i], words[i + 1] >> 32, words[i + 1] & 0xFFFF_FFFF, words[i + 2])
+            for i in range(at, len(words), 3)
+        ]
+        return cls(head >> 1, tensors, words[2:at], bool(head & 1))
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """A tensor of a task: its key (0: it is no copy), the versions that the task reads and makes, and
+    which endpoint has made the first, plus one; 0: the parent.
+    """
+
+    key: int = 0
+    reads: int = 0
+    makes: int = 0
+    source: int = 0
+
+
+# ---------------------------------------------------------------- bringing home
+class Brought(enum.IntEnum):
+    """What became of a version that was to come home."""
+
+    NEVER_MADE = 0
+    IS_HOME = 1
+    IS_LOST = 2
+
+
+@dataclass(frozen=True)
+class Homing:
+    """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`."""
+
+    key: int
+    first: int
+    last: int
+    address: int
+    nbytes: int
+
+
+def pack_homings(several: Sequence[Homing]) -> bytes:
+    """Return a request LINK_BRING_HOME."""
+    return b"".join(
+        _BROUGHT.pack(one.key, one.first, one.last, one.address, one.nbytes) for one in several
+    )
+
+
+def unpack_homings(raw: bytes) -> list[Homing]:
+    """Read what `pack_homings` returns."""
+    return [Homing(*one) for one in _BROUGHT.iter_unpack(raw)]
+
+
+# ---------------------------------------------------------------- the link's part
+class Home:
+    """The parent's memory, as the link of one endpoint serves it.
+
+    Parameters
+    ----------
+    address
+        Of the mover of the endpoint's session.
+    group
+        The keys that movers share.
+    silence_s
+        After how long the session is given up.
+
+    Notes
+    -----
+    Rule     REMOTE-COPY-2, -3, -5
+    """
+
+    def __init__(self, address: str, group: KeyPair | None, silence_s: float) -> None:
+        self._address, self._group, self._silence_s = address, group, silence_s
+        self._open_mover: ZmqMover | None = None
+        self._held: dict[int, int] = {}
+        """The version of each tensor that the session has."""
+        self._made: dict[int, int] = {}
+        """The last one that it has made."""
+        self._run = 0
+        self.brought = 0
+
+    def _mover(self) -> ZmqMover:
+        if self._open_mover is None:
+            self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
+        return self._open_mover
+
+    def begin(self, run: int) -> None:
+        """Forget what was of an earlier run."""
+        if run != self._run:
+            self._run = run
+            self._held.clear()
+            self._made.clear()
+
+    def store(
+        self,
+        plan: Plan,
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        ask: Callable[[bytes], bytes],
+    ) -> None:
+        """Store the versions that a task reads, the parent has and the session has not.
+
+        Rule     REMOTE-COPY-2
+        """
+        coming, at = {}, {}
+        for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True):
+            if not one.reads or one.source or not nbytes or self._held.get(one.key) == one.reads:
+                continue
+            coming[one.key] = ComingCopy(one.key, one.reads, nbytes)
+            at[one.key] = address
+        if not coming:
+            return
+        raw = ask(OPEN_COPIES.encode(ComingCopies(plan.run, tuple(coming.values()))))
+        answer = WANTED_COPIES.decode(raw)
+        if answer.error:
+            raise MemoryError(answer.error)
+        for key in answer.keys:
+            one_ = coming[key]
+            where = window_key(key, one_.version)
+            self._mover().store(self._address, where, 0, at[key], one_.nbytes)
+
+    def note(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
+        """Note what the session has after a task."""
+        for one in tensors:
+            if not one.key:
+                continue
+            if not succeeded:
+                self._held.pop(one.key, None)
+            elif one.makes:
+                self._held[one.key] = self._made[one.key] = one.makes
+            else:
+                self._held[one.key] = one.reads
+
+    def bring(self, key: int, version: int, address: int, nbytes: int) -> None:
+        """Copy a version that the session has made into the parent's memory.
+
+        Rule     REMOTE-COPY-3
+        """
+        if not nbytes:
+            return
+        where = window_key(key, version)
+        try:
+            self._mover().fetch(self._address, where, 0, address, nbytes)
+        except TransferError as error:
+            if not error.refused:
+                raise
+            raise RemoteError(
+                f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
+                "endpoint was lost and has started anew"
+            ) from error
+        self.brought += 1
+
+    def bring_newest(self, one: Homing) -> Brought:
+        """Bring the newest version home that the session has made, if it is one of those.
+
+        Rule     REMOTE-COPY-5
+        """
+        made = self._made.get(one.key, 0)
+        if made < one.first:
+            return Brought.NEVER_MADE
+        if made > one.last or self._held.get(one.key) != made:
+            return Brought.IS_LOST
+        try:
+            self.bring(one.key, made, one.address, one.nbytes)
+        except (RemoteError, TransferError):
+            return Brought.IS_LOST
+        return Brought.IS_HOME
+
+    def close(self) -> None:
+        """End its mover."""
+        if self._open_mover is not None:
+            self._open_mover.close()
