@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -25,7 +26,14 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
+from simpler_ref import (
+    ContinuousTensor,
+    DataType,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskArgs,
+    Worker,
+)
 from simpler_ref import TensorArgType as T
 
 CLASSES = 10
@@ -140,10 +148,12 @@ LEAVES = [
 class Model:
     """The tiles that outlive a run, and the orchestration function that submits the tasks."""
 
-    def __init__(self, worker, images, targets, held_out, size):
+    def __init__(self, worker, register):
         self.worker = worker
-        self.size = size
-        self.leaf = {leaf: worker.register(leaf) for leaf in LEAVES}
+        self.leaf = {leaf: register(leaf) for leaf in LEAVES}
+
+    def fill(self, images, targets, held_out, size):
+        """Share the data with the workers."""
         self.images = self.share_rows(images, size)
         self.alpha = self.share_rows(targets, size)  # Y before the run, K⁻¹ Y after it
         block = min(size, 128)
@@ -387,7 +397,8 @@ def read_arguments():
 def on_workers(options, console, images, targets, held_out):
     """Compute with workers of this process; return the timing, mean, variance, and what else to show."""
     with Worker(level=3, num_sub_workers=options.workers) as worker:
-        model = Model(worker, images, targets, held_out, options.tile)
+        model = Model(worker, worker.register)
+        model.fill(images, targets, held_out, options.tile)
         with threadpool_limits(1):  # the workers are forked with one BLAS thread each
             worker.start()
         timing = run(worker, model, console)
@@ -397,19 +408,33 @@ def on_workers(options, console, images, targets, held_out):
 
 
 def on_endpoints(options, console, images, targets, held_out):
-    """Compute with endpoints, and return the same."""
-    from gaussian_process_endpoints import EndpointModel
-
+    """Compute with workers of endpoints, and return the same."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # in the processes that are started
+    module = Path(__file__).stem
+
+    def register(leaf):
+        return worker.register(RemoteCallable(f"{module}:{leaf.__name__}"), inner=True)
+
     with Worker(level=4) as worker:
-        model = EndpointModel(worker, options.endpoints, options.workers)
+        here = -(-options.workers // options.endpoints)
+        for _ in range(options.endpoints):
+            worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=here, modules=[module]))
+        model = Model(worker, register)
         with waiting(console, "starting the endpoints"):
             worker.start()
-            model.fill(images, targets, held_out, options.tile)
+        model.fill(images, targets, held_out, options.tile)
         timing = run(worker, model, console)
-        moved = sum(one["bytes_in"] + one["bytes_out"] for one in worker.transfers())
-        more = "moved between endpoints", f"{moved / 2**20:,.1f} MiB"
-        return timing, *model.result(), more
+        told = worker.transfers()
+        moved = sum(one["served_in"] + one["served_out"] for one in told)
+        copies, hits, home = (
+            sum(one[f"copies_{name}"] for one in told for name in names)
+            for names in (("stored", "fetched"), ("hits",), ("brought",))
+        )
+        more = (
+            "tensors moved",
+            f"{copies} to endpoints, {home} home ({moved / 2**20:,.1f} MiB); found there: {hits}",
+        )
+        return timing, model.gather(model.mean), model.gather(model.variance), more
 
 
 def run(worker, model, console):

@@ -628,7 +628,7 @@ class Worker(RemoteMethods):
         -----
         Rule     SPEED-WAIT-9, -12
         """
-        return self._life.live().arena.empty(shape, dtype, populate)
+        return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
 
     def share(self, array: Any) -> Array:
         """Return a contiguous copy of an array in memory that all workers share.
@@ -682,7 +682,13 @@ class Worker(RemoteMethods):
         -----
         Rule     CALL-ARRAY-5
         """
-        return self._life.live().arena.zeros(shape, dtype)
+        return self._fresh(self._life.live().arena.zeros(shape, dtype))
+
+    def _fresh(self, array: Array) -> Array:
+        """Return an array in memory that was given out anew: what was lost there no longer matters."""
+        if self._life.endpoints is not None:
+            self._life.endpoints.forget_lost(array.ctypes.data, array.nbytes)
+        return array
 
     def zeros_like(self, array: Any) -> Array:
         """Return zeros with the shape and the dtype of an array; see `zeros`."""

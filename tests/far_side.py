@@ -36,6 +36,14 @@ def fail(orch, args, config):
     raise ValueError(f"no, says {os.getpid()}")
 
 
+def die(orch, args, config):
+    os._exit(3)
+
+
+def clear(orch, args, config):
+    args.tensor(0).numpy()[...] = 0
+
+
 def sleep(orch, args, config):
     time.sleep(60)
 
@@ -48,6 +56,11 @@ def tell(orch, args, config):
 def double(args):
     """Be the task of a worker there."""
     args.tensor(0).numpy()[...] *= 2
+
+
+def scale(args):
+    """Be the task of a worker there: multiply by a float."""
+    args.tensor(0).numpy()[...] *= np.float32(args.scalar_float(0))
 
 
 def by_worker(orch, args, config):

@@ -6,7 +6,7 @@ with a task of an endpoint, it sends what the endpoint's link has to know of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..callables.handles import CallableHandle
@@ -22,7 +22,7 @@ from ..model.wire import (
     TAG_AT,
     replaced,
 )
-from ..remote.directory import HOME, Directory, Held, Placed, Use, use_of
+from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
 from ..remote.home import CopyPlan, Plan
 from ..system.types import Array
 from .checked import CheckedOrchestrator
@@ -51,61 +51,77 @@ class PlacingOrchestrator(Orchestrator):
         return word
 
     def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
-        """Submit a task for a sub worker; see `Orchestrator.submit_sub`."""
-        self._add(self._require_handle("submit_sub", handle, [args], self._subs, L.SUB), args)
+        """Submit a task for a sub worker, here or at an endpoint; see `Orchestrator.submit_sub`.
+
+        The callables that were registered with ``inner=True`` are for endpoints.
+
+        Rule     REMOTE-COPY-9
+        """
+        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
+            word = self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
+        else:
+            word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
+            chosen = self._host.endpoints.place(handle, -1, args, for_sub=True)
+            word |= (chosen + 1) << L.WORD_WORKER
+        self._add(word | self._config_word(None), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
-        members = [] if args is None else [args]
+        add = super()._add
         where = [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1]
-        self._submit_placed(
-            members,
-            where,
-            lambda sent: super(PlacingOrchestrator, self)._add(word, sent[0] if sent else None),
-        )
+        members = [TaskArgs() if args is None else args]
+        self._place_and_submit(members, where, lambda sent: add(word, sent[0]))
 
     def _submit_group(
         self, word: int, members: list[TaskArgs], affinities: list[int] | None
     ) -> None:
+        add = super()._submit_group
         where = [one - 1 for one in affinities or [0] * len(members)]
-        self._submit_placed(
-            members,
-            where,
-            lambda sent: super(PlacingOrchestrator, self)._submit_group(word, sent, affinities),
-        )
+        self._place_and_submit(members, where, lambda sent: add(word, sent, affinities))
 
-    def _submit_placed(
-        self, members: Sequence[TaskArgs], where: Sequence[int], submit: Any
+    def _place_and_submit(
+        self, members: list[TaskArgs], where: list[int], submit: Callable[[list[TaskArgs]], None]
     ) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
-        directory, is_remote = self._directory, self._is_remote()
-        if not is_remote and not directory and not self._host.endpoints.has_lost:
+        endpoints, directory = self._host.endpoints, self._directory
+        is_remote = self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
+        if not is_remote and not directory and not endpoints.has_lost:
             submit(members)
             return
         self._require_mine()
-        placed, uses = [], []
-        for one, place in zip(members, where, strict=True):
-            found = [use for use in map(use_of, range(len(one._tensors)), one._tensors) if use]
-            self._host.endpoints.require_not_lost(found)
-            uses.append(found)
-            if is_remote:
-                placed.append(directory.place(place, found, self._handle))
-        for found, place in zip(uses, where, strict=True):
-            self._bring_home(*directory.to_bring_home(found, place if is_remote else HOME))
-        if not is_remote:
-            submit(members)
-            for one, found in zip(members, uses, strict=True):
-                directory.note_here(found)
-                self._note_provided(one, found)
+        uses = [uses_of(one._tensors) for one in members]
+        for found in uses:
+            endpoints.require_not_lost(found)
+        if is_remote:
+            self._submit_there(members, where, uses, submit)
             return
-        sent = [self._with_plan(one, its) for one, its in zip(members, placed, strict=True)]
+        for found in uses:
+            self._bring_home(*directory.to_bring_home(found, HOME))
+        submit(members)
+        for one, found in zip(members, uses, strict=True):
+            directory.note_here(found)
+            self._note_provided(one, found)
+
+    def _submit_there(
+        self,
+        members: list[TaskArgs],
+        where: list[int],
+        uses: list[list[Use]],
+        submit: Callable[[list[TaskArgs]], None],
+    ) -> None:
+        """Submit a task of endpoints.
+
+        Rule     REMOTE-COPY-1, -6
+        """
+        directory = self._directory
+        placed = [directory.place(*one, self._handle) for one in zip(where, uses, strict=True)]
+        for place, found in zip(where, uses, strict=True):
+            self._bring_home(*directory.to_bring_home(found, place))
+        sent = [self._with_plan(*one) for one in zip(members, placed, strict=True)]
         submit(sent)
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
             directory.note_task(its, [_address(wire) for wire in one._tensors])
             self._host.endpoints.note_given(its.where)
-
-    def _is_remote(self) -> bool:
-        return self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
 
     def _with_plan(self, args: TaskArgs, placed: Placed) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""
@@ -179,6 +195,8 @@ class PlacingOrchestrator(Orchestrator):
 
 class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
     """A `PlacingOrchestrator` that checks what it is asked for."""
+
+    submit_sub = PlacingOrchestrator.submit_sub
 
 
 def _address(wire: bytes) -> int:

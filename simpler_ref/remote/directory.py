@@ -327,10 +327,13 @@ class Directory:
         del self._spans[bisect_left(self._spans, held.span)]
 
 
-def use_of(index: int, wire: bytes) -> Use | None:
-    """Return what a task does with a tensor; None if that is not in this machine's memory."""
-    if isinstance(wire, RemoteWire) or wire[CHILD_MEMORY_AT] & 1:
-        return None
-    address = int.from_bytes(wire[:SHAPE_AT], "little")
-    start = address - bytes_below(wire) if address else 0
-    return Use(index, start, bytes_of(wire), RIGHTS[wire[TAG_AT]], wire)
+def uses_of(wires: Sequence[bytes]) -> list[Use]:
+    """Return what a task does with those of its tensors that are in this machine's memory."""
+    found = []
+    for i, wire in enumerate(wires):
+        if isinstance(wire, RemoteWire) or wire[CHILD_MEMORY_AT] & 1:
+            continue
+        address = int.from_bytes(wire[:SHAPE_AT], "little")
+        start = address - bytes_below(wire) if address else 0
+        found.append(Use(i, start, bytes_of(wire), RIGHTS[wire[TAG_AT]], wire))
+    return found

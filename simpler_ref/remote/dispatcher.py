@@ -50,11 +50,14 @@ class Dispatcher:
 
     # ------------------------------------------------------------ looking things up
     def find(self, digest: bytes) -> Any:
-        """Return the callable of a task.
+        """Return the callable of a task: for one of the inner Worker, a function that submits it there.
 
-        Rule     REMOTE-REG-1
+        Rule     REMOTE-REG-1; REMOTE-COPY-9
         """
         found = self._live.get((RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, digest))
+        inner = self._live.get((RemoteRegistryTarget.INNER_L3_WORKER, digest))
+        if found is None and inner is not None:
+            return lambda orch, args, config: orch.submit_sub(inner, args)
         if found is None:
             raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
         return found

@@ -54,13 +54,13 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .directory import HOME, Directory, Held, Use, use_of
+from .directory import HOME, Directory, Held, Use, uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .frames import ControlName
 from .home import ADDRESS_BYTES, Brought, Homing, pack_homings
 from .keys import KeyPair, new_pair
 from .limits import MAX_INLINE_ARENA_BYTES
-from .link import BUSY, COUNTERS, LATE_BYTES, TASKS, WHY_BYTES, Link
+from .link import COUNTERS, LATE_BYTES, TASKS, UNMOVED, UNMOVED_NS, WHY_BYTES, Link
 from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
 from .requests import Registration, Request
 from .spec import RemoteWorkerSpec
@@ -74,7 +74,7 @@ _LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 20
 _QUICK_S, _SLOW_S = 0.02, 0.2
 _TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""
-_BYTES_PER_S = 1e9
+_BYTES_PER_S = 0.5e9
 """How fast tensors are taken to move."""
 log = logging.getLogger("simpler_ref")
 
@@ -318,17 +318,23 @@ class Endpoints:
         worker: int,
         args: TaskArgs | None,
         taken: Collection[int] = (),
+        for_sub: bool = False,
     ) -> int:
         """Return the endpoint for a task, once its arguments are found to be what that can reach.
+
+        References get the addresses that the endpoint's link knows. `for_sub`: a sub worker of the
+        endpoint runs the task.
 
         Tensors get the addresses that the endpoint's link knows.
 
         Rule     REMOTE-ARGS-4, -5; REMOTE-LINK-9
         """
         one: Registration = self._life.registry.target(handle)
-        if one.is_inner:
+        if one.is_inner != for_sub:
             raise TypeError(
-                f"{handle!r} is for the inner Workers of endpoints, which find it with get_inner_handle"
+                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub"
+                if one.is_inner
+                else f"{handle!r} is an orchestration function of endpoints: give it to submit_next_level"
             )
         wires = args._tensors if args is not None else []
         for i, wire in enumerate(wires):
@@ -392,7 +398,7 @@ class Endpoints:
         manager = self._life.live().manager
         alive = [number for number in free if manager is None or number not in manager.dead] or free
         turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
-        uses = [use for use in map(use_of, range(len(wires)), wires) if use]
+        uses = uses_of(wires)
         return min(turns, key=lambda number: self._start_s(number, uses))
 
     def _start_s(self, number: int, uses: Sequence[Use]) -> float:
@@ -401,9 +407,9 @@ class Endpoints:
         Rule     REMOTE-COPY-7
         """
         words = self._link(number).words
-        done, busy_ns = int(words[TASKS]), int(words[BUSY])
-        waiting = max(0, self._given.get(number, 0) - done)
-        mean_s = busy_ns / done / 1e9 if done else _TASK_S
+        waiting = max(0, self._given.get(number, 0) - int(words[TASKS]))
+        counted = int(words[UNMOVED])
+        mean_s = int(words[UNMOVED_NS]) / counted / 1e9 if counted else _TASK_S
         return waiting * mean_s + self.directory.missing(uses, number) / _BYTES_PER_S
 
     def note_given(self, number: int) -> None:
@@ -545,6 +551,11 @@ class Endpoints:
                         "program or by a task that has it as OUTPUT_EXISTING"
                     )
                 self._lost.remove(lost)
+
+    def forget_lost(self, address: int, nbytes: int) -> None:
+        """Forget what was lost in memory that is given out anew."""
+        fresh = Use(0, address, nbytes, L.TENSOR_WRITE, b"")
+        self._lost = [lost for lost in self._lost if not lost.overlaps(fresh)]
 
     # ------------------------------------------------------------ memory
     def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:

@@ -173,6 +173,10 @@ class Home:
             where = window_key(key, one_.version)
             self._mover().store(self._address, where, 0, at[key], one_.nbytes)
 
+    def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
+        """Say whether the session has what a task reads."""
+        return all(self._held.get(one.key) == one.reads for one in tensors if one.reads)
+
     def note(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Note what the session has after a task."""
         for one in tensors:

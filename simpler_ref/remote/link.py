@@ -82,11 +82,12 @@ _OF_ALL_PROCESSES = (
 
 COUNTERS = (
     *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
-    *("health", "round_trip_ns", "clock_offset_ns", "pid", "busy_ns"),
+    *("health", "round_trip_ns", "clock_offset_ns", "pid"),
+    *("unmoved", "unmoved_ns"),
 )
-"""What a link counts."""
+"""What a link counts; `unmoved` are tasks for which no tensor of the parent had to move."""
 SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
-HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, BUSY = range(6, 11)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, UNMOVED, UNMOVED_NS = range(6, 12)
 
 
 class Link(WorkerKind):
@@ -449,15 +450,18 @@ class Link(WorkerKind):
         kind: FrameType | OwnFrameType = FrameType.TASK
         if self._features & FEATURE_TASK_MORE:
             kind = OwnFrameType.TASK_MORE
-        copied: list[CopiedTensor] = []
+        copied = [] if plan is None else self._copied(plan)
+        unmoved = self._home.has_all(copied)
         if plan is not None:
-            kind, copied = OwnFrameType.TASK_COPIES, self._copied(plan)
+            kind = OwnFrameType.TASK_COPIES
             payload = self._with_copies(plan, copied, wires, payload)
         frame = self._ask(kind, payload, FrameType.COMPLETION)
         done = decode_completion(frame.payload)
         self._home.note(copied, not done.error_code)
         self.words[TASKS] += 1
-        self.words[BUSY] += time.monotonic_ns() - begun
+        if unmoved:
+            self.words[UNMOVED] += 1
+            self.words[UNMOVED_NS] += time.monotonic_ns() - begun
         if done.error_code:
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)

@@ -80,10 +80,12 @@ def test_references_travel_with_their_shape_and_offset(two):
 def test_what_an_endpoint_cannot_reach_is_refused_and_nothing_is_submitted(two):
     buffers = [two.buffer(number, np.zeros(4)) for number in two.ids]
     shared = two.worker.share(np.zeros(4, np.float32))
-    unwritten = ContinuousTensor.make(0, (4,), DataType.FLOAT32)
+    private = np.zeros(4, np.float32)
+    by_hand = ContinuousTensor(private.ctypes.data, (4,), DataType.FLOAT32)
     cases = [
-        ([(shared, INPUT)], {}, "does not see"),
-        ([(unwritten, TensorArgType.OUTPUT)], {}, "does not see"),
+        ([(by_hand, INPUT)], {}, "cannot see"),
+        ([(shared, TensorArgType.NO_DEP)], {}, "NO_DEP"),
+        ([(shared[:3], INPUT), (shared[1:], INOUT)], {}, "share some bytes"),
         ([(reference(one), INPUT) for one in buffers], {}, "memory of the endpoints"),
         ([(reference(buffers[0]), INPUT)], {"worker": 1}, "memory of the endpoints"),
     ]

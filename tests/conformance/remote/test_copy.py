@@ -1,0 +1,459 @@
+"""REMOTE-COPY: endpoints get copies of the parent's tensors."""
+
+import contextlib
+import random
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    ContinuousTensor,
+    DataType,
+    HazardError,
+    RemoteCallable,
+    RemoteError,
+    RemoteWorkerSpec,
+    TaskArgs,
+    TaskError,
+    TensorArgType,
+    Worker,
+)
+
+from ... import far_side
+from ...endpoints import EXISTING, INOUT, INPUT, Program
+
+OUTPUT = TensorArgType.OUTPUT
+COUNT = 32
+BYTES = 4 * COUNT
+
+
+def add_here(args):
+    args.tensor(0).numpy()[...] += np.float32(args.scalar(0))
+
+
+def copy_here(args):
+    args.tensor(1).numpy()[...] = args.tensor(0).numpy()
+
+
+class Mixed(Program):
+    """A program with endpoints and a sub worker, and handles for both."""
+
+    def __init__(self, endpoints=2, **options):
+        self.worker = Worker(level=4, num_sub_workers=1, **options)
+        self.ids = [self.worker.add_remote_worker(RemoteWorkerSpec()) for _ in range(endpoints)]
+        self._handles = {}
+        self.here = {
+            far_side.add_scalar: self.worker.register(add_here),
+            far_side.copy: self.worker.register(copy_here),
+        }
+
+    def submit(self, orch, function, where, *tensors, scalars=()):
+        """Submit a task of an endpoint, of any (−1), or here (None); return its arguments."""
+        args = TaskArgs()
+        for tensor, tag in tensors:
+            args.add_tensor(tensor, tag)
+        for scalar in scalars:
+            args.add_scalar(scalar)
+        if where is None:
+            orch.submit_sub(self.here[function], args)
+        else:
+            orch.submit_next_level(self.handle(function), args, worker=where)
+        return args
+
+    def add(self, orch, where, tensor, number=1):
+        """Add a number to a tensor there."""
+        return self.submit(orch, far_side.add_scalar, where, (tensor, INOUT), scalars=(number,))
+
+    def copy(self, orch, where, source, target, tag=EXISTING):
+        """Copy a tensor there."""
+        return self.submit(orch, far_side.copy, where, (source, INPUT), (target, tag))
+
+    def moved(self):
+        """Return the sum of each counter of copies."""
+        names = ("copies_stored", "copies_fetched", "copies_hits", "copies_brought")
+        told = self.worker.transfers()
+        return {name: sum(one[name] for one in told) for name in names}
+
+    def shared(self, values=None):
+        """Return a shared array of float32."""
+        return self.worker.share(np.zeros(COUNT, np.float32) if values is None else values)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    made = Mixed()
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+        yield made
+
+
+@pytest.fixture
+def since(mixed):
+    """Return what has moved since the test began."""
+    before = mixed.moved()
+    return lambda: {name: count - before[name] for name, count in mixed.moved().items()}
+
+
+def fresh():
+    return ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32)
+
+
+# ---------------------------------------------------------------- versions
+@pytest.mark.spec("REMOTE-COPY-1")
+def test_a_tensor_goes_from_endpoint_to_endpoint_and_home(mixed, since):
+    x = mixed.shared()
+
+    def orch_fn(orch, args, config):
+        for k in range(7):
+            mixed.add(orch, (0, 1, None)[k % 3], x)
+
+    mixed.worker.run(orch_fn)
+    assert x.tolist() == [7] * COUNT
+    # here → 0 → 1 → here → 0 → 1 → here → 0 → here
+    assert since() == {
+        "copies_stored": 3,
+        "copies_fetched": 2,
+        "copies_hits": 0,
+        "copies_brought": 3,
+    }
+
+
+@pytest.mark.spec("REMOTE-COPY-1")
+def test_outputs_and_buffers_of_rings_may_be_named(mixed):
+    x, y = mixed.shared(np.arange(COUNT, dtype=np.float32)), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        buffer = orch.alloc((COUNT,), np.float32)
+        mixed.copy(orch, 0, x, buffer, INOUT)
+        made = mixed.copy(orch, 1, buffer, fresh(), OUTPUT).tensor(1)
+        assert made.data
+        mixed.add(orch, None, made, 5)
+        mixed.copy(orch, 0, made, y)
+
+    mixed.worker.run(orch_fn)
+    assert y.tolist() == list(range(5, 5 + COUNT))
+
+
+@pytest.mark.spec("REMOTE-COPY-1")
+def test_each_member_of_a_group_gets_its_copies(mixed):
+    x, parts = mixed.shared(np.full(COUNT, 3, np.float32)), [mixed.shared() for _ in range(2)]
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 1, x)
+        members = []
+        for part in parts:
+            one = TaskArgs()
+            one.add_tensor(x, INPUT)
+            one.add_tensor(part, EXISTING)
+            members.append(one)
+        orch.submit_next_level_group(mixed.handle(far_side.copy), members)
+
+    mixed.worker.run(orch_fn)
+    assert [part.tolist() for part in parts] == [[4] * COUNT] * 2
+
+
+# ---------------------------------------------------------------- moves
+@pytest.mark.spec("REMOTE-COPY-2")
+def test_what_is_read_again_moves_once_to_each_endpoint(mixed, since):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        for k in range(8):
+            mixed.copy(orch, k % 2, x, fresh(), OUTPUT)
+        mixed.copy(orch, 0, x, y)
+
+    mixed.worker.run(orch_fn)
+    assert y.tolist() == [1] * COUNT
+    assert since() == {
+        "copies_stored": 1,  # x to endpoint 0
+        "copies_fetched": 1,  # x to endpoint 1
+        "copies_hits": 8,
+        "copies_brought": 2,  # x and y
+    }
+
+
+@pytest.mark.spec("REMOTE-COPY-2")
+def test_what_is_only_written_does_not_move_before(mixed, since):
+    x, y = mixed.shared(np.ones(COUNT, np.float32)), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.copy(orch, 0, x, y)
+
+    mixed.worker.run(orch_fn)
+    assert y.tolist() == [1] * COUNT
+    assert since()["copies_stored"] == 1
+
+
+# ---------------------------------------------------------------- coming home
+@pytest.mark.spec("REMOTE-COPY-3")
+def test_a_task_here_reads_what_endpoints_have_written(mixed):
+    pairs = [(mixed.shared(), mixed.shared()) for _ in range(8)]
+
+    def orch_fn(orch, args, config):
+        for k, (x, y) in enumerate(pairs):
+            mixed.add(orch, k % 2, x, k)
+            mixed.copy(orch, None, x, y)
+            mixed.add(orch, None, y)
+
+    mixed.worker.run(orch_fn)
+    assert [(x[-1], y[-1]) for x, y in pairs] == [(k, k + 1) for k in range(8)]
+
+
+# ---------------------------------------------------------------- races
+@pytest.mark.spec("REMOTE-COPY-4")
+def test_a_version_that_was_replaced_is_not_given_out(mixed):
+    x, y, gate = mixed.shared(), mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        mixed.submit(orch, far_side.wait, 1, (gate, INOUT), scalars=(300,))
+        args = TaskArgs()  # waits for the gate, and then needs the first version
+        for tensor, tag in ((x, INPUT), (y, EXISTING), (gate, INPUT)):
+            args.add_tensor(tensor, tag)
+        orch.submit_next_level(mixed.handle(far_side.copy), args, worker=1)
+        mixed.add(orch, 0, x)
+
+    with pytest.raises(TaskError, match="a later task has written the tensor already"):
+        mixed.worker.run(orch_fn)
+
+
+# ---------------------------------------------------------------- ends
+@pytest.mark.spec("REMOTE-COPY-5")
+def test_the_program_reads_and_writes_arrays_between_runs_and_after_drain(mixed):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        mixed.copy(orch, 1, x, y)
+        orch.drain()
+        assert (x[0], y[0]) == (1, 1)
+        x[:] = 10
+        mixed.add(orch, 0, x)
+        mixed.copy(orch, 1, x, y)
+
+    mixed.worker.run(orch_fn)
+    assert (x[0], y[0]) == (11, 11)
+    x[:] = 20
+
+    def once_more(orch, args, config):
+        mixed.copy(orch, 0, x, y)
+
+    mixed.worker.run(once_more)
+    assert y.tolist() == [20] * COUNT
+
+
+# ---------------------------------------------------------------- shared bytes
+@pytest.mark.spec("REMOTE-COPY-6")
+def test_tensors_that_share_bytes_are_one_memory(mixed):
+    x, y = mixed.shared(), mixed.shared(np.zeros(COUNT // 2, np.float32))
+    half = COUNT // 2
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)  # all of it, there
+        mixed.add(orch, 1, x[half:])  # its second half, elsewhere
+        mixed.add(orch, None, x[: half // 2])  # its first quarter, here
+        mixed.add(orch, 0, x)
+        mixed.copy(orch, 1, x[:half], y)
+
+    mixed.worker.run(orch_fn)
+    assert x.tolist() == [3] * (half // 2) + [2] * (half // 2) + [3] * half
+    assert y.tolist() == [3] * (half // 2) + [2] * (half // 2)
+
+
+# ---------------------------------------------------------------- placement
+@pytest.mark.spec("REMOTE-COPY-7")
+def test_a_task_goes_where_its_bytes_are(mixed, since):
+    large = [mixed.shared(np.zeros(1 << 22, np.float32)) for _ in range(2)]
+
+    def orch_fn(orch, args, config):
+        for k in (0, 1):
+            mixed.add(orch, k, large[k])
+        orch._until_idle()
+        for _ in range(3):
+            for one in large:
+                mixed.add(orch, -1, one)
+
+    mixed.worker.run(orch_fn)
+    assert [one[0] for one in large] == [4, 4]
+    found = since()
+    assert (found["copies_stored"], found["copies_fetched"]) == (2, 0)
+
+
+@pytest.mark.spec("REMOTE-COPY-7")
+def test_tasks_without_bytes_go_to_both(mixed):
+    counts = [one["tasks"] for one in mixed.worker.endpoints()]
+
+    def orch_fn(orch, args, config):
+        for _ in range(20):
+            orch.submit_next_level(mixed.handle(far_side.nothing))
+
+    mixed.worker.run(orch_fn)
+    given = [
+        one["tasks"] - before for one, before in zip(mixed.worker.endpoints(), counts, strict=True)
+    ]
+    assert sum(given) == 20
+    assert min(given) >= 5
+
+
+# ---------------------------------------------------------------- failures
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_after_a_failure_the_version_before_comes_home_if_another_endpoint_has_it(mixed):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        mixed.copy(orch, 1, x, y)
+        mixed.submit(orch, far_side.fail, 1, (x, INOUT), (y, INPUT))
+
+    with pytest.raises(TaskError):
+        mixed.worker.run(orch_fn)
+    assert x.tolist() == [1] * COUNT
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_what_a_failed_task_alone_had_is_lost_until_it_is_written(mixed, caplog):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        mixed.submit(orch, far_side.fail, 0, (x, INOUT))
+
+    def use(orch, args, config):
+        mixed.copy(orch, args, x, y)
+
+    with pytest.raises(TaskError):
+        mixed.worker.run(orch_fn)
+    assert "is lost" in caplog.text
+    for where in (None, 1):
+        with pytest.raises(RemoteError, match="tensor 0 is lost"):
+            mixed.worker.run(use, where)
+    x[:] = 8
+    mixed.worker.run(use, None)
+    assert y.tolist() == [8] * COUNT
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_what_was_only_at_an_endpoint_that_died_is_lost():
+    made = Mixed(1)
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+        x, y = made.shared(), made.shared()
+
+        def orch_fn(orch, args, config):
+            made.add(orch, 0, x)
+            made.submit(orch, far_side.die, 0, (x, INPUT))
+
+        def use(orch, args, config):
+            made.copy(orch, None, x, y)
+
+        def write(orch, args, config):
+            made.copy(orch, 0, y, x)
+            made.add(orch, 0, x)
+
+        with pytest.raises(TaskError, match="endpoint"):
+            worker.run(orch_fn)
+        with pytest.raises(RemoteError, match="tensor 0 is lost"):
+            worker.run(use)
+        worker.run(write, None)
+        assert x.tolist() == [1] * COUNT
+
+
+# ---------------------------------------------------------------- sub workers of endpoints
+@pytest.mark.spec("REMOTE-COPY-9")
+@pytest.mark.parametrize("check", [False, True])
+def test_sub_workers_of_endpoints_run_tasks_of_submit_sub(check):
+    worker = Worker(level=4, check=check)
+    for _ in range(2):
+        worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
+    scale = worker.register(RemoteCallable(far_side.name(far_side.scale)), inner=True)
+    with worker:
+        worker.init()
+        parts = [worker.share(np.full(COUNT, k, np.float32)) for k in range(4)]
+
+        def orch_fn(orch, args, config):
+            for _ in range(2):
+                for one in parts:
+                    task = TaskArgs()
+                    task.add_tensor(one, INOUT)
+                    task.add_scalar(0.5)
+                    orch.submit_sub(scale, task)
+            with pytest.raises(TypeError, match="submit_sub"):
+                orch.submit_next_level(scale, TaskArgs())
+
+        worker.run(orch_fn)
+        assert [one[0] for one in parts] == [0, 0.25, 0.5, 0.75]
+        assert all(one["tasks"] for one in worker.endpoints())
+
+
+# ---------------------------------------------------------------- memory
+@pytest.mark.spec("REMOTE-COPY-10")
+def test_copies_of_ring_memory_go_with_it():
+    made = Mixed(1, heap_ring_size=1 << 20)
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+
+        def orch_fn(orch, args, config):
+            for k in range(64):
+                with orch.scope():
+                    tensor = ContinuousTensor.make(0, (50_000 + k,), DataType.FLOAT32)
+                    args = TaskArgs()
+                    args.add_tensor(tensor, OUTPUT)
+                    orch.submit_next_level(made.handle(far_side.clear), args)
+            orch._until_idle()
+            (told,) = worker.transfers()
+            assert told["copy_bytes"] < 16 << 20  # of 12.8 MB × 64 / 1 MiB
+            assert told["copies_dropped"] > 32
+
+        worker.run(orch_fn)
+
+
+# ---------------------------------------------------------------- random programs
+@pytest.mark.spec("REMOTE-COPY-1")
+@pytest.mark.spec("REMOTE-COPY-6")
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_end_as_if_run_in_order(seed, checked):
+    """Operations that would race are refused by the check, and left out."""
+    rng = random.Random(seed)
+    arrays = [checked.shared(np.arange(COUNT, dtype=np.float32) * k) for k in range(3)]
+    model = [one.copy() for one in arrays]
+    half = COUNT // 2
+    parts = [slice(None), slice(None), slice(None), slice(half), slice(half, None), slice(8, 24)]
+    places = [0, 1, -1, None]
+    accepted = 0
+
+    def orch_fn(orch, args, config):
+        nonlocal accepted
+        for _ in range(60):
+            where, part = rng.choice(places), rng.choice(parts)
+            i, j = rng.sample(range(3), 2)
+            number = rng.randrange(1, 5)
+            with contextlib.suppress(HazardError):
+                if rng.random() < 0.5:
+                    checked.add(orch, where, arrays[i][part], number)
+                    model[i][part] += number
+                else:
+                    checked.copy(orch, where, arrays[i][part], arrays[j][part], INOUT)
+                    model[j][part] = model[i][part]
+                accepted += 1
+            if rng.random() < 0.1:
+                orch.drain()
+                for one, expected in zip(arrays, model, strict=True):
+                    np.testing.assert_array_equal(one, expected)
+
+    checked.worker.run(orch_fn)
+    for one, expected in zip(arrays, model, strict=True):
+        np.testing.assert_array_equal(one, expected)
+    assert accepted > 15
+
+
+@pytest.fixture(scope="module")
+def checked():
+    made = Mixed(check=True)
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+        yield made
