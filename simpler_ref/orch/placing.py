@@ -120,8 +120,8 @@ class PlacingOrchestrator(Orchestrator):
         submit(sent)
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
+            self._host.endpoints.note_given(its)
             directory.note_task(its, [_address(wire) for wire in one._tensors])
-            self._host.endpoints.note_given(its.where)
 
     def _with_plan(self, args: TaskArgs, placed: Placed) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""

@@ -52,13 +52,15 @@ class Held:
         Who may have another one.
     makers : list of [int, int, int]
         Who has made which versions, oldest first: the maker, the first and the last of them.
+    ready : float
+        When that is likely to have ended, a time of `time.monotonic`.
     handle : Any
         The callable whose task makes the current version.
     """
 
     __slots__ = (
         *("handle", "holders", "key", "maker", "makers", "nbytes"),
-        *("stale", "start", "version", "wire"),
+        *("ready", "stale", "start", "version", "wire"),
     )
 
     def __init__(self, start: int, nbytes: int, wire: bytes) -> None:
@@ -68,6 +70,7 @@ class Held:
         self.holders, self.stale = {HOME}, set[int]()
         self.makers = [[HOME, 1, 1]]
         self.handle: Any = None
+        self.ready = 0.0
 
     @property
     def is_home(self) -> bool:
@@ -134,6 +137,12 @@ class Placed:
     tensors: dict[int, Held] = field(default_factory=dict)
     """By the index of the use's tensor."""
 
+    def set_ready(self, ready: float) -> None:
+        """Note when what it writes is likely to be made."""
+        for use in self.uses:
+            if use.writes:
+                self.tensors[use.index].ready = ready
+
 
 class Directory:
     """The tensors of which endpoints have, or had, copies.
@@ -194,15 +203,23 @@ class Directory:
                     must_wait = True
         return list(found.values()), must_wait
 
-    def missing(self, uses: Iterable[Use], where: int) -> int:
-        """Return how many bytes would have to move to a place for a task to run there."""
-        total = 0
+    def outlook(self, uses: Iterable[Use], where: int) -> tuple[float, int]:
+        """Return when the tensors that a task reads are likely to be made, and which bytes have to move.
+
+        Those of tensors that it also writes count twice: where they are now is where they may be needed
+        next.
+
+        Rule     REMOTE-COPY-7
+        """
+        ready, total = 0.0, 0
         for use in uses:
             if use.reads and use.start:
                 held = self._held.get(use.span)
+                if held is not None:
+                    ready = max(ready, held.ready)
                 if held is None or where not in held.holders:
-                    total += use.nbytes
-        return total
+                    total += use.nbytes * (2 if use.writes else 1)
+        return ready, total
 
     def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
         """Find what a task of an endpoint will be told of its tensors.

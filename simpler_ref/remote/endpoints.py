@@ -54,7 +54,7 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .directory import HOME, Directory, Held, Use, uses_of
+from .directory import HOME, Directory, Held, Placed, Use, uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .frames import ControlName
 from .home import ADDRESS_BYTES, Brought, Homing, pack_homings
@@ -74,8 +74,8 @@ _LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 20
 _QUICK_S, _SLOW_S = 0.02, 0.2
 _TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""
-_BYTES_PER_S = 0.5e9
-"""How fast tensors are taken to move."""
+_BYTES_PER_S = 1e8
+"""How fast tensors are taken to move: the cores at both ends have work meanwhile."""
 log = logging.getLogger("simpler_ref")
 
 
@@ -332,7 +332,8 @@ class Endpoints:
         one: Registration = self._life.registry.target(handle)
         if one.is_inner != for_sub:
             raise TypeError(
-                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub"
+                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub, "
+                "or find it there with get_inner_handle"
                 if one.is_inner
                 else f"{handle!r} is an orchestration function of endpoints: give it to submit_next_level"
             )
@@ -399,21 +400,30 @@ class Endpoints:
         alive = [number for number in free if manager is None or number not in manager.dead] or free
         turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
         uses = uses_of(wires)
-        return min(turns, key=lambda number: self._start_s(number, uses))
+        return min(turns, key=lambda number: self._start(number, uses))
 
-    def _start_s(self, number: int, uses: Sequence[Use]) -> float:
-        """Estimate after how many seconds an endpoint would begin a task.
+    def _start(self, number: int, uses: Sequence[Use]) -> float:
+        """Estimate when an endpoint would begin a task: a time of `time.monotonic`.
 
         Rule     REMOTE-COPY-7
         """
-        words = self._link(number).words
-        waiting = max(0, self._given.get(number, 0) - int(words[TASKS]))
-        counted = int(words[UNMOVED])
-        mean_s = int(words[UNMOVED_NS]) / counted / 1e9 if counted else _TASK_S
-        return waiting * mean_s + self.directory.missing(uses, number) / _BYTES_PER_S
+        waiting = max(0, self._given.get(number, 0) - int(self._link(number).words[TASKS]))
+        free = time.monotonic() + waiting * self._mean_s(number)
+        ready, missing = self.directory.outlook(uses, number)
+        return max(free, ready) + missing / _BYTES_PER_S
 
-    def note_given(self, number: int) -> None:
-        """Note that an endpoint was given a task."""
+    def _mean_s(self, number: int) -> float:
+        words = self._link(number).words
+        counted = int(words[UNMOVED])
+        return int(words[UNMOVED_NS]) / counted / 1e9 if counted else _TASK_S
+
+    def note_given(self, placed: Placed) -> None:
+        """Note that an endpoint was given a task, and when it is likely to have ended.
+
+        Rule     REMOTE-COPY-7
+        """
+        number = placed.where
+        placed.set_ready(self._start(number, placed.uses) + self._mean_s(number))
         self._given[number] = self._given.get(number, 0) + 1
 
     def _settled(self, i: int, wire: RemoteWire, link: Link) -> RemoteWire:
