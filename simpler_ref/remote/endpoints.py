@@ -558,7 +558,8 @@ class Endpoints:
                 if use.reads and lost.is_unchanged():
                     raise RemoteError(
                         f"tensor {use.index} is lost: {lost.text}; write it before it is read, in the "
-                        "program or by a task that has it as OUTPUT_EXISTING"
+                        "program or by a task that has it as OUTPUT_EXISTING; if what it has is right, "
+                        "call Worker.renew(array)"
                     )
                 self._lost.remove(lost)
 

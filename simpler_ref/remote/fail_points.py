@@ -24,6 +24,8 @@ SESSION = (
     "moving",
     "closing",
 )
+COPIES = ("opening", "storing", "stored", "bringing", "brought", "coming", "taken", "settled")
+"""Of both: where copies of the parent's tensors move."""
 
 
 def fail_point(name: str) -> None:

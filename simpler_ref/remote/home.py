@@ -19,6 +19,7 @@ from .copies import (
     CopiedTensor,
     window_key,
 )
+from .fail_points import fail_point
 from .keys import KeyPair
 from .mover import ZmqMover
 
@@ -164,14 +165,16 @@ class Home:
             at[one.key] = address
         if not coming:
             return
+        fail_point("opening")
         raw = ask(OPEN_COPIES.encode(ComingCopies(plan.run, tuple(coming.values()))))
         answer = WANTED_COPIES.decode(raw)
         if answer.error:
             raise MemoryError(answer.error)
+        fail_point("storing")
         for key in answer.keys:
-            one_ = coming[key]
-            where = window_key(key, one_.version)
-            self._mover().store(self._address, where, 0, at[key], one_.nbytes)
+            version, nbytes = coming[key].version, coming[key].nbytes
+            self._mover().store(self._address, window_key(key, version), 0, at[key], nbytes)
+        fail_point("stored")
 
     def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
         """Say whether the session has what a task reads."""
@@ -196,6 +199,7 @@ class Home:
         """
         if not nbytes:
             return
+        fail_point("bringing")
         where = window_key(key, version)
         try:
             self._mover().fetch(self._address, where, 0, address, nbytes)
@@ -206,6 +210,7 @@ class Home:
                 f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
                 "endpoint was lost and has started anew"
             ) from error
+        fail_point("brought")
         self.brought += 1
 
     def bring_newest(self, one: Homing) -> Brought:

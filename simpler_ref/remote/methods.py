@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..model.visibility import make_tensor
+
 if TYPE_CHECKING:
     from ..workers.life import Life
     from .endpoints import Endpoints
@@ -232,13 +234,34 @@ class RemoteMethods:
         -------
         list of dict
             Transfers and bytes in both directions, refusals, buffers, exports and imports; see the
-            endpoint's mover.
+            endpoint's mover. Of tensors of this machine: ``copies`` and ``copy_bytes`` that it holds, and
+            how many versions were ``copies_stored`` from here, ``copies_fetched`` from another endpoint,
+            were there already (``copies_hits``), were given up (``copies_dropped``) or came home
+            (``copies_brought``).
 
         Notes
         -----
         Rule     REMOTE-HEALTH-3
         """
         return [] if self._life.endpoints is None else self._endpoints().transfers()
+
+    def renew(self, array: Any) -> None:
+        """Take the memory of an array as it is, after a run has lost what an endpoint had made of it.
+
+        Without this, tasks may read it only once it has other contents than after that run.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Not an array in shared memory.
+
+        Notes
+        -----
+        Rule     REMOTE-COPY-8
+        """
+        address, nbytes = make_tensor(array)._span()
+        if self._life.endpoints is not None:
+            self._endpoints().forget_lost(address, nbytes)
 
     def _endpoints(self) -> Endpoints:
         found: Endpoints | None = self._life.endpoints

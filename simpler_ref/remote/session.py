@@ -419,6 +419,7 @@ class Session:
         """
         wanted: list[int] = []
         text = ""
+        fail_point("coming")
         try:
             wanted = self._copies.open(OPEN_COPIES.decode(frame.payload))
         except BaseException as error:
@@ -458,6 +459,7 @@ class Session:
         sizes = [one.nbytes() for one in task.args.tensors]
         tensors = copies.tensors or (CopiedTensor(),) * len(sizes)
         addresses = self._copies.take(tensors, sizes)
+        fail_point("taken")
         succeeded = False
         try:
             args, after, kept = self._arguments(task, more, addresses)
@@ -473,6 +475,7 @@ class Session:
             succeeded = True
         finally:
             self._copies.settle(tensors, succeeded)
+        fail_point("settled")
 
     def _arguments(
         self, task: TaskPayloadWire, more: MoreOfTask, addresses: Sequence[int]

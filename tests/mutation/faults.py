@@ -35,6 +35,7 @@ SPEED = "tests/conformance/speed"
 FAILURE = "tests/conformance/failure"
 HIER = "tests/conformance/hierarchy"
 CALLS = "tests/conformance/calls"
+REMOTE = "tests/conformance/remote"
 INTERLEAVING = "tests/interleaving"
 
 FAULTS = (
@@ -1010,5 +1011,71 @@ FAULTS = (
         "The successor of a chip that has died is taken for a member of the communicator.",
         (Patch("orch/domains.py", "        self._members.discard(worker)\n", ""),),
         (f"{WM}/test_domain.py::test_the_successor_of_a_dead_chip_joins_before_the_next_domain",),
+    ),
+    Fault(
+        "stale-copy-is-current",
+        "An endpoint that has read a tensor counts as a holder after another one has written it.",
+        (
+            Patch(
+                "remote/directory.py",
+                "        self.maker, self.holders, self.handle = maker, {maker}, handle\n",
+                "        self.maker, self.handle = maker, handle\n        self.holders.add(maker)\n",
+            ),
+        ),
+        (f"{REMOTE}/test_copy.py::test_a_tensor_goes_from_endpoint_to_endpoint_and_home",),
+    ),
+    Fault(
+        "overlap-stays-away",
+        "What an endpoint has written does not come home before a task uses some of its bytes.",
+        (
+            Patch(
+                "remote/directory.py",
+                "                elif use.reads or not use.covers(held):\n",
+                "                elif False:\n",
+            ),
+        ),
+        (f"{REMOTE}/test_copy.py::test_tensors_that_share_bytes_are_one_memory",),
+    ),
+    Fault(
+        "directory-outlives-the-run",
+        "The directory takes endpoints for holders of what they had in the run before.",
+        (Patch("remote/endpoints.py", "        self.directory.clear()\n", ""),),
+        (
+            f"{REMOTE}/test_copy.py::"
+            "test_the_program_reads_and_writes_arrays_between_runs_and_after_drain",
+        ),
+    ),
+    Fault(
+        "failed-task-keeps-its-copy",
+        "What a failed task has written counts as the version before.",
+        (
+            Patch(
+                "remote/home.py",
+                "                self._held.pop(one.key, None)\n",
+                "                pass\n",
+            ),
+            Patch(
+                "remote/copies.py",
+                "            if not succeeded:\n                self.drop([one.key])\n",
+                "            if not succeeded:\n"
+                "                self._have(one.key, self._copies[one.key], one.makes - 1)\n",
+            ),
+        ),
+        (f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",),
+    ),
+    Fault(
+        "race-is-given-out",
+        "A task that needs a version which was replaced gets the one that is there.",
+        (
+            Patch(
+                "remote/copies.py", "        if copy.version > version:\n", "        if False:\n"
+            ),
+            Patch(
+                "remote/copies.py",
+                '    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")\n',
+                '    octets = key.to_bytes(8, "little")\n',
+            ),
+        ),
+        (f"{REMOTE}/test_copy.py::test_a_version_that_was_replaced_is_not_given_out",),
     ),
 )

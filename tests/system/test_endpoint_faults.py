@@ -16,10 +16,18 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from simpler_ref import CallableError, ControlError, TaskError, WorkerLostError, WorkerStartError
+from simpler_ref import (
+    CallableError,
+    ControlError,
+    RemoteError,
+    TaskArgs,
+    TaskError,
+    WorkerLostError,
+    WorkerStartError,
+)
 from simpler_ref.remote import HostFleet, fail_points
 from tests import far_side, network
-from tests.endpoints import EXISTING, INOUT, INPUT, program
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program
 from tests.network import until
 
 from .programs import Program
@@ -62,6 +70,16 @@ class Scene:
             (far_side.add_one, two.args((here, INOUT))),
         )
         assert two.values(there).tolist() == [2, 3, 4, 5, 6]
+        assert find_their_way(two).tolist() == [2] * COUNT
+
+
+def find_their_way(two, x=None):
+    """Return an array to which both endpoints have added, wherever it was."""
+    x = two.worker.zeros(COUNT, np.float32) if x is None else x
+    args = TaskArgs()
+    args.add_tensor(x, INOUT)
+    two.run(*[(far_side.add_one, args, {"worker": i}) for i in range(2)])
+    return x
 
 
 @contextmanager
@@ -320,3 +338,63 @@ def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
     assert not once.exists(), "nobody has died"
     for error in seen:
         assert "endpoint" in str(error)
+
+
+@pytest.mark.parametrize("point", fail_points.COPIES)
+def test_whoever_dies_while_copies_move_is_noticed_and_nothing_wrong_is_read(
+    point, tmp_path, monkeypatch
+):
+    once = tmp_path / "once"
+    once.touch()
+    armed = f"{point}:{once}"
+    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
+    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    with program(2) as two:
+        x = two.worker.zeros(COUNT, np.float32)
+        seen = []
+        for _ in range(4):
+            before = x[0]
+            try:
+                assert find_their_way(two, x).tolist() == [before + 2] * COUNT
+            except (WorkerLostError, ControlError, TaskError) as error:
+                seen.append(error)
+                assert x[0] in (before, before + 1, before + 2)
+            except RemoteError as error:
+                seen.append(error)
+                two.worker.renew(x)
+        assert not once.exists(), "nobody has died"
+        assert 1 <= len(seen) <= 2
+        for error in seen:
+            assert "endpoint" in str(error)
+        assert find_their_way(two).tolist() == [2] * COUNT
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("whom", ["session", "link"])
+@pytest.mark.timeout(900)
+def test_a_tensor_is_right_or_lost_after_a_kill_at_any_time(whom, kills):
+    draw = random.Random(kills)
+    with program(2) as two:
+
+        def first():
+            return two.worker.endpoints()[0]
+
+        x = find_their_way(two)
+        for _ in range(kills):
+            session = first()["session"]
+            victim = first()["pid"] if whom == "session" else two.worker.worker_pids()[0]
+            killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (victim, signal.SIGKILL))
+            killer.start()
+            while first()["session"] == session:  # between two runs, nothing is lost with it
+                before = x[0]
+                try:
+                    assert find_their_way(two, x).tolist() == [before + 2] * COUNT
+                except (WorkerLostError, TaskError, ControlError) as error:
+                    assert "endpoint" in str(error)
+                    assert x[0] in (before, before + 1, before + 2)
+                    assert len(set(x.tolist())) == 1
+                except RemoteError as error:
+                    assert "is lost" in str(error)
+                    two.worker.renew(x)
+            killer.join()
+            assert two.worker.endpoints()[1]["alive"]

@@ -235,3 +235,35 @@ def test_a_task_more_has_the_task_rights_kinds_and_sizes():
         TASK_MORE.decode(raw + b"x")
     header = wire.FrameHeader(OwnFrameType.TASK_MORE, 1, 2, 3)
     assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
+
+
+@pytest.mark.spec("REMOTE-TASK-6")
+def test_frames_about_copies_have_these_bytes():
+    from simpler_ref.remote import copies
+    from simpler_ref.remote.frames import FEATURES, OwnFrameType
+
+    assert (OwnFrameType.TASK_COPIES, OwnFrameType.OPEN_COPIES, FEATURES & 4) == (66, 67, 4)
+    none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1")
+    told = (
+        copies.TASK_COPIES,
+        copies.TaskCopies(5, b"more", (none, one), (9,)),
+        struct.pack(
+            "<QI4sI3QI3QI9sIQ", 5, 4, b"more", 2, 0, 0, 0, 0, 7, 2, 3, 9, b"tcp://a:1", 1, 9
+        ),
+    )
+    asked = (
+        copies.OPEN_COPIES,
+        copies.ComingCopies(5, (copies.ComingCopy(7, 2, 64),)),
+        struct.pack("<QI3Q", 5, 1, 7, 2, 64),
+    )
+    answered = (
+        copies.WANTED_COPIES,
+        copies.WantedCopies(3, (7,), "no"),
+        struct.pack("<QIQI2s", 3, 1, 7, 2, b"no"),
+    )
+    for message, value, raw in (told, asked, answered):
+        assert message.encode(value) == raw
+        assert message.decode(raw) == value
+        for wrong in (raw[:-1], raw + b"x"):
+            with pytest.raises(ValueError, match="remote_wire"):
+                message.decode(wrong)
