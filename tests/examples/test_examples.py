@@ -248,7 +248,7 @@ def test_the_gaussian_process_on_endpoints_does_too(size, tile, endpoints):
         "gaussian_process.py", f"--size={size}", f"--tile={tile}", f"--endpoints={endpoints}"
     )
     assert figure(out, "tasks") > 0
-    assert figure(out, "moved between endpoints") > 0
+    assert figure(out, "tensors moved") > 0
     assert figure(out, "deviation from numpy") < 1e-10
     assert figure(out, "digits recognised") > 85
 
