@@ -51,6 +51,8 @@ class TaskCopies:
     """A TASK_MORE as bytes, its copies, and what the session forgets before it.
 
     `run` numbers the parent's runs: copies of an earlier one are stale.
+
+    Rule     REMOTE-TASK-6
     """
 
     run: int
@@ -70,7 +72,10 @@ class ComingCopy:
 
 @dataclass(frozen=True)
 class ComingCopies:
-    """Versions that a task will read."""
+    """Versions that a task will read.
+
+    Rule     REMOTE-TASK-7
+    """
 
     run: int
     copies: Sequence[ComingCopy]
@@ -150,7 +155,10 @@ class Copies:
             self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
-        """Forget copies."""
+        """Forget copies.
+
+        Rule     REMOTE-COPY-10
+        """
         for key in keys:
             copy = self._copies.pop(key, None)
             if copy is not None:

@@ -238,6 +238,7 @@ def test_a_task_more_has_the_task_rights_kinds_and_sizes():
 
 
 @pytest.mark.spec("REMOTE-TASK-6")
+@pytest.mark.spec("REMOTE-TASK-7")
 def test_frames_about_copies_have_these_bytes():
     from simpler_ref.remote import copies
     from simpler_ref.remote.frames import FEATURES, OwnFrameType
