@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -29,12 +28,11 @@ from threadpoolctl import threadpool_limits
 from simpler_ref import (
     ContinuousTensor,
     DataType,
-    RemoteCallable,
-    RemoteWorkerSpec,
     TaskArgs,
     Worker,
 )
 from simpler_ref import TensorArgType as T
+from simpler_ref.remote import ProcessFleet
 
 CLASSES = 10
 IMAGES = 1797  # in scikit-learn's package
@@ -148,9 +146,9 @@ LEAVES = [
 class Model:
     """The tiles that outlive a run, and the orchestration function that submits the tasks."""
 
-    def __init__(self, worker, register):
+    def __init__(self, worker):
         self.worker = worker
-        self.leaf = {leaf: register(leaf) for leaf in LEAVES}
+        self.leaf = {leaf: worker.register(leaf) for leaf in LEAVES}
 
     def fill(self, images, targets, held_out, size):
         """Share the data with the workers."""
@@ -397,7 +395,7 @@ def read_arguments():
 def on_workers(options, console, images, targets, held_out):
     """Compute with workers of this process; return the timing, mean, variance, and what else to show."""
     with Worker(level=3, num_sub_workers=options.workers) as worker:
-        model = Model(worker, worker.register)
+        model = Model(worker)
         model.fill(images, targets, held_out, options.tile)
         with threadpool_limits(1):  # the workers are forked with one BLAS thread each
             worker.start()
@@ -410,16 +408,10 @@ def on_workers(options, console, images, targets, held_out):
 def on_endpoints(options, console, images, targets, held_out):
     """Compute with workers of endpoints, and return the same."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # in the processes that are started
-    module = Path(__file__).stem
-
-    def register(leaf):
-        return worker.register(RemoteCallable(f"{module}:{leaf.__name__}"), inner=True)
-
-    with Worker(level=4) as worker:
-        here = -(-options.workers // options.endpoints)
-        for _ in range(options.endpoints):
-            worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=here, modules=[module]))
-        model = Model(worker, register)
+    here = -(-options.workers // options.endpoints)
+    fleet = ProcessFleet()
+    with Worker(fleet=fleet, endpoints=options.endpoints, num_sub_workers=here) as worker:
+        model = Model(worker)
         with waiting(console, "starting the endpoints"):
             worker.start()
         model.fill(images, targets, held_out, options.tile)

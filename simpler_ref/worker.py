@@ -35,8 +35,10 @@ from .orch.orchestrator import Orchestrator
 from .orch.placing import CheckedPlacingOrchestrator, PlacingOrchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
-from .remote.callable_target import RemoteCallable
+from .remote.callable_target import RemoteCallable, by_name
+from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
+from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
 from .system.types import Array
 from .workers import hygiene
@@ -132,6 +134,12 @@ class Worker(RemoteMethods):
         Whether a submit in a run or recording that would let tasks race for memory raises a
         `HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker has
         its own.
+    fleet : Fleet | RemoteWorkerSpec | None
+        Starts `endpoints`, on whose sub workers the tasks of `Orchestrator.submit_sub` run, with the same
+        tensors as on this machine. The Worker has level 4 then, and no workers of its own;
+        `num_sub_workers` is that of each endpoint.
+    endpoints : int | None
+        How many, with `fleet`; None: one for each of its hosts.
 
     Raises
     ------
@@ -171,7 +179,15 @@ class Worker(RemoteMethods):
         pin: bool = False,
         spin_us: float | None = None,
         check: bool = False,
+        fleet: Fleet | RemoteWorkerSpec | None = None,
+        endpoints: int | None = None,
     ) -> None:
+        spread = None
+        if fleet is not None:
+            spread = spec_of(fleet, num_sub_workers, endpoints)
+            level, num_sub_workers = 4 if level is None else level, 0
+        elif endpoints is not None:
+            raise ValueError(f"endpoints={endpoints!r}: say who starts them, fleet=ProcessFleet()")
         options = Options(
             level=3 if level is None else level,
             num_sub_workers=_sub_workers(level, num_sub_workers),
@@ -200,6 +216,10 @@ class Worker(RemoteMethods):
                 "initializer= is for workers that call Python functions: give num_sub_workers"
             )
         self._take_up(Life(options, Tree(options, first), Registry()))
+        if spread is not None:
+            for _ in range(spread[1]):
+                self.add_remote_worker(spread[0])
+            self._endpoints().take_functions = True
 
     def _take_up(self, life: Life) -> None:
         """Take up a life."""
@@ -587,7 +607,11 @@ class Worker(RemoteMethods):
             )
         self._life.live()
         if self._life.stream is None:
-            raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
+            raise RuntimeError(
+                "this Worker has no workers for Python tasks: give num_sub_workers"
+                if self._life.endpoints is None
+                else "calls run on workers of this machine, not at endpoints: use run and submit_sub"
+            )
         stream: Stream = self._life.stream
         return stream
 
@@ -792,6 +816,8 @@ class Worker(RemoteMethods):
         if inner:
             raise ValueError("inner=True is for endpoints: give workers=[…]")
         chip = is_chip_callable(target)
+        if self._life.endpoints is not None and self._life.endpoints.take_functions and not chip:
+            return self._register_remote(by_name(target), None, inner=True)
         if not chip and not callable(target):
             raise TypeError(
                 f"register expects a callable, got {type(target).__name__}; pass the function itself, "

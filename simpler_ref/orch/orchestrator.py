@@ -61,6 +61,8 @@ class Orchestrator:
 
     _in_python = False
     """Whether compiled orchestration functions run as Python on it: on those that record or check."""
+    _copies = False
+    """Whether it knows of endpoints' copies of this machine's tensors."""
 
     def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
         self._host = host
@@ -164,7 +166,7 @@ class Orchestrator:
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
         if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
-            affinity = self._host.endpoints.place(handle, worker, args) + 1
+            affinity = 1 + self._host.endpoints.place(handle, worker, args, copies=self._copies)
         else:
             affinity = self._pools.affinity(worker, [args])
         self._add(base | affinity << L.WORD_WORKER | self._config_word(config), args)
@@ -231,7 +233,8 @@ class Orchestrator:
         taken = {one for one in workers if one != -1}
         chosen: list[int] = []
         for one, args in zip(workers, members, strict=True):
-            chosen.append(self._host.endpoints.place(handle, one, args, taken))
+            place = self._host.endpoints.place
+            chosen.append(place(handle, one, args, taken, copies=self._copies))
             taken.add(chosen[-1])
         require_distinct(chosen, len(members))
         return [one + 1 for one in chosen]

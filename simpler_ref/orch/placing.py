@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
 from ..jit import layout as L
@@ -26,6 +28,7 @@ from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
 from ..remote.home import CopyPlan, Plan
 from ..system.types import Array
 from .checked import CheckedOrchestrator
+from .columns import Batch
 from .orchestrator import Handles, Orchestrator
 
 
@@ -35,7 +38,7 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, -3, -6
     """
 
-    _in_python = True
+    _in_python = _copies = True
     _handle: CallableHandle
 
     @property
@@ -64,6 +67,30 @@ class PlacingOrchestrator(Orchestrator):
             chosen = self._host.endpoints.place(handle, -1, args, for_sub=True)
             word |= (chosen + 1) << L.WORD_WORKER
         self._add(word | self._config_word(None), args)
+
+    def submit_sub_many(
+        self,
+        handle: CallableHandle,
+        tensors: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        scalars: Any = None,
+        *,
+        count: int | None = None,
+    ) -> Array:
+        """Submit many tasks for sub workers; see `Orchestrator.submit_sub_many`.
+
+        Those of endpoints are submitted one by one.
+        """
+        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
+            return super().submit_sub_many(handle, tensors, tags, scalars, count=count)
+        batch = Batch(tensors, tags, scalars, count)
+        addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
+        for i, (wires, words) in enumerate(batch.rows()):
+            args = TaskArgs()
+            args._tensors, args._scalars = wires, words
+            self.submit_sub(handle, args)
+            addresses[i] = [_address(wire) for wire in args._tensors]
+        return addresses
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         add = super()._add
@@ -197,6 +224,7 @@ class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
     """A `PlacingOrchestrator` that checks what it is asked for."""
 
     submit_sub = PlacingOrchestrator.submit_sub
+    submit_sub_many = PlacingOrchestrator.submit_sub_many
 
 
 def _address(wire: bytes) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from ..callables.identity import (
     build_python_import_descriptor,
     compute_callable_hashid,
@@ -38,3 +41,17 @@ class RemoteCallable:
 
     def __repr__(self) -> str:
         return f"RemoteCallable({self.target!r})"
+
+
+def by_name(target: Any) -> Any:
+    """Return the `RemoteCallable` of what a module has by its name; of anything else, itself.
+
+    Rule     REMOTE-COPY-11
+    """
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    if module == "__main__":
+        return target
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return RemoteCallable(f"{module}:{name}") if found is target else target

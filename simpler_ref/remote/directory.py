@@ -31,6 +31,19 @@ MOST_DROPPED = 64
 """Copies that one task tells its endpoint to forget."""
 
 
+@dataclass
+class Made:
+    """Versions that one place has made: from `first` to `last`.
+
+    `is_blind`: tasks of this machine, which did not need the version before to come home.
+    """
+
+    maker: int
+    first: int
+    last: int
+    is_blind: bool = False
+
+
 class Held:
     """What is known of one tensor: a span of the parent's memory.
 
@@ -50,8 +63,8 @@ class Held:
         Who has it then.
     stale : set of int
         Who may have another one.
-    makers : list of [int, int, int]
-        Who has made which versions, oldest first: the maker, the first and the last of them.
+    makers : list of Made
+        Who has made which versions, oldest first.
     ready : float
         When that is likely to have ended, a time of `time.monotonic`.
     handle : Any
@@ -68,7 +81,7 @@ class Held:
         self.key = secrets.randbits(63) | 1
         self.version, self.maker = 1, HOME
         self.holders, self.stale = {HOME}, set[int]()
-        self.makers = [[HOME, 1, 1]]
+        self.makers = [Made(HOME, 1, 1)]
         self.handle: Any = None
         self.ready = 0.0
 
@@ -86,11 +99,12 @@ class Held:
         """Note that somebody makes a new version."""
         self.version += 1
         self.stale |= self.holders - {maker}
+        is_blind = maker == HOME and not self.is_home
         self.maker, self.holders, self.handle = maker, {maker}, handle
-        if self.makers[-1][0] == maker:
-            self.makers[-1][2] = self.version
+        if self.makers[-1].maker == maker:
+            self.makers[-1].last = self.version
         else:
-            self.makers.append([maker, self.version, self.version])
+            self.makers.append(Made(maker, self.version, self.version, is_blind))
 
 
 @dataclass(frozen=True)

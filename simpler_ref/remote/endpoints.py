@@ -76,6 +76,8 @@ _TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""
 _BYTES_PER_S = 1e8
 """How fast tensors are taken to move: the cores at both ends have work meanwhile."""
+_LEAST_BYTES_PER_S = 1e7
+"""How slow a network may be before tensors that come home are given up."""
 log = logging.getLogger("simpler_ref")
 
 
@@ -105,11 +107,16 @@ def _name(held: Held) -> str:
     return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
 
 
-def require_copyable(i: int, wire: bytes) -> None:
-    """Refuse a tensor of which an endpoint can have no copy.
+def require_copyable(i: int, wire: bytes, copies: bool) -> None:
+    """Refuse a tensor of which an endpoint can have no copy; in a recording it has none.
 
     Rule     REMOTE-ARGS-4; REMOTE-COPY-1
     """
+    if not copies:
+        raise ValueError(
+            f"tensor {i} is in the memory of this machine, of which endpoints have no copies in a "
+            "recording: submit the task in a run, or give a RemoteTensorRef"
+        )
     if isinstance(wire, DescribedWire):
         raise TypeError(
             f"tensor {i} has strides or an element type that messages do not have: give a contiguous "
@@ -143,6 +150,8 @@ class Endpoints:
         self.directory = Directory()
         self.run_number = 1
         """Counts runs, and drains: endpoints forget copies of an earlier one."""
+        self.take_functions = False
+        """Whether functions are registered for the sub workers of endpoints unless said otherwise."""
         self._given: dict[int, int] = {}
         self._lost: list[LostTensor] = []
         self._chunk = _LEAST_CHUNK
@@ -318,12 +327,14 @@ class Endpoints:
         worker: int,
         args: TaskArgs | None,
         taken: Collection[int] = (),
+        *,
         for_sub: bool = False,
+        copies: bool = True,
     ) -> int:
         """Return the endpoint for a task, once its arguments are found to be what that can reach.
 
         References get the addresses that the endpoint's link knows. `for_sub`: a sub worker of the
-        endpoint runs the task.
+        endpoint runs the task. `copies`: it may name memory of this machine.
 
         Tensors get the addresses that the endpoint's link knows.
 
@@ -340,7 +351,7 @@ class Endpoints:
         wires = args._tensors if args is not None else []
         for i, wire in enumerate(wires):
             if not isinstance(wire, RemoteWire):
-                require_copyable(i, wire)
+                require_copyable(i, wire, copies)
         chosen = self._choose(handle, one, worker, wires, taken)
         link = self._link(chosen)
         inline = 0
@@ -474,23 +485,27 @@ class Endpoints:
 
         Rule     REMOTE-COPY-5
         """
+        self._bring_current()
+        self._forget_copies()
+
+    def _bring_current(self) -> None:
         wanted: dict[int, list[Held]] = {}
         for held in self.directory:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
-        try:
-            for number, several in wanted.items():
-                self._bring(number, several)
-        finally:
-            self._forget_copies()
+        for number, several in wanted.items():
+            homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
+            for one, status in zip(several, self._bring(number, homings), strict=True):
+                if status != Brought.IS_HOME:
+                    raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
+                one.holders.add(HOME)
 
-    def _bring(self, number: int, several: Sequence[Held]) -> None:
-        """Have an endpoint send tensors whose current version it has made."""
-        homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
-        found = self._exchange(self._link(number), L.LINK_BRING_HOME, pack_homings(homings))
-        for one, status in zip(several, found, strict=True):
-            if status != Brought.IS_HOME:
-                raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
+    def _bring(self, number: int, homings: Sequence[Homing]) -> bytes:
+        """Have an endpoint send what it has made; return what became of each."""
+        timeout_s = self._life.live().control_timeout_s
+        timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
+        raw = pack_homings(homings)
+        return self._exchange(self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
 
     def end_run(self, failure: BaseException | None) -> BaseException | None:
         """Bring home what endpoints have written in a run; return the run's failure.
@@ -499,21 +514,27 @@ class Endpoints:
 
         Rule     REMOTE-COPY-5, -8
         """
+        self._forget_heap()
+        if failure is None:
+            try:
+                self._bring_current()
+            except (RemoteError, WorkerLostError, ControlError) as error:
+                failure = error
+        waiting = [] if failure is None else list(self.directory)
         try:
-            if failure is None:
-                self._forget_heap()
-                self.bring_all_home()
-                return None
-            self._forget_heap()
-            lost = [held for held in self.directory if not self._bring_newest(held)]
-        except (RemoteError, WorkerLostError, ControlError, TimeoutError) as error:
-            return failure or error
-        finally:
+            while waiting:
+                if not self._bring_newest(waiting[-1]):
+                    self._note_lost(waiting[-1])
+                waiting.pop()
+        finally:  # a signal may have come
+            for held in waiting:
+                self._note_lost(held)
             self._forget_copies()
-        for held in lost:
-            self._lost.append(LostTensor(held))
-            log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
         return failure
+
+    def _note_lost(self, held: Held) -> None:
+        self._lost.append(LostTensor(held))
+        log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
 
     def _forget_heap(self) -> None:
         """Forget tensors in the memory of rings: nobody can use them after the run."""
@@ -524,21 +545,26 @@ class Endpoints:
     def _bring_newest(self, held: Held) -> bool:
         """Bring home the newest version that was made; return False if it is lost.
 
+        What was written here after an endpoint stays, if that had come home for it. If nothing had to
+        come home for it, nobody knows whether it was written.
+
         Rule     REMOTE-COPY-8
         """
         manager = self._life.live().manager
-        for maker, first, last in reversed(held.makers):
-            if maker == HOME:
-                return True
-            if manager is None or maker in manager.dead:
+        was_written_here = is_blind = False
+        for made in reversed(held.makers):
+            if made.maker == HOME:
+                was_written_here, is_blind = True, is_blind or made.is_blind
+                continue
+            if manager is None or made.maker in manager.dead:
                 return False
-            one = Homing(held.key, first, last, *held.span)
+            one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
             try:
-                (found,) = self._exchange(self._link(maker), L.LINK_BRING_HOME, pack_homings([one]))
-            except (WorkerLostError, ControlError, TimeoutError):
+                (found,) = self._bring(made.maker, [one])
+            except (WorkerLostError, ControlError):
                 return False
             if found != Brought.NEVER_MADE:
-                return bool(found == Brought.IS_HOME)
+                return found == Brought.IS_HOME and not is_blind
         return True
 
     @property
@@ -743,7 +769,9 @@ class Endpoints:
         """Have a link send a request on, and return the result."""
         return self._exchange(link, L.LINK_ASK, request.to_bytes())
 
-    def _exchange(self, link: Link, command: int, raw: bytes) -> bytes:
+    def _exchange(
+        self, link: Link, command: int, raw: bytes, timeout_s: float | None = None
+    ) -> bytes:
         session = self._life.live()
         manager = self._life.running_manager(session)
         with exchanged(raw) as staging:
@@ -752,7 +780,7 @@ class Endpoints:
                 command,
                 (staging.size,),
                 name=staging.name,
-                timeout_s=session.control_timeout_s,
+                timeout_s=session.control_timeout_s if timeout_s is None else timeout_s,
             )
             return staging.read(size)
 

@@ -26,9 +26,12 @@ class Fleet(ABC):
     ----------
     is_local : bool
         Whether sessions run on this machine, and may import what the program can.
+    size : int
+        How many endpoints a Worker has of it, unless it is told.
     """
 
     is_local = False
+    size = 1
 
     def open(self, endpoints: int) -> None:
         """Prepare for a number of endpoints: called in the program's process before links start."""
@@ -102,6 +105,7 @@ class ProcessFleet(Fleet):
                 raise ValueError(f"hosts= has {host!r}, which is the name of no host")
         self.python, self.interface, self.ssh = python, interface, tuple(ssh)
         self.is_local = hosts is None
+        self.size = len(self.hosts or "1")
 
     def __repr__(self) -> str:
         return f"ProcessFleet({self.hosts if self.hosts else ''})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from ..errors import RemoteError, TransferError
 from .copies import (
@@ -26,7 +26,7 @@ from .mover import ZmqMover
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
 _TENSOR = struct.Struct("<QIIq")
-_BROUGHT = struct.Struct("<QQQQQ")
+_BROUGHT = struct.Struct("<QQQQQ?")
 
 
 # ---------------------------------------------------------------- what a task's scalars say
@@ -85,20 +85,22 @@ class Brought(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Homing:
-    """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`."""
+    """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`.
+
+    `unless_brought`: it stays if it has come home before, since tasks may have written it there.
+    """
 
     key: int
     first: int
     last: int
     address: int
     nbytes: int
+    unless_brought: bool = False
 
 
 def pack_homings(several: Sequence[Homing]) -> bytes:
     """Return a request LINK_BRING_HOME."""
-    return b"".join(
-        _BROUGHT.pack(one.key, one.first, one.last, one.address, one.nbytes) for one in several
-    )
+    return b"".join(_BROUGHT.pack(*astuple(one)) for one in several)
 
 
 def unpack_homings(raw: bytes) -> list[Homing]:
@@ -131,6 +133,8 @@ class Home:
         """The version of each tensor that the session has."""
         self._made: dict[int, int] = {}
         """The last one that it has made."""
+        self._brought: dict[int, int] = {}
+        """The last one that has come home."""
         self._run = 0
         self.brought = 0
 
@@ -145,6 +149,7 @@ class Home:
             self._run = run
             self._held.clear()
             self._made.clear()
+            self._brought.clear()
 
     def store(
         self,
@@ -211,6 +216,7 @@ class Home:
                 "endpoint was lost and has started anew"
             ) from error
         fail_point("brought")
+        self._brought[key] = version
         self.brought += 1
 
     def bring_newest(self, one: Homing) -> Brought:
@@ -221,6 +227,8 @@ class Home:
         made = self._made.get(one.key, 0)
         if made < one.first:
             return Brought.NEVER_MADE
+        if one.unless_brought and self._brought.get(one.key) == made:
+            return Brought.IS_HOME
         if made > one.last or self._held.get(one.key) != made:
             return Brought.IS_LOST
         try:

@@ -56,6 +56,7 @@ class HostFleet(Fleet):
         if isinstance(addresses, str):
             raise TypeError(f"addresses={addresses!r}: give a list of strings")
         self.addresses = list(addresses)
+        self.size = len(self.addresses)
         for one in self.addresses:
             if not one.startswith("tcp://") or not one.rpartition(":")[2].isdecimal():
                 raise ValueError(f"addresses= has {one!r}: give tcp://HOST:PORT")

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..system.cores import find_cores
 from ..version import __version__
+from ..workers.options import whole
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest
 
@@ -20,6 +22,7 @@ log = logging.getLogger("simpler_ref")
 
 DEFAULT_START_TIMEOUT_S = 60.0
 DEFAULT_SILENCE_S = 2.0
+MOST_ENDPOINTS = 1024
 
 
 class RemoteWorkerSpec:
@@ -130,3 +133,37 @@ class RemoteWorkerSpec:
             start_timeout_s=self.start_timeout_s,
             silence_s=self.silence_s,
         )
+
+
+def spec_of(
+    fleet: Any, num_sub_workers: int | None, endpoints: int | None
+) -> tuple[RemoteWorkerSpec, int]:
+    """Return what `Worker(fleet=…)` asks for, and how many endpoints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Neither a Fleet nor a RemoteWorkerSpec; no endpoints; sub workers named twice.
+
+    Notes
+    -----
+    Rule     REMOTE-COPY-11
+    """
+    from .fleets import Fleet
+
+    if isinstance(fleet, RemoteWorkerSpec):
+        if num_sub_workers is not None:
+            raise ValueError(
+                f"num_sub_workers={num_sub_workers} stands in the RemoteWorkerSpec already"
+            )
+        spec, count = fleet, fleet.fleet.size if endpoints is None else endpoints
+        return spec, whole("endpoints", count, 1, MOST_ENDPOINTS)
+    if not isinstance(fleet, Fleet):
+        raise TypeError(f"fleet={fleet!r} is neither a Fleet nor a RemoteWorkerSpec")
+    count = whole("endpoints", fleet.size if endpoints is None else endpoints, 1, MOST_ENDPOINTS)
+    if num_sub_workers is None:
+        cores = find_cores().available
+        num_sub_workers = max(1, cores // count) if fleet.is_local else cores
+    return RemoteWorkerSpec(
+        fleet, num_sub_workers=num_sub_workers, serialized=fleet.is_local
+    ), count

@@ -253,6 +253,14 @@ def test_the_gaussian_process_on_endpoints_does_too(size, tile, endpoints):
     assert figure(out, "digits recognised") > 85
 
 
+@pytest.mark.parametrize("where", [(), ("--endpoints=2",)], ids=["here", "two endpoints"])
+@pytest.mark.parametrize("what", ["cholesky", "stencil", "training"])
+def test_programs_that_say_nothing_of_places_run_anywhere(what, where):
+    out = output_of(f"spread_{what}.py", *where)
+    assert re.match(r"as (numpy's|in numpy): True", out), out
+    assert ("tensors moved: 0," in out) == (not where)
+
+
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_endpoints_are_on_both_nodes_of_a_ray_cluster():

@@ -18,6 +18,7 @@ from simpler_ref import (
     TensorArgType,
     Worker,
 )
+from simpler_ref.remote import ProcessFleet
 
 from ... import far_side
 from ...endpoints import EXISTING, INOUT, INPUT, Program
@@ -335,6 +336,44 @@ def test_what_a_failed_task_alone_had_is_lost_until_it_is_written(mixed, caplog)
 
 
 @pytest.mark.spec("REMOTE-COPY-8")
+@pytest.mark.parametrize("reached", [0, 1, 2])
+def test_a_run_that_fails_between_places_leaves_the_newest_version(mixed, reached):
+    """Endpoint 0 adds, then a task here, then endpoint 1; what fails comes after the first `reached`."""
+    x, gate = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        for k, where in enumerate((0, None, 1)):
+            if k == reached:
+                mixed.submit(orch, far_side.fail, 0, (gate, INOUT), (x, INPUT))
+                orch._until_idle()
+            with contextlib.suppress(TaskError):
+                mixed.add(orch, where, x)
+
+    with pytest.raises(TaskError):
+        mixed.worker.run(orch_fn)
+    assert x.tolist() == [reached] * COUNT
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_tasks_of_this_machine_that_never_ran_do_not_hide_what_an_endpoint_has_made(mixed):
+    x, gate = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x)
+        mixed.submit(orch, far_side.wait, 1, (gate, INOUT), scalars=(100,))
+        mixed.submit(orch, far_side.fail, 1, (gate, INOUT))
+        args = TaskArgs()  # poisoned; what it reads comes home
+        for tensor, tag in ((x, INOUT), (gate, INPUT)):
+            args.add_tensor(tensor, tag)
+        args.add_scalar(5)
+        orch.submit_sub(mixed.here[far_side.add_scalar], args)
+
+    with pytest.raises(TaskError):
+        mixed.worker.run(orch_fn)
+    assert x.tolist() == [1] * COUNT
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
 def test_what_was_only_at_an_endpoint_that_died_is_lost():
     made = Mixed(1)
     with made.worker as worker:
@@ -386,6 +425,58 @@ def test_sub_workers_of_endpoints_run_tasks_of_submit_sub(check):
         worker.run(orch_fn)
         assert [one[0] for one in parts] == [0, 0.25, 0.5, 0.75]
         assert all(one["tasks"] for one in worker.endpoints())
+
+
+# ---------------------------------------------------------------- fleets
+@pytest.mark.spec("REMOTE-COPY-11")
+def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
+    offset = 3
+
+    def add_offset(args):  # no module has it: it travels
+        args.tensor(0).numpy()[...] += offset
+
+    def program(worker):
+        add, scale = worker.register(add_offset), worker.register(far_side.scale)
+        arrays = [worker.share(np.full(COUNT, k, np.float32)) for k in range(3)]
+
+        def orch_fn(orch, args, config):
+            for one in arrays:
+                for handle in (add, scale):
+                    task = TaskArgs()
+                    task.add_tensor(one, INOUT)
+                    if handle is scale:
+                        task.add_scalar(2.0)
+                    orch.submit_sub(handle, task)
+            orch.submit_sub_many(add, [arrays], [INOUT])
+
+        worker.run(orch_fn)
+        return [one.tolist() for one in arrays]
+
+    with Worker(num_sub_workers=1) as worker:
+        expected = program(worker)
+    with Worker(fleet=ProcessFleet(), endpoints=2, num_sub_workers=1) as worker:
+        assert program(worker) == expected
+        assert (worker.level, worker.num_sub_workers) == (4, 0)
+        assert all(one["tasks"] for one in worker.endpoints())
+        with pytest.raises(RuntimeError, match="calls run on workers of this machine"):
+            worker.submit(add_offset, None)
+
+
+@pytest.mark.spec("REMOTE-COPY-11")
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"endpoints": 2}, ValueError, "fleet=ProcessFleet"),
+        ({"fleet": 2}, TypeError, "neither a Fleet"),
+        ({"fleet": ProcessFleet(), "endpoints": 0}, ValueError, "endpoints"),
+        ({"fleet": RemoteWorkerSpec(), "num_sub_workers": 1}, ValueError, "RemoteWorkerSpec"),
+        ({"fleet": ProcessFleet(), "level": 3}, RuntimeError, "level >= 4"),
+        ({"fleet": ProcessFleet(), "initializer": print}, ValueError, "initializer"),
+    ],
+)
+def test_a_fleet_that_makes_no_sense_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        Worker(**options)
 
 
 # ---------------------------------------------------------------- memory
