@@ -10,9 +10,10 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from cloudpickle import cloudpickle as _tracker
+
+from .by_value import ByValue
 
 _NAME = b"\x8c\x08__main__"
 """How a pickle names the module."""
@@ -69,7 +70,7 @@ def _by_value(items: Any, known: Mapping[str, Any] | None) -> bytes:
     return buffer.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(ByValue):
     """Pickles by name only what the reader has."""
 
     def __init__(self, file: io.BytesIO, known: Mapping[str, Any] | None) -> None:

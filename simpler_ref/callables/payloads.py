@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
@@ -22,6 +21,7 @@ from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import is_shared
+from .by_value import ByValue
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
 
@@ -49,7 +49,7 @@ def _view_strided(
     return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
 
 
-class Serializer(cloudpickle.Pickler):  # type: ignore[misc]
+class Serializer(ByValue):
     """cloudpickle, with arrays in shared memory pickled by address, not copied.
 
     Two closures over two shared arrays are two callables, whatever the arrays contain.

@@ -17,9 +17,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
+from ..callables.by_value import ByValue
 from ..errors import TaskError
 from ..jit import layout as L
 from ..system.types import Array
@@ -186,13 +186,13 @@ class _Pickler(pickle.Pickler):
         return taken
 
 
-class _ByValue(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
+class _ByValue(_Pickler, ByValue):
     """Also pickles functions and classes that other processes cannot import."""
 
     def reducer_override(self, value: Any) -> Any:
         reduced = _reduce(value, self.buffers)
         if reduced is NotImplemented:
-            return cloudpickle.Pickler.reducer_override(self, value)
+            return ByValue.reducer_override(self, value)
         return reduced
 
 

@@ -7,7 +7,6 @@ import hashlib
 import struct
 import subprocess
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -22,6 +21,7 @@ from simpler_ref.callable_identity import (
     parse_python_import_target,
     validate_hashid,
 )
+from simpler_ref.callables.payloads import serialize
 from simpler_ref.errors import CallableError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.task_interface import ArgDirection as D
@@ -99,7 +99,7 @@ def test_a_handle_has_the_hashid_of_its_callables_descriptor():
     w = Worker(3, device_ids=[0], platform="a2a3sim", runtime="host_build_graph")
     target = chip()
     for callable_, descriptor in (
-        (function, u32(1, 2, 1, 1) + text(sha(cloudpickle.dumps(function)))),
+        (function, u32(1, 2, 1, 1) + text(sha(serialize(function)))),
         (target, expected_chip(target, "a2a3", "a2a3sim", "host_build_graph")),
     ):
         handle = w.register(callable_)

@@ -15,6 +15,7 @@ from simpler_ref.callables.payloads import (
     pack_payload,
     parse_python_callable_payload,
     read_payload,
+    serialize,
     staged,
 )
 from simpler_ref.errors import CallableError
@@ -61,12 +62,25 @@ def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
         w.start()
         handle = w.register(function)
     (raw,) = found
-    assert parse_python_callable_payload(raw) == cloudpickle.dumps(function)
+    assert parse_python_callable_payload(raw) == serialize(function)
     assert digest_of(raw[16:]) == handle.digest
 
 
 good = cloudpickle.dumps(Trap())
 envelope = pack_payload(good)
+
+
+def test_a_payload_has_the_names_of_the_files_that_its_functions_are_from():
+    def outer():
+        def inner():
+            pass
+
+        return inner
+
+    for function in (outer, outer()):
+        made = pickle.loads(serialize(function))
+        assert made.__code__.co_filename == __file__
+    assert pickle.loads(serialize(outer))().__code__.co_filename == __file__
 
 
 @pytest.mark.spec("FLOW-PAYLOAD-2")
