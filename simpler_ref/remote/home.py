@@ -191,7 +191,8 @@ class Home:
             if not one.key:
                 continue
             if not succeeded:
-                self._held.pop(one.key, None)
+                if one.makes:
+                    self._held.pop(one.key, None)
             elif one.makes:
                 self._held[one.key] = self._made[one.key] = one.makes
             else:
@@ -229,7 +230,7 @@ class Home:
             return Brought.NEVER_MADE
         if one.unless_brought and self._brought.get(one.key) == made:
             return Brought.IS_HOME
-        if made > one.last or self._held.get(one.key) != made:
+        if made > one.last:
             return Brought.IS_LOST
         try:
             self.bring(one.key, made, one.address, one.nbytes)

@@ -1050,11 +1050,6 @@ FAULTS = (
         "What a failed task has written counts as the version before.",
         (
             Patch(
-                "remote/home.py",
-                "                self._held.pop(one.key, None)\n",
-                "                pass\n",
-            ),
-            Patch(
                 "remote/copies.py",
                 "            if not succeeded:\n                self.drop([one.key])\n",
                 "            if not succeeded:\n"
