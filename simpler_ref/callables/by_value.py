@@ -24,6 +24,8 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with the names of the files that functions are from.
 
     Tracebacks and compiled orchestration need them; cloudpickle 3.1.3 and later leave them out.
+
+    Rule     FLOW-PAYLOAD-4
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(

@@ -70,6 +70,7 @@ good = cloudpickle.dumps(Trap())
 envelope = pack_payload(good)
 
 
+@pytest.mark.spec("FLOW-PAYLOAD-4")
 def test_a_payload_has_the_names_of_the_files_that_its_functions_are_from():
     def outer():
         def inner():
