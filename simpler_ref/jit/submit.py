@@ -326,12 +326,14 @@ def are_there(mem, words, counts, members):
 def has_bytes(words, t):
     """Say whether a tensor has an element type, at most five dimensions, and fewer than TOO_MANY_BYTES.
 
-    Rule     ORCH-SUBMIT-8
+    One that a layout describes says so in place of both.
+
+    Rule     ORCH-SUBMIT-8; FLOW-LAYOUT-7
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
     if kind == L.TENSOR_DESCRIBED:
-        return 0 <= int(words[t + L.TENSOR_EXTENT]) < TOO_MANY_BYTES
+        return dims == L.TENSOR_DESCRIBED and 0 <= int(words[t + L.TENSOR_EXTENT]) < TOO_MANY_BYTES
     if kind >= len(DTYPE_SIZES) or dims < 0 or dims > L.CONTINUOUS_TENSOR_MAX_DIMS:
         return False
     count = float(DTYPE_SIZES[kind])

@@ -47,6 +47,9 @@ class Target(NamedTuple):
 
 
 REFUSED = object()
+DESCRIBED = struct.Struct("<16xq4xIB")
+"""Of a tensor that a layout describes: the bytes that it spans, and 255 twice."""
+MOST_BYTES = 1 << 62
 
 
 def attempt(decode: Callable[[], Any], *documented: type[Exception]) -> Any:
@@ -329,6 +332,9 @@ def is_what_was_announced(mem, counts, members, wire):
 
 def is_tensor(wire):
     """Say whether 40 bytes are a tensor, whatever stands beside its element type."""
+    extent, ndims, dtype = DESCRIBED.unpack_from(wire)
+    if dtype == 0xFF:  # a layout describes it, whose number only an engine knows
+        return ndims == 0xFF and 0 <= extent < MOST_BYTES
     return (
         attempt(lambda: ContinuousTensor._from_wire(wire[:33] + bytes(7)), ValueError)
         is not REFUSED

@@ -39,6 +39,16 @@ def test_a_tensor_marked_as_read_only_is_read_only():
         ContinuousTensor._from_wire(bytes(wire))
 
 
+@pytest.mark.parametrize("extent", [-1, 0, 64, (1 << 62) - 1, 1 << 62])
+@pytest.mark.parametrize("ndims", [0, 5, 6, 0xFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("dtype", [0, 0xFE, 0xFF])
+def test_a_tensor_that_a_layout_describes_says_so_twice(extent, ndims, dtype):
+    wire = bytearray(40)
+    decoders.DESCRIBED.pack_into(wire, 0, extent, ndims, dtype)
+    wire[34] = L.OUTPUT
+    TARGETS["submit"].check((1, 0, bytes(wire)))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nothing_is_found_in_minutes():
