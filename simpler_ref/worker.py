@@ -711,7 +711,7 @@ class Worker(RemoteMethods):
     def _fresh(self, array: Array) -> Array:
         """Return an array in memory that was given out anew: what was lost there no longer matters."""
         if self._life.endpoints is not None:
-            self._life.endpoints.forget_lost(array.ctypes.data, array.nbytes)
+            self._life.endpoints.tensors.forget_lost(array.ctypes.data, array.nbytes)
         return array
 
     def zeros_like(self, array: Any) -> Array:

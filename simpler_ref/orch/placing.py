@@ -43,7 +43,7 @@ class PlacingOrchestrator(Orchestrator):
 
     @property
     def _directory(self) -> Directory:
-        return self._host.endpoints.directory
+        return self._host.endpoints.tensors.directory
 
     # ------------------------------------------------------------ submits
     def _require_handle(
@@ -109,15 +109,15 @@ class PlacingOrchestrator(Orchestrator):
         self, members: list[TaskArgs], where: list[int], submit: Callable[[list[TaskArgs]], None]
     ) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
-        endpoints, directory = self._host.endpoints, self._directory
+        tensors, directory = self._host.endpoints.tensors, self._directory
         is_remote = self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
-        if not is_remote and not directory and not endpoints.has_lost:
+        if not is_remote and not directory and not tensors.has_lost:
             submit(members)
             return
         self._require_mine()
         uses = [uses_of(one._tensors) for one in members]
         for found in uses:
-            endpoints.require_not_lost(found)
+            tensors.require_not_lost(found)
         if is_remote:
             self._submit_there(members, where, uses, submit)
             return
@@ -147,7 +147,7 @@ class PlacingOrchestrator(Orchestrator):
         submit(sent)
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
-            self._host.endpoints.note_given(its)
+            self._host.endpoints.queues.note_given(its)
             directory.note_task(its, [_address(wire) for wire in one._tensors])
 
     def _with_plan(self, args: TaskArgs, placed: Placed) -> TaskArgs:
@@ -159,9 +159,8 @@ class PlacingOrchestrator(Orchestrator):
         for use in placed.uses:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
         plans = self._directory.plans(placed, len(args._tensors))
-        endpoints = self._host.endpoints
         dropped = self._directory.take_dropped(placed.where)
-        _append(sent, Plan(endpoints.run_number, plans, dropped))
+        _append(sent, Plan(self._host.endpoints.tensors.run_number, plans, dropped))
         return sent
 
     # ------------------------------------------------------------ coming home
@@ -179,7 +178,7 @@ class PlacingOrchestrator(Orchestrator):
             wire = replaced(wire, TAG_AT, bytes((L.INOUT,)))
             args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
-            _append(args, Plan(self._host.endpoints.run_number, [plan], goes_home=True))
+            _append(args, Plan(self._host.endpoints.tensors.run_number, [plan], goes_home=True))
             Orchestrator._add(self, word | self._config_word(None), args)
             held.holders.add(HOME)
         if must_wait:
@@ -199,7 +198,7 @@ class PlacingOrchestrator(Orchestrator):
         """
         if self._directory:
             self._until_idle()
-            self._host.endpoints.bring_all_home()
+            self._host.endpoints.tensors.bring_home()
 
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()

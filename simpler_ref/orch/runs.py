@@ -142,7 +142,7 @@ def _run(
     session.forget_watch()
     session.domains.free_all(session)
     if session.endpoints is not None:
-        failure = session.endpoints.end_run(failure)
+        failure = session.endpoints.tensors.end_run(failure)
     if session.manager is not None:
         session.manager.pass_output_on()
     device_ns = 0

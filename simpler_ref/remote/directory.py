@@ -65,15 +65,15 @@ class Held:
         Who may have another one.
     makers : list of Made
         Who has made which versions, oldest first.
-    ready : float
-        When that is likely to have ended, a time of `time.monotonic`.
+    turn : int
+        Which of an endpoint's tasks makes the current version, counted from 1.
     handle : Any
         The callable whose task makes the current version.
     """
 
     __slots__ = (
         *("handle", "holders", "key", "maker", "makers", "nbytes"),
-        *("ready", "stale", "start", "version", "wire"),
+        *("stale", "start", "turn", "version", "wire"),
     )
 
     def __init__(self, start: int, nbytes: int, wire: bytes) -> None:
@@ -83,7 +83,7 @@ class Held:
         self.holders, self.stale = {HOME}, set[int]()
         self.makers = [Made(HOME, 1, 1)]
         self.handle: Any = None
-        self.ready = 0.0
+        self.turn = 0
 
     @property
     def is_home(self) -> bool:
@@ -151,11 +151,11 @@ class Placed:
     tensors: dict[int, Held] = field(default_factory=dict)
     """By the index of the use's tensor."""
 
-    def set_ready(self, ready: float) -> None:
-        """Note when what it writes is likely to be made."""
+    def set_turn(self, turn: int) -> None:
+        """Note which of its endpoint's tasks it is."""
         for use in self.uses:
             if use.writes:
-                self.tensors[use.index].ready = ready
+                self.tensors[use.index].turn = turn
 
 
 class Directory:
@@ -217,23 +217,23 @@ class Directory:
                     must_wait = True
         return list(found.values()), must_wait
 
-    def outlook(self, uses: Iterable[Use], where: int) -> tuple[float, int]:
-        """Return when the tensors that a task reads are likely to be made, and which bytes have to move.
+    def outlook(self, uses: Iterable[Use], where: int) -> tuple[list[Held], int]:
+        """Return the tensors that a task reads and endpoints had, and which bytes would have to move.
 
         Those of tensors that it also writes count twice: where they are now is where they may be needed
         next.
 
         Rule     REMOTE-COPY-7
         """
-        ready, total = 0.0, 0
+        needed, total = [], 0
         for use in uses:
             if use.reads and use.start:
                 held = self._held.get(use.span)
                 if held is not None:
-                    ready = max(ready, held.ready)
+                    needed.append(held)
                 if held is None or where not in held.holders:
                     total += use.nbytes * (2 if use.writes else 1)
-        return ready, total
+        return needed, total
 
     def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
         """Find what a task of an endpoint will be told of its tensors.

@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 import itertools
 import json
-import logging
 import operator
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -24,7 +23,7 @@ from ..callables.identity import (
 )
 from ..callables.payloads import BY_REGISTRATION, exchanged, pack_payload, serialize
 from ..callables.registry import is_chip_callable, require_payload
-from ..errors import CallableError, ControlError, RemoteError, WorkerLostError
+from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
@@ -54,13 +53,15 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .directory import HOME, Directory, Held, Placed, Use, uses_of
+from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .frames import ControlName
-from .home import ADDRESS_BYTES, Brought, Homing, pack_homings
+from .home import ADDRESS_BYTES, Homing, pack_homings
 from .keys import KeyPair, new_pair
 from .limits import MAX_INLINE_ARENA_BYTES
-from .link import COUNTERS, LATE_BYTES, TASKS, UNMOVED, UNMOVED_NS, WHY_BYTES, Link
+from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
+from .parent_tensors import ParentTensors
+from .queues import Queues
 from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
 from .requests import Registration, Request
 from .spec import RemoteWorkerSpec
@@ -72,39 +73,8 @@ MOST_JOINING = 8
 _PAGE = 4096
 _LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 20
 _QUICK_S, _SLOW_S = 0.02, 0.2
-_TASK_S = 1e-3
-"""What a task is taken to last at an endpoint that has run none."""
-_BYTES_PER_S = 1e8
-"""How fast tensors are taken to move: the cores at both ends have work meanwhile."""
 _LEAST_BYTES_PER_S = 1e7
 """How slow a network may be before tensors that come home are given up."""
-log = logging.getLogger("simpler_ref")
-
-
-class LostTensor:
-    """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
-
-    def __init__(self, held: Held) -> None:
-        self._held = held
-        self.text = f"the newest version of {_name(held)} was only at an endpoint"
-        self._digest = self._look()
-
-    def _look(self) -> bytes:
-        raw = (ctypes.c_char * self._held.nbytes).from_address(self._held.start)
-        return hashlib.blake2b(raw).digest()
-
-    def overlaps(self, use: Use) -> bool:
-        """Say whether a task uses bytes of it."""
-        start, nbytes = self._held.span
-        return use.start < start + nbytes and start < use.start + use.nbytes
-
-    def is_unchanged(self) -> bool:
-        """Say whether the program has written nothing there."""
-        return self._look() == self._digest
-
-
-def _name(held: Held) -> str:
-    return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
 
 
 def require_copyable(i: int, wire: bytes, copies: bool) -> None:
@@ -147,13 +117,11 @@ class Endpoints:
         self._turn = itertools.count()
         self._kept: list[Any] = []
         """Bytes that travel with tasks of the current run."""
-        self.directory = Directory()
-        self.run_number = 1
-        """Counts runs, and drains: endpoints forget copies of an earlier one."""
         self.take_functions = False
         """Whether functions are registered for the sub workers of endpoints unless said otherwise."""
-        self._given: dict[int, int] = {}
-        self._lost: list[LostTensor] = []
+        self.tensors = ParentTensors(life, self._bring)
+        """The tensors of this machine that endpoints have copies of."""
+        self.queues = Queues(self._link, self.tensors.directory)
         self._chunk = _LEAST_CHUNK
 
     @property
@@ -411,31 +379,7 @@ class Endpoints:
         alive = [number for number in free if manager is None or number not in manager.dead] or free
         turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
         uses = uses_of(wires)
-        return min(turns, key=lambda number: self._start(number, uses))
-
-    def _start(self, number: int, uses: Sequence[Use]) -> float:
-        """Estimate when an endpoint would begin a task: a time of `time.monotonic`.
-
-        Rule     REMOTE-COPY-7
-        """
-        waiting = max(0, self._given.get(number, 0) - int(self._link(number).words[TASKS]))
-        free = time.monotonic() + waiting * self._mean_s(number)
-        ready, missing = self.directory.outlook(uses, number)
-        return max(free, ready) + missing / _BYTES_PER_S
-
-    def _mean_s(self, number: int) -> float:
-        words = self._link(number).words
-        counted = int(words[UNMOVED])
-        return int(words[UNMOVED_NS]) / counted / 1e9 if counted else _TASK_S
-
-    def note_given(self, placed: Placed) -> None:
-        """Note that an endpoint was given a task, and when it is likely to have ended.
-
-        Rule     REMOTE-COPY-7
-        """
-        number = placed.where
-        placed.set_ready(self._start(number, placed.uses) + self._mean_s(number))
-        self._given[number] = self._given.get(number, 0) + 1
+        return min(turns, key=lambda number: self.queues.start_s(number, uses))
 
     def _settled(self, i: int, wire: RemoteWire, link: Link) -> RemoteWire:
         """Return a tensor at the address that the link knows."""
@@ -472,33 +416,8 @@ class Endpoints:
     def begin_run(self) -> None:
         """Forget what travelled with the tasks of the run before."""
         self._kept.clear()
-        self._forget_copies()  # should the end of the last run have been cut short
-        self._given = {link.number: int(link.words[TASKS]) for link in self._links()}
-
-    # ------------------------------------------------------------ copies of this machine's tensors
-    def _forget_copies(self) -> None:
-        self.directory.clear()
-        self.run_number += 1
-
-    def bring_all_home(self) -> None:
-        """Have this machine's memory be current, once all tasks have ended, and forget all copies.
-
-        Rule     REMOTE-COPY-5
-        """
-        self._bring_current()
-        self._forget_copies()
-
-    def _bring_current(self) -> None:
-        wanted: dict[int, list[Held]] = {}
-        for held in self.directory:
-            if not held.is_home:
-                wanted.setdefault(held.maker, []).append(held)
-        for number, several in wanted.items():
-            homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
-            for one, status in zip(several, self._bring(number, homings), strict=True):
-                if status != Brought.IS_HOME:
-                    raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
-                one.holders.add(HOME)
+        self.tensors.begin_run()
+        self.queues.begin_run(self._links())
 
     def _bring(self, number: int, homings: Sequence[Homing]) -> bytes:
         """Have an endpoint send what it has made; return what became of each."""
@@ -506,93 +425,6 @@ class Endpoints:
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pack_homings(homings)
         return self._exchange(self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
-
-    def end_run(self, failure: BaseException | None) -> BaseException | None:
-        """Bring home what endpoints have written in a run; return the run's failure.
-
-        After a failed run, the newest version that still exists comes home. What was lost is noted.
-
-        Rule     REMOTE-COPY-5, -8
-        """
-        self._forget_heap()
-        if failure is None:
-            try:
-                self._bring_current()
-            except (RemoteError, WorkerLostError, ControlError) as error:
-                failure = error
-        waiting = [] if failure is None else list(self.directory)
-        try:
-            while waiting:
-                if not self._bring_newest(waiting[-1]):
-                    self._note_lost(waiting[-1])
-                waiting.pop()
-        finally:  # a signal may have come
-            for held in waiting:
-                self._note_lost(held)
-            self._forget_copies()
-        return failure
-
-    def _note_lost(self, held: Held) -> None:
-        self._lost.append(LostTensor(held))
-        log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
-
-    def _forget_heap(self) -> None:
-        """Forget tensors in the memory of rings: nobody can use them after the run."""
-        heap = self._life.live().engine.heap
-        for held in self.directory.overlapping(heap.ctypes.data, heap.nbytes):
-            self.directory.forget(held)
-
-    def _bring_newest(self, held: Held) -> bool:
-        """Bring home the newest version that was made; return False if it is lost.
-
-        What was written here after an endpoint stays, if that had come home for it. If nothing had to
-        come home for it, nobody knows whether it was written.
-
-        Rule     REMOTE-COPY-8
-        """
-        manager = self._life.live().manager
-        was_written_here = is_blind = False
-        for made in reversed(held.makers):
-            if made.maker == HOME:
-                was_written_here, is_blind = True, is_blind or made.is_blind
-                continue
-            if manager is None or made.maker in manager.dead:
-                return False
-            one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
-            try:
-                (found,) = self._bring(made.maker, [one])
-            except (WorkerLostError, ControlError):
-                return False
-            if found != Brought.NEVER_MADE:
-                return found == Brought.IS_HOME and not is_blind
-        return True
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether tensors were lost, and not written since."""
-        return bool(self._lost)
-
-    def require_not_lost(self, uses: Sequence[Use]) -> None:
-        """Refuse to read a tensor that was lost, unless the program has written it since.
-
-        Rule     REMOTE-COPY-8
-        """
-        for use in uses if self._lost else ():
-            for lost in self._lost[:]:
-                if not lost.overlaps(use):
-                    continue
-                if use.reads and lost.is_unchanged():
-                    raise RemoteError(
-                        f"tensor {use.index} is lost: {lost.text}; write it before it is read, in the "
-                        "program or by a task that has it as OUTPUT_EXISTING; if what it has is right, "
-                        "call Worker.renew(array)"
-                    )
-                self._lost.remove(lost)
-
-    def forget_lost(self, address: int, nbytes: int) -> None:
-        """Forget what was lost in memory that is given out anew."""
-        fresh = Use(0, address, nbytes, L.TENSOR_WRITE, b"")
-        self._lost = [lost for lost in self._lost if not lost.overlaps(fresh)]
 
     # ------------------------------------------------------------ memory
     def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:

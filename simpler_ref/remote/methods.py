@@ -261,7 +261,7 @@ class RemoteMethods:
         """
         address, nbytes = make_tensor(array)._span()
         if self._life.endpoints is not None:
-            self._endpoints().forget_lost(address, nbytes)
+            self._endpoints().tensors.forget_lost(address, nbytes)
 
     def _endpoints(self) -> Endpoints:
         found: Endpoints | None = self._life.endpoints

@@ -1039,7 +1039,7 @@ FAULTS = (
     Fault(
         "directory-outlives-the-run",
         "The directory takes endpoints for holders of what they had in the run before.",
-        (Patch("remote/endpoints.py", "        self.directory.clear()\n", ""),),
+        (Patch("remote/parent_tensors.py", "        self.directory.clear()\n", ""),),
         (
             f"{REMOTE}/test_copy.py::"
             "test_the_program_reads_and_writes_arrays_between_runs_and_after_drain",

@@ -309,15 +309,21 @@ def test_processes_killed_at_any_time_are_noticed_and_replaced(whom, kills):
             assert two.worker.endpoints()[1]["alive"]
 
 
-@pytest.mark.parametrize("point", fail_points.LINK + fail_points.SESSION)
-def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
-    point, tmp_path, monkeypatch
-):
-    once = tmp_path / "once"
+def arm(point, folder, monkeypatch):
+    """Let the first to come to a point die there; return the file that is gone then."""
+    once = folder / "once"
     once.touch()
     armed = f"{point}:{once}"
     monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
     monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    return once
+
+
+@pytest.mark.parametrize("point", fail_points.LINK + fail_points.SESSION)
+def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
+    point, tmp_path, monkeypatch
+):
+    once = arm(point, tmp_path, monkeypatch)
     seen = []
     with ExitStack() as stack:
         try:
@@ -344,11 +350,7 @@ def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
 def test_whoever_dies_while_copies_move_is_noticed_and_nothing_wrong_is_read(
     point, tmp_path, monkeypatch
 ):
-    once = tmp_path / "once"
-    once.touch()
-    armed = f"{point}:{once}"
-    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
-    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    once = arm(point, tmp_path, monkeypatch)
     with program(2) as two:
         x = two.worker.zeros(COUNT, np.float32)
         seen = []

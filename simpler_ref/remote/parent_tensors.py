@@ -1,0 +1,182 @@
+"""The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+
+from ..errors import ControlError, RemoteError, WorkerLostError
+from ..jit import layout as L
+from ..workers.life import Life
+from .directory import HOME, Directory, Held, Use
+from .home import Brought, Homing
+
+log = logging.getLogger("simpler_ref")
+
+
+class LostTensor:
+    """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self.text = f"the newest version of {_name(held)} was only at an endpoint"
+        self._digest = self._look()
+
+    def _look(self) -> bytes:
+        raw = (ctypes.c_char * self._held.nbytes).from_address(self._held.start)
+        return hashlib.blake2b(raw).digest()
+
+    def overlaps(self, use: Use) -> bool:
+        """Say whether a task uses bytes of it."""
+        start, nbytes = self._held.span
+        return use.start < start + nbytes and start < use.start + use.nbytes
+
+    def is_unchanged(self) -> bool:
+        """Say whether the program has written nothing there."""
+        return self._look() == self._digest
+
+
+def _name(held: Held) -> str:
+    return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
+
+
+class ParentTensors:
+    """The tensors of this machine of which endpoints have copies.
+
+    `bring` has an endpoint send some of them, and returns what became of each.
+
+    Attributes
+    ----------
+    directory : Directory
+        Where their versions are; that of the current run.
+    run_number : int
+        Counts runs, and drains: endpoints forget copies of an earlier one.
+
+    Notes
+    -----
+    Rule     REMOTE-COPY-5, -8
+    """
+
+    def __init__(self, life: Life, bring: Callable[[int, Sequence[Homing]], bytes]) -> None:
+        self._life, self._bring = life, bring
+        self.directory = Directory()
+        self.run_number = 1
+        self._lost: list[LostTensor] = []
+
+    def begin_run(self) -> None:
+        """Begin with none, should the end of the last run have been cut short."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.directory.clear()
+        self.run_number += 1
+
+    def bring_home(self) -> None:
+        """Have this machine's memory be current, once all tasks have ended, and forget all copies.
+
+        Rule     REMOTE-COPY-5
+        """
+        self._bring_current()
+        self._forget()
+
+    def _bring_current(self) -> None:
+        wanted: dict[int, list[Held]] = {}
+        for held in self.directory:
+            if not held.is_home:
+                wanted.setdefault(held.maker, []).append(held)
+        for number, several in wanted.items():
+            homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
+            for one, status in zip(several, self._bring(number, homings), strict=True):
+                if status != Brought.IS_HOME:
+                    raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
+                one.holders.add(HOME)
+
+    def end_run(self, failure: BaseException | None) -> BaseException | None:
+        """Bring home what endpoints have written in a run; return the run's failure.
+
+        After a failed run, the newest version that still exists comes home. What was lost is noted.
+
+        Rule     REMOTE-COPY-5, -8
+        """
+        self._forget_heap()
+        waiting = list(self.directory)
+        try:
+            if failure is None:
+                try:
+                    self._bring_current()
+                    waiting.clear()
+                except (RemoteError, WorkerLostError, ControlError) as error:
+                    failure = error
+            while waiting:
+                if not self._bring_newest(waiting[-1]):
+                    self._note_lost(waiting[-1])
+                waiting.pop()
+        finally:  # a signal may have come
+            for held in waiting:
+                self._note_lost(held)
+            self._forget()
+        return failure
+
+    def _note_lost(self, held: Held) -> None:
+        self._lost.append(LostTensor(held))
+        log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
+
+    def _forget_heap(self) -> None:
+        """Forget tensors in the memory of rings: nobody can use them after the run."""
+        heap = self._life.live().engine.heap
+        for held in self.directory.overlapping(heap.ctypes.data, heap.nbytes):
+            self.directory.forget(held)
+
+    def _bring_newest(self, held: Held) -> bool:
+        """Bring home the newest version that was made; return False if it is lost.
+
+        What was written here after an endpoint stays, if that had come home for it. If nothing had to
+        come home for it, nobody knows whether it was written.
+
+        Rule     REMOTE-COPY-8
+        """
+        manager = self._life.live().manager
+        was_written_here = is_blind = False
+        for made in reversed(held.makers):
+            if made.maker == HOME:
+                was_written_here, is_blind = True, is_blind or made.is_blind
+                continue
+            if manager is None or made.maker in manager.dead:
+                return False
+            one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
+            try:
+                (found,) = self._bring(made.maker, [one])
+            except (WorkerLostError, ControlError):
+                return False
+            if found != Brought.NEVER_MADE:
+                return found == Brought.IS_HOME and not is_blind
+        return True
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether tensors were lost, and not written since."""
+        return bool(self._lost)
+
+    def require_not_lost(self, uses: Sequence[Use]) -> None:
+        """Refuse to read a tensor that was lost, unless the program has written it since.
+
+        Rule     REMOTE-COPY-8
+        """
+        for use in uses if self._lost else ():
+            for lost in self._lost[:]:
+                if not lost.overlaps(use):
+                    continue
+                if use.reads and lost.is_unchanged():
+                    raise RemoteError(
+                        f"tensor {use.index} is lost: {lost.text}; write it before it is read, in the "
+                        "program or by a task that has it as OUTPUT_EXISTING; if what it has is right, "
+                        "call Worker.renew(array)"
+                    )
+                self._lost.remove(lost)
+
+    def forget_lost(self, address: int, nbytes: int) -> None:
+        """Forget what was lost in memory that is given out anew."""
+        fresh = Use(0, address, nbytes, L.TENSOR_WRITE, b"")
+        self._lost = [lost for lost in self._lost if not lost.overlaps(fresh)]
