@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from ..errors import RemoteError
+from ..errors import RemoteError, describe_status
 from .fleets import Fleet, session_command, this_python
 from .hosting import SessionProcess, read_manifest
 from .manifest import Manifest, to_line
@@ -220,7 +220,7 @@ def _stand_for(channel: IO[bytes], options: Mapping[str, Any]) -> int:
         why = ray.get(actor.ended.remote())
     except Exception as error:
         why = str(getattr(error, "cause", None) or error)
-    if not stopping.is_set():
+    if not stopping.is_set() and not why.startswith(describe_status(0)):  # else it was told to end
         print(why, file=sys.stderr)
     return 1
 
