@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # would only wait for each other on a small machine. Who has no test left takes half of the other's.
 SHARED := -n 2 --dist worksteal --max-worker-restart 0
 LONG := -m long --timeout 3600 -o faulthandler_timeout=3500
-NATIVE := setup.py $(wildcard simpler_ref/native_chip/src/*.[ch] simpler_ref/native_chip/include/*.h)
+NATIVE := setup.py $(wildcard simpler_ref/*/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "simpler_ref"
 SHOWN = (
     "simpler_ref/**/*.py",
     "simpler_ref/native_chip/include/*.h",
-    "simpler_ref/native_chip/src/*.[ch]",
+    "simpler_ref/*/src/*.[ch]",
     "tests/**/*.py",
     "examples/*.py",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from ..model.wire import (
 )
 from ..system.types import Array, address_of
 from ..workers.session import Session
+from .quick import Quick, Slow
 
 _MOST_VIEWS = 4096
 _address = Struct("<Q").pack
@@ -55,8 +57,9 @@ class SentArrays:
         old one finds, with its turn, that the epoch is over.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, quick: Quick | Slow) -> None:
         self._session = session
+        self._quick = quick
         self._layouts = session.engine.layouts
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
@@ -101,6 +104,7 @@ class SentArrays:
         below, extent = span_of(layout)
         rest = described(0, self._layouts.number(*layout), extent)
         extents[layout] = found = rest[SHAPE_AT:TAG_AT], below, extent
+        self._quick.learn(layout, *found)
         return found
 
     def forget(self) -> None:
@@ -108,6 +112,7 @@ class SentArrays:
         self._layouts.reset()
 
     def _start_anew(self) -> None:
+        self._quick.forget()
         self.now = Known(self.now.epoch + 1, {}, {})
 
 
@@ -121,6 +126,11 @@ class ReceivedArrays:
 
     def array(self, wire: bytes, writeable: bool) -> Array:
         """Return the array of a tensor, a new one each time: its shape is the task's own."""
+        mine: Array = self.maker(wire, writeable)()
+        return mine
+
+    def maker(self, wire: bytes, writeable: bool) -> Callable[[], Array]:
+        """Return what makes arrays of a tensor, as long as no layouts are forgotten."""
         if self._layouts.epoch != self._epoch:
             self._epoch = self._layouts.epoch
             self._views.clear()
@@ -130,8 +140,7 @@ class ReceivedArrays:
                 self._views.clear()
             view = self._views[wire, writeable] = self._make(wire)
             view.flags.writeable = writeable
-        mine: Array = view.view()
-        return mine
+        return view.view
 
     def elements(self, wires: list[bytes]) -> tuple[tuple[int, ...], ...] | None:
         """Return the element types of tensors as their layouts have them, None if one has no layout."""

@@ -17,8 +17,8 @@ from ..jit import layout as L
 CALL_KEY = L.CALL_KEY
 NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE = range(7)
 """A constant; pickled; an array that the task writes; one that it only reads; a word."""
-_BITS, _IN_A_WORD = 4, 15
-CODE_MASK = (1 << _BITS) - 1
+CODE_BITS, _IN_A_WORD = 4, 15
+CODE_MASK = (1 << CODE_BITS) - 1
 _COUNT, _NAMED = L.KEY_BITS, 52
 MOST_ARGUMENTS = (1 << 63 - _NAMED) - 1
 _double, _integer = struct.Struct("<d"), struct.Struct("<q")
@@ -46,7 +46,7 @@ def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
     for first in range(0, len(codes), _IN_A_WORD):
         word = 0
         for code in reversed(codes[first : first + _IN_A_WORD]):
-            word = word << _BITS | code
+            word = word << CODE_BITS | code
         words.append(word)
     return words
 
@@ -54,7 +54,7 @@ def head_words(key: int, codes: Sequence[int], named: int) -> list[int]:
 def place_of(argument: int) -> tuple[int, int]:
     """Return in which of the words of codes that of an argument is, and from which bit on."""
     word, place = divmod(argument, _IN_A_WORD)
-    return word, place * _BITS
+    return word, place * CODE_BITS
 
 
 def key_of(word: int) -> int:
@@ -67,7 +67,7 @@ def form_of(words: Sequence[int]) -> Form:
     named = words[0] >> _NAMED
     count = words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1
     codes = [
-        words[1 + i // _IN_A_WORD] >> _BITS * (i % _IN_A_WORD) & CODE_MASK for i in range(count)
+        words[1 + i // _IN_A_WORD] >> CODE_BITS * (i % _IN_A_WORD) & CODE_MASK for i in range(count)
     ]
     end = 1 + -(-count // _IN_A_WORD)
     return Form(key_of(words[0]), codes, named, end, named > 0 or ITEM in codes)

@@ -67,7 +67,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         concurrent.futures.TimeoutError
             The call has not ended within `timeout` seconds.
         """
-        self._wait(timeout)
+        if self._slot and not self._stream.take(self):
+            self._wait(timeout)
         if self._error is not None:
             self._ask()
             raise self._error

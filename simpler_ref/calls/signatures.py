@@ -131,6 +131,11 @@ class Signature:
         return all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in self.parameters)
 
     @property
+    def converted(self) -> dict[int, type]:
+        """The types that `bind` converts numbers to, by the places of their parameters."""
+        return {}
+
+    @property
     def defaults(self) -> tuple[Any, ...]:
         """The values of parameters that a call may leave out."""
         bind: Any = self._bind

@@ -30,7 +30,7 @@ from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
-from . import current, limits, outcomes
+from . import current, limits, outcomes, quick
 from .arrays import SentArrays
 from .forms import key_of
 from .futures import Future
@@ -62,21 +62,24 @@ class Stream:
         self._mem, self._kernels = session.engine.mem, session.engine.kernels
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
-        self._arrays = SentArrays(session)
+        self._dropped: deque[int] = deque()
+        self._futures: dict[int, weakref.ref[Future]] = {}
+        self._turns = Turns(session.engine)
+        self._quick = quick.make(session, self._turns, self._futures, self._dropped)
+        self._call_quickly = self._quick.call
+        self.take = self._quick.take
+        self._arrays = SentArrays(session, self._quick)
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names: dict[int, str] = {}
         self._limits: dict[int, float] = {}
         self._word = -1
         self._tasks: dict[Any, Task] = {}
-        self._dropped: deque[int] = deque()
         self._failures = Failures()
-        self._futures: dict[int, weakref.ref[Future]] = {}
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
         self._open = False
-        self._turns = Turns(session.engine)
         self._gone = False
         self._full_since = 0.0
         self._why_stranded: BaseException | None = None
@@ -95,6 +98,10 @@ class Stream:
         -----
         Rule     CALL-ARRAY-4
         """
+        if not kwargs:
+            future: Future | None = self._call_quickly(self, task, args)
+            if future is not None:
+                return future
         bound = task.signature.bind(args, kwargs)
         while True:
             plan = self._plans.get(task) or self._plan(task)
@@ -162,7 +169,8 @@ class Stream:
                 if task.timeout is not None:
                     self._limits[block.offset] = task.timeout
                 self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
-                self._plans[task] = Plan(task, block.offset, workers)
+                self._plans[task] = plan = Plan(task, block.offset, workers)
+                self._quick.know(task, plan)
         return self._plans[task]
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
@@ -278,6 +286,13 @@ class Stream:
                 self._life.streaming = True
                 self._kernels.begin_stream(self._mem)
                 self._open = True
+                self._start_quick()
+
+    def _start_quick(self) -> None:
+        """Let usual calls be quick, unless what tasks print has to come first."""
+        manager = self._session.manager
+        if manager is not None and not manager.relays_output:
+            self._quick.start(self._word, manager.dead)
 
     # ------------------------------------------------------------ workers that have died
     def _lacks_workers(self) -> bool:
@@ -296,6 +311,7 @@ class Stream:
         -----
         Rule     CALL-FAIL-4, -5
         """
+        self._quick.stop()
         session, manager = self._session, self._session.manager
         if manager is None or manager.lost or self._life.needs_start:
             dead = self._end_all_workers()
@@ -310,6 +326,7 @@ class Stream:
             raise
         self._why_stranded = None
         self._kernels.strand(self._mem, 0)
+        self._start_quick()
 
     def _replace_dead_or_fail_calls(self) -> None:
         """Do so for a thread that waits: if it is impossible, the calls say why."""
@@ -392,6 +409,7 @@ class Stream:
                 self._futures.clear()
                 self._arrays.forget()
                 self._open = False
+                self._quick.stop()
                 self._life.streaming = False
             self._failures.forget(unnoted)
 
@@ -413,6 +431,7 @@ class Stream:
     def close(self) -> None:
         """Let calls go elsewhere: the Worker is being closed."""
         current.leave(self)
+        self._quick.stop()
         self._gone = True
 
     def disown(self) -> None:

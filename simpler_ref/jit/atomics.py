@@ -161,6 +161,9 @@ if INTERPRETED:
     def wire_words(wire):
         return np.frombuffer(wire, np.int64, len(wire) // 8)
 
+    def words_at(address, count):
+        return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)
+
 else:
     from llvmlite import ir
 
@@ -469,6 +472,19 @@ else:
 
         return signature(types.void, mem, types.int64), codegen
 
+    def _words(context, builder, pointer, count):
+        """Return an array of words over memory that is not its own."""
+        view = context.make_array(types.Array(types.int64, 1, "C"))(context, builder)
+        context.populate_array(
+            view,
+            data=builder.bitcast(pointer, context.get_data_type(types.int64).as_pointer()),
+            shape=cgutils.pack_array(builder, [count]),
+            strides=cgutils.pack_array(builder, [ir.Constant(_I64, 8)]),
+            itemsize=ir.Constant(_I64, 8),
+            meminfo=None,
+        )
+        return view._getvalue()
+
     @intrinsic
     def wire_words(typingctx, wire):
         """Read wire bytes as words, without a copy; they must not be written."""
@@ -476,17 +492,17 @@ else:
 
         def codegen(context, builder, sig, args):
             source = context.make_array(sig.args[0])(context, builder, args[0])
-            view = context.make_array(words)(context, builder)
             count = builder.sdiv(source.nitems, ir.Constant(_I64, 8))
-            data = builder.bitcast(source.data, context.get_data_type(types.int64).as_pointer())
-            context.populate_array(
-                view,
-                data=data,
-                shape=cgutils.pack_array(builder, [count]),
-                strides=cgutils.pack_array(builder, [ir.Constant(_I64, 8)]),
-                itemsize=ir.Constant(_I64, 8),
-                meminfo=None,
-            )
-            return view._getvalue()
+            return _words(context, builder, source.data, count)
 
         return signature(words, wire), codegen
+
+    @intrinsic
+    def words_at(typingctx, address, count):
+        """Return some words of memory as an array, without a copy."""
+        words = types.Array(types.int64, 1, "C")
+
+        def codegen(context, builder, sig, args):
+            return _words(context, builder, builder.inttoptr(args[0], _I64.as_pointer()), args[1])
+
+        return signature(words, types.int64, types.int64), codegen

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from . import calls, claims, mailbox, program, ring, schedule, serve, submit, tensormap
 from . import layout as L
-from .atomics import fence, fetch_add, store, thread_id, wire_words
+from .atomics import fence, fetch_add, load, store, thread_id, wire_words, words_at
 from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
 
 Entry = Callable[..., int]
@@ -156,6 +156,46 @@ def call_and_pass(mem, dropped, callable_word, counts, wire):
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
+
+
+@entry(INT, INT, INT, INT, INT, INT, nogil=False)
+def call_from_c(memory, size, callable_word, counts, words, count):
+    """Submit a call as `call_and_pass` does, for C: the engine's memory and `words` are addresses.
+
+    Returns  the slot; or, with nothing changed, WOULD_BLOCK, also if there is no stream, or another error
+    """
+    mem = words_at(memory, size)
+    if mem[L.STREAM] != L.CALLS:
+        return L.WOULD_BLOCK
+    slot = calls.submit_call(mem, callable_word, counts, words_at(words, count))
+    if slot >= 0:
+        schedule.pass_after_submit(mem)
+    return slot
+
+
+@entry(INT, INT, INT, INT, nogil=False)
+def read_outcome_from_c(memory, size, slot, outcome):
+    """Write the kind and the word of a call's value to an address.
+
+    Returns  1; or 0 if the call has not ended, or has failed, or its value is more than a word
+    """
+    mem = words_at(memory, size)
+    if mem[L.STREAM] == 0 or load(mem, slot + L.S_STATE) != L.COMPLETED:
+        return 0
+    kind = mem[slot + L.S_KIND]
+    if kind >= L.VALUE_BLOCK:
+        return 0
+    words = words_at(outcome, 2)
+    words[0] = kind
+    words[1] = mem[slot + L.S_VALUE]
+    return 1
+
+
+@entry(INT, INT, INT, nogil=False)
+def drop_from_c(memory, size, slot):
+    """Drop a future."""
+    calls.drop(words_at(memory, size), slot)
+    return L.OK
 
 
 @entry(WORDS, INT, INT, INT, INT, nogil=True)

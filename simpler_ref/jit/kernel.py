@@ -125,6 +125,13 @@ def address_of(func: Callable[..., Any]) -> int:
     return address
 
 
+def c_address_of(func: Callable[..., Any]) -> int:
+    """Return the address of an entry that takes and returns integers, for C."""
+    compiled = cast(_Entry, func).compiled
+    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+    return address
+
+
 def is_cached(func: Callable[..., Any]) -> bool:
     """Say whether the cache has an entry, so that `bind` need not compile it."""
     return INTERPRETED or cast(_Entry, func).cache.holds()

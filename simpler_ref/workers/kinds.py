@@ -121,7 +121,7 @@ class SubWorker(WorkerKind):
             if not _takes_calls(installed):
                 return as_leaf(installed)
             self._inside = installed.inside_for(self._mailbox)
-            run: Callable[[ReceivedArgs], Any] = self._inside.run
+            run: Callable[[ReceivedArgs], Any] = self._inside.leaf()
             return run
         engine, worker = self._mailbox.engine, self._mailbox.worker
 

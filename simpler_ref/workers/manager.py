@@ -422,6 +422,11 @@ class WorkerManager:
             with signals_blocked():
                 self._shut_down()
 
+    @property
+    def relays_output(self) -> bool:
+        """Whether what workers print comes through this process."""
+        return False
+
     def pass_output_on(self) -> None:
         """Write what workers have printed so far, if it comes through this process."""
 

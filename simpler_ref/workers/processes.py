@@ -72,6 +72,11 @@ class ProcessManager(WorkerManager):
             self._relay.close_writing()
             self._relay.start()
 
+    @property
+    def relays_output(self) -> bool:
+        """Whether what workers print comes through this process."""
+        return self._relay is not None
+
     def pass_output_on(self) -> None:
         """Write what workers have printed so far, if it comes through this process."""
         if self._relay is not None:

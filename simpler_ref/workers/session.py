@@ -46,7 +46,7 @@ class Session:
     ) -> None:
         self.engine = engine
         self.arena = arena
-        self._own_memory = [
+        self.own_memory = [
             (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
             for memory in (arena.memory, engine.heap)
         ]
@@ -183,7 +183,7 @@ class Session:
         """
         if self._in_process:
             return None
-        for start, end in self._own_memory:
+        for start, end in self.own_memory:
             if start <= address and address + nbytes <= end:
                 return None
         return self.method.why_invisible(address, nbytes, started=self.scheduler is not None)

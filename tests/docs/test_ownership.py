@@ -103,6 +103,7 @@ CALLERS = {
         *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed"),
+        *("call_from_c", "read_outcome_from_c", "drop_from_c"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (

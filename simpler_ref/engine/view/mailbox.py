@@ -326,6 +326,17 @@ class MailboxView(NamedTuple):
         return self.start + L.W_THREAD
 
 
+CALL_PLACES = (
+    *(L.LAYOUTS_EPOCH, L.W_AT, L.W_MAILBOX, L.W_VALUE, L.W_KIND),
+    *(L.MAILBOX_OFF_ARGS, L.MAILBOX_SIZE),
+)
+"""Where native code finds the call that a worker runs.
+
+The word of the memory that has the epoch of layouts; of the worker: the offset of its current frame; of
+the frame: mailbox, value and its kind; and the bytes of the mailbox before the arguments, and the kinds.
+"""
+
+
 class CallWords:
     """The words of the call that a worker runs."""
 

@@ -1,0 +1,255 @@
+"""The usual calls without Python: what `src/quick.c` does for a stream, and `src/inside.c` for a worker.
+
+They leave what is not usual, and what has to wait, to the stream and to the worker. Interpreted kernels
+have no address, and interpreters without the GIL no protection for it: there, and where the library was
+not built, these do all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import sysconfig
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..engine.view.mailbox import CALL_PLACES
+from ..jit import entries, kernel
+from ..jit import layout as L
+from ..model.wire import TAG_AT, TENSOR_BYTES
+from . import forms
+from .futures import Future
+
+if TYPE_CHECKING:
+    from ..engine.view.mailbox import ReceivedArgs
+    from ..model.wire import Layout
+    from ..system.types import Array
+    from ..workers.session import Session
+    from .packing import Plan
+    from .tasks import Task
+    from .turns import Turns
+
+LIBRARY = Path(__file__).with_name("_quick.so")
+_MOST_DTYPES = 1024
+_TAG_SHIFT = 8 * (TAG_AT % L.WORD)
+_KINDS = (
+    *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+    *(L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64, L.VALUE_NUMPY_FLOAT64),
+)
+
+
+class Quick:
+    """The usual calls of one stream.
+
+    Attributes
+    ----------
+    call : Callable
+        ``call(stream, task, args)`` submits a call and returns its future; None if that is not usual.
+    take : Callable
+        ``take(future)`` gives a future its value, if that is there and a word, and says whether it has.
+
+    Notes
+    -----
+    Rule     CALL-QUICK-1 to -3
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        turns: Turns,
+        futures: dict[int, Any],
+        dropped: deque[int],
+    ) -> None:
+        self._plans: dict[Task, bytes] = {}
+        self._dtypes: dict[int, np.dtype[Any]] = {}
+        made = _made(
+            "quick",
+            _numbers(session),
+            (
+                *(turns.lock.acquire, turns.lock.release, (False,)),
+                *(self._plans, futures, dropped, dropped.popleft),
+                *(object.__new__, (Future,), np.ndarray, float, int),
+                *(np.bool_, np.int64, np.float64, None, True, False),
+                *("_stream", "_slot", "_value", 0),
+            ),
+        )
+        self._learn: Callable[[bytes], None]
+        self.call, self.take, self._learn, self._forget, self._start, look = made
+        _require_numpy(look)
+
+    def start(self, word: int, dead: dict[int, int]) -> None:
+        """Make calls from now on, as long as no worker is dead; see `stop`."""
+        self._start(word, dead)
+
+    def stop(self) -> None:
+        """Refuse all from now on."""
+        self._start(0, None)
+
+    def know(self, task: Task, plan: Plan) -> None:
+        """Know what a task's calls begin with, if they are usual: a value for each of few parameters."""
+        if (
+            plan.is_plain
+            and plan.workers is None
+            and len(plan.forms) <= _sizes("quick").most_arguments
+        ):
+            words = [plan.key, len(plan.forms)]
+            wanted = plan.signature.converted
+            for at, (code, tag, _) in enumerate(plan.forms):
+                kind = id(wanted[at]) if at in wanted else 0
+                words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind
+            self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
+
+    def learn(self, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
+        """Know the arrays with a layout; `tensor` is theirs after the address, without a tag."""
+        dtype, shape, strides = layout
+        most = _sizes("quick").most_dims
+        if len(shape) > most or len(self._dtypes) >= _MOST_DTYPES:
+            return
+        self._dtypes[id(dtype)] = dtype  # it keeps its address
+        unused = (0,) * (most - len(shape))
+        words = id(dtype), len(shape), *shape, *unused, *strides, *unused, below, extent
+        self._learn(_words(words) + tensor.ljust(TENSOR_BYTES - L.WORD, b"\0"))
+
+    def forget(self) -> None:
+        """Forget all layouts."""
+        self._forget()
+        self._dtypes.clear()
+
+
+class Slow:
+    """Does nothing quickly, with the methods of `Quick`.
+
+    Rule     CALL-QUICK-4
+    """
+
+    def call(self, *_: object) -> None:
+        """Return nothing."""
+
+    def take(self, _: object) -> bool:
+        """Return False."""
+        return False
+
+    start = stop = know = learn = forget = call
+
+
+def _words(words: Any) -> bytes:
+    return struct.pack(f"<{len(words)}q", *words)
+
+
+def _numbers(session: Session) -> bytes:
+    """Return the addresses and numbers that quick.c needs."""
+    mem = session.engine.mem
+    addresses = [
+        kernel.c_address_of(one)
+        for one in (entries.call_from_c, entries.read_outcome_from_c, entries.drop_from_c)
+    ]
+    seen = [address for part in session.own_memory for address in part]
+    return _words(
+        [
+            *(mem.ctypes.data, len(mem), *addresses, *seen),
+            *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
+            *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
+            *(L.SIGNED, L.FLOAT64, *_KINDS),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- in a worker
+def run_inside(
+    mem: Array,
+    worker: int,
+    functions: dict[int, Callable[..., Any]],
+    run: Callable[[ReceivedArgs], None],
+    finish: Callable[[Any], None],
+    maker: Callable[[bytes, bool], Callable[[], Array]],
+) -> Callable[[ReceivedArgs], None]:
+    """Return what runs a call in a worker.
+
+    Parameters
+    ----------
+    mem, worker : Array, int
+        The engine's memory, and the first word of the worker.
+    functions : dict
+        The functions of usual calls, by their keys; others come to it.
+    run, finish : Callable
+        Run a call that is not usual; leave the value of one, if it is no number.
+    maker : Callable
+        Returns what makes arrays of a tensor; see `ReceivedArrays`.
+    """
+    if not _is_possible():
+        return run
+    numbers = [
+        *(mem.ctypes.data, worker, *CALL_PLACES),
+        *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
+        *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
+        *(L.SIGNED, L.FLOAT64, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+    ]
+    objects = functions, run, finish, maker, float, int, None, True, False
+    made: Callable[[ReceivedArgs], None] = _made("inside", _words(numbers), objects)
+    return made
+
+
+# ---------------------------------------------------------------- the library
+class _Sizes(NamedTuple):
+    """What one of the sources says about its structures."""
+
+    numbers: int
+    """In bytes."""
+    objects: int
+    plan: int = 0
+    """In bytes."""
+    most_dims: int = 0
+    most_arguments: int = 0
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    return ctypes.PyDLL(str(LIBRARY))
+
+
+@functools.cache
+def _sizes(source: str) -> _Sizes:
+    words = (ctypes.c_int64 * len(_Sizes._fields)).in_dll(_library(), f"simpler_ref_{source}_sizes")
+    return _Sizes(*words)
+
+
+def _made(source: str, numbers: bytes, objects: tuple[Any, ...]) -> Any:
+    """Return what a source makes of numbers and objects."""
+    sizes = _sizes(source)
+    assert (len(numbers), len(objects)) == (sizes.numbers, sizes.objects)
+    make = _library()[f"simpler_ref_{source}"]
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.py_object, ctypes.py_object]
+    return make(numbers, objects)
+
+
+@functools.cache
+def _is_possible() -> bool:
+    has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
+    return has_gil and not kernel.INTERPRETED and LIBRARY.exists()
+
+
+def _require_numpy(look: Callable[[Any], bytes]) -> None:
+    """Make sure that quick.c reads this numpy's arrays.
+
+    Raises
+    ------
+    RuntimeError
+        It does not.
+    """
+    array = np.empty((3, 4, 5), np.int16)[::-1, ::2]
+    what = array.ctypes.data, array.ndim, id(array.dtype), *array.shape, *array.strides
+    if look(array) != _words(what):
+        raise RuntimeError(f"numpy {np.__version__} has other arrays than simpler_ref knows")
+
+
+def make(
+    session: Session, turns: Turns, futures: dict[int, Any], dropped: deque[int]
+) -> Quick | Slow:
+    """Return the usual calls of a stream."""
+    return Quick(session, turns, futures, dropped) if _is_possible() else Slow()

@@ -1,0 +1,263 @@
+/* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants and
+ * arrays that were seen before. All else is left to inside.py. */
+#include "python_abi.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLE = 512, PROBES = 4, TENSOR_WORDS = 5, MOST_ARGUMENTS = 15 };
+
+/* Numbers of the runtime, and addresses, as quick.py packs them. */
+struct numbers {
+    int64_t *memory;
+    int64_t worker;                        /* first word of the worker */
+    int64_t epoch;                         /* word: how often layouts were forgotten */
+    int64_t at;                            /* of that: the current frame */
+    int64_t mailbox, value, kind;          /* of the frame: the mailbox, and what the call has returned */
+    int64_t args, kinds;                   /* bytes from the mailbox on */
+    int64_t half, key_bits, code_bits;
+    int64_t code_none, code_true, code_false, code_value, code_array, code_read_array;
+    int64_t is_signed, is_double;          /* kinds of scalars */
+    int64_t boolean, integer, floating;    /* kinds of values */
+};
+
+/* Objects of Python, in the order in which quick.py gives them. */
+enum {
+    FUNCTIONS, /* by their keys */
+    RUN,       /* runs a call that is not usual */
+    FINISH,    /* answers with a value that is not a number */
+    FIND,      /* returns the method that makes a view of the array of a tensor */
+    FLOAT_TYPE,
+    INT_TYPE,
+    NONE,
+    TRUE,
+    FALSE,
+    OBJECTS
+};
+
+/* An array that was an argument. */
+struct view {
+    int64_t tensor[TENSOR_WORDS];
+    int64_t code;
+    PyObject *make; /* none in an empty place */
+};
+
+struct inside {
+    struct numbers n;
+    PyObject *objects;
+    PyObject *o[OBJECTS];
+    int64_t epoch;
+    struct view views[TABLE];
+};
+
+static struct inside *of(PyObject *self) { return PyCapsule_GetPointer(self, NULL); }
+
+static PyObject *new_reference(PyObject *object) {
+    Py_IncRef(object);
+    return object;
+}
+
+static void forget(struct inside *s) {
+    for (int i = 0; i < TABLE; i++) {
+        PyObject *make = s->views[i].make;
+        s->views[i].make = NULL;
+        if (make != NULL)
+            Py_DecRef(make);
+    }
+}
+
+/* ---------------------------------------------------------------- arguments */
+static struct view *find(struct inside *s, const int64_t *tensor, int64_t code) {
+    uint64_t hash = (uint64_t)code;
+    for (int i = 0; i < TENSOR_WORDS; i++)
+        hash = (hash ^ (uint64_t)tensor[i]) * 0x9E3779B97F4A7C15u;
+    size_t first = (hash ^ hash >> 29) % TABLE;
+    for (size_t i = 0; i < PROBES; i++) {
+        struct view *view = &s->views[(first + i) % TABLE];
+        if (view->make == NULL ||
+            (view->code == code && memcmp(view->tensor, tensor, sizeof view->tensor) == 0))
+            return view;
+    }
+    return &s->views[first];
+}
+
+/* Return the method that makes a view of a tensor's array: a borrowed reference, or NULL with an exception. */
+static PyObject *maker(struct inside *s, const int64_t *tensor, int64_t code) {
+    struct view *view = find(s, tensor, code);
+    if (view->make != NULL && view->code == code && memcmp(view->tensor, tensor, sizeof view->tensor) == 0)
+        return view->make;
+    PyObject *args = PyTuple_New(2);
+    if (args == NULL)
+        return NULL;
+    PyTuple_SetItem(args, 0, PyBytes_FromStringAndSize((const char *)tensor, sizeof view->tensor));
+    PyTuple_SetItem(args, 1, new_reference(s->o[code == s->n.code_array ? TRUE : FALSE]));
+    PyObject *make = PyObject_CallObject(s->o[FIND], args);
+    Py_DecRef(args);
+    if (make == NULL)
+        return NULL;
+    PyObject *before = view->make;
+    memcpy(view->tensor, tensor, sizeof view->tensor);
+    view->code = code;
+    view->make = make;
+    if (before != NULL)
+        Py_DecRef(before);
+    return make;
+}
+
+/* Return an argument; NULL with an exception, or without one if it is not usual. */
+static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor, const int64_t **word,
+                          const uint8_t **kind) {
+    if (code == s->n.code_value) {
+        int64_t bits = *(*word)++;
+        uint8_t is = *(*kind)++;
+        double number;
+        memcpy(&number, &bits, sizeof number);
+        if (is == s->n.is_signed)
+            return PyLong_FromLongLong(bits);
+        return is == s->n.is_double ? PyFloat_FromDouble(number) : NULL;
+    }
+    if (code == s->n.code_array || code == s->n.code_read_array) {
+        PyObject *make = maker(s, *tensor, code);
+        *tensor += TENSOR_WORDS;
+        return make == NULL ? NULL : PyObject_CallObject(make, NULL);
+    }
+    if (code == s->n.code_none)
+        return new_reference(s->o[NONE]);
+    if (code == s->n.code_true)
+        return new_reference(s->o[TRUE]);
+    return code == s->n.code_false ? new_reference(s->o[FALSE]) : NULL;
+}
+
+/* Return the arguments of the call in a mailbox, and its key; NULL as `argument` does. */
+static PyObject *arguments(struct inside *s, const char *mailbox, int64_t *key) {
+    const int64_t *args = (const int64_t *)(mailbox + s->n.args);
+    int64_t tensors = *args & ((INT64_C(1) << s->n.half) - 1), scalars = *args >> s->n.half;
+    const int64_t *tensor = args + 1, *word = tensor + tensors * TENSOR_WORDS;
+    const uint8_t *kind = (const uint8_t *)mailbox + s->n.kinds;
+    int64_t head = *word++, count = head >> s->n.key_bits; /* the bits above have the number of names */
+    kind++;
+    if (count > MOST_ARGUMENTS || (count == 0 ? scalars != 1 : scalars < 2))
+        return NULL;
+    *key = head & ((INT64_C(1) << s->n.key_bits) - 1);
+    PyObject *made = PyTuple_New(count);
+    int64_t codes = 0;
+    if (count > 0) {
+        codes = *word++;
+        kind++;
+    }
+    for (int64_t i = 0; made != NULL && i < count; i++) {
+        int64_t code = codes >> i * s->n.code_bits & ((1 << s->n.code_bits) - 1);
+        PyObject *value = argument(s, code, &tensor, &word, &kind);
+        if (value == NULL) {
+            Py_DecRef(made);
+            return NULL;
+        }
+        PyTuple_SetItem(made, i, value);
+    }
+    return made;
+}
+
+/* ---------------------------------------------------------------- the call */
+static void answer(struct inside *s, int64_t kind, int64_t word) {
+    int64_t *frame = s->n.memory + s->n.worker + s->n.memory[s->n.worker + s->n.at];
+    frame[s->n.value] = word;
+    frame[s->n.kind] = kind;
+}
+
+/* Leave a value where the future finds it; steals it. */
+static PyObject *finish(struct inside *s, PyObject *value) {
+    int is_too_large = 0;
+    int64_t word = 0, kind = -1;
+    if (value == s->o[NONE])
+        return value;
+    if ((PyObject *)value->type == s->o[FLOAT_TYPE]) {
+        double number = PyFloat_AsDouble(value);
+        memcpy(&word, &number, sizeof word);
+        kind = s->n.floating;
+    } else if ((PyObject *)value->type == s->o[INT_TYPE]) {
+        word = PyLong_AsLongLongAndOverflow(value, &is_too_large);
+        kind = is_too_large ? -1 : s->n.integer;
+    } else if (value == s->o[TRUE] || value == s->o[FALSE]) {
+        word = value == s->o[TRUE];
+        kind = s->n.boolean;
+    }
+    if (kind >= 0) {
+        answer(s, kind, word);
+        Py_DecRef(value);
+        return new_reference(s->o[NONE]);
+    }
+    PyObject *args = PyTuple_New(1);
+    if (args == NULL) {
+        Py_DecRef(value);
+        return NULL;
+    }
+    PyTuple_SetItem(args, 0, value);
+    PyObject *nothing = PyObject_CallObject(s->o[FINISH], args);
+    Py_DecRef(args);
+    return nothing;
+}
+
+/* run(args): run the call in the worker's current frame. */
+static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct inside *s = of(self);
+    int64_t epoch = s->n.memory[s->n.epoch], key = 0;
+    if (epoch != s->epoch)
+        forget(s);
+    s->epoch = epoch;
+    const int64_t *frame = s->n.memory + s->n.worker + s->n.memory[s->n.worker + s->n.at];
+    PyObject *args = arguments(s, (const char *)(frame + s->n.mailbox), &key);
+    if (args == NULL && PyErr_Occurred() != NULL)
+        return NULL;
+    PyObject *number = args == NULL ? NULL : PyLong_FromLongLong(key);
+    PyObject *function = number == NULL ? NULL : PyDict_GetItemWithError(s->o[FUNCTIONS], number);
+    PyObject *value = NULL;
+    if (function != NULL) {
+        Py_IncRef(function);
+        value = PyObject_CallObject(function, args);
+        Py_DecRef(function);
+    }
+    if (number != NULL)
+        Py_DecRef(number);
+    if (args != NULL)
+        Py_DecRef(args);
+    if (function != NULL)
+        return value == NULL ? NULL : finish(s, value);
+    PyErr_Clear();
+    PyObject *slow = PyTuple_New(1);
+    if (slow == NULL || count != 1)
+        return NULL;
+    PyTuple_SetItem(slow, 0, new_reference(given[0]));
+    PyObject *nothing = PyObject_CallObject(s->o[RUN], slow);
+    Py_DecRef(slow);
+    return nothing;
+}
+
+static void release(PyObject *capsule) {
+    struct inside *s = of(capsule);
+    forget(s);
+    Py_DecRef(s->objects);
+    free(s);
+}
+
+static PyMethodDef method = {"run", run, METH_FASTCALL, NULL};
+
+/* Return `run` for one worker; or NULL with an exception. */
+EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
+    const char *packed = PyBytes_AsString(numbers);
+    struct inside *s = packed == NULL ? NULL : calloc(1, sizeof *s);
+    if (s == NULL)
+        return NULL;
+    memcpy(&s->n, packed, sizeof s->n);
+    for (int i = 0; i < OBJECTS; i++)
+        s->o[i] = PyTuple_GetItem(objects, i);
+    s->objects = new_reference(objects);
+    PyObject *self = PyCapsule_New(s, NULL, release);
+    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, NULL);
+    if (self != NULL)
+        Py_DecRef(self);
+    return made;
+}
+
+/* The sizes of what quick.py packs. */
+EXPORT const int64_t simpler_ref_inside_sizes[] = {sizeof(struct numbers), OBJECTS, 0, 0, 0};

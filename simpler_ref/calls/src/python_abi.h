@@ -1,0 +1,57 @@
+/* The part of Python's stable ABI that quick.c uses. Declared here, so that building needs no headers of
+ * Python, and one build serves every version. Interpreters without the GIL have other objects: quick.py
+ * does not load the library there. */
+#ifndef SIMPLER_REF_PYTHON_ABI_H
+#define SIMPLER_REF_PYTHON_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct PyObject {
+    intptr_t references;
+    struct PyObject *type;
+} PyObject;
+
+typedef PyObject *(*PyCFunctionFast)(PyObject *self, PyObject *const *args, intptr_t count);
+
+typedef struct {
+    const char *name;
+    PyCFunctionFast function;
+    int flags;
+    const char *doc;
+} PyMethodDef;
+
+enum { METH_FASTCALL = 0x80 };
+
+void Py_IncRef(PyObject *object);
+void Py_DecRef(PyObject *object);
+PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module);
+PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *));
+void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
+void PyErr_Clear(void);
+PyObject *PyErr_Occurred(void);
+PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
+PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
+int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
+PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
+char *PyBytes_AsString(PyObject *bytes);
+PyObject *PyDict_GetItemWithError(PyObject *dict, PyObject *key);
+int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *value);
+int PyDict_DelItem(PyObject *dict, PyObject *key);
+intptr_t PyDict_Size(PyObject *dict);
+intptr_t PyObject_Size(PyObject *object);
+PyObject *PyTuple_New(intptr_t size);
+intptr_t PyTuple_Size(PyObject *tuple);
+PyObject *PyTuple_GetItem(PyObject *tuple, intptr_t index);
+int PyTuple_SetItem(PyObject *tuple, intptr_t index, PyObject *item);
+PyObject *PyLong_FromLongLong(long long number);
+long long PyLong_AsLongLong(PyObject *number);
+long long PyLong_AsLongLongAndOverflow(PyObject *number, int *overflow);
+unsigned long long PyLong_AsUnsignedLongLong(PyObject *number);
+PyObject *PyFloat_FromDouble(double number);
+double PyFloat_AsDouble(PyObject *number);
+PyObject *PyWeakref_NewRef(PyObject *object, PyObject *callback);
+
+#endif

@@ -1,0 +1,467 @@
+/* Calls of tasks without Python: the usual ones, whose arguments are arrays that were seen before, or new views
+ * of shared memory with a known layout, numbers, and constants; and values that fit a word. All else, and all
+ * that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
+ *
+ * A function here holds the GIL from its begin to its end and runs no code of Python while it has the turn, so
+ * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
+ * allocates no object that the garbage collector knows.
+ */
+#include "python_abi.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ARGUMENTS = 15, MOST_DIMS = 6, TABLE = 1024, PROBES = 4 };
+enum { TENSOR_WORDS = 5, SCALAR_WORDS = 2, MOST_WORDS = MOST_ARGUMENTS * TENSOR_WORDS + 2 * SCALAR_WORDS };
+
+/* An array of numpy: the beginning of PyArrayObject, the same since numpy 1.7; quick.py tries it. */
+struct array {
+    PyObject head;
+    char *data;
+    int dims;
+    const intptr_t *shape;
+    const intptr_t *strides;
+    PyObject *base;
+    PyObject *dtype;
+};
+
+/* A layout, as quick.py packs it: what an array must have, and what its tensor has then. */
+struct layout {
+    const PyObject *dtype; /* none in an empty place */
+    int64_t dims;
+    intptr_t shape[MOST_DIMS];
+    intptr_t strides[MOST_DIMS];
+    int64_t below;
+    int64_t extent;
+    int64_t rest[TENSOR_WORDS - 1]; /* the tensor after its address, without a tag */
+};
+
+/* What is known of a task, as quick.py packs it. */
+struct plan {
+    int64_t key;
+    int64_t count;
+    struct {
+        int64_t code;         /* of an array */
+        int64_t tag;          /* for the last word of its tensor */
+        const PyObject *type; /* the only one that is not converted; none: any */
+    } parameters[MOST_ARGUMENTS];
+};
+
+/* Numbers of the runtime, and addresses, as quick.py packs them. */
+struct numbers {
+    int64_t memory, size;
+    int64_t (*call)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+    int64_t (*read_outcome)(int64_t, int64_t, int64_t, int64_t);
+    int64_t (*drop)(int64_t, int64_t, int64_t);
+    uintptr_t seen[2][2]; /* memory that all workers see */
+    int64_t half;         /* bits of a half word: of the count of tensors */
+    int64_t key_bits, code_bits;
+    int64_t code_none, code_true, code_false, code_value;
+    int64_t is_signed, is_double; /* kinds of scalars */
+    int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double; /* kinds of values */
+};
+
+/* Objects of Python, in the order in which quick.py gives them. */
+enum {
+    ACQUIRE, /* of the turn */
+    RELEASE,
+    DO_NOT_WAIT, /* its arguments */
+    PLANS,
+    FUTURES,
+    DROPPED,
+    POP_DROPPED,
+    NEW,
+    FUTURE_TYPE, /* its arguments */
+    ARRAY_TYPE,
+    FLOAT_TYPE,
+    INT_TYPE,
+    NUMPY_BOOL,
+    NUMPY_INTEGER,
+    NUMPY_DOUBLE,
+    NONE,
+    TRUE,
+    FALSE,
+    STREAM_NAME,
+    SLOT_NAME,
+    VALUE_NAME,
+    ZERO,
+    OBJECTS
+};
+
+struct quick {
+    struct numbers n;
+    PyObject *objects; /* a tuple, which keeps them */
+    PyObject *o[OBJECTS];
+    PyObject *dead; /* a dict: workers that have died; none while no calls are possible */
+    int64_t word;
+    struct layout layouts[TABLE];
+};
+
+static struct quick *of(PyObject *self) { return PyCapsule_GetPointer(self, NULL); }
+
+static PyObject *new_reference(PyObject *object) {
+    Py_IncRef(object);
+    return object;
+}
+
+/* ---------------------------------------------------------------- the turn */
+static bool take_turn(struct quick *q) {
+    PyObject *taken = PyObject_CallObject(q->o[ACQUIRE], q->o[DO_NOT_WAIT]);
+    if (taken == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    Py_DecRef(taken);
+    return taken == q->o[TRUE];
+}
+
+static void leave_turn(struct quick *q) {
+    PyObject *nothing = PyObject_CallObject(q->o[RELEASE], NULL);
+    if (nothing == NULL)
+        PyErr_Clear();
+    else
+        Py_DecRef(nothing);
+}
+
+/* Drop two calls whose futures have died, so that these do not become more and more. */
+static void drop_two(struct quick *q) {
+    for (int i = 0; i < 2 && PyObject_Size(q->o[DROPPED]) > 0; i++) {
+        PyObject *slot = PyObject_CallObject(q->o[POP_DROPPED], NULL);
+        if (slot == NULL) {
+            PyErr_Clear();
+            return;
+        }
+        if (PyDict_DelItem(q->o[FUTURES], slot) < 0)
+            PyErr_Clear();
+        q->n.drop(q->n.memory, q->n.size, PyLong_AsLongLong(slot));
+        Py_DecRef(slot);
+    }
+}
+
+/* ---------------------------------------------------------------- arguments */
+static size_t place_of(const void *dtype, int64_t dims, const intptr_t *shape, const intptr_t *strides) {
+    uint64_t hash = (uintptr_t)dtype >> 4;
+    for (int64_t i = 0; i < dims; i++)
+        hash = ((hash ^ (uint64_t)shape[i]) * 0x9E3779B97F4A7C15u ^ (uint64_t)strides[i]) * 0xD6E8FEB86659FD93u;
+    return (hash ^ hash >> 32) % TABLE;
+}
+
+static bool has_layout(const struct layout *layout, const void *dtype, int64_t dims, const intptr_t *shape,
+                       const intptr_t *strides) {
+    size_t nbytes = (size_t)dims * sizeof *shape;
+    return layout->dtype == dtype && layout->dims == dims && memcmp(layout->shape, shape, nbytes) == 0 &&
+           memcmp(layout->strides, strides, nbytes) == 0;
+}
+
+/* Return a layout's place: where it is, or else where it may go. */
+static struct layout *find(struct quick *q, const void *dtype, int64_t dims, const intptr_t *shape,
+                           const intptr_t *strides) {
+    size_t first = place_of(dtype, dims, shape, strides);
+    for (size_t i = 0; i < PROBES; i++) {
+        struct layout *layout = &q->layouts[(first + i) % TABLE];
+        if (layout->dtype == NULL || has_layout(layout, dtype, dims, shape, strides))
+            return layout;
+    }
+    return &q->layouts[first];
+}
+
+static bool is_seen(const struct quick *q, uintptr_t start, uintptr_t nbytes) {
+    for (int i = 0; i < 2; i++)
+        if (q->n.seen[i][0] <= start && start + nbytes <= q->n.seen[i][1])
+            return true;
+    return nbytes == 0;
+}
+
+static bool add_array(struct quick *q, const struct array *array, int64_t tag, int64_t *words) {
+    if (array->dims > MOST_DIMS)
+        return false;
+    const struct layout *layout = find(q, array->dtype, array->dims, array->shape, array->strides);
+    if (!has_layout(layout, array->dtype, array->dims, array->shape, array->strides) ||
+        !is_seen(q, (uintptr_t)array->data - (uintptr_t)layout->below, (uintptr_t)layout->extent))
+        return false;
+    words[0] = (int64_t)array->data;
+    memcpy(words + 1, layout->rest, sizeof layout->rest);
+    words[TENSOR_WORDS - 1] |= tag;
+    return true;
+}
+
+/* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
+static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, int64_t *words) {
+    int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
+    for (int64_t i = 0; i < plan->count; i++) {
+        PyObject *value = PyTuple_GetItem(args, i);
+        int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];
+        const PyObject *wanted = plan->parameters[i].type;
+        if (wanted != NULL && (PyObject *)value->type != wanted)
+            return -1;
+        if ((PyObject *)value->type == q->o[ARRAY_TYPE]) {
+            int64_t *tensor = words + tensors++ * TENSOR_WORDS;
+            if (!add_array(q, (const struct array *)value, plan->parameters[i].tag, tensor))
+                return -1;
+            code = plan->parameters[i].code;
+        } else if ((PyObject *)value->type == q->o[FLOAT_TYPE]) {
+            double number = PyFloat_AsDouble(value);
+            memcpy(scalar, &number, sizeof number);
+            scalar[1] = q->n.is_double;
+            numbers++;
+        } else if ((PyObject *)value->type == q->o[INT_TYPE]) {
+            int is_too_large = 0;
+            scalar[0] = PyLong_AsLongLongAndOverflow(value, &is_too_large);
+            scalar[1] = q->n.is_signed;
+            if (is_too_large)
+                return -1;
+            numbers++;
+        } else if (value == q->o[NONE]) {
+            code = q->n.code_none;
+        } else if (value == q->o[TRUE]) {
+            code = q->n.code_true;
+        } else if (value == q->o[FALSE]) {
+            code = q->n.code_false;
+        } else {
+            return -1;
+        }
+        codes |= code << i * q->n.code_bits;
+    }
+    int64_t *head = words + tensors * TENSOR_WORDS, heads = 0;
+    head[heads++] = plan->key | plan->count << q->n.key_bits;
+    head[heads++] = q->n.is_signed;
+    if (plan->count > 0) {
+        head[heads++] = codes;
+        head[heads++] = q->n.is_signed;
+    }
+    memcpy(head + heads, scalars, (size_t)(numbers * SCALAR_WORDS) * sizeof *scalars);
+    return tensors | (heads / SCALAR_WORDS + numbers) << q->n.half;
+}
+
+/* ---------------------------------------------------------------- a call */
+static PyObject *new_future(struct quick *q, PyObject *stream) {
+    PyObject *future = PyObject_CallObject(q->o[NEW], q->o[FUTURE_TYPE]);
+    if (future == NULL)
+        return NULL;
+    if (PyObject_SetAttr(future, q->o[STREAM_NAME], stream) < 0 ||
+        PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) < 0) {
+        Py_DecRef(future);
+        return NULL;
+    }
+    return future;
+}
+
+/* Submit a call with the turn, for a future; return whether that was possible. */
+static bool submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
+    int64_t words[MOST_WORDS];
+    int64_t counts = pack(q, plan, args, words);
+    if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
+        return false;
+    int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
+    int64_t length = tensors * TENSOR_WORDS + numbers * SCALAR_WORDS;
+    drop_two(q);
+    int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
+    if (slot < 0)
+        return false;
+    PyObject *number = PyLong_FromLongLong(slot);
+    if (PyObject_SetAttr(future, q->o[SLOT_NAME], number) < 0 ||
+        PyDict_SetItem(q->o[FUTURES], number, weak) < 0)
+        PyErr_Clear(); /* without memory: the call runs, and nobody gets its value */
+    Py_DecRef(number);
+    return true;
+}
+
+/* call(stream, task, args): submit a call and return its future, or None. */
+static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    if (count != 3 || q->dead == NULL)
+        return new_reference(q->o[NONE]);
+    PyObject *known = PyDict_GetItemWithError(q->o[PLANS], given[1]);
+    const struct plan *plan = known == NULL ? NULL : (const void *)PyBytes_AsString(known);
+    PyObject *args = given[2];
+    if (plan == NULL || PyTuple_Size(args) != plan->count) {
+        PyErr_Clear();
+        return new_reference(q->o[NONE]);
+    }
+    PyObject *future = new_future(q, given[0]);
+    PyObject *weak = future == NULL ? NULL : PyWeakref_NewRef(future, NULL);
+    bool is_submitted = false;
+    if (weak != NULL && take_turn(q)) {
+        is_submitted = submit(q, plan, args, future, weak);
+        leave_turn(q);
+    }
+    PyErr_Clear();
+    if (weak != NULL)
+        Py_DecRef(weak);
+    if (is_submitted)
+        return future;
+    if (future != NULL)
+        Py_DecRef(future);
+    return new_reference(q->o[NONE]);
+}
+
+/* ---------------------------------------------------------------- a value */
+static PyObject *made_by(PyObject *type, PyObject *plain) {
+    PyObject *args = plain == NULL ? NULL : PyTuple_New(1);
+    if (args == NULL)
+        return NULL;
+    PyTuple_SetItem(args, 0, plain);
+    PyObject *made = PyObject_CallObject(type, args);
+    Py_DecRef(args);
+    return made;
+}
+
+static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
+    double number;
+    memcpy(&number, &word, sizeof number);
+    if (kind == q->n.none)
+        return new_reference(q->o[NONE]);
+    if (kind == q->n.boolean)
+        return new_reference(q->o[word ? TRUE : FALSE]);
+    if (kind == q->n.integer)
+        return PyLong_FromLongLong(word);
+    if (kind == q->n.floating)
+        return PyFloat_FromDouble(number);
+    if (kind == q->n.numpy_bool)
+        return made_by(q->o[NUMPY_BOOL], new_reference(q->o[word ? TRUE : FALSE]));
+    if (kind == q->n.numpy_integer)
+        return made_by(q->o[NUMPY_INTEGER], PyLong_FromLongLong(word));
+    if (kind == q->n.numpy_double)
+        return made_by(q->o[NUMPY_DOUBLE], PyFloat_FromDouble(number));
+    return NULL;
+}
+
+static int64_t slot_of(struct quick *q, PyObject *future) {
+    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
+    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
+    if (number != NULL)
+        Py_DecRef(number);
+    return slot;
+}
+
+/* Give a future its value, with the turn, unless it has one by now. */
+static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
+    if (q->dead == NULL || slot_of(q, future) != slot ||
+        PyObject_SetAttr(future, q->o[VALUE_NAME], value) < 0 ||
+        PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) < 0)
+        return false;
+    PyObject *number = PyLong_FromLongLong(slot);
+    if (PyDict_DelItem(q->o[FUTURES], number) < 0)
+        PyErr_Clear();
+    Py_DecRef(number);
+    q->n.drop(q->n.memory, q->n.size, slot);
+    return true;
+}
+
+/* take(future): give a future its value if its call has ended; return whether it has one. */
+static PyObject *take(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    bool is_given = false;
+    int64_t slot = q->dead == NULL || count != 1 ? 0 : slot_of(q, given[0]);
+    int64_t outcome[2];
+    if (slot > 0 && q->n.read_outcome(q->n.memory, q->n.size, slot, (int64_t)outcome)) {
+        PyObject *value = value_of(q, outcome[0], outcome[1]);
+        if (value != NULL && take_turn(q)) {
+            is_given = give(q, given[0], slot, value);
+            leave_turn(q);
+        }
+        if (value != NULL)
+            Py_DecRef(value);
+    }
+    PyErr_Clear();
+    return new_reference(q->o[is_given ? TRUE : FALSE]);
+}
+
+/* ---------------------------------------------------------------- what it knows */
+/* learn(layout): know a layout until `forget`. */
+static PyObject *learn(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    const struct layout *new = count == 1 ? (const void *)PyBytes_AsString(given[0]) : NULL;
+    if (new != NULL)
+        *find(q, new->dtype, new->dims, new->shape, new->strides) = *new;
+    PyErr_Clear();
+    return new_reference(q->o[NONE]);
+}
+
+/* forget(): forget all layouts. */
+static PyObject *forget(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    (void)given, (void)count;
+    memset(q->layouts, 0, sizeof q->layouts);
+    return new_reference(q->o[NONE]);
+}
+
+/* start(word, dead): make calls, with a word of the stream's callable; start(0, None): make no more. */
+static PyObject *start(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    PyObject *before = q->dead;
+    q->dead = NULL;
+    if (count == 2 && given[1] != q->o[NONE]) {
+        q->word = PyLong_AsLongLong(given[0]);
+        q->dead = new_reference(given[1]);
+    }
+    if (before != NULL)
+        Py_DecRef(before);
+    PyErr_Clear();
+    return new_reference(q->o[NONE]);
+}
+
+/* look(array): what this file sees of an array: data, dims, dtype, shape, strides, as words. */
+static PyObject *look(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    int64_t words[3 + 2 * MOST_DIMS], length = 0;
+    const struct array *array = count == 1 ? (const void *)given[0] : NULL;
+    if (array == NULL || (PyObject *)array->head.type != q->o[ARRAY_TYPE] || array->dims > MOST_DIMS)
+        return new_reference(q->o[NONE]);
+    words[length++] = (int64_t)array->data;
+    words[length++] = array->dims;
+    words[length++] = (int64_t)array->dtype;
+    for (int i = 0; i < array->dims; i++)
+        words[length++] = array->shape[i];
+    for (int i = 0; i < array->dims; i++)
+        words[length++] = array->strides[i];
+    return PyBytes_FromStringAndSize((const char *)words, length * (intptr_t)sizeof *words);
+}
+
+/* ---------------------------------------------------------------- made by quick.py */
+static void release(PyObject *capsule) {
+    struct quick *q = of(capsule);
+    Py_DecRef(q->objects);
+    if (q->dead != NULL)
+        Py_DecRef(q->dead);
+    free(q);
+}
+
+static PyMethodDef methods[] = {
+    {"call", call, METH_FASTCALL, NULL},     {"take", take, METH_FASTCALL, NULL},
+    {"learn", learn, METH_FASTCALL, NULL},   {"forget", forget, METH_FASTCALL, NULL},
+    {"start", start, METH_FASTCALL, NULL},   {"look", look, METH_FASTCALL, NULL},
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+/* Return the functions above, for one stream: a tuple; or NULL with an exception. */
+EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
+    const char *packed = PyBytes_AsString(numbers);
+    struct quick *q = packed == NULL ? NULL : calloc(1, sizeof *q);
+    if (q == NULL)
+        return NULL;
+    memcpy(&q->n, packed, sizeof q->n);
+    for (int i = 0; i < OBJECTS; i++)
+        q->o[i] = PyTuple_GetItem(objects, i);
+    q->objects = new_reference(objects);
+    PyObject *self = PyCapsule_New(q, NULL, release);
+    PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
+    for (int i = 0; made != NULL && i < METHODS; i++) {
+        PyObject *function = PyCFunction_NewEx(&methods[i], self, NULL);
+        if (function != NULL) {
+            PyTuple_SetItem(made, i, function);
+        } else {
+            Py_DecRef(made);
+            made = NULL;
+        }
+    }
+    if (self != NULL)
+        Py_DecRef(self);
+    return made;
+}
+
+/* The sizes of what quick.py packs. */
+EXPORT const int64_t simpler_ref_quick_sizes[] = {
+    sizeof(struct numbers), OBJECTS, sizeof(struct plan), MOST_DIMS, MOST_ARGUMENTS,
+};

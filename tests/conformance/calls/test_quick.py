@@ -1,0 +1,442 @@
+"""CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+
+import simpler_ref as sr
+from simpler_ref.calls import quick
+from simpler_ref.calls.inside import Inside
+from simpler_ref.calls.stream import Stream
+from simpler_ref.jit.kernel import INTERPRETED
+from tests.support import wait_until
+
+from .tasks import wait_at
+
+native_only = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no address")
+
+runs_of_python = [0]
+
+
+def described(args):
+    """Return the types and contents of arguments."""
+    return [
+        (one.dtype.str, one.shape, one.size and one.strides, one.flags.writeable, one.tobytes())
+        if isinstance(one, np.ndarray)
+        else (type(one), repr(one))
+        for one in args
+    ]
+
+
+@sr.task
+def of_three(a, b, c):
+    return described((a, b, c))
+
+
+@sr.task
+def of_two(a: sr.In, b: sr.InOut):
+    return described((a, b))
+
+
+@sr.task
+def same(value):
+    return value
+
+
+@sr.task
+def none():
+    """Return None."""
+
+
+@sr.task
+def add(x: sr.InOut, n):
+    x += n
+
+
+@sr.task
+def look():
+    return runs_of_python[0]
+
+
+@pytest.fixture(scope="module")
+def one_worker():
+    """Give a Worker with one worker that counts the calls that Python has run in it."""
+    run = Inside.run
+
+    def count(inside, args):
+        runs_of_python[0] += 1
+        run(inside, args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Inside, "run", count)
+        with sr.Worker(num_sub_workers=1, arena_size=1 << 28) as w:
+            w.start()
+            yield w
+
+
+@pytest.fixture
+def refuse_others(monkeypatch):
+    """Return what makes all other calls an error from then on, and the fetching of other values."""
+
+    def refuse(*_):
+        raise AssertionError("not usual")
+
+    def begin(w):
+        monkeypatch.setattr(w._life.stream, "_pack", refuse)
+        monkeypatch.setattr(Stream, "_fetch", refuse)
+
+    return begin
+
+
+# ---------------------------------------------------------------- without Python
+@native_only
+@pytest.mark.spec("CALL-QUICK-1")
+def test_usual_calls_are_packed_by_native_code(w, refuse_others):
+    x = w.share(np.arange(12.0).reshape(3, 4))
+    for task, *args in (add, x, 2), (same, x[1:, ::2]), (none,), (same, 1):
+        task(*args).result()
+    refuse_others(w)
+    made = [add(x, n) for n in (1, 0.5, True)]
+    made += [same(one) for one in (0, -1.5, None, False, x[:2, ::2], (1 << 63) - 1, -1 << 63)]
+    made += [none(), w.submit(same, 1)]
+    for unusual in "text", 1 << 63, np.float64(1), [], x[::-1]:
+        with pytest.raises(AssertionError, match="not usual"):
+            same(unusual)
+    with pytest.raises(AssertionError, match="not usual"):
+        same(value=1)
+    del made
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-2")
+def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_others):
+    values = [0, -7, 2.5, float("inf"), None, True, False, 1 << 62]
+    values += [np.float64(0.1), np.int64(-3), np.bool_(True)]
+    assert [same(one).result() for one in values] == values
+    made = [same(one) for one in values]
+    same("last").result()  # the worker has ended the others before
+    refuse_others(one_worker)
+    for value, one in zip(values, made, strict=True):
+        got = one.result()
+        assert (got, type(got)) == (value, type(value))
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-2")
+def test_a_worker_runs_usual_calls_by_native_code(one_worker):
+    x = one_worker.share(np.zeros(3))
+    tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (add, x, 1), (none,), (look,)]
+    for task, *args in tasks:
+        task(*args).result()
+    before = look().result()
+    for task, *args in 5 * tasks:
+        task(*args).result()
+    assert look().result() == before
+    assert same("text").result() == "text"
+    assert look().result() == before + 1
+    assert x.tolist() == [6, 6, 6]
+
+
+# ---------------------------------------------------------------- the same as others
+numbers = st.one_of(
+    st.integers(-1 << 65, 1 << 65), st.floats(allow_nan=False), st.booleans(), st.none()
+)
+others = st.one_of(st.text(max_size=3), st.lists(st.integers(), max_size=2), st.complex_numbers())
+types = st.sampled_from(["f8", "f4", "i2", "c16", "M8[us]", "S3", "?", [("a", "i4"), ("b", "f8")]])
+
+
+@st.composite
+def views(draw):
+    """Draw an element type, a shape, and a view of an array that has them."""
+    shape = draw(st.lists(st.integers(0, 3), max_size=7))
+    steps = [slice(None, None, draw(st.sampled_from([1, 2, -1, -2]))) for _ in shape]
+    order = draw(st.permutations(range(len(shape))))
+    return draw(types), tuple(shape), tuple(steps), tuple(order)
+
+
+def array_of(w, dtype, shape, steps, order):
+    base = w.zeros((*shape, 2), dtype)
+    base.view(np.uint8)[...] = (
+        np.arange(base.nbytes, dtype=np.uint8).reshape(base.view(np.uint8).shape) % 2
+    )
+    return base[..., 1][steps].transpose(order)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@settings(max_examples=60, deadline=None)
+@given(
+    given=st.lists(st.one_of(numbers, others, views()), min_size=3, max_size=3),
+    again=st.integers(1, 3),
+)
+def test_arguments_arrive_as_those_of_other_calls(one_worker, given, again):
+    args = [array_of(one_worker, *one) if isinstance(one, tuple) else one for one in given]
+    wanted = described([read_only(one) for one in args])
+    for _ in range(again):
+        assert of_three(*args).result() == wanted
+    made = [of_three(*args) for _ in range(3)]
+    assert [one.result() for one in made] == 3 * [wanted]
+
+
+def read_only(value):
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_values_and_numbers_of_arguments_that_do_not_fit_come_back_as_they_are(w):
+    @sr.task
+    def power(n):
+        return 1 << n
+
+    for _ in range(2):
+        assert [power(n).result() for n in (62, 63, 64, 200)] == [1 << n for n in (62, 63, 64, 200)]
+
+
+@sr.task
+def counted(a=0, b=0, c=0, d=0, e=0, f=0, g=0, h=0, i=0, j=0, k=0, m=0, n=0, o=0, p=0, q=0):
+    return a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q
+
+
+@pytest.mark.spec("CALL-QUICK-1", "CALL-QUICK-3")
+def test_calls_with_more_arguments_than_usual_get_all_of_them(w):
+    for _ in range(3):
+        assert counted(*range(16)).result() == tuple(range(16))
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-1", "CALL-QUICK-2")
+def test_native_code_refuses_while_another_thread_acts_as_the_orch_thread(w):
+    same(1).result()
+    ended = same(2)
+    wait_until(ended.done)
+    stream, taken, leave = w._life.stream, threading.Event(), threading.Event()
+
+    def act():
+        with stream._turns.lock:
+            taken.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    taken.wait(60)
+    try:
+        assert stream._quick.call(stream, same, (3,)) is None
+        assert not stream._quick.take(ended)
+    finally:
+        leave.set()
+        thread.join()
+    assert stream._quick.call(stream, same, (3,)).result() == 3
+    assert stream._quick.take(ended)
+    assert ended.result() == 2
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_what_is_only_read_cannot_be_written_and_what_is_updated_can(w):
+    x = w.share(np.zeros(4))
+    for _ in range(3):
+        read, updated = of_two(x[:2], x[2:]).result()
+        assert (read[3], updated[3]) == (False, True)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_private_arrays_like_shared_ones_are_copied_or_refused(w):
+    shared, private = w.share(np.zeros(4)), np.zeros(4)
+    for _ in range(3):
+        add(shared, 1).result()
+        assert same(private).result().tolist() == [0, 0, 0, 0]
+        with pytest.raises(ValueError, match=r"workers cannot see this array"):
+            add(private, 1)
+    assert (shared[0], private[0]) == (3, 0)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("direction", [1, -1])
+def test_an_array_that_ends_outside_shared_memory_is_refused(w, direction):
+    first, far = w.empty((2,), np.int64), 1 << 27
+    last = w.empty((far,), np.uint8)[-16:].view(np.int64)
+    for k in range(2):
+        inside, outside = (first, last) if direction > 0 else (last, first)
+        add(as_strided(inside, (2,), (direction * far,)), 1).result()
+        with pytest.raises(ValueError, match="workers cannot see this array"):
+            add(as_strided(outside, (2,), (direction * far,)), 1 + k)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
+    x = w.share(np.arange(6.0))
+    seen = []
+    for _ in range(2):
+        for shape in (6,), (2, 3), (3, 2):
+            x.shape = shape
+            for dtype in np.float64, np.int64:
+                view = x.view(dtype)
+                for _ in range(2):
+                    seen.append(of_two(view, view[:0]).result()[0][:2] == (view.dtype.str, shape))
+    assert all(seen)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_layouts_hold_after_runs_which_give_them_other_numbers(w):
+    x = w.share(np.arange(24.0).reshape(4, 6))
+    parts = [x[i:, j:] for i in range(3) for j in range(4)]
+    for turn in range(3):
+        for part in parts[turn:] + parts[:turn]:
+            assert of_two(part, x[:0]).result()[0] == described([read_only(part)])[0]
+        w.run(lambda orch, args, config: None)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_views_of_the_same_bytes_are_told_apart_after_each_run(w):
+    x = w.share(np.arange(24.0))
+    for turn in range(3):
+        for n in (2, 3, 4, 6, 8, 12)[:: -1 if turn % 2 else 1]:
+            view = x.reshape(n, -1)
+            assert same(view).result().tolist() == view.tolist()
+        w.run(lambda orch, args, config: None)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_more_layouts_than_native_code_keeps_arrive_as_they_are(one_worker):
+    x = one_worker.share(np.arange(8192.0))
+    views = [as_strided(x, (3,), (8 * step,)) for step in range(2000)]
+    for _ in range(2):
+        made = [same(view) for view in views]
+        for step, one in enumerate(made):
+            assert one.result().tolist() == [0, step, 2 * step]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_usual_calls_wait_for_what_they_need(w):
+    x = w.share(np.zeros(3))
+    for _ in range(200):
+        add(x, 1)
+    assert same(x).result().tolist() == [200, 200, 200]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_errors_of_usual_calls_are_those_of_the_task(w):
+    @sr.task
+    def fail(n):
+        raise KeyError(n)
+
+    for n in range(5):
+        with pytest.raises(KeyError, match=str(n)) as caught:
+            fail(n).result()
+        assert isinstance(caught.value, sr.TaskError)
+    assert same(1).result() == 1
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_many_threads_call_wait_and_forget_at_the_same_time(w):
+    x = w.share(np.zeros(8, np.int64))
+    wrong = []
+
+    def work(k):
+        for n in range(300):
+            add(x[k : k + 1], 1)
+            if same(k * 1000 + n).result() != k * 1000 + n:
+                wrong.append((k, n))
+            if n % 50 == 0:
+                gc.collect(0)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert same(x).result().tolist() == 8 * [300]
+    assert not wrong
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_calls_come_while_another_thread_waits_and_runs_passes(w, gate):
+    x = w.share(np.zeros(1, np.int64))
+    waiting = threading.Thread(target=wait_at(gate, 1).result)
+    waiting.start()
+    for _ in range(20):
+        for _ in range(200):
+            add(x, 1)
+        assert same(3).result() == 3
+    gate[0] = 1
+    waiting.join()
+    assert same(x).result().tolist() == [4000]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_call_after_a_death_has_a_successor_make_it_although_nobody_waits():
+    with sr.Worker(num_sub_workers=1) as w:
+        x = w.share(np.zeros(1))
+        add(x, 1).result()
+        os.kill(w.worker_pids()[0], signal.SIGKILL)
+        wait_until(lambda: w._life.session.manager.dead)
+        add(x, 1)
+        wait_until(lambda: x[0] == 2)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_one_future_gives_many_threads_its_value(w):
+    with ThreadPoolExecutor(4) as pool:
+        for n in range(50):
+            future = same(n)
+            asked = [pool.submit(future.result) for _ in range(4)]
+            assert [one.result() for one in asked] == 4 * [n]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_futures_that_are_forgotten_take_no_room():
+    with sr.Worker(num_sub_workers=1, task_window=1024):
+        for n in range(20_000 if not INTERPRETED else 2000):
+            same(n)
+        assert same(1).result() == 1
+
+
+# ---------------------------------------------------------------- where that code is not used
+@pytest.mark.spec("CALL-QUICK-4")
+def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
+    monkeypatch.setattr(quick, "LIBRARY", tmp_path / "_quick.so")
+    quick._is_possible.cache_clear()
+    try:
+        with sr.Worker(num_sub_workers=1) as w:
+            w.start()
+            assert isinstance(w._life.stream._quick, quick.Slow)
+            x = w.share(np.zeros(3))
+            for _ in range(3):
+                add(x, 1).result()
+            assert [same(one).result() for one in (1, "a", None)] == [1, "a", None]
+            assert same(x).result().tolist() == [3, 3, 3]
+    finally:
+        quick._is_possible.cache_clear()
+
+
+@pytest.mark.spec("CALL-QUICK-4")
+@pytest.mark.parametrize("missing", [{"Py_GIL_DISABLED": 1}])
+def test_without_the_gil_native_code_is_not_used(monkeypatch, missing):
+    monkeypatch.setattr(quick.sysconfig, "get_config_var", missing.get)
+    quick._is_possible.cache_clear()
+    try:
+        assert not quick._is_possible()
+    finally:
+        quick._is_possible.cache_clear()
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-4")
+def test_a_numpy_with_other_arrays_is_refused():
+    with pytest.raises(RuntimeError, match=f"numpy {np.__version__} has other arrays"):
+        quick._require_numpy(lambda array: bytes(56))
