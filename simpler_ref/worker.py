@@ -9,20 +9,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-
 from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
 from .callables.runnable import require_runnable
-from .calls import mapping
-from .calls.current import Entrance, enter, here, leave
-from .calls.futures import Future
+from .calls.current import Entrance, enter, leave
 from .calls.local import Initializer
-from .calls.mapping import Results
+from .calls.methods import CallMethods
 from .calls.stream import Stream
-from .calls.tasks import Task
-from .calls.tiles import Tiles
 from .errors import CallableError
 from .jit import layout as L
 from .model.arguments import TaskArgs
@@ -40,10 +34,10 @@ from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
 from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
-from .system.types import Array
 from .workers import hygiene
 from .workers.host import Host
 from .workers.life import Life
+from .workers.memory_methods import MemoryMethods
 from .workers.options import Option, Options
 from .workers.session import Session
 from .workers.tree import Tree
@@ -72,7 +66,7 @@ def _child_mode(level: int | None, start_method: str | None) -> str:
     return "thread" if level == 2 and start_method is None else "process"
 
 
-class Worker(RemoteMethods):
+class Worker(CallMethods, MemoryMethods, RemoteMethods):
     """A task engine with a pool of workers below it.
 
     Parameters
@@ -496,278 +490,6 @@ class Worker(RemoteMethods):
         finally:
             leave(self._life.entered)
 
-    # ------------------------------------------------------------ calls
-    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
-        """Call a function in a worker, and return its future; see `task`.
-
-        A function that is no task gets the default of one: arrays are read, and nothing else is shared.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The arguments do not fit the function's parameters; an array that it writes is not shared.
-        RuntimeError
-            Not open; in an orchestration function; inside a task.
-
-        Notes
-        -----
-        Rule     CALL-STREAM-1, -5
-        """
-        stream = self._stream()
-        made = function if isinstance(function, Task) else stream.task_of(function)
-        return stream.submit(made, args, kwargs)
-
-    def map(
-        self,
-        function: Any,
-        /,
-        *iterables: Iterable[Any],
-        chunksize: int | None = None,
-        timeout: float | None = None,
-        progress: bool = False,
-    ) -> Results:
-        """Call a function for each item, and return the results in order, in an iterator.
-
-        It begins at once, and reads items as results are asked for: only some calls are in flight. Items
-        that are values travel in chunks, each of which is one call; an item with an array, or for a task
-        that writes arrays, is a call of its own. An error of an item is raised when its result is asked
-        for; the iterator then goes on with the next item.
-
-        Parameters
-        ----------
-        function : Task or callable
-            Called with an item of each iterable.
-        *iterables : Iterable
-            The items, until the shortest ends.
-        chunksize : int | None
-            Items per chunk; None: as many as take a few milliseconds, fewer towards the end.
-        timeout : float | None
-            In seconds, from this call on: a result that is not there by then, when it is asked for, is a
-            `TimeoutError`.
-        progress : bool
-            Show a bar, by tqdm.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The function takes another number of arguments; a parameter is wrong.
-        ImportError
-            `progress` without tqdm.
-        RuntimeError
-            Not open; inside a task.
-
-        Notes
-        -----
-        Rule     CALL-MAP-1, -2, -5 to -8; CALL-STREAM-5
-        """
-        return mapping.results(
-            self._stream(),
-            len(self._tree.subs),
-            function,
-            iterables,
-            chunksize=chunksize,
-            timeout=timeout,
-            progress=progress,
-        )
-
-    def starmap(
-        self,
-        function: Any,
-        iterable: Iterable[Iterable[Any]],
-        /,
-        *,
-        chunksize: int | None = None,
-        timeout: float | None = None,
-        progress: bool = False,
-    ) -> Results:
-        """Call a function with the arguments in each item, ``function(*item)``; see `map`.
-
-        Rule     CALL-MAP-1
-        """
-        return mapping.results(
-            self._stream(),
-            len(self._tree.subs),
-            function,
-            (iterable,),
-            star=True,
-            chunksize=chunksize,
-            timeout=timeout,
-            progress=progress,
-        )
-
-    def _stream(self) -> Stream:
-        """Return the stream of calls.
-
-        Rule     CALL-STREAM-5
-        """
-        if here.in_task:
-            raise RuntimeError(
-                "a task cannot submit tasks: return what is needed and let the program submit more, or "
-                "use a nested Worker (add_worker)"
-            )
-        self._life.live()
-        if self._life.stream is None:
-            raise RuntimeError(
-                "this Worker has no workers for Python tasks: give num_sub_workers"
-                if self._life.endpoints is None
-                else "calls run on workers of this machine, not at endpoints: use run and submit_sub"
-            )
-        stream: Stream = self._life.stream
-        return stream
-
-    def _stream_for_calls(self) -> Stream | None:
-        """Return the stream of a Worker that was entered, opening it, if it can have one.
-
-        Rule     CALL-STREAM-1
-        """
-        life = self._life
-        if life.closed or life.parent_level or not self._tree.subs:
-            return None
-        life.live()
-        stream: Stream | None = life.stream
-        return stream
-
-    # ------------------------------------------------------------ memory
-    def empty(
-        self, shape: int | Sequence[int], dtype: Any = np.float32, *, populate: bool = False
-    ) -> Array:
-        """Return an uninitialised numpy array that all workers share, also after the start.
-
-        Parameters
-        ----------
-        shape : int | Sequence[int]
-            Elements, per dimension.
-        dtype : Any
-            What numpy takes for a dtype, but for Python objects.
-        populate : bool
-            Make the memory now, not page by page as it is touched; workers that are started later map
-            it before their first task.
-
-        Raises
-        ------
-        MemoryError
-            The arena is full; or, with `populate`, the system has not so much memory.
-
-        Notes
-        -----
-        Rule     SPEED-WAIT-9, -12
-        """
-        return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
-
-    def share(self, array: Any) -> Array:
-        """Return a contiguous copy of an array in memory that all workers share.
-
-        Anything is taken that numpy makes an array of, such as a list of numbers or a column of a table.
-
-        Raises
-        ------
-        TypeError
-            Its elements are Python objects, or it has a mask.
-        MemoryError
-            The arena is full.
-
-        Notes
-        -----
-        Rule     FLOW-NEST-4; CALL-ARRAY-6
-        """
-        if isinstance(array, np.ma.MaskedArray):
-            raise TypeError(
-                "share would lose the mask: share array.filled(value) and the mask apart"
-            )
-        source = np.asarray(array)
-        if source.dtype.hasobject:
-            raise TypeError(
-                f"the elements of this {type(array).__name__} are Python objects (dtype {source.dtype}), "
-                "which processes cannot share: convert them, as with np.asarray(array, float) or "
-                "astype('U'), or pass it to tasks as it is, to be copied"
-            )
-        shared = self.empty(source.shape, source.dtype)
-        shared[...] = source
-        return shared
-
-    def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
-        """Return an array of zeros that all workers share.
-
-        Its pages take memory only when they are touched.
-
-        Parameters
-        ----------
-        shape : int | Sequence[int]
-            Elements, per dimension.
-        dtype : Any
-            What numpy takes for a dtype, but for Python objects; float64 by default.
-
-        Raises
-        ------
-        TypeError, ValueError, MemoryError
-            See `empty`.
-
-        Notes
-        -----
-        Rule     CALL-ARRAY-5
-        """
-        return self._fresh(self._life.live().arena.zeros(shape, dtype))
-
-    def _fresh(self, array: Array) -> Array:
-        """Return an array in memory that was given out anew: what was lost there no longer matters."""
-        if self._life.endpoints is not None:
-            self._life.endpoints.tensors.forget_lost(array.ctypes.data, array.nbytes)
-        return array
-
-    def zeros_like(self, array: Any) -> Array:
-        """Return zeros with the shape and the dtype of an array; see `zeros`."""
-        source = np.asanyarray(array)
-        return self.zeros(source.shape, source.dtype)
-
-    def ones(self, shape: int | Sequence[int], dtype: Any = float) -> Array:
-        """Return an array of ones that all workers share; see `zeros`."""
-        return self.full(shape, 1, dtype)
-
-    def full(self, shape: int | Sequence[int], value: Any, dtype: Any = None) -> Array:
-        """Return an array that all workers share, with one value everywhere.
-
-        Its dtype is that of the value, unless it is given; see `zeros`.
-        """
-        shared = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
-        shared[...] = value
-        return shared
-
-    def tiles(
-        self,
-        array: Array,
-        shape: int | Sequence[int | None],
-        halo: int | Sequence[int | None] = 0,
-    ) -> Tiles:
-        """Return the tiles of an array: views of it, in C order, for calls that work on one each.
-
-        Parameters
-        ----------
-        array : ndarray
-            Any numpy array; tasks write those of `share` and the like.
-        shape : int | Sequence[int | None]
-            Elements of a tile along each axis, an int: along the first one. None, or no number: the
-            whole axis. The last tiles are smaller where the array ends.
-        halo : int | Sequence[int]
-            How many more elements a tile has on each side of the axes that are cut, as far as the array
-            goes.
-
-        Raises
-        ------
-        TypeError, ValueError
-            No numpy array; a number is too small, or there are more of them than axes.
-
-        Examples
-        --------
-        >>> tiles = w.tiles(image, (256, 256), halo=1)
-        >>> tiles[0, 1]                        # a view: the second tile of the first row
-        >>> sums = list(w.map(total, tiles))
-
-        Notes
-        -----
-        Rule     CALL-TILES-1 to -3
-        """
-        return Tiles(array, shape, halo)
-
     # ------------------------------------------------------------ callables
     def register(
         self, target: Any, *, workers: Iterable[int] | None = None, inner: bool = False
@@ -895,47 +617,7 @@ class Worker(RemoteMethods):
             installer = session.installer if started and session is not None else None
             self._registry.discard(handle, installer, self._life.running)
 
-    # ------------------------------------------------------------ memory of chips
-    def malloc(self, size: int, worker_id: int = 0) -> int:
-        """Allocate `size` bytes of a chip's memory and return their address there.
-
-        Pass it to tasks as ``ContinuousTensor.make(address, shape, dtype, child_memory=True)``.
-
-        Raises
-        ------
-        IndexError
-            There is no such next-level worker.
-        NoMemoryError
-            It has no memory of its own.
-        ControlError
-            It has not enough.
-
-        Notes
-        -----
-        Rule     WM-CHIP-3
-        """
-        return self._chips.malloc(worker_id, size)
-
-    def free(self, ptr: int, worker_id: int = 0) -> None:
-        """Give memory of a chip back; see `malloc`."""
-        self._chips.free(worker_id, ptr)
-
-    def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
-        """Copy `size` bytes from host address `src` to address `dst` of a chip.
-
-        Raises
-        ------
-        ValueError
-            The host memory is not shared with the chip's process.
-        IndexError, ControlError
-            See `malloc`.
-        """
-        self._chips.copy_to(worker_id, dst, src, size)
-
-    def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
-        """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
-        self._chips.copy_from(worker_id, dst, src, size)
-
+    # ------------------------------------------------------------ domains
     @property
     def live_domains(self) -> dict[str, CommDomainHandle]:
         """The communication domains whose memory is not freed yet, by name.

@@ -1,0 +1,192 @@
+"""What a Worker has for calls: methods of `Worker`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..system.types import Array
+from . import mapping
+from .current import here
+from .futures import Future
+from .mapping import Results
+from .stream import Stream
+from .tasks import Task
+from .tiles import Tiles
+
+if TYPE_CHECKING:
+    from ..workers.life import Life
+    from ..workers.tree import Tree
+
+
+class CallMethods:
+    """The methods of a Worker with sub workers."""
+
+    _life: Life
+    _tree: Tree
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
+        """Call a function in a worker, and return its future; see `task`.
+
+        A function that is no task gets the default of one: arrays are read, and nothing else is shared.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The arguments do not fit the function's parameters; an array that it writes is not shared.
+        RuntimeError
+            Not open; in an orchestration function; inside a task.
+
+        Notes
+        -----
+        Rule     CALL-STREAM-1, -5
+        """
+        stream = self._stream()
+        made = function if isinstance(function, Task) else stream.task_of(function)
+        return stream.submit(made, args, kwargs)
+
+    def map(
+        self,
+        function: Any,
+        /,
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Results:
+        """Call a function for each item, and return the results in order, in an iterator.
+
+        It begins at once, and reads items as results are asked for: only some calls are in flight. Items
+        that are values travel in chunks, each of which is one call; an item with an array, or for a task
+        that writes arrays, is a call of its own. An error of an item is raised when its result is asked
+        for; the iterator then goes on with the next item.
+
+        Parameters
+        ----------
+        function : Task or callable
+            Called with an item of each iterable.
+        *iterables : Iterable
+            The items, until the shortest ends.
+        chunksize : int | None
+            Items per chunk; None: as many as take a few milliseconds, fewer towards the end.
+        timeout : float | None
+            In seconds, from this call on: a result that is not there by then, when it is asked for, is a
+            `TimeoutError`.
+        progress : bool
+            Show a bar, by tqdm.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The function takes another number of arguments; a parameter is wrong.
+        ImportError
+            `progress` without tqdm.
+        RuntimeError
+            Not open; inside a task.
+
+        Notes
+        -----
+        Rule     CALL-MAP-1, -2, -5 to -8; CALL-STREAM-5
+        """
+        return mapping.results(
+            self._stream(),
+            len(self._tree.subs),
+            function,
+            iterables,
+            chunksize=chunksize,
+            timeout=timeout,
+            progress=progress,
+        )
+
+    def starmap(
+        self,
+        function: Any,
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        chunksize: int | None = None,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Results:
+        """Call a function with the arguments in each item, ``function(*item)``; see `map`.
+
+        Rule     CALL-MAP-1
+        """
+        return mapping.results(
+            self._stream(),
+            len(self._tree.subs),
+            function,
+            (iterable,),
+            star=True,
+            chunksize=chunksize,
+            timeout=timeout,
+            progress=progress,
+        )
+
+    def _stream(self) -> Stream:
+        """Return the stream of calls.
+
+        Rule     CALL-STREAM-5
+        """
+        if here.in_task:
+            raise RuntimeError(
+                "a task cannot submit tasks: return what is needed and let the program submit more, or "
+                "use a nested Worker (add_worker)"
+            )
+        self._life.live()
+        if self._life.stream is None:
+            raise RuntimeError(
+                "this Worker has no workers for Python tasks: give num_sub_workers"
+                if self._life.endpoints is None
+                else "calls run on workers of this machine, not at endpoints: use run and submit_sub"
+            )
+        stream: Stream = self._life.stream
+        return stream
+
+    def _stream_for_calls(self) -> Stream | None:
+        """Return the stream of a Worker that was entered, opening it, if it can have one.
+
+        Rule     CALL-STREAM-1
+        """
+        life = self._life
+        if life.closed or life.parent_level or not self._tree.subs:
+            return None
+        life.live()
+        stream: Stream | None = life.stream
+        return stream
+
+    def tiles(
+        self,
+        array: Array,
+        shape: int | Sequence[int | None],
+        halo: int | Sequence[int | None] = 0,
+    ) -> Tiles:
+        """Return the tiles of an array: views of it, in C order, for calls that work on one each.
+
+        Parameters
+        ----------
+        array : ndarray
+            Any numpy array; tasks write those of `share` and the like.
+        shape : int | Sequence[int | None]
+            Elements of a tile along each axis, an int: along the first one. None, or no number: the
+            whole axis. The last tiles are smaller where the array ends.
+        halo : int | Sequence[int]
+            How many more elements a tile has on each side of the axes that are cut, as far as the array
+            goes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No numpy array; a number is too small, or there are more of them than axes.
+
+        Examples
+        --------
+        >>> tiles = w.tiles(image, (256, 256), halo=1)
+        >>> tiles[0, 1]                        # a view: the second tile of the first row
+        >>> sums = list(w.map(total, tiles))
+
+        Notes
+        -----
+        Rule     CALL-TILES-1 to -3
+        """
+        return Tiles(array, shape, halo)
