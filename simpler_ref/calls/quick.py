@@ -117,8 +117,9 @@ class Quick:
 
     def forget(self) -> None:
         """Forget all layouts."""
-        self._forget()
-        self._dtypes.clear()
+        if self._dtypes:
+            self._forget()
+            self._dtypes.clear()
 
 
 class Slow:
