@@ -36,7 +36,9 @@ def _calls() -> Any:
         ("name", text, (address,)),
         ("size", number, (address,)),
         ("rank_of", ctypes.c_int32, (address, number)),
+        ("sleeps", ctypes.c_int64, (address, number)),
         ("break", None, (address, text)),
+        ("is_broken", ctypes.c_int32, (address,)),
         ("broken", text, (address,)),
     ):
         function = getattr(library, f"shim_domain_{name}")
@@ -94,12 +96,21 @@ class DomainMemory(NamedTuple):
         """Return where the window of a rank begins."""
         return int(_calls().shim_domain_window(self.at, rank))
 
+    def sleeps(self, rank: int) -> int:
+        """Return how often a rank was woken, if it sleeps until another one does something; else −1."""
+        return int(_calls().shim_domain_sleeps(self.at, rank))
+
     def break_because(self, why: str) -> None:
         """Break the domain, unless it is broken: every wait in it ends with an error.
 
         Rule     WM-DOMAIN-10
         """
         _calls().shim_domain_break(self.at, why.encode(errors="replace"))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether waits in it fail."""
+        return bool(_calls().shim_domain_is_broken(self.at))
 
     def why_broken(self) -> str | None:
         """Say why the domain is broken; None if it is intact."""
