@@ -34,6 +34,11 @@ EXPORT uint64_t shim_domain_window(uint64_t at, uint32_t rank)
     return at + WINDOWS + rank * (domain->window_size + GUARD);
 }
 
+EXPORT uint64_t shim_domain_window_bytes(uint64_t at)
+{
+    return simpler_domain(shim_domain_context(at, 0))->window_size;
+}
+
 /* The size of each window when `bytes` are wanted: whole pages. */
 EXPORT uint64_t shim_domain_window_size(uint64_t bytes)
 {
@@ -96,6 +101,12 @@ EXPORT int32_t shim_domain_rank_of(uint64_t at, uint32_t chip)
         if (shared->chips[rank] == chip)
             return (int32_t)rank;
     return -1;
+}
+
+/* The chip that a rank has. */
+EXPORT uint32_t shim_domain_chip_of(uint64_t at, uint32_t rank)
+{
+    return shared_at(at)->chips[rank];
 }
 
 /* How often a rank was woken, if it sleeps until another one does something; else −1. */
