@@ -800,7 +800,7 @@ class Worker(RemoteMethods):
             `target` is not callable, or a call would not run it, such as of a generator or coroutine
             function; or it cannot be serialised and the workers run already.
         CallableError
-            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the start of a Worker
+            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the `init` of a Worker
             whose workers take none; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.
@@ -827,9 +827,7 @@ class Worker(RemoteMethods):
             require_runnable("register", target)
         self._life.require_not_closed()
         self._life.require_here("register")
-        session = self._life.session
-        started = session is not None and not self._life.needs_start
-        self._tree.require_taker(chip, started)
+        self._tree.require_taker(chip, is_open=self._life.session is not None)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(

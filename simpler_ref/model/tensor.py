@@ -84,7 +84,7 @@ class ContinuousTensor:
     def __init__(
         self,
         data: int = 0,
-        shapes: Sequence[int] = (0,),
+        shapes: Sequence[int] = (),
         dtype: DataType = DataType.FLOAT32,
         child_memory: bool = False,
         *,
@@ -98,7 +98,7 @@ class ContinuousTensor:
         if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
             raise ValueError(
                 f"a tensor has at most {L.CONTINUOUS_TENSOR_MAX_DIMS} dimensions, this one has "
-                f"{len(sizes)} {sizes}; reshape it"
+                f"{len(sizes)} {sizes}; reshape it, or name its type as numpy does"
             )
         padded = sizes + _NO_SIZES[len(sizes) :]
         try:
@@ -168,8 +168,9 @@ class ContinuousTensor:
         shapes : Sequence[int]
             The dimensions.
         dtype : DataType or numpy.dtype
-            One of `DataType`, or any of numpy's without Python objects: such a tensor is a
-            `DescribedTensor`, which chips do not take.
+            One of `DataType`, or any of numpy's without Python objects. What `DataType` cannot say, and
+            more than five dimensions, makes a `DescribedTensor`, which chips do not take; with a
+            `DataType` and without strides, more dimensions are refused.
         child_memory : bool
             The address is in a next-level worker's memory.
         strides : Sequence[int], optional
@@ -180,7 +181,7 @@ class ContinuousTensor:
         Rule     FLOW-DATA-4; FLOW-LAYOUT-1
         """
         many = isinstance(shapes, Sized) and len(shapes) > L.CONTINUOUS_TENSOR_MAX_DIMS
-        if strides is None and not many:
+        if strides is None and (not many or isinstance(dtype, DataType)):
             kind = find_dtype(dtype)
             if kind is not None:
                 return cls(data, shapes, kind, child_memory)

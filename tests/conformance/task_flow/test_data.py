@@ -94,8 +94,9 @@ def test_the_bytes_of_a_tensor_are_its_elements_times_their_size(tensor):
     ],
 )
 def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
-    with pytest.raises(ValueError, match=word):
-        ContinuousTensor(data, shapes, dtype)
+    for make in (ContinuousTensor, ContinuousTensor.make):
+        with pytest.raises(ValueError, match=word):
+            make(data, shapes, dtype)
 
 
 @pytest.mark.spec("FLOW-DATA-4")
@@ -160,10 +161,11 @@ def test_a_tensor_can_be_copied_and_pickled(tensor):
 
 
 @pytest.mark.spec("FLOW-DATA-5")
-def test_a_tensor_made_of_nothing_is_empty():
+def test_a_tensor_made_of_nothing_is_forty_zeros():
     tensor = ContinuousTensor()
-    assert (tensor.data, tensor.nbytes(), tensor.child_memory) == (0, 0, False)
-    assert tensor == ContinuousTensor.make(0, (0,), DataType.FLOAT32)
+    assert (tensor.data, tensor.shapes, tensor.ndims) == (0, (), 0)
+    assert tensor == ContinuousTensor.make(0, (), DataType.FLOAT32, child_memory=False)
+    assert tensor._wire == bytes(40)
 
 
 @pytest.mark.spec("FLOW-DATA-5")
