@@ -38,6 +38,7 @@ from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable, by_name
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
+from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
 from .system.types import Array
@@ -1079,4 +1080,13 @@ class Worker(RemoteMethods):
         return replace(placed, seats=tuple(seats))
 
 
-__all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]
+__all__ = [
+    "CallableError",
+    "RemoteCallable",
+    "RemoteTaskArgs",
+    "RemoteTensorRef",
+    "RemoteWorkerSpec",
+    "RunTiming",
+    "TaskArgs",
+    "Worker",
+]
