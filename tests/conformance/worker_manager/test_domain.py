@@ -925,7 +925,7 @@ def test_when_a_run_is_cancelled_ranks_do_not_wait_for_those_that_have_not_start
 
 @pytest.mark.spec("WM-DOMAIN-15")
 def test_ranks_that_run_when_a_run_fails_may_finish(mode, reasons):
-    turns = 50000
+    turns = 20000
     with Ranks(3, child_mode=mode) as r:
 
         def orch_fn(orch, *_):
