@@ -80,9 +80,14 @@ def _origin(module: Any) -> str:
     return str(getattr(module, "__file__", None) or "an unknown place")
 
 
+def is_installed() -> bool:
+    """Say whether the original's packages are importable in this process."""
+    return isinstance(sys.modules.get("simpler"), _Package)
+
+
 def uninstall() -> None:
     """Undo `install`."""
-    if isinstance(sys.modules.get("simpler"), _Package):
+    if is_installed():
         for name in ("simpler", *MODULES):
             sys.modules.pop(name, None)
 

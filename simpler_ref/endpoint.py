@@ -123,6 +123,10 @@ def run_session(interface: str) -> int:
     try:
         manifest = read_manifest(_read_line(ended))
         sys.path[:0] = [one for one in manifest.path if one not in sys.path]
+        if manifest.original_names:
+            from .compat import install
+
+            install()
         from .remote.session import serve
         from .worker import Worker
 

@@ -38,17 +38,28 @@ from .orch.runs import RunTiming
 _CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
 
 
-def __getattr__(name: str) -> Any:
-    """Return the names that belong to chips, which are imported only on access."""
-    if name not in _CHIP_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import native_chip
+_REMOTE_NAMES = (
+    *("RemoteBufferHandle", "RemoteCallable", "RemoteTaskArgs", "RemoteTensorRef"),
+    *("RemoteWorkerSpec", "get_inner_handle"),
+)
 
-    return getattr(native_chip, name)
+
+def __getattr__(name: str) -> Any:
+    """Return the names that belong to chips and endpoints, which are imported only on access."""
+    if name in _CHIP_NAMES:
+        from . import native_chip
+
+        return getattr(native_chip, name)
+    if name in _REMOTE_NAMES:
+        from . import remote
+
+        return getattr(remote, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
     *_CHIP_NAMES,
+    *_REMOTE_NAMES,
     "CONTINUOUS_TENSOR_MAX_DIMS",
     "MAILBOX_ERROR_MSG_SIZE",
     "MAILBOX_OFF_ERROR_MSG",

@@ -32,6 +32,7 @@ from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable, by_name
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
+from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
 from .workers import hygiene
@@ -522,7 +523,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             `target` is not callable, or a call would not run it, such as of a generator or coroutine
             function; or it cannot be serialised and the workers run already.
         CallableError
-            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the start of a Worker
+            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the `init` of a Worker
             whose workers take none; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.
@@ -549,9 +550,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             require_runnable("register", target)
         self._life.require_not_closed()
         self._life.require_here("register")
-        session = self._life.session
-        started = session is not None and not self._life.needs_start
-        self._tree.require_taker(chip, started)
+        self._tree.require_taker(chip, is_open=self._life.session is not None)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = self._registry.describe(
@@ -763,4 +762,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         return replace(placed, seats=tuple(seats))
 
 
-__all__ = ["CallableError", "RunTiming", "TaskArgs", "Worker"]
+__all__ = [
+    "CallableError",
+    "RemoteCallable",
+    "RemoteTaskArgs",
+    "RemoteTensorRef",
+    "RemoteWorkerSpec",
+    "RunTiming",
+    "TaskArgs",
+    "Worker",
+]

@@ -49,6 +49,9 @@ RECORDED_FIRST, RECORDED_LAST = 0x7FF9 << 48, 0x7FFF << 48
 numbers they are unlikely as scalars (they are not-a-numbers)."""
 
 
+_FIELDS = "data", "shapes", "dtype", "child_memory"
+
+
 class ContinuousTensor:
     """A contiguous, row-major tensor at an address, at most five dimensions; owns no memory.
 
@@ -65,7 +68,7 @@ class ContinuousTensor:
 
     Notes
     -----
-    Rule     FLOW-DATA-3, -5
+    Rule     FLOW-DATA-3, -5, -8
     """
 
     __slots__ = ("_keep", "_wire", "_wires", "child_memory", "data", "dtype", "shapes")
@@ -81,7 +84,7 @@ class ContinuousTensor:
     def __init__(
         self,
         data: int = 0,
-        shapes: Sequence[int] = (0,),
+        shapes: Sequence[int] = (),
         dtype: DataType = DataType.FLOAT32,
         child_memory: bool = False,
         *,
@@ -95,7 +98,7 @@ class ContinuousTensor:
         if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
             raise ValueError(
                 f"a tensor has at most {L.CONTINUOUS_TENSOR_MAX_DIMS} dimensions, this one has "
-                f"{len(sizes)} {sizes}; reshape it"
+                f"{len(sizes)} {sizes}; reshape it, or name its type as numpy does"
             )
         padded = sizes + _NO_SIZES[len(sizes) :]
         try:
@@ -128,8 +131,23 @@ class ContinuousTensor:
         tensor._fill(data, self.shapes, self.dtype, self.child_memory, keep, wire)
         return tensor
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a ContinuousTensor cannot be changed (tried to set {name!r})")
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set data, shapes, dtype or child_memory; tasks that have the tensor keep what they were given.
+
+        Rule     FLOW-DATA-8
+        """
+        if type(self) is not ContinuousTensor or name not in _FIELDS:
+            kind = type(self).__name__
+            raise AttributeError(f"{name!r} of a {kind} cannot be set; make another tensor")
+        if RECORDED_FIRST <= self.data < RECORDED_LAST:
+            raise AttributeError("this tensor is part of a recording, and cannot be changed")
+        fields: dict[str, Any] = {one: getattr(self, one) for one in _FIELDS}
+        made = ContinuousTensor(**fields | {name: value})
+        keep = self._keep if name == "shapes" else None
+        self._fill(made.data, made.shapes, made.dtype, made.child_memory, keep, made._wire)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.data, self.shapes, self.dtype, self.child_memory)
 
     @classmethod
     def make(
@@ -150,8 +168,9 @@ class ContinuousTensor:
         shapes : Sequence[int]
             The dimensions.
         dtype : DataType or numpy.dtype
-            One of `DataType`, or any of numpy's without Python objects: such a tensor is a
-            `DescribedTensor`, which chips do not take.
+            One of `DataType`, or any of numpy's without Python objects. What `DataType` cannot say, and
+            more than five dimensions, makes a `DescribedTensor`, which chips do not take; with a
+            `DataType` and without strides, more dimensions are refused.
         child_memory : bool
             The address is in a next-level worker's memory.
         strides : Sequence[int], optional
@@ -162,7 +181,7 @@ class ContinuousTensor:
         Rule     FLOW-DATA-4; FLOW-LAYOUT-1
         """
         many = isinstance(shapes, Sized) and len(shapes) > L.CONTINUOUS_TENSOR_MAX_DIMS
-        if strides is None and not many:
+        if strides is None and (not many or isinstance(dtype, DataType)):
             kind = find_dtype(dtype)
             if kind is not None:
                 return cls(data, shapes, kind, child_memory)
@@ -389,6 +408,9 @@ class RemoteTensor(ContinuousTensor):
 
     def _note(self, at: int, octets: bytes) -> None:
         raise TypeError(f"{self!r} cannot be part of a recording")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{self!r} cannot be pickled: its handle belongs to one Worker")
 
     def numpy(self) -> Array:
         """Refuse: its memory is elsewhere."""

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..jit import structures
 from ..jit.constants import CHIP_MAX_SCALAR_ARGS, CHIP_MAX_TENSOR_ARGS
-from ..model.arguments import TENSOR_AFTER_SCALAR
+from ..model.arguments import TENSOR_AFTER_SCALAR, TaskArgs
+from ..model.enums import TensorArgType
 from ..model.scalars import scalar_to_uint64
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, require_plain
 
 MAX_CHILDREN = 1024
 MAX_NAME = 255
@@ -74,6 +75,7 @@ class ChipStorageTaskArgs(ctypes.Structure):
         _require_room(self.tensor_count_, CHIP_MAX_TENSOR_ARGS, "tensors")
         if not isinstance(tensor, ContinuousTensor):
             raise TypeError(f"expected a ContinuousTensor, got {type(tensor).__name__}")
+        require_plain([[tensor._wire]], "the arguments of a chip")
         self.tensors_[self.tensor_count_] = ContinuousTensorStorage.from_buffer_copy(tensor._wire)
         self.tensor_count_ += 1
 
@@ -101,6 +103,18 @@ class ChipStorageTaskArgs(ctypes.Structure):
     def scalar_count(self) -> int:
         """Return the number of scalars."""
         return int(self.scalar_count_)
+
+    def task_args(self) -> TaskArgs:
+        """Return the same as TaskArgs; what the task does with each tensor is not known: INOUT.
+
+        Rule     WM-CHIP-10
+        """
+        args = TaskArgs()
+        for i in range(self.tensor_count()):
+            args.add_tensor(self.tensor(i), TensorArgType.INOUT)
+        for i in range(self.scalar_count()):
+            args.add_scalar(self.scalar(i))
+        return args
 
     def clear(self) -> None:
         """Remove everything."""

@@ -363,7 +363,7 @@ class ChipCallable(_Frozen):
     def __repr__(self) -> str:
         return (
             f"<ChipCallable {self.func_name}{_names(self.signature)}, sig_count={self.sig_count}, "
-            f"{self.child_count} kernels, {len(self._blob)} bytes>"
+            f"child_count={self.child_count}, {len(self._blob)} bytes>"
         )
 
 

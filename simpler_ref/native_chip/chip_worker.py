@@ -25,6 +25,7 @@ from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
+from .comm_methods import CommMethods
 from .errors import ChipError, ChipStatus
 
 _HERE = Path(__file__).parent
@@ -122,7 +123,7 @@ def _check_number(value: Any, what: str, least: int, most: int) -> int:
     return value
 
 
-class ChipWorker:
+class ChipWorker(CommMethods):
     """One chip. Its calls are made one at a time, in the process that called `init`.
 
     Two workers of one process have two chips: each loads a copy of its own of the runtime.
@@ -188,6 +189,7 @@ class ChipWorker:
 
     def finalize(self) -> None:
         """Close the device and release everything; further calls do nothing."""
+        self._leave_all()
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._handle = self._shim = None
@@ -361,7 +363,7 @@ class ChipWorker:
                 "slot and capacity are numbers, view and config addresses or bytes"
             ) from None
         if code:
-            raise self._error(code, f"run({local_slot}){self._asked()}")
+            raise self._explain(self._error(code, f"run({local_slot}){self._asked()}"), view)
 
     def _asked(self) -> str:
         """Say for an error which sizes a run has asked for."""

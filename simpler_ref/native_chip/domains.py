@@ -30,13 +30,17 @@ def _calls() -> Any:
         ("context", address, (address, number)),
         ("window", address, (address, number)),
         ("window_size", address, (address,)),
+        ("window_bytes", address, (address,)),
         ("bytes", address, (number, address)),
         ("make", None, (address, text, number, numbers, address, address)),
         ("guard", ctypes.c_int32, (address,)),
         ("name", text, (address,)),
         ("size", number, (address,)),
         ("rank_of", ctypes.c_int32, (address, number)),
+        ("chip_of", number, (address, number)),
+        ("sleeps", ctypes.c_int64, (address, number)),
         ("break", None, (address, text)),
+        ("is_broken", ctypes.c_int32, (address,)),
         ("broken", text, (address,)),
     ):
         function = getattr(library, f"shim_domain_{name}")
@@ -82,9 +86,18 @@ class DomainMemory(NamedTuple):
         """Number of ranks."""
         return int(_calls().shim_domain_size(self.at))
 
+    @property
+    def window_size(self) -> int:
+        """Bytes of each window."""
+        return int(_calls().shim_domain_window_bytes(self.at))
+
     def rank_of(self, chip: int) -> int:
         """Return the rank of a chip, −1 for one that is no member."""
         return int(_calls().shim_domain_rank_of(self.at, chip))
+
+    def chip_of(self, rank: int) -> int:
+        """Return the chip of a rank."""
+        return int(_calls().shim_domain_chip_of(self.at, rank))
 
     def context(self, rank: int) -> int:
         """Return the `device_ctx` of a rank."""
@@ -94,12 +107,21 @@ class DomainMemory(NamedTuple):
         """Return where the window of a rank begins."""
         return int(_calls().shim_domain_window(self.at, rank))
 
+    def sleeps(self, rank: int) -> int:
+        """Return how often a rank was woken, if it sleeps until another one does something; else −1."""
+        return int(_calls().shim_domain_sleeps(self.at, rank))
+
     def break_because(self, why: str) -> None:
         """Break the domain, unless it is broken: every wait in it ends with an error.
 
         Rule     WM-DOMAIN-10
         """
         _calls().shim_domain_break(self.at, why.encode(errors="replace"))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether waits in it fail."""
+        return bool(_calls().shim_domain_is_broken(self.at))
 
     def why_broken(self) -> str | None:
         """Say why the domain is broken; None if it is intact."""
@@ -122,7 +144,8 @@ class ChipDomains:
         self._chip = chip
         self._base: tuple[int, int] | None = None
         """The chip's rank in the base communicator, and the size of that."""
-        self._open: dict[int, tuple[DomainMemory, Array | None]] = {}
+        self._open: dict[int, tuple[DomainMemory, int, Array | None]] = {}
+        """By address: the memory, the chip's rank, and the mapping, None for one of this process."""
 
     def join(self, rank: int, size: int) -> None:
         """Become a member of the base communicator, of all chips of the Worker.
@@ -147,21 +170,28 @@ class ChipDomains:
         rank = memory.rank_of(self._base[0])
         if rank < 0:
             raise ValueError(f"chip {self._base[0]} has no rank in domain {memory.name!r}")
+        self.take(memory, rank, array)
+        return memory.context(rank)
+
+    def take(self, memory: DomainMemory, rank: int, array: Array | None) -> None:
+        """Open the windows of mapped memory to the chip, which has a rank there."""
         memory.guard()
-        self._open[address] = memory, array
+        opened: list[int] = []
         try:
             for other in range(memory.size):
-                self._chip.open_window(memory.window(other), window_of(memory, nbytes))
+                self._chip.open_window(memory.window(other), memory.window_size)
+                opened.append(memory.window(other))
         except ChipError:
-            del self._open[address]
+            for window in opened:
+                self._chip.close_window(window)
             raise
-        return memory.context(rank)
+        self._open[memory.at] = memory, rank, array
 
     def close(self, address: int) -> None:
         """Close the windows of a domain and unmap its memory; of an unknown one nothing."""
         if address not in self._open:
             return
-        memory, _array = self._open.pop(address)
+        memory, _rank, _array = self._open.pop(address)
         for rank in range(memory.size):
             self._chip.close_window(memory.window(rank))
 
@@ -170,25 +200,19 @@ class ChipDomains:
 
         Rule     WM-DOMAIN-9, -10
         """
-        if self._base is None or not self._open:
+        if not self._open:
             return error
         given = set(scalars())
-        for memory, _array in self._open.values():
-            rank = memory.rank_of(self._base[0])
+        for memory, rank, _array in self._open.values():
             if memory.context(rank) not in given:
                 continue
             why = memory.why_broken()
             if why is None:
-                memory.break_because(f"rank {rank} (chip {self._base[0]}) has failed: {error}")
+                chip = memory.chip_of(rank)
+                memory.break_because(f"rank {rank} (chip {chip}) has failed: {error}")
             else:
                 error = ChipError(f"{error}: {why}", error.code)
         return error
-
-
-def window_of(memory: DomainMemory, nbytes: int) -> int:
-    """Return the size of the windows of a domain that takes so many bytes."""
-    size = memory.size
-    return (nbytes - domain_bytes(size, 0)) // size
 
 
 def _attach(pid: int, fd: int, address: int, nbytes: int) -> Array | None:

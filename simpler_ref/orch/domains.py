@@ -22,11 +22,13 @@ from ..errors import ControlError, WorkerLostError, describe_status
 from ..jit import layout as L
 from ..model.enums import get_element_size, to_dtype
 from ..system import regions
+from ..system.signals import Failures
 from ..system.types import Array
 from ..workers.life import Life
 from ..workers.manager import WorkerManager
 from ..workers.options import whole
 from ..workers.session import Session
+from .absent_ranks import AbsentRanks, Woken
 
 log = logging.getLogger("simpler_ref")
 
@@ -127,6 +129,7 @@ class CommDomainHandle:
         self.freed = False
         self._contexts: dict[int, ChipDomainContext] = {}
         self._memory: Array | None = memory
+        self._woken: Woken = []
 
     def __getitem__(self, chip: int) -> ChipDomainContext:
         if self.released:
@@ -303,6 +306,33 @@ class Domains:
         """Drop all domains; the chips are gone."""
         while self._live:
             self._drop(self._live[-1])
+
+    # ------------------------------------------------------------ ranks that will not come
+    def look(self, session: Session, failures: Failures = ()) -> None:
+        """Break the domains of ranks that will not come; the Orch thread calls this while it waits.
+
+        `failures` are the exceptions that have cancelled the run.
+
+        Rule     WM-DOMAIN-15
+        """
+        view = session.engine.view
+        if not self._live or not (view.has_failed or view.is_cancelled):
+            return
+        from ..native_chip.domains import DomainMemory
+
+        ranks = AbsentRanks(session.engine)
+        for one in self._live:
+            if one._memory is None or (memory := DomainMemory(one._memory.ctypes.data)).is_broken:
+                continue
+            one._woken, absent = ranks.look(memory, one._contexts, one._woken)
+            if absent is not None:
+                cause = session.orch._task_error() if view.has_failed else failures[0]
+                memory.break_because(f"{absent}; the run: {type(cause).__name__}: {cause}")
+
+    def look_while_asking(self, session: Session) -> None:
+        """Look while a control request waits for its turn, if the Orch thread has made it."""
+        if session.orch._thread == threading.get_ident():
+            self.look(session)
 
     # ------------------------------------------------------------ deaths
     def forget_members(self) -> None:

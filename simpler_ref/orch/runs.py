@@ -80,7 +80,7 @@ def require_function(
 def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
     """Return the orchestration function of a level 2 Worker: one task, for its chip.
 
-    Rule     WM-CHIP-7
+    Rule     WM-CHIP-7, -10
     """
     if not isinstance(handle, CallableHandle):
         raise TypeError(
@@ -89,6 +89,8 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
         )
 
     def orch_fn(orch: Orchestrator, args: Any, _config: CallConfig) -> None:
+        if hasattr(args, "task_args"):  # a ChipStorageTaskArgs
+            args = args.task_args()
         orch.submit_next_level(handle, args, config)
 
     return orch_fn

@@ -37,6 +37,8 @@ class Manifest:
         Whether serialised callables are accepted.
     path : list of str
         Where modules are looked for first; of sessions on the parent's machine.
+    original_names : bool
+        Whether modules find the original's packages there under their own names; see `compat.install`.
     start_timeout_s, silence_s : float
         How long the start may take until the session is ready; after how long without a sign of life the
         other side is given up.
@@ -56,6 +58,7 @@ class Manifest:
     modules: tuple[str, ...] = ()
     serialized: bool = False
     path: tuple[str, ...] = ()
+    original_names: bool = False
     start_timeout_s: float = 60.0
     silence_s: float = 2.0
 

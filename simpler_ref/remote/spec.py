@@ -116,6 +116,8 @@ class RemoteWorkerSpec:
         self, session: int, number: int, pair: KeyPair | None, group: KeyPair | None
     ) -> Manifest:
         """Return what a new session of the endpoint is handed."""
+        from ..compat import is_installed
+
         is_local = self.fleet.is_local
         modules = ((ANY_MODULE,) if is_local else ()) if self.modules is None else self.modules
         secure = pair is not None and group is not None
@@ -130,6 +132,7 @@ class RemoteWorkerSpec:
             modules=modules,
             serialized=self.serialized,
             path=tuple(one for one in sys.path if one) if is_local else (),
+            original_names=is_installed(),
             start_timeout_s=self.start_timeout_s,
             silence_s=self.silence_s,
         )

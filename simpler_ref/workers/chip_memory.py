@@ -34,11 +34,13 @@ class ChipMemory:
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy host memory to a worker's."""
+        self._worker(worker_id)
         self._require_visible("src", src, size)
         self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy a worker's memory to the host's."""
+        self._worker(worker_id)
         self._require_visible("dst", dst, size)
         self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
 
@@ -54,6 +56,16 @@ class ChipMemory:
 
         Rule     WM-CTRL-6
         """
+        worker = self._worker(worker_id)
+        session = self._life.live()
+        manager = self._life.running_manager(session)
+        return manager.control(worker, command, args, timeout_s=session.control_timeout_s)
+
+    def _worker(self, worker_id: int) -> int:
+        """Return a next-level worker that has memory.
+
+        Rule     WM-CTRL-6
+        """
         session = self._life.live()
         count = len(session.next_level)
         if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
@@ -61,15 +73,15 @@ class ChipMemory:
                 f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
             )
         worker = operator.index(worker_id)
-        manager = self._life.running_manager(session)
         if not _manages_memory(session.next_level[worker]):
+            manager = self._life.running_manager(session)
             with_memory = sum(map(_manages_memory, session.next_level))
             raise NoMemoryError(
                 f"{manager.name(worker)}: CALLABLE_KIND_UNSUPPORTED: it has no memory of its own to "
                 f"manage; worker_id {worker} is out of range of workers that have: there are "
                 f"{with_memory}"
             )
-        return manager.control(worker, command, args, timeout_s=session.control_timeout_s)
+        return worker
 
 
 def _manages_memory(kind: WorkerKind) -> bool:

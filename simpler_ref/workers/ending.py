@@ -18,6 +18,7 @@ def drain(session: Session, failures: Failures = ()) -> None:
     while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
         if session.manager is not None:
             session.watch().look(failures[-1] if failures else None)
+            session.domains.look(session, failures)
 
 
 def end_early(session: Session, failures: Failures) -> Failures:

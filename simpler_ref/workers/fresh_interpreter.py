@@ -74,6 +74,7 @@ class _Setup(NamedTuple):
     signals: set[int]
     entropy: Entropy
     pipes: dict[str, int]
+    original_names: bool
 
 
 # ---------------------------------------------------------------- serialising
@@ -186,6 +187,8 @@ class SpawnManager(ProcessManager):
         mask: set[int],
         entropy: Entropy,
     ) -> _Setup:
+        from ..compat import is_installed
+
         engine = self._engine
         return _Setup(
             regions=found,
@@ -201,6 +204,7 @@ class SpawnManager(ProcessManager):
             signals={int(number) for number in mask},
             entropy=entropy,
             pipes=dict(self._pipes),
+            original_names=is_installed(),
         )
 
     def _hear(self, deadline: float) -> bytes:
@@ -297,6 +301,10 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
     engine = Engine.attached(mem, mapped[heap][:nbytes], setup.placement)
     shared_arrays._populated.update(setup.populated)
     fork_hygiene_once()
+    if setup.original_names:
+        from ..compat import install
+
+        install()
     thread_pools.take_over(setup.users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)

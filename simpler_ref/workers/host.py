@@ -71,7 +71,11 @@ class Host:
         return read_failure(self._life.live(), self._life.options.level)
 
     def look(self) -> None:
-        """Tell of tasks that keep a thread waiting; see `Watch.look`."""
+        """Tell of tasks that keep a thread waiting, and end waits for ranks that will not come.
+
+        See `Watch.look`, `Domains.look`.
+        """
         session = self._life.live()
         if session.manager is not None:
             session.watch().look()
+            session.domains.look(session)

@@ -50,6 +50,8 @@ class WorkerManager:
         The fork server has ended: workers cannot be replaced singly, all must be restarted.
     on_death : Callable[[int, int], None]
         Called when a worker has died, with its number and how it ended, on the thread that noticed.
+    while_asking : Callable[[], None]
+        Called about ten times a second by a thread whose control request waits.
 
     Notes
     -----
@@ -70,6 +72,7 @@ class WorkerManager:
         self.silent: set[int] = set()
         self.lost = False
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
+        self.while_asking: Callable[[], None] = lambda: None
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages: its kind, its index in its pool, its process.
@@ -259,6 +262,7 @@ class WorkerManager:
                             return result
                         if rest <= slice_ns and answer == L.TIMED_OUT:
                             raise self._late(worker, timeout_s, asked)
+                    self.while_asking()
             except BaseException:
                 self._wait_for_answer(worker, deadline)
                 raise

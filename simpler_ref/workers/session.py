@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..callables.of_main import inherited
@@ -87,6 +88,7 @@ class Session:
             )
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
+            self.manager.while_asking = partial(self.domains.look_while_asking, self)
             self.manager.start(self.snapshot)
             self.manager.admit(self.manager.present())
         with signals_blocked():

@@ -119,7 +119,7 @@ class Tree:
         return replace(placement, turns=tuple(turns))
 
     # ------------------------------------------------------------ callables
-    def require_taker(self, chip: bool, started: bool) -> None:
+    def require_taker(self, chip: bool, is_open: bool) -> None:
         """Refuse Python callables that no worker takes, or will take.
 
         Rule     FLOW-REG-5, -10
@@ -132,10 +132,10 @@ class Tree:
                 "level 2 only supports ChipCallable; register Python functions on level 3",
             )
         takes = {kind.target_namespace for kind in self.kinds}
-        if started and TargetNamespace.LOCAL_PYTHON not in takes:
+        if is_open and TargetNamespace.LOCAL_PYTHON not in takes:
             raise NoPythonWorkerError(
                 "CALLABLE_KIND_UNSUPPORTED",
-                "this Worker has started with no Python-capable child to run a Python callable: give "
+                "this Worker has no Python-capable child to run a Python callable, and gets none: give "
                 "Worker(num_sub_workers=…) at least 1",
             )
 

@@ -1007,6 +1007,33 @@ FAULTS = (
         hangs=True,
     ),
     Fault(
+        "absent-rank-breaks-nothing",
+        "A rank whose task never starts does not break its domain: the others wait until their deadline.",
+        (
+            Patch(
+                "orch/domains.py", "            if absent is not None:\n", "            if False:\n"
+            ),
+        ),
+        (
+            f"{WM}/test_domain.py::"
+            "test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting",
+        ),
+        hangs=True,
+    ),
+    Fault(
+        "running-ranks-are-absent",
+        "A domain is broken as soon as a run has failed, although the ranks that run get on.",
+        (
+            Patch(
+                "orch/absent_ranks.py",
+                "        if not woken or woken != before:",
+                "        if not woken:",
+            ),
+            Patch("orch/absent_ranks.py", " or any(times < 0 for _, times in woken)", ""),
+        ),
+        (f"{WM}/test_domain.py::test_ranks_that_run_when_a_run_fails_may_finish",),
+    ),
+    Fault(
         "dead-chip-stays-a-member",
         "The successor of a chip that has died is taken for a member of the communicator.",
         (Patch("orch/domains.py", "        self._members.discard(worker)\n", ""),),

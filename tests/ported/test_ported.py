@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 PROGRAMS = sorted(
     path.name
     for path in FOLDER.glob("*.py")
-    if path.stem not in ("__init__", "kernels", "test_ported")
+    if path.stem not in ("__init__", "kernels", "test_ported", "units")
 )
 PRINTED = {"hello.py": "hello from a sub worker\n"}
 
@@ -28,6 +28,21 @@ def test_a_program_of_the_original_runs_with_no_line_changed(program):
     assert (done.returncode, done.stdout) == (0, PRINTED.get(program, "")), done.stderr
 
 
+def test_unit_tests_of_the_original_run_with_no_line_changed():
+    units = FOLDER / "units.py"
+    assert "simpler_ref." not in units.read_text().partition('"""\n\n')[2]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "simpler_ref.compat", "-m", "pytest", "-q", "-p"),
+            *("no:cacheprovider", "--noconftest", units),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_each_kind_of_program_is_there():
     assert PROGRAMS == [
         "all_reduce.py",
@@ -35,6 +50,8 @@ def test_each_kind_of_program_is_there():
         "dependencies.py",
         "domain_ranks.py",
         "dynamic_registration.py",
+        "expert_dispatch.py",
+        "feed_forward.py",
         "groups.py",
         "hello.py",
         "multi_chip_dispatch.py",

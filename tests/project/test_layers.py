@@ -38,8 +38,12 @@ LAYERS = [
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
-LATE = {("workers.fresh_interpreter", "worker")}
-"""What looks up when it is called: a child Worker travels to a fresh interpreter."""
+LATE = {
+    ("workers.fresh_interpreter", "worker"),
+    ("workers.fresh_interpreter", "compat"),
+    ("remote.spec", "compat"),
+}
+"""What looks up when it is called: child Workers, and the original's names, travel to other processes."""
 
 
 def name_of(path: Path) -> str:

@@ -13,10 +13,7 @@ import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
-from .slots import slot_at, tensors_at
-
-KIND_MASK = 0xF
-"""The bits of the worker type in a callable word, shifted."""
+from .slots import KIND_MASK, slot_at, tensors_at
 
 
 class Ring(NamedTuple):

@@ -22,6 +22,8 @@ LOW = 0xFFFFFFFF
 """The lower half of a word."""
 HALF = 32
 """The bit at which the upper half of a word begins."""
+KIND_MASK = 0xF
+"""The bits of the worker type in a callable word, shifted."""
 _RING_BITS = 3
 _RING_MASK = (1 << _RING_BITS) - 1
 
@@ -44,6 +46,15 @@ class Slab(NamedTuple):
     address: int
     nbytes: int
     """Each part rounded up to 1024."""
+
+
+class UnfinishedTask(NamedTuple):
+    """A task for next-level workers that has not ended."""
+
+    task_id: int
+    is_running: bool
+    scalars: list[int]
+    """Their bits; of a group those of all members."""
 
 
 class Names(Protocol):
@@ -221,6 +232,20 @@ def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     ids = words[found, L.S_ID]
     still = (slots[rows[found], L.S_ID] == ids) & _is_unfinished(slots[rows[found], L.S_STATE])
     return tuple(np.unique(ids[still]).tolist())
+
+
+def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:
+    """Return the tasks for next-level workers that have not ended (on the Orch thread)."""
+    slots = used_slots(mem)
+    words = slots[_is_unfinished(slots[:, L.S_STATE]), : L.S_INLINE]
+    words = words[words[:, L.S_CALLABLE] >> L.WORD_KIND & KIND_MASK == L.NEXT_LEVEL]
+    found = []
+    for one in words.tolist():
+        tensors, scalars = one[L.S_COUNTS] & L.LOW_HALF, one[L.S_COUNTS] >> L.HALF
+        first = tensors_at(one[L.S_BODY], tensors) + tensors * L.TENSOR_WORDS
+        bits = mem[first : first + scalars * L.SCALAR_WORDS : L.SCALAR_WORDS].tolist()
+        found.append(UnfinishedTask(one[L.S_ID], one[L.S_STATE] == L.RUNNING, bits))
+    return found
 
 
 def _is_unfinished(states: Array) -> Array:

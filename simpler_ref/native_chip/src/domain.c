@@ -34,6 +34,11 @@ EXPORT uint64_t shim_domain_window(uint64_t at, uint32_t rank)
     return at + WINDOWS + rank * (domain->window_size + GUARD);
 }
 
+EXPORT uint64_t shim_domain_window_bytes(uint64_t at)
+{
+    return simpler_domain(shim_domain_context(at, 0))->window_size;
+}
+
 /* The size of each window when `bytes` are wanted: whole pages. */
 EXPORT uint64_t shim_domain_window_size(uint64_t bytes)
 {
@@ -98,11 +103,30 @@ EXPORT int32_t shim_domain_rank_of(uint64_t at, uint32_t chip)
     return -1;
 }
 
+/* The chip that a rank has. */
+EXPORT uint32_t shim_domain_chip_of(uint64_t at, uint32_t rank)
+{
+    return shared_at(at)->chips[rank];
+}
+
+/* How often a rank was woken, if it sleeps until another one does something; else −1. */
+EXPORT int64_t shim_domain_sleeps(uint64_t at, uint32_t rank)
+{
+    SimplerBell *bell = &shared_at(at)->bells[rank];
+    const uint32_t rung = __atomic_load_n(&bell->rung, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&bell->sleepers, __ATOMIC_SEQ_CST) != 0 ? (int64_t)rung : -1;
+}
+
 /* Break a domain, unless it is broken: all waits in it end, with an error. `why` is kept.
  * Rule WM-DOMAIN-10 */
 EXPORT void shim_domain_break(uint64_t at, const char *why)
 {
     simpler_domain_break_(shared_at(at), why);
+}
+
+EXPORT int32_t shim_domain_is_broken(uint64_t at)
+{
+    return __atomic_load_n(&shared_at(at)->broken, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* Why a domain is broken; NULL if it is intact. */

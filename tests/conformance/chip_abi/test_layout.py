@@ -163,6 +163,8 @@ def test_what_the_container_cannot_take_is_refused_and_changes_nothing():
         args.add_tensor(tensor)
     with pytest.raises(TypeError, match="ContinuousTensor, got int"):
         ChipStorageTaskArgs().add_tensor(5)
+    with pytest.raises(TypeError, match="elements of type float64, which DataType lacks"):
+        ChipStorageTaskArgs().add_tensor(ContinuousTensor.make(0x1000, (1,), "float64"))
     for i in (-1, 128):
         for read in (args.tensor, args.scalar):
             with pytest.raises(IndexError, match="out of range"):

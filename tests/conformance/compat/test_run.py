@@ -96,3 +96,81 @@ def test_what_it_does_not_understand_tells_how_it_is_called(arguments):
     done = run(*arguments)
     assert done.returncode == 2 and "usage: python -m simpler_ref.compat" in done.stderr
     assert not done.stdout
+
+
+WHEREVER = """
+import simpler
+from simpler.task_interface import DataType, TaskArgs, TensorArgType
+from simpler.worker import Worker
+
+
+def fill(args):  # imports by name, and `simpler` as it is known in the program
+    from _task_interface import get_element_size
+    import simpler.worker
+    x = args.tensor(0).numpy()
+    x[:] = get_element_size(DataType.FLOAT32) * (simpler.worker.Worker is simpler.Worker)
+
+
+def main():
+    w = Worker(level=3, num_sub_workers=1, start_method="spawn")
+    handle = w.register(fill)
+    w.init()
+    x = w.zeros(2, "float32")
+
+    def orch(orch, args, config):
+        task = TaskArgs()
+        task.add_tensor(x, TensorArgType.INOUT)
+        orch.submit_sub(handle, task)
+
+    w.run(orch)
+    w.close()
+    print(x.tolist())
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+REMOTE = """
+from simpler.worker import Worker
+from simpler import ProcessFleet, RemoteCallable, RemoteTaskArgs, RemoteTensorRef, RemoteWorkerSpec
+import numpy as np
+
+w = Worker(level=4)
+endpoint = w.add_remote_worker(RemoteWorkerSpec(ProcessFleet(), num_sub_workers=0))
+handle = w.register(RemoteCallable("helper:orchestrate"), workers=[endpoint])
+w.init()
+memory = w.remote_malloc(worker=endpoint, nbytes=8)
+x = np.zeros(2, np.float32)
+w.remote_copy_to(memory, x.ctypes.data, 8)
+
+
+def orch(orch, args, config):
+    task = RemoteTaskArgs()
+    task.add_tensor(RemoteTensorRef(memory, shape=(2,), dtype="float32"), TensorArgType.INOUT)
+    orch.submit_next_level(handle, task, worker=endpoint)
+
+
+from simpler.task_interface import TensorArgType
+w.run(orch)
+w.remote_copy_from(memory, x.ctypes.data, 8)
+w.close()
+print(x.tolist())
+"""
+
+HELPER = """
+from simpler.task_interface import DataType, get_element_size
+
+
+def orchestrate(orch, args, config):
+    args.tensor(0).numpy()[:] = get_element_size(DataType.FLOAT32)
+"""
+
+
+@pytest.mark.spec("COMPAT-NAMES-4")
+@pytest.mark.parametrize("text", [WHEREVER, REMOTE], ids=["fresh interpreter", "endpoint"])
+def test_the_names_are_known_wherever_tasks_run(tmp_path, text):
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "program.py").write_text(text)
+    done = run(tmp_path / "program.py")
+    assert (done.returncode, done.stdout) == (0, "[4.0, 4.0]\n"), done.stderr

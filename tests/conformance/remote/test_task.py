@@ -109,7 +109,7 @@ def test_arguments_are_counts_tensors_descriptors_scalars_and_the_arena():
     [
         ContinuousTensor.make(4096, (1,), DataType.INT8),
         ContinuousTensor.make(0, (2,), np.dtype("i4"), strides=(8,)),
-        ContinuousTensor.make(0, (1,) * 6, DataType.INT8),
+        ContinuousTensor.make(0, (1,) * 6, np.int8),
         np.zeros(3),
     ],
     ids=["an address", "strides", "dimensions", "an array"],

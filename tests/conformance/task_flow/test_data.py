@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import struct
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
-from simpler_ref.task_interface import ContinuousTensor, DataType
+from simpler_ref.model.tensor import RECORDED_FIRST, RECORDED_LAST
+from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import tables
 
@@ -91,8 +94,9 @@ def test_the_bytes_of_a_tensor_are_its_elements_times_their_size(tensor):
     ],
 )
 def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
-    with pytest.raises(ValueError, match=word):
-        ContinuousTensor(data, shapes, dtype)
+    for make in (ContinuousTensor, ContinuousTensor.make):
+        with pytest.raises(ValueError, match=word):
+            make(data, shapes, dtype)
 
 
 @pytest.mark.spec("FLOW-DATA-4")
@@ -104,19 +108,64 @@ def test_bytes_that_are_no_tensor_are_refused(at, value):
         ContinuousTensor._from_wire(bytes(wire))
 
 
-@pytest.mark.spec("FLOW-DATA-5")
-def test_a_tensor_cannot_be_changed():
+@pytest.mark.spec("FLOW-DATA-8")
+@given(before=tensors, after=tensors)
+def test_the_fields_of_a_tensor_can_be_set(before, after):
+    args = TaskArgs()
+    args.add_tensor(before, T.INOUT)
+    added = args.tensor(0)
+    for name in ("shapes", "data", "dtype", "child_memory"):
+        assume(not RECORDED_FIRST <= before.data < RECORDED_LAST)
+        setattr(before, name, getattr(after, name))
+    assert before == after and hash(before) == hash(after) and before.ndims == after.ndims
+    assert [before._tagged(tag) for tag in T] == [after._tagged(tag) for tag in T]
+    assert args.tensor(0) == added
+
+
+@pytest.mark.spec("FLOW-DATA-8")
+def test_a_field_is_not_set_to_what_is_no_tensor():
     tensor = ContinuousTensor.make(4096, (2,), DataType.INT8)
-    for name in ("data", "shapes", "dtype", "child_memory"):
-        with pytest.raises(AttributeError, match="cannot be changed"):
-            setattr(tensor, name, getattr(tensor, name))
+    for name, value in (("data", -1), ("shapes", (1,) * 6), ("shapes", (-1,)), ("dtype", 12)):
+        with pytest.raises(ValueError, match=r"\d"):
+            setattr(tensor, name, value)
+    for name in ("ndims", "nbytes", "strides", "_wire", "other"):
+        with pytest.raises(AttributeError, match="cannot be set"):
+            setattr(tensor, name, 1)
+    assert tensor == ContinuousTensor.make(4096, (2,), DataType.INT8)
+
+
+@pytest.mark.spec("FLOW-DATA-8")
+def test_tensors_that_more_belongs_to_cannot_be_changed():
+    described = ContinuousTensor.make(4096, (2, 2), np.float32, strides=(16, 4))
+    recorded = ContinuousTensor.make(RECORDED_FIRST, (2,), np.float32)
+    for tensor in (described, recorded):
+        with pytest.raises(AttributeError, match="cannot be"):
+            tensor.shapes = (1,)
+        assert tensor.shapes != (1,)
+
+
+@pytest.mark.spec("FLOW-DATA-8")
+def test_a_view_of_a_changed_tensor_is_the_memory_it_names_now():
+    memory = np.arange(8, dtype=np.float32)
+    tensor = ContinuousTensor.make(memory.ctypes.data, (8,), DataType.FLOAT32)
+    tensor.data, tensor.shapes = memory.ctypes.data + 8, [2, 3]
+    assert tensor.numpy().tolist() == [[2, 3, 4], [5, 6, 7]]
+    tensor.dtype = np.int32
+    assert tensor.numpy().tolist() == memory[2:].view(np.int32).reshape(2, 3).tolist()
+
+
+@pytest.mark.spec("FLOW-DATA-8")
+@given(tensor=tensors)
+def test_a_tensor_can_be_copied_and_pickled(tensor):
+    assert copy.copy(tensor) == pickle.loads(pickle.dumps(tensor)) == tensor
 
 
 @pytest.mark.spec("FLOW-DATA-5")
-def test_a_tensor_made_of_nothing_is_empty():
+def test_a_tensor_made_of_nothing_is_forty_zeros():
     tensor = ContinuousTensor()
-    assert (tensor.data, tensor.nbytes(), tensor.child_memory) == (0, 0, False)
-    assert tensor == ContinuousTensor.make(0, (0,), DataType.FLOAT32)
+    assert (tensor.data, tensor.shapes, tensor.ndims) == (0, (), 0)
+    assert tensor == ContinuousTensor.make(0, (), DataType.FLOAT32, child_memory=False)
+    assert tensor._wire == bytes(40)
 
 
 @pytest.mark.spec("FLOW-DATA-5")

@@ -152,7 +152,7 @@ def test_the_successor_of_a_dead_worker_knows_everything():
 def test_a_python_callable_that_nobody_can_run_any_more_is_refused(options):
     with Worker(3, child_mode="thread", **options) as w:
         early = w.register(lambda: None)
-        w.start()
+        w.init()
         for kind in (CallableError, RuntimeError):
             with pytest.raises(kind, match="no Python-capable child") as caught:
                 w.register(lambda: 1)

@@ -9,7 +9,7 @@ import pytest
 from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError
-from simpler_ref.native_chip import ChipCallable
+from simpler_ref.native_chip import ChipCallable, ChipStorageTaskArgs
 from tests.chip_kernels import add_core, orchestration
 from tests.support import make_args
 
@@ -272,6 +272,24 @@ def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode)
         assert 0 < timing.device_wall_ns <= timing.host_wall_ns
         with pytest.raises(TaskError, match="no luck today"):
             w.run(w.register(orchestration("fails")))
+
+
+@pytest.mark.spec("WM-CHIP-10")
+def test_a_level_2_worker_takes_the_arguments_of_the_l2_abi(mode):
+    with Worker(2, child_mode=mode) as w:
+        x, y = full(w, 1), full(w, 0)
+        args = ChipStorageTaskArgs()
+        for array in (x, x, y):
+            args.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
+        handle = w.register(adding())
+        w.run(handle, args, CallConfig(block_dim=2))
+        assert (y == 2).all()
+        args.add_scalar(7)
+        with pytest.raises(TaskError):
+            w.run(w.register(orchestration("fails")), args)
+    again = args.task_args()
+    assert [again.tensor(i) for i in range(3)] == [args.tensor(i) for i in range(3)]
+    assert (again.scalar(0), len(again)) == (7, 4)
 
 
 @pytest.mark.spec("WM-CHIP-9")

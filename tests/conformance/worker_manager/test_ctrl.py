@@ -236,8 +236,10 @@ def test_a_worker_without_memory_says_so(mode):
         for name, args in memory_calls(w):
             with pytest.raises(NoMemoryError, match=r"child_worker 0.*CALLABLE_KIND_UNSUPPORTED"):
                 getattr(w, name)(*args)
-            with pytest.raises(IndexError, match=r"out of range.*there are 0"):
-                getattr(w, name)(*args)
+            private = [one if one == 8 else np.zeros(1).ctypes.data for one in args]
+            for given in (args, private):  # the worker is looked at first
+                with pytest.raises(IndexError, match=r"out of range.*there are 0"):
+                    getattr(w, name)(*given)
 
 
 @pytest.mark.spec("WM-CTRL-6")

@@ -1,6 +1,7 @@
 """WM-DOMAIN: chips that share memory."""
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -13,7 +14,8 @@ from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipCallable, ChipError, ChipWorker
-from simpler_ref.native_chip.domains import ChipDomains, pack_file
+from simpler_ref.native_chip.domains import ChipDomains, DomainMemory, pack_file
+from simpler_ref.orch.domains import Domains
 from simpler_ref.system import regions
 from simpler_ref.task_interface import (
     ChipDomainContext,
@@ -820,3 +822,121 @@ def test_domains_belong_to_a_run_and_its_thread():
         assert len(errors) == 2
         assert "belongs to the thread" in errors[0] and "has ended" in errors[1]
         assert r.w.live_domains == {}
+
+
+# ---------------------------------------------------------------- ranks that will not come
+def wait_for_waiting(domain, *ranks):
+    """Return when so many ranks sleep in a wait."""
+    while any(memory_of(domain).sleeps(rank) < 0 for rank in ranks):
+        os.sched_yield()
+
+
+def memory_of(domain):
+    return DomainMemory(domain._memory.ctypes.data)
+
+
+@pytest.fixture
+def reasons(monkeypatch):
+    """Return why each domain was broken, by its name, once it is freed."""
+    found, drop = {}, Domains._drop
+
+    def noting(self, handle):
+        found[handle.name] = memory_of(handle).why_broken()
+        drop(self, handle)
+
+    monkeypatch.setattr(Domains, "_drop", noting)
+    return found
+
+
+def behind(gate, r):
+    """Register a task that fails once the gate is open."""
+
+    def fail(args):
+        while not args.tensor(1).numpy()[0]:
+            os.sched_yield()
+        raise ValueError("no data")
+
+    return r.w.register(fail)
+
+
+@pytest.mark.spec("WM-DOMAIN-15")
+@pytest.mark.parametrize("wait_for", ["drain", "copy", "domain"])
+def test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting(mode, reasons, wait_for):
+    with Ranks(3, child_mode=mode, num_sub_workers=1) as r:
+        gate = r.w.zeros(1, np.int64)
+        make = behind(gate, r)
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch, [2, 0, 1])
+            args = TaskArgs()
+            args.add_tensor(r.out[1], k.T.INOUT)
+            args.add_tensor(gate, k.T.INPUT)
+            orch.submit_sub(make, args)
+            for chip in (0, 1, 2):
+                r.submit(orch, domain, chip, k.NOTE_BARRIER)
+            wait_for_waiting(domain, 0, 1)
+            gate[0] = 1
+            if wait_for == "copy":
+                assert r.read(orch, domain, 0)[0] == k.BROKEN
+            elif wait_for == "domain":
+                r.domain(orch, [0], name="other")
+            else:
+                with pytest.raises(TaskError):
+                    orch.drain()
+                assert [r.read(orch, domain, chip)[0] for chip in (0, 2)] == [k.BROKEN] * 2
+
+        with pytest.raises(TaskError, match=r"sub_worker 0.*fail\): ValueError: no data"):
+            r.w.run(orch_fn)
+        assert re.fullmatch(
+            r"domain 'd': rank 2 \(chip 1\) will not come: no task of it runs or can start any more; "
+            r"the run: TaskError: level 3 sub_worker 0.*ValueError: no data",
+            reasons["d"],
+        )
+        assert windows() == []
+        r.run(*[k.MEET] * 3)
+
+
+@pytest.mark.spec("WM-DOMAIN-15")
+@pytest.mark.parametrize("submitted", [True, False])
+def test_when_a_run_is_cancelled_ranks_do_not_wait_for_those_that_have_not_started(
+    mode, reasons, submitted
+):
+    with Ranks(3, child_mode=mode) as r:
+
+        def orch_fn(orch, *_):
+            domain, _other = r.domain(orch), r.domain(orch, [2], name="other")
+            for chip in (0, 2):
+                r.submit(orch, domain, chip, k.NOTE_BARRIER)
+            wait_for_waiting(domain, 0, 2)
+            if submitted:  # a rank that waits for one that waits for it
+                args = args_for(domain, 1, r.out[0], k.MEET)
+                orch.submit_next_level(r.handle, args, ONE_BLOCK, worker=1)
+            raise KeyError("stop")
+
+        with pytest.raises(KeyError, match="stop"):
+            r.w.run(orch_fn)
+        assert reasons == {
+            "d": "domain 'd': rank 1 (chip 1) will not come: no task of it runs or can start any more; "
+            "the run: KeyError: 'stop'",
+            "other": None,
+        }
+        r.run(*[k.MEET] * 3)
+
+
+@pytest.mark.spec("WM-DOMAIN-15")
+def test_ranks_that_run_when_a_run_fails_may_finish(mode, reasons):
+    turns = 20000
+    with Ranks(3, child_mode=mode) as r:
+
+        def orch_fn(orch, *_):
+            domain = r.domain(orch)  # its rank 2 will not come, and nobody waits for it
+            for chip in (0, 1):
+                r.submit(orch, domain, chip, k.PAIR, n=turns)
+            while memory_of(domain).sleeps(0) < 1:
+                os.sched_yield()
+            raise KeyError("stop")
+
+        with pytest.raises(KeyError, match="stop"):
+            r.w.run(orch_fn)
+        assert reasons == {"d": None}
+        assert r.out[:2, 0].tolist() == [2 * turns - 1, 2 * turns]

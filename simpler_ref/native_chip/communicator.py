@@ -1,0 +1,178 @@
+"""Communicators of chips that no Worker brings together: each `ChipWorker` is a rank, in any process.
+
+The ranks meet under a name (`meeting.py`), and the first of those concerned makes the memory. A Worker
+does this for its chips by control requests instead (`orch/domains.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..system import regions
+from ..system.types import Array
+from .domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
+from .meeting import Answer, Meeting, Words
+
+_arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""The memory of domains that is mapped in this process, by its address."""
+
+
+class Communicator:
+    """One rank of some that have met under a name.
+
+    Rule     CHIP-COMM-1 to -3
+    """
+
+    def __init__(
+        self, chip: Any, rank: int, size: int, name: str, timeout_s: float, domains: ChipDomains
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.windows: int | None = None
+        """The `device_ctx` of those that all ranks have."""
+        self._domains = domains
+        self._timeout_s = timeout_s
+        self._turns: dict[tuple[int, ...], Any] = {}
+        self._addresses: dict[int, int] = {}
+        """Of the memory of each domain, by its `device_ctx`."""
+        self._everybody = tuple(range(size))
+        said = {"rank": rank, "size": size, "device": chip.device_id}
+        met = self._meet(Meeting(name, self._everybody, timeout_s), said, _greet)
+        self._name, self._devices = met.words["name"], met.words["devices"]
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        self._agree(self._everybody, {}, lambda heard: Answer({}))
+
+    # ------------------------------------------------------------ domains
+    def allocate(self, ranks: Sequence[int], nbytes: int) -> int:
+        """Make a domain of some ranks, each of which calls this, and return the own `device_ctx`."""
+        made: list[Array] = []
+
+        def decide(heard: list[Words]) -> Answer:
+            wanted = {one["nbytes"] for one in heard}
+            if len(wanted) > 1:
+                return Answer({"error": f"ranks ask for windows of {sorted(wanted)} bytes"})
+            window = window_size(nbytes)
+            made.append(regions.create_window(domain_bytes(len(ranks), window)))
+            memory = DomainMemory(made[0].ctypes.data)
+            devices = [self._devices[rank] for rank in ranks]
+            memory.make("comm", devices, window, int(self._timeout_s * 1e9))
+            memory.guard()
+            region = regions.region_of(made[0])
+            place = {"address": region.address, "nbytes": region.nbytes, "inode": region.inode}
+            _arrays[region.address] = made[0]
+            return Answer({**place, "pid": region.owner}, region.fd)
+
+        try:
+            place = self._agree(ranks, {"nbytes": nbytes}, decide)
+            device_ctx, error = self._open(ranks, place)
+        finally:
+            for array in made:
+                regions.release(array)
+        self._confirm(ranks, device_ctx, error)
+        return device_ctx
+
+    def _open(self, ranks: Sequence[int], place: Answer) -> tuple[int, Exception | None]:
+        """Map the memory of a domain and open its windows; return the `device_ctx`, and what failed."""
+        words, fd = place
+        address, nbytes = words["address"], words["nbytes"]
+        try:
+            array = _arrays.get(address)
+            if array is None or words["pid"] != os.getpid():
+                region = regions.Region(
+                    address, nbytes, nbytes, words["pid"], fd, words["inode"], False, False, True
+                )
+                array = _arrays[address] = regions.attach(region, fd)
+            memory = DomainMemory(address)
+            rank = list(ranks).index(self.rank)
+            self._domains.take(memory, rank, array)
+        except Exception as error:
+            return 0, error
+        finally:
+            if ranks[0] != self.rank:  # this process has got it for that
+                os.close(fd)
+        device_ctx = memory.context(rank)
+        self._addresses[device_ctx] = address
+        return device_ctx, None
+
+    def _confirm(self, ranks: Sequence[int], device_ctx: int, error: Exception | None) -> None:
+        """Return once every rank has opened the windows; if one could not, none keeps them."""
+
+        def decide(heard: list[Words]) -> Answer:
+            failed = [one["failed"] for one in heard if one["failed"]]
+            return Answer({"error": failed[0]} if failed else {})
+
+        failed = f"rank {self.rank} cannot open the windows: {error}" if error else ""
+        try:
+            self._agree(ranks, {"failed": failed}, decide)
+        except BaseException:
+            self.release(device_ctx)
+            raise
+
+    def memory(self, device_ctx: int) -> DomainMemory:
+        """Return the memory of a domain."""
+        return DomainMemory(self._addresses[device_ctx])
+
+    def release(self, device_ctx: int) -> bool:
+        """Close the windows of a domain to this rank's kernels; return whether there is such a domain."""
+        address = self._addresses.pop(device_ctx, None)
+        if address is None:
+            return False
+        self._domains.close(address)
+        if device_ctx == self.windows:
+            self.windows = None
+        return True
+
+    def destroy(self) -> None:
+        """Release every domain."""
+        for device_ctx in list(self._addresses):
+            self.release(device_ctx)
+
+    # ------------------------------------------------------------ meetings
+    def _agree(
+        self, ranks: Sequence[int], said: Words, decide: Callable[[list[Words]], Answer]
+    ) -> Answer:
+        """Meet with some ranks, which have met as often as this one."""
+        turn = next(self._turns.setdefault(tuple(ranks), itertools.count()))
+        name = f"{self._name} {list(ranks)} {turn}"
+        return self._meet(Meeting(name, ranks, self._timeout_s), said, decide)
+
+    def _meet(
+        self, meeting: Meeting, said: Words, decide: Callable[[list[Words]], Answer]
+    ) -> Answer:
+        index = list(meeting.members).index(self.rank)
+        answer = meeting.visit(index, said) if index else meeting.host(said, decide)
+        if "error" in answer.words:
+            raise RuntimeError(answer.words["error"])
+        return answer
+
+
+def _greet(heard: list[Words]) -> Answer:
+    """Name a communicator, unlike any other one."""
+    sizes = {one["size"] for one in heard}
+    if len(sizes) > 1:
+        return Answer({"error": f"ranks give different numbers of ranks: {sorted(sizes)}"})
+    return Answer({"name": secrets.token_hex(8), "devices": [one["device"] for one in heard]})
+
+
+def check_ranks(ranks: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
+    """Return the ranks of a domain, once they are found to be right.
+
+    Raises
+    ------
+    ValueError
+        There are none or too many, one does not exist or is named twice, or `rank` is not among them.
+    """
+    chosen = tuple(ranks)
+    if not 1 <= len(chosen) <= MAX_RANKS:
+        raise ValueError(f"a domain has 1 to {MAX_RANKS} ranks, these are {len(chosen)}")
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(size)):
+        raise ValueError(f"ranks are {list(chosen)}; give each once, 0 to {size - 1}")
+    if rank not in chosen:
+        raise ValueError(f"rank {rank} is not one of {list(chosen)}: only members call this")
+    return chosen

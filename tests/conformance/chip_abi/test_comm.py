@@ -1,0 +1,311 @@
+"""CHIP-COMM: chips that share memory without a Worker."""
+
+import multiprocessing
+import os
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskArgs
+from simpler_ref.native_chip import ChipError, ChipWorker
+from simpler_ref.native_chip.domains import DomainMemory
+from simpler_ref.native_chip.meeting import address_of
+from simpler_ref.system import regions
+from simpler_ref.task_interface import ContinuousTensor
+from tests import domain_kernels as k
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def name(tmp_path):
+    return tmp_path / "rootinfo"
+
+
+def args_for(window, device_ctx, out, what, n=0):
+    """Return the arguments of the kernel, whose buffers are at the beginning of a window."""
+    args = TaskArgs()
+    args.add_tensor(ContinuousTensor.make(out.ctypes.data, out.shape, "int64"), k.T.INOUT)
+    for at, count, dtype in ((window, 4, "int64"), (window + 64, 4, "int32")):
+        there = ContinuousTensor.make(at, (count,), dtype, child_memory=True)
+        args.add_tensor(there, k.T.INOUT)
+    for scalar in (what, device_ctx, n):
+        args.add_scalar(scalar)
+    return args
+
+
+def together(size, act, devices=None):
+    """Call `act(rank, chip)` for each rank, each in a thread; return what each returned or raised."""
+    results = [None] * size
+
+    def be(rank):
+        with ChipWorker(devices[rank] if devices else rank) as chip:
+            try:
+                results[rank] = act(rank, chip)
+            except Exception as error:
+                results[rank] = error
+
+    threads = [threading.Thread(target=be, args=(rank,)) for rank in range(size)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for one in results:
+        if isinstance(one, AssertionError):
+            raise one
+    return results
+
+
+def windows():
+    return [one for one in regions._regions.values() if one.window]
+
+
+def meet(rank, chip, name, size, what=k.MEET, timeout_s=HOUR):
+    """Join, make windows, run one kernel; return what it has left."""
+    comm = chip.comm_init(rank, size, name, timeout_s=timeout_s)
+    device_ctx = chip.comm_alloc_windows(comm, 4096)
+    base = chip.comm_get_local_window_base(comm)
+    handle = chip.prepare_callable(k.in_c())
+    out = np.zeros(8, np.int64)
+    chip.run(handle, args_for(base, device_ctx, out, what), k.ONE_BLOCK)
+    assert chip.comm_get_window_size(comm) == 4096
+    chip.comm_barrier(comm)
+    chip.comm_destroy(comm)
+    return out.tolist()
+
+
+# ---------------------------------------------------------------- meeting
+@pytest.mark.spec("CHIP-COMM-1", "CHIP-COMM-2")
+@pytest.mark.parametrize("size", [1, 3])
+def test_ranks_in_threads_meet_and_share_memory(name, size):
+    total = sum(10 * rank for rank in range(size))
+    results = together(size, lambda rank, chip: meet(rank, chip, name, size), devices=[7] * size)
+    assert results == [[total] * 4 + [0] * 4] * size
+    assert windows() == [] and not name.exists()
+
+
+def be_a_process(rank, name, size, pipe):
+    with ChipWorker(rank) as chip:
+        pipe.send(meet(rank, chip, name, size))
+
+
+@pytest.mark.spec("CHIP-COMM-1", "CHIP-COMM-2")
+def test_ranks_in_processes_meet_whichever_comes_first(name):
+    fork = multiprocessing.get_context("fork")
+    for order in ([0, 1, 2], [2, 1, 0]):
+        mine, theirs = fork.Pipe()
+        processes = [
+            fork.Process(target=be_a_process, args=(rank, name, 3, theirs)) for rank in order
+        ]
+        for one in processes:
+            one.start()
+        assert [mine.recv() for _ in order] == [[30] * 4 + [0] * 4] * 3
+        for one in processes:
+            one.join()
+            one.close()
+        mine.close()
+        theirs.close()
+
+
+@pytest.mark.spec("CHIP-COMM-1")
+def test_who_does_not_come_is_named(name):
+    def alone(rank, chip):
+        return chip.comm_init(rank * 2, 3, name, timeout_s=0.05)
+
+    host, guest = together(2, alone)
+    assert "rank 1 has not come within 0.05 s" in str(host)
+    assert "has not come" in str(guest) or "rank 0 has gone" in str(guest)
+    with ChipWorker(0) as chip, pytest.raises(RuntimeError, match="rank 0 has not come within"):
+        chip.comm_init(1, 2, name, timeout_s=0.01)
+
+
+@pytest.mark.spec("CHIP-COMM-1")
+def test_a_name_that_another_program_uses_is_refused(name):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, ChipWorker(0) as chip:
+        other.bind(address_of(os.path.realpath(name)))
+        with pytest.raises(RuntimeError, match="another program is rank 0 under the name"):
+            chip.comm_init(0, 2, name)
+
+
+@pytest.mark.spec("CHIP-COMM-1")
+@pytest.mark.parametrize(
+    ("rank", "nranks", "why"),
+    [(1, 3, "rank 1 is there already"), (3, 4, "there are 3 ranks, says rank 0")],
+)
+def test_a_rank_that_others_do_not_expect_is_refused(name, rank, nranks, why):
+    refused = threading.Event()
+
+    def act(i, chip):
+        if i == 2:
+            assert refused.wait(60)
+        try:
+            given = (rank, nranks) if i == 3 else (i, 3)
+            return chip.comm_init(*given, name, timeout_s=HOUR)
+        except RuntimeError as error:
+            refused.set()
+            return str(error)
+
+    results = together(4, act)
+    assert [one for one in results if isinstance(one, str)] == [why]
+    assert isinstance(results[0], int) and isinstance(results[2], int)
+
+
+@pytest.mark.spec("CHIP-COMM-1")
+def test_ranks_agree_on_their_number(name):
+    results = together(2, lambda rank, chip: chip.comm_init(rank, 2 + rank, name, timeout_s=HOUR))
+    assert [str(one) for one in results] == ["ranks give different numbers of ranks: [2, 3]"] * 2
+
+
+# ---------------------------------------------------------------- windows
+@pytest.mark.spec("CHIP-COMM-2")
+def test_ranks_agree_on_the_size_of_windows(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 2, name)
+        with pytest.raises(RuntimeError, match=r"ask for windows of \[100, 200\] bytes"):
+            chip.comm_alloc_windows(comm, 100 * (rank + 1))
+        return chip.comm_alloc_windows(comm, 100) != 0 and chip.comm_get_window_size(comm)
+
+    assert together(2, act) == [4096] * 2
+    assert windows() == []
+
+
+@pytest.mark.spec("CHIP-COMM-2")
+def test_if_a_rank_cannot_open_the_windows_none_keeps_them(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 3, name)
+        if rank == 1:
+            chip.open_window = lambda *_: 1 / 0
+        with pytest.raises(RuntimeError, match="rank 1 cannot open the windows: division by zero"):
+            chip.comm_alloc_windows(comm, 4096)
+        with pytest.raises(ValueError, match="has no windows"):
+            chip.comm_get_local_window_base(comm)
+        if rank == 1:
+            del chip.open_window
+        return chip.comm_alloc_windows(comm, 4096) != 0
+
+    assert together(3, act) == [True] * 3
+    assert windows() == []
+
+
+@pytest.mark.spec("CHIP-COMM-2", "CHIP-COMM-4")
+def test_each_rank_reads_what_others_put_until_it_releases_the_windows(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 2, name)
+        device_ctx = chip.comm_alloc_windows(comm, 4096)
+        base = chip.comm_get_local_window_base(comm)
+        there = DomainMemory(chip._comms[comm].memory(device_ctx).at).window(1 - rank)
+        chip.copy_to(there, np.full(2, 5.0 + rank))
+        chip.comm_barrier(comm)
+        found = np.zeros(2)
+        chip.copy_from(found, base)
+        if rank == 1:
+            chip.comm_destroy(comm)
+            with pytest.raises(ChipError, match="not inside one live allocation"):
+                chip.copy_from(found, base)
+            return found[0]
+        return found[1]
+
+    assert together(2, act) == [6.0, 5.0]
+    assert windows() == []
+
+
+@pytest.mark.spec("CHIP-COMM-3")
+def test_domains_of_some_ranks_may_overlap(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 3, name)
+        handle = chip.prepare_callable(k.in_c())
+        seen = []
+        for ranks in ([2, 0], [1, 2], [2, 0]):
+            if rank not in ranks:
+                with pytest.raises(ValueError, match="only members call this"):
+                    chip.comm_alloc_domain(comm, ranks, 4096)
+                continue
+            device_ctx = chip.comm_alloc_domain(comm, ranks, 4096)
+            memory = chip._comms[comm].memory(device_ctx)
+            out = np.zeros(8, np.int64)
+            base = memory.window(ranks.index(rank))
+            chip.run(handle, args_for(base, device_ctx, out, k.LOOK), k.ONE_BLOCK)
+            seen.append(out[:2].tolist())
+            chip.run(handle, args_for(base, device_ctx, out, k.BARRIER), k.ONE_BLOCK)
+            chip.comm_release_domain(comm, device_ctx)
+            with pytest.raises(ValueError, match="has no domain with device_ctx"):
+                chip.comm_release_domain(comm, device_ctx)
+        return seen
+
+    assert together(3, act) == [[[1, 2], [1, 2]], [[0, 2]], [[0, 2], [1, 2], [0, 2]]]
+
+
+# ---------------------------------------------------------------- refusals
+@pytest.mark.spec("CHIP-COMM-4")
+def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):
+    with ChipWorker(0) as chip:
+        for arguments, words in (
+            ((0, 0, name), "nranks is 0; give 1 to 64"),
+            ((0, 65, name), "nranks is 65; give 1 to 64"),
+            ((1, 1, name), "rank is 1; give 0 to 0"),
+            ((-1, 2, name), "rank is -1; give 0 to 1"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                chip.comm_init(*arguments)
+        with pytest.raises(TypeError, match="rank must be an int"):
+            chip.comm_init("0", 1, name)
+        with pytest.raises(ValueError, match="timeout_s is 0"):
+            chip.comm_init(0, 1, name, timeout_s=0)
+        with pytest.raises(ValueError, match="no communicator 1: comm_init returns one"):
+            chip.comm_barrier(1)
+        comm = chip.comm_init(0, 1, name)
+        for ranks, words in (([0, 0], "give each once"), ([1], "give each once"), ([], "1 to 64")):
+            with pytest.raises(ValueError, match=words):
+                chip.comm_alloc_domain(comm, ranks, 4096)
+        with pytest.raises(ValueError, match="win_size is 0"):
+            chip.comm_alloc_windows(comm, 0)
+        chip.comm_alloc_windows(comm, 1)
+        with pytest.raises(ValueError, match="comm_alloc_domain makes more"):
+            chip.comm_alloc_windows(comm, 1)
+        chip.comm_destroy(comm)
+        with pytest.raises(ValueError, match=f"no communicator {comm}"):
+            chip.comm_destroy(comm)
+    with pytest.raises(ChipError, match="not open"):
+        chip.comm_init(0, 1, name)
+
+
+# ---------------------------------------------------------------- failure
+@pytest.mark.spec("CHIP-COMM-5")
+def test_a_rank_whose_run_fails_ends_the_waits_of_all_others(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 3, name, timeout_s=HOUR)
+        device_ctx = chip.comm_alloc_windows(comm, 4096)
+        base, out = chip.comm_get_local_window_base(comm), np.zeros(8, np.int64)
+        handle = chip.prepare_callable(k.in_c())
+        what = k.FAIL if rank == 1 else k.BARRIER
+        try:
+            chip.run(handle, args_for(base, device_ctx, out, what), k.ONE_BLOCK)
+        except ChipError as error:
+            return str(error)
+
+    first, failed, last = together(3, act)
+    assert "returned error 77" in failed
+    for one in (first, last):
+        assert "domain 'comm': rank 1 (chip 1) has failed" in one and "error 77" in one
+    assert windows() == []
+
+
+@pytest.mark.spec("CHIP-COMM-2")
+def test_nothing_of_ranks_that_were_killed_is_left(name):
+    def be_killed():
+        with ChipWorker(0) as chip:
+            comm = chip.comm_init(0, 1, name)
+            chip.comm_alloc_windows(comm, 1 << 20)
+            os.kill(os.getpid(), 9)
+
+    before = sorted(os.listdir("/dev/shm"))
+    process = multiprocessing.get_context("fork").Process(target=be_killed)
+    process.start()
+    process.join()
+    assert process.exitcode == -9 and not Path(name).exists()
+    process.close()
+    assert sorted(os.listdir("/dev/shm")) == before
+    assert together(2, lambda rank, chip: meet(rank, chip, name, 2)) == [[10] * 4 + [0] * 4] * 2
