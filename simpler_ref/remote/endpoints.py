@@ -208,6 +208,10 @@ class Endpoints:
     def _links(self) -> list[Link]:
         return [one for one in self._places() if not one.is_vacant]
 
+    def require(self, worker: int) -> None:
+        """Refuse a worker that is no endpoint."""
+        self._link(worker)
+
     def _link(self, worker: int) -> Link:
         """Return the link of an endpoint."""
         pool = self._life.tree.next_level
@@ -641,7 +645,7 @@ class Endpoints:
                 else dict(zip(COUNTERS, words.tolist(), strict=True))
             )
             alive = manager is not None and link.number not in manager.dead
-            told.append(
-                {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive, **counts}
-            )
+            ended = "" if words is None or alive else link.last_words()
+            about = {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive}
+            told.append({**about, "ended": ended, **counts})
         return told

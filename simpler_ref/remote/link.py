@@ -72,6 +72,9 @@ LOST = 75
 """Exit status of a link whose session was lost."""
 BEAT_S = 0.2
 STOP_S = 5.0
+TRACEBACK = "\nTraceback (most recent call last)"
+REST = 4.0
+"""For how many times as long as the start of a session took in vain none is started."""
 WHY_BYTES = 1024
 LATE_BYTES = 1 << 16
 _OF_ALL_PROCESSES = (
@@ -121,6 +124,8 @@ class Link(WorkerKind):
     late: Any = None
     """Bytes in shared memory: what an endpoint that joins later was asked for."""
     has_left = False
+    _next_try = 0.0
+    """Until when no new session is started, since the last one could not be."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -310,12 +315,37 @@ class Link(WorkerKind):
         text = f"{self._place.name}: " + (
             why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
         )
-        raw = text.encode()[:WHY_BYTES]
-        self.why[: len(raw)] = list(raw)
+        self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()
         self._place.stop(0)
         os._exit(LOST)
+
+    def _say(self, text: str) -> None:
+        raw = text.encode()[:WHY_BYTES].ljust(WHY_BYTES, b"\0")
+        self.why[:] = np.frombuffer(raw, np.uint8)
+
+    @property
+    def successor(self) -> str:  # type: ignore[override]
+        """What messages say of the next session."""
+        wait_s = self._next_try - time.monotonic()
+        if wait_s <= 0:
+            return WorkerKind.successor
+        give_up = f"remove_remote_worker({self.number})"
+        return f"a run tries that again after {wait_s:.1f} s, {give_up} gives it up"
+
+    def may_be_made(self) -> bool:
+        """Say whether it is time to start a new session: to try in vain shall delay few runs.
+
+        Rule     REMOTE-FAIL-6
+        """
+        return time.monotonic() >= self._next_try
+
+    def stays_lost(self, why: str, took_s: float) -> bool:
+        """Note that no new session could be started: the Worker goes on without the endpoint."""
+        self._next_try = time.monotonic() + REST * took_s
+        self._say(f"no new session could be started: {why.partition(TRACEBACK)[0]}")
+        return True
 
     def last_words(self) -> str:
         """Return why the last session was lost."""
