@@ -39,6 +39,7 @@ from .buffers import (
     ExportBufferRequest,
     ImportBufferRequest,
     ReleaseImportRequest,
+    copy_parts,
     decode_export_buffer_result,
     decode_import_buffer_result,
     encode_export_buffer_request,
@@ -63,9 +64,8 @@ from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
-from .requests import Registration, Request
+from .requests import MOST_INLINE_BLOB, Registration, Request
 from .spec import RemoteWorkerSpec
-from .stores import copy_parts
 
 MOST_BYTES = 1 << 40
 MOST_JOINING = 8
@@ -239,7 +239,7 @@ class Endpoints:
         if not numbers:
             raise ValueError("workers=[…] names no endpoint: add one with add_remote_worker")
         dispatcher = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-        registry = RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher
+        registry, blob = RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher, b""
         if isinstance(target, RemoteCallable):
             kind, descriptor, payload = (
                 CallableKind.PYTHON_IMPORT,
@@ -250,7 +250,7 @@ class Endpoints:
         elif is_chip_callable(target):
             registry = RemoteRegistryTarget.INNER_L3_WORKER
             kind, name = CallableKind.CHIP_CALLABLE, target.config_name or target.func_name
-            descriptor, payload = self._chip_payload(target, numbers)
+            descriptor, payload, blob = self._chip_payload(target, numbers)
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
@@ -263,24 +263,27 @@ class Endpoints:
         command = encode_register_callable_command(
             registry, kind, handle.digest, PAYLOAD_VERSION, payload
         )
-        one = Registration(numbers, command)
+        one = Registration(numbers, command, blob)
         self._require_same(handle, one)
         return handle, one, one.to_bytes()
 
-    def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes]:
+    def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+        """Return a chip callable's descriptor, its payload, and its blob if that is to be staged.
+
+        Rule     REMOTE-REG-9
+        """
         options = self._link(numbers[0]).spec.worker
         descriptor = build_chip_callable_descriptor(
             target=target, platform=options["platform"], runtime=options["runtime"] or ""
         )
         blob = target.to_bytes()
-        payload = RemoteChipCallablePayload(
-            descriptor,
-            ChipCallableBlobLocation.INLINE_BLOB,
-            len(blob),
-            hashlib.sha256(blob).digest(),
-            blob,
-        )
-        return descriptor, encode_remote_chip_callable_payload(payload)
+        digest = hashlib.sha256(blob).digest()
+        where, blobs = ChipCallableBlobLocation.INLINE_BLOB, (blob, b"")
+        if len(blob) > MOST_INLINE_BLOB:
+            where, blobs = ChipCallableBlobLocation.STAGED_BLOB, (b"", digest)
+        payload = RemoteChipCallablePayload(descriptor, where, len(blob), digest, *blobs)
+        staged = blob if len(blob) > MOST_INLINE_BLOB else b""
+        return descriptor, encode_remote_chip_callable_payload(payload), staged
 
     def _require_same(self, handle: CallableHandle, one: Registration) -> None:
         """Refuse a callable that is registered in another way already."""

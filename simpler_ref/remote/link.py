@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import cloudpickle
@@ -33,7 +33,8 @@ from ..model.tensor import ContinuousTensor
 from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
-from .buffers import RemoteAddressSpace
+from .buffers import ALLOC, IDENTITY, AllocRequest, RemoteAddressSpace, copy_parts
+from .chunks import CHUNK
 from .connection import Order, await_message, prepare, zmq
 from .copies import TASK_COPIES, CopiedTensor, TaskCopies
 from .fail_points import fail_point
@@ -427,10 +428,31 @@ class Link(WorkerKind):
         if isinstance(target, bytes):
             one = requests.Registration.from_bytes(target)
         if self.number in one.workers:
-            self.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
+            with self._staged(one) as command:
+                self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
             if self._starting:
                 self._commit(one)
         return one
+
+    @contextmanager
+    def _staged(self, one: requests.Registration) -> Iterator[bytes]:
+        """Yield the command that registers a callable, whose blob may be in a buffer there till then.
+
+        Rule     REMOTE-REG-9
+        """
+        if not one.blob:
+            yield one.command
+            return
+        size = len(one.blob)
+        token = self.ask(ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)))
+        try:
+            for at in range(0, size, CHUNK):
+                data = one.blob[at : at + CHUNK]
+                payload = copy_parts(IDENTITY.decode(token), at, len(data), data)
+                self.ask(ControlName.COPY_TO_REMOTE, payload)
+            yield one.naming(token)
+        finally:
+            self.ask(ControlName.FREE_REMOTE_BUFFER, token)
 
     def _commit(self, one: requests.Registration) -> None:
         if self.number in one.workers:

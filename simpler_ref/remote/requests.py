@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
 from .callables import (
+    ChipCallableBlobLocation,
     RemoteRegistryTarget,
     decode_register_callable_command,
+    decode_remote_chip_callable_payload,
     encode_digest_callable_command,
+    encode_register_callable_command,
+    encode_remote_chip_callable_payload,
 )
 from .frames import ControlName
 from .tasks import RemoteTensorDesc
 
 _REQUEST = struct.Struct("<IQQQQ")
-_COUNT = struct.Struct("<I")
+_COUNTS = struct.Struct("<IQ")
+MOST_INLINE_BLOB = 8 << 20
+"""The most bytes of a chip callable that travel in its registration; a frame must have room for it."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +60,51 @@ class Request:
 
 @dataclass(frozen=True)
 class Registration:
-    """A callable for endpoints: which, and the command that registers it there."""
+    """A callable for endpoints: which, and the command that registers it there.
+
+    Attributes
+    ----------
+    workers : tuple of int
+        The endpoints.
+    command : bytes
+        PREPARE_REGISTER_CALLABLE.
+    blob : bytes
+        A chip callable's that is too large for the command, which has a token then; see `naming`.
+    """
 
     workers: tuple[int, ...]
     command: bytes
+    blob: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""
         count = len(self.workers)
-        return _COUNT.pack(count) + struct.pack(f"<{count}I", *self.workers) + self.command
+        head = _COUNTS.pack(count, len(self.command)) + struct.pack(f"<{count}I", *self.workers)
+        return head + self.command + self.blob
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Registration:
         """Read what `to_bytes` returns."""
-        (count,) = _COUNT.unpack_from(raw)
-        workers = struct.unpack_from(f"<{count}I", raw, _COUNT.size)
-        return cls(workers, raw[_COUNT.size + 4 * count :])
+        count, size = _COUNTS.unpack_from(raw)
+        workers = struct.unpack_from(f"<{count}I", raw, _COUNTS.size)
+        end = _COUNTS.size + 4 * count + size
+        return cls(workers, raw[end - size : end], raw[end:])
+
+    def naming(self, token: bytes) -> bytes:
+        """Return the command for an endpoint where the blob is staged under a token.
+
+        Rule     REMOTE-REG-9
+        """
+        one = decode_register_callable_command(self.command)
+        chip = replace(
+            decode_remote_chip_callable_payload(one.payload),
+            location=ChipCallableBlobLocation.STAGED_BLOB,
+            inline_blob=b"",
+            staged_token=token,
+        )
+        return encode_register_callable_command(
+            *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
+        )
 
     @property
     def digest_command(self) -> bytes:

@@ -210,7 +210,11 @@ class Session:
         inner.init()
         inner.start()
         self.dispatcher = Dispatcher(
-            manifest.modules, manifest.serialized, inner.register, inner.unregister
+            manifest.modules,
+            manifest.serialized,
+            inner.register,
+            inner.unregister,
+            lambda token: self._stores.staged(token),
         )
         module = zmq()
         self._context = module.Context()
@@ -549,6 +553,8 @@ class Session:
             dispatcher.prepare(decode_register_callable_command(raw))
         elif name == ControlName.COMMIT_REGISTER_CALLABLE:
             dispatcher.commit(decode_digest_callable_command(raw))
+        elif name == ControlName.PREPARE_CALLABLE:
+            dispatcher.require(decode_digest_callable_command(raw))
         elif name in (ControlName.ABORT_REGISTER_CALLABLE, ControlName.UNREGISTER_CALLABLE):
             dispatcher.remove(decode_digest_callable_command(raw))
         elif name == ControlName.ALLOC_REMOTE_BUFFER:
@@ -566,7 +572,10 @@ class Session:
         elif name == ControlName.RELEASE_IMPORT:
             stores.release(decode_release_import_request(raw))
         else:
-            raise NotImplementedError(f"this endpoint does not carry out {name.name}")
+            raise NotImplementedError(
+                f"an endpoint does not carry out {name.name}: domains are of the chips of one endpoint, "
+                "whose functions allocate them with orch.allocate_domain"
+            )
         return b""
 
 
