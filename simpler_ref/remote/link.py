@@ -7,7 +7,6 @@ worker; its successor starts a new session.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pickle
@@ -15,9 +14,9 @@ import secrets
 import sys
 import threading
 import time
-from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -25,15 +24,22 @@ import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import read_staged
-from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words, digest_in, env_beside
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
 from ..errors import ControlError, RemoteError, TaskError
 from ..jit import layout as L
-from ..model.enums import DataType
-from ..model.tensor import ContinuousTensor
 from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
-from .buffers import ALLOC, IDENTITY, AllocRequest, RemoteAddressSpace, copy_parts
+from .buffers import (
+    ALLOC,
+    IDENTITY,
+    AllocRequest,
+    ExportBufferRequest,
+    copy_parts,
+    decode_export_buffer_result,
+    encode_export_buffer_request,
+    encode_export_buffer_result,
+)
 from .chunks import CHUNK
 from .connection import Order, await_message, prepare, zmq
 from .copies import TASK_COPIES, CopiedTensor, TaskCopies
@@ -57,17 +63,10 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, Plan, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
+from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
-from .tasks import (
-    TASK_MORE,
-    MoreOfTask,
-    RemoteTaskArgsWire,
-    RemoteTensorDesc,
-    RemoteTensorSidecar,
-    TaskPayloadWire,
-    encode_task_payload,
-)
+from .task_payloads import task_payload
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -176,8 +175,8 @@ class Link(WorkerKind):
             self._learn()
         self.words[:] = 0
         self.why[:] = 0
-        self._bases: list[int] = []
-        self._views: list[requests.View] = []
+        self._views = requests.Views()
+        self._windows: dict[int, int] = {}
         self._committed: set[bytes] = set()
         self._stopping = False
         module = zmq()
@@ -498,9 +497,12 @@ class Link(WorkerKind):
                 (one,), data = plan.tensors, int.from_bytes(wires[0][:8], "little")
                 self._home.bring(one.key, one.reads, data, bytes_of(wires[0]))
                 return
-        payload = self._payload(args, wires, words, bytes(kinds[: len(words)]))
+        has_more = bool(self._features & FEATURE_TASK_MORE)
+        payload = task_payload(
+            args, wires, words, bytes(kinds[: len(words)]), self._views, has_more
+        )
         kind: FrameType | OwnFrameType = FrameType.TASK
-        if self._features & FEATURE_TASK_MORE:
+        if has_more:
             kind = OwnFrameType.TASK_MORE
         copied = [] if plan is None else self._copied(plan)
         unmoved = self._home.has_all(copied)
@@ -517,44 +519,6 @@ class Link(WorkerKind):
         if done.error_code:
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
-
-    def _payload(
-        self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes
-    ) -> bytes:
-        """Return the payload of a TASK, or of a TASK_MORE if the session takes it."""
-        arena: list[bytes] = []
-        tensors, sidecars, rights = [], [], bytearray()
-        used = 0
-        for wire in wires:
-            data, *sizes, ndims, dtype, access = TENSOR.unpack(wire)
-            nbytes = bytes_of(wire)
-            if not access & L.TENSOR_REMOTE:
-                raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
-            tensors.append(ContinuousTensor(0, sizes[:ndims], DataType(dtype)))
-            rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
-            if access & L.TENSOR_COPIED:
-                desc = None
-            elif access & L.TENSOR_INLINE:
-                arena.append(ctypes.string_at(data, nbytes))
-                desc = RemoteTensorDesc(
-                    RemoteAddressSpace.HOST_INLINE,
-                    nbytes=nbytes,
-                    inline_payload_offset=used,
-                    inline_payload_len=nbytes,
-                )
-                used += nbytes
-            else:
-                desc = self._view_of(data, nbytes).describe(data, nbytes)
-            sidecars.append(RemoteTensorSidecar(desc))
-        wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
-        config = args.config()
-        config.runtime_env = None
-        payload = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
-        if self._features & FEATURE_TASK_MORE:
-            env = env_beside(args._box)
-            more = MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b"")
-            return TASK_MORE.encode(more)
-        return payload
 
     def _copied(self, plan: Plan) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""
@@ -586,25 +550,34 @@ class Link(WorkerKind):
         self._home.store(plan, addresses, [bytes_of(wire) for wire in wires], ask)
         return TASK_COPIES.encode(TaskCopies(plan.run, more, tuple(copied), tuple(plan.dropped)))
 
-    def _view_of(self, address: int, nbytes: int) -> requests.View:
-        """Return the buffer or import that memory is in.
-
-        Rule     REMOTE-MEM-2
-        """
-        at = bisect(self._bases, address) - 1
-        if at >= 0:
-            view = self._views[at]
-            if address + nbytes <= view.base + view.nbytes:
-                return view
-        raise ValueError(
-            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
-            "the endpoint was lost and has started anew"
-        )
-
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Refuse what is for chips."""
-        raise ControlError(f"an endpoint does not carry out request {command}")
+        """Copy between a reference, `arg0`, and memory of this machine, `arg1`; refuse what is for chips.
+
+        Rule     REMOTE-MEM-5
+        """
+        if command not in (L.LINK_STORE, L.LINK_FETCH):
+            raise ControlError(f"an endpoint does not carry out request {command}")
+        view = self._views.find(arg0, arg2)
+        move = self._home.move_to if command == L.LINK_STORE else self._home.move_from
+        move(self._window_of(view), arg0 - view.base, arg1, arg2)
+        return 0
+
+    def _window_of(self, view: requests.View) -> int:
+        """Return the key of the window of a buffer, which is exported for that at first use."""
+        if view.base not in self._windows:
+            request = ExportBufferRequest(
+                view.owner,
+                view.buffer_id,
+                view.generation,
+                view.offset,
+                view.nbytes,
+                REMOTE_BUFFER_ACCESS_READ_WRITE,
+                "",
+            )
+            raw = self.ask(ControlName.EXPORT_BUFFER, encode_export_buffer_request(request))
+            self._windows[view.base] = decode_export_buffer_result(raw).rkey_or_token
+        return self._windows[view.base]
 
     def answer(self, command: int, request: bytes) -> bytes:
         """Send a request on, and return the result; note which memory it is about.
@@ -624,11 +597,23 @@ class Link(WorkerKind):
         asked = requests.Request.from_bytes(request)
         result = self.ask(asked.name, asked.payload)
         if asked.view_base:
-            view = requests.view_from(asked, result)
-            at = bisect(self._bases, view.base)
-            self._bases.insert(at, view.base)
-            self._views.insert(at, view)
+            self._views.add(requests.view_from(asked, result))
         elif asked.drops:
-            at = self._bases.index(asked.drops)
-            del self._bases[at], self._views[at]
+            self._views.drop(asked.drops)
+            self._windows.pop(asked.drops, None)
+        elif asked.name == ControlName.EXPORT_BUFFER:
+            return self._where_it_is_reached(result)
         return result
+
+    def _where_it_is_reached(self, raw: bytes) -> bytes:
+        """Return an export with the address at which others reach the session, which may not know it.
+
+        Rule     REMOTE-MEM-6
+        """
+        found = decode_export_buffer_result(raw)
+        about = {
+            **json.loads(found.transport_descriptor),
+            "address": self._place.announcement.tensors,
+        }
+        described = json.dumps(about).encode()
+        return encode_export_buffer_result(replace(found, transport_descriptor=described))

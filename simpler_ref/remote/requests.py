@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect
 from dataclasses import astuple, dataclass, replace
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
@@ -146,6 +147,40 @@ class View:
             0,
             self.token,
             self.generation,
+        )
+
+
+class Views:
+    """The memory of a session, by the addresses that references to it have."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._views: list[View] = []
+
+    def add(self, view: View) -> None:
+        """Note memory that the session has."""
+        at = bisect(self._bases, view.base)
+        self._bases.insert(at, view.base)
+        self._views.insert(at, view)
+
+    def drop(self, base: int) -> None:
+        """Forget memory that it had."""
+        at = self._bases.index(base)
+        del self._bases[at], self._views[at]
+
+    def find(self, address: int, nbytes: int) -> View:
+        """Return the buffer or import that memory is in.
+
+        Rule     REMOTE-MEM-2
+        """
+        at = bisect(self._bases, address) - 1
+        if at >= 0:
+            view = self._views[at]
+            if address + nbytes <= view.base + view.nbytes:
+                return view
+        raise ValueError(
+            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
+            "the endpoint was lost and has started anew"
         )
 
 
