@@ -20,6 +20,8 @@ from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
 HEARTBEAT_MS = 200
 SPIN_NS = 300_000
 """How long to wait awake: about the round trip of an empty task, which takes twice as long without."""
+EVENTS, POLLIN = 15, 1
+"""ZMQ_EVENTS and ZMQ_POLLIN as numbers: pyzmq's enumerations are slow."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 
@@ -73,10 +75,9 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
 
 def await_message(socket: Any, timeout_ms: int | None = None) -> bool:
     """Wait for a message, first awake; return whether there is one."""
-    module = zmq()
-    end = time.monotonic_ns() + SPIN_NS
+    look, end = socket.getsockopt, time.monotonic_ns() + SPIN_NS
     while time.monotonic_ns() < end:
-        if socket.getsockopt(module.EVENTS) & module.POLLIN:
+        if look(EVENTS) & POLLIN:
             return True
         os.sched_yield()
     return bool(socket.poll(timeout_ms))

@@ -191,14 +191,15 @@ class Endpoints:
     def _link(self, worker: int) -> Link:
         """Return the link of an endpoint."""
         pool = self._life.tree.next_level
-        known = [link.number for link in self._links()]
-        if not hasattr(worker, "__index__") or operator.index(worker) not in known:
-            raise ValueError(
-                f"worker={worker!r} is no endpoint; endpoints of this Worker are {known or 'none'}: add "
-                f"them with add_remote_worker"
-            )
-        link: Any = pool[operator.index(worker)]
-        return link  # type: ignore[no-any-return]
+        number = operator.index(worker) if hasattr(worker, "__index__") else -1
+        link = pool[number] if 0 <= number < len(pool) else None
+        if isinstance(link, Link) and not link.is_vacant:
+            return link
+        known = [one.number for one in self._links()]
+        raise ValueError(
+            f"worker={worker!r} is no endpoint; endpoints of this Worker are {known or 'none'}: add "
+            f"them with add_remote_worker"
+        )
 
     # ------------------------------------------------------------ callables
     def describe(

@@ -66,7 +66,7 @@ from .keys import KeyPair, new_pair, secure_client
 from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
-from .task_payloads import task_payload
+from .task_payloads import TaskPayloads
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -175,7 +175,8 @@ class Link(WorkerKind):
             self._learn()
         self.words[:] = 0
         self.why[:] = 0
-        self._views = requests.Views()
+        self._payloads = TaskPayloads()
+        self._views = self._payloads.views
         self._windows: dict[int, int] = {}
         self._committed: set[bytes] = set()
         self._stopping = False
@@ -247,6 +248,7 @@ class Link(WorkerKind):
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
             raise RemoteError(f"{self._place.name} answers for another session: {answer}")
         self._features = answer.feature_flags & FEATURES
+        self._payloads.has_more = bool(self._features & FEATURE_TASK_MORE)
 
     def stop(self) -> None:
         """End the session: SHUTDOWN, then its process."""
@@ -497,12 +499,9 @@ class Link(WorkerKind):
                 (one,), data = plan.tensors, int.from_bytes(wires[0][:8], "little")
                 self._home.bring(one.key, one.reads, data, bytes_of(wires[0]))
                 return
-        has_more = bool(self._features & FEATURE_TASK_MORE)
-        payload = task_payload(
-            args, wires, words, bytes(kinds[: len(words)]), self._views, has_more
-        )
+        payload = self._payloads.make(args, wires, words, bytes(kinds[: len(words)]))
         kind: FrameType | OwnFrameType = FrameType.TASK
-        if has_more:
+        if self._payloads.has_more:
             kind = OwnFrameType.TASK_MORE
         copied = [] if plan is None else self._copied(plan)
         unmoved = self._home.has_all(copied)
@@ -600,6 +599,7 @@ class Link(WorkerKind):
             self._views.add(requests.view_from(asked, result))
         elif asked.drops:
             self._views.drop(asked.drops)
+            self._payloads.forget()
             self._windows.pop(asked.drops, None)
         elif asked.name == ControlName.EXPORT_BUFFER:
             return self._where_it_is_reached(result)

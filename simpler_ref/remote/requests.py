@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
 from .callables import (
@@ -107,13 +108,13 @@ class Registration:
             *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
         )
 
-    @property
+    @cached_property
     def digest_command(self) -> bytes:
         """The command that names it by its digest."""
         one = decode_register_callable_command(self.command)
         return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
 
-    @property
+    @cached_property
     def is_inner(self) -> bool:
         """Whether it is for the inner Workers."""
         target = decode_register_callable_command(self.command).target_registry
