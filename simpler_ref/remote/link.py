@@ -134,7 +134,7 @@ class Link(WorkerKind):
         self._place: Any = None
         self._home: Any = None
         self._sockets: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
         self._starting = True
 
@@ -307,9 +307,13 @@ class Link(WorkerKind):
         self.words[HEALTH] += 1
 
     def _give_up(self, why: str) -> None:
-        """End this process: the engine notices that, and fails what the endpoint has."""
+        """End this process: the engine notices that, and fails what the endpoint has.
+
+        The thread that comes first says why: what it does then ends the connection for the other one.
+        """
         if self._stopping:
             return
+        self._ending.acquire()  # for good
         ended = self._place.why()
         if not ended:
             time.sleep(0.02)  # its status comes after the end of its connections
