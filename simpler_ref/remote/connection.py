@@ -74,7 +74,7 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
 
 
 def _without_last_beat(limit_s: float) -> int:
-    """Return how many milliseconds may pass once a sign of life is due, since the last one is old then."""
+    """Return how many milliseconds may pass once a sign of life is due: the last one is old then."""
     return max(HEARTBEAT_MS, int(limit_s * 1000) - HEARTBEAT_MS) if limit_s else 0
 
 
