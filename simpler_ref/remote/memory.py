@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ from .requests import Request
 
 MOST_BYTES = 1 << 40
 _PAGE = 4096
-_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 23
+_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 25
 """Of copies by the program; those that are smaller travel in frames."""
-_QUICK_S, _SLOW_S = 0.02, 0.2
+_QUICK_S, _SLOW_S = 0.05, 0.5
 
 
 # ---------------------------------------------------------------- asking links
@@ -132,8 +133,8 @@ class EndpointMemory:
     def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:
         """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
-        shared = self._shared(host_ptr, nbytes)
-        for at, size in self._parts(nbytes):
+        shared, most = self._shared(host_ptr, nbytes)
+        for at, size in self._parts(nbytes, most):
             if size < _LEAST_CHUNK:
                 data = ctypes.string_at(host_ptr + at, size)
                 payload = copy_parts(handle, offset + at, size, data)
@@ -149,8 +150,8 @@ class EndpointMemory:
     ) -> None:
         """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
-        shared = self._shared(host_ptr, nbytes)
-        for at, size in self._parts(nbytes):
+        shared, most = self._shared(host_ptr, nbytes)
+        for at, size in self._parts(nbytes, most):
             if size < _LEAST_CHUNK:
                 payload = copy_parts(handle, offset + at, size)
                 data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
@@ -161,18 +162,26 @@ class EndpointMemory:
             if shared is not None:
                 ctypes.memmove(host_ptr + at, address, size)
 
-    def _shared(self, host_ptr: int, nbytes: int) -> Array | None:
-        """Return memory that links see, for copies of this one; None if they see it, or need not."""
+    def _shared(self, host_ptr: int, nbytes: int) -> tuple[Array | None, int]:
+        """Return memory that links see, for copies of this one, and how large parts may be.
+
+        There is none if they see this one, or need not; or if there is no room for it.
+        """
         session = self._life.live()
         if nbytes < _LEAST_CHUNK or session.why_invisible(host_ptr, nbytes) is None:
-            return None
-        return session.arena.empty((min(nbytes, _MOST_CHUNK),), np.uint8)
+            return None, _MOST_CHUNK
+        most = min(nbytes, _MOST_CHUNK)
+        while most >= _LEAST_CHUNK:
+            with suppress(MemoryError):
+                return session.arena.empty((most,), np.uint8), most
+            most //= 2
+        return None, most
 
-    def _parts(self, nbytes: int) -> Iterable[tuple[int, int]]:
+    def _parts(self, nbytes: int, most: int) -> Iterable[tuple[int, int]]:
         """Yield parts to copy, as large as the connection takes in a moment."""
         at = 0
         while at < nbytes:
-            size = min(self._chunk, nbytes - at)
+            size = min(self._chunk, most, nbytes - at)
             begun = time.monotonic()
             yield at, size
             took = time.monotonic() - begun
