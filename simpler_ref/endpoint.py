@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--allow-serialized",
         action="store_true",
-        help="accept serialised callables, which can do anything",
+        help="accept serialised callables, and chips with theirs, which can do anything",
     )
     parser.add_argument(
         "--insecure",

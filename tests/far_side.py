@@ -6,7 +6,13 @@ import time
 
 import numpy as np
 
-from simpler_ref import RemoteCallable, TaskArgs, TensorArgType, get_inner_handle
+from simpler_ref import (
+    ContinuousTensor,
+    RemoteCallable,
+    TaskArgs,
+    TensorArgType,
+    get_inner_handle,
+)
 
 MODULE = __name__
 
@@ -78,3 +84,38 @@ def wait(orch, args, config):
 def hold_the_lock(orch, args, config):
     """Keep Python's lock for some milliseconds, as native code may."""
     ctypes.PyDLL(None).usleep(args.scalar(0) * 1000)
+
+
+def on_a_chip(handle):
+    """Return a function that has the second chip there add two tensors."""
+
+    def orchestrate(orch, args, config):
+        task = TaskArgs()
+        for i in range(3):
+            task.add_tensor(args.tensor(i), args.tag(i))
+        orch.submit_next_level(get_inner_handle(handle.hashid), task, worker=1)
+
+    return orchestrate
+
+
+def in_a_domain(handle):
+    """Return a function that has both chips there add up what they have in their windows."""
+
+    def orchestrate(orch, args, config):
+        from . import domain_kernels as k
+
+        sums = args.tensor(0)
+        rows = [
+            ContinuousTensor.make(sums.data + i * sums.nbytes() // 2, (16,), sums.dtype)
+            for i in range(2)
+        ]
+        window = sum(one.nbytes for one in k.BUFFERS)
+        with orch.allocate_domain(
+            name="both", workers=[0, 1], window_size=window, buffers=k.BUFFERS
+        ) as domain:
+            members = [k.args_for(domain, i, rows[i], k.MEET) for i in range(2)]
+            inner = get_inner_handle(handle.hashid)
+            orch.submit_next_level_group(inner, members, k.ONE_BLOCK, workers=[0, 1])
+            orch.drain()
+
+    return orchestrate

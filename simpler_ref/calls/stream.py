@@ -115,8 +115,7 @@ class Stream:
             with self._turns.entrance, self._turns.turn:
                 if not self._open:  # another thread's run has come before
                     continue
-                manager = self._session.manager
-                if manager is None or manager.dead:
+                if self._lacks_workers():
                     known = self._session.inherited
                     self._replace_dead()  # which may fetch the values of arguments
                     if known is not self._session.inherited:
@@ -297,7 +296,7 @@ class Stream:
     # ------------------------------------------------------------ workers that have died
     def _lacks_workers(self) -> bool:
         manager = self._session.manager
-        return manager is None or bool(manager.dead)
+        return manager is None or (bool(manager.dead) and bool(manager.known_dead()))
 
     def _replace_dead(self) -> None:
         """Make successors for dead workers, once the calls that these ran are known to be lost.

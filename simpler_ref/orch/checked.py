@@ -91,14 +91,8 @@ class CheckedOrchestrator(Orchestrator):
         self._note(plan, members, sent)
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
-        addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
-        words = np.broadcast_to(word, batch.size).tolist()
-        for i, (tensors, scalars) in enumerate(batch.rows()):
-            args = TaskArgs()
-            args._tensors, args._scalars = tensors, scalars
-            self._add(words[i], args)
-            addresses[i] = [int.from_bytes(wire[:SHAPE_AT], "little") for wire in args._tensors]
-        return addresses
+        words = iter(np.broadcast_to(word, batch.size).tolist())
+        return self._one_by_one(batch, lambda args, _worker: self._add(next(words), args))
 
     def _plan(self, members: Sequence[TaskArgs], affinities: Sequence[int]) -> Plan:
         tensors = [

@@ -19,6 +19,7 @@ from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.visibility import keep_alive, make_tensor, require_visible
+from ..model.wire import RemoteWire
 from ..system.types import Array
 
 _KIND = L.TENSOR_KIND - 1
@@ -67,6 +68,14 @@ class _Tensors(NamedTuple):
     """Addresses: an int64, or (tasks,) of them."""
     rest: Array
     """Shape, dtype, tag: the other four words, (4,) or (tasks, 4)."""
+    places: Any = None
+    """Where those in endpoints' memory are: a `RemoteWire.place`, or a list of them; None: here."""
+
+    def wire(self, task: int) -> bytes:
+        """Return the tensor of a task."""
+        raw = _row(self.data, task) + _row(self.rest, task, 1)
+        place = self.places[task] if isinstance(self.places, list) else self.places
+        return raw if place is None else RemoteWire(raw, place)
 
 
 class _Scalars(NamedTuple):
@@ -158,12 +167,13 @@ class Batch:
         -----
         Rule     SPEED-MANY-1, -4
         """
-        return ops.repeated(self.size, word, self.tensors, self.scalars)
+        tensors = [(one.data, one.rest) for one in self.tensors]
+        return ops.repeated(self.size, word, tensors, self.scalars)
 
     def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the tensors and the scalars of each task, as a submit takes them."""
         for task in range(self.size):
-            tensors = [_row(one.data, task) + _row(one.rest, task, 1) for one in self.tensors]
+            tensors = [one.wire(task) for one in self.tensors]
             scalars = [
                 self._bound(j, task) or _row(one.bits, task) + _row(one.kind, task)
                 for j, one in enumerate(self.scalars)
@@ -200,10 +210,11 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
     """
     if isinstance(column, ContinuousTensor):
         try:
-            words = np.frombuffer(_plain(column), np.int64)
+            wire = _plain(column)
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
-        return _Tensors(words[0], words[1:].copy())
+        words = np.frombuffer(wire, np.int64)
+        return _Tensors(words[0], words[1:].copy(), getattr(wire, "place", None))
     if isinstance(column, np.ndarray):
         if column.ndim == 0:
             raise ValueError(
@@ -221,7 +232,8 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}[{i}]: {error}") from None
         table = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.TENSOR_WORDS)
-        return _Tensors(table[:, 0], table[:, 1:].copy())
+        places = [getattr(wire, "place", None) for wire in wires]
+        return _Tensors(table[:, 0], table[:, 1:].copy(), places)
     raise TypeError(
         f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, a list "
         "of tensors, or one ContinuousTensor for all tasks"
@@ -295,7 +307,7 @@ def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
     if np.ndim(tags) and rest.ndim == 1:
         rest = np.tile(rest, (len(tags), 1))
     rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
-    return _Tensors(column.data, rest)
+    return _Tensors(column.data, rest, column.places)
 
 
 def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:

@@ -341,8 +341,8 @@ class Orchestrator:
     ) -> Array:
         """Submit many tasks for next-level workers in one call; see `submit_sub_many`.
 
-        `config` is that of all tasks. `workers` is the worker that all tasks want, or a list with one
-        for each; −1 for any.
+        Those of endpoints are submitted one by one. `config` is that of all tasks. `workers` is the
+        worker that all tasks want, or a list with one for each; −1 for any.
 
         Raises
         ------
@@ -352,12 +352,29 @@ class Orchestrator:
         base = self._require_handle(
             "submit_next_level_many", handle, (), self._next_level, L.NEXT_LEVEL
         )
-        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
-            raise TypeError(f"{handle!r} is for endpoints: submit their tasks one by one")
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
+        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            for one in np.unique(batch.workers):
+                if one != -1:
+                    self._host.endpoints.require(int(one))
+            return self._one_by_one(
+                batch,
+                lambda args, worker: self.submit_next_level(handle, args, config, worker=worker),
+            )
         word = base | self._config_word(config)
         return self._submit_many(word | self._pools.affinities(batch) << L.WORD_WORKER, batch)
+
+    def _one_by_one(self, batch: Batch, submit: Callable[[TaskArgs, int], None]) -> Array:
+        """Submit the tasks of a batch, each by a call; return the addresses of their tensors."""
+        addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
+        workers = np.broadcast_to(batch.workers, batch.size).tolist()
+        for i, (wires, words) in enumerate(batch.rows()):
+            args = TaskArgs()
+            args._tensors, args._scalars = wires, words
+            submit(args, workers[i])
+            addresses[i] = [int.from_bytes(wire[:SHAPE_AT], "little") for wire in args._tensors]
+        return addresses
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
         program, variables = batch.program(word)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
 from ..jit import layout as L
@@ -84,13 +82,7 @@ class PlacingOrchestrator(Orchestrator):
         if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
             return super().submit_sub_many(handle, tensors, tags, scalars, count=count)
         batch = Batch(tensors, tags, scalars, count)
-        addresses: Array = np.empty((batch.size, len(batch.tensors)), np.uint64)
-        for i, (wires, words) in enumerate(batch.rows()):
-            args = TaskArgs()
-            args._tensors, args._scalars = wires, words
-            self.submit_sub(handle, args)
-            addresses[i] = [_address(wire) for wire in args._tensors]
-        return addresses
+        return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         add = super()._add

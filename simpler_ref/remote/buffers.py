@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .fields import I32, POSITIVE, RESERVED, U64, Blob, Message, Number, OneOf, Text, refusal
 from .limits import (
@@ -404,3 +404,9 @@ COPY = Message(
     nbytes=POSITIVE,
     data=Blob(),
 )
+
+
+def copy_parts(identity: Any, offset: int, nbytes: int, data: bytes = b"") -> bytes:
+    """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
+    owner = identity.owner_endpoint_id, identity.buffer_id, identity.generation
+    return COPY.encode(CopyRequest(*owner, offset, nbytes, data))

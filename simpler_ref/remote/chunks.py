@@ -21,7 +21,7 @@ CHUNK = 1 << 20
 CREDIT = 8
 """How many chunks of a transfer may be under way."""
 
-_HEADER = struct.Struct("<4sHHQQQQQQQ")
+_HEADER = struct.Struct("<4sHHQQQQQQ")
 HEADER_BYTES = _HEADER.size
 
 
@@ -43,10 +43,8 @@ class Header(NamedTuple):
     kind : int
         A `Kind`.
     sender, transfer : int
-        Who asks, and the number of the transfer among the sender's, counted on.
-    oldest : int
-        The sender's transfers with this window that have smaller numbers are over, whatever of them is
-        still under way.
+        Who asks, and the number of the transfer among the sender's, counted on. A sender stores one after
+        the other into a window: those with smaller numbers are over, whatever of them is still under way.
     key : int
         Of the window.
     offset, nbytes : int
@@ -58,7 +56,6 @@ class Header(NamedTuple):
     kind: int
     sender: int
     transfer: int
-    oldest: int
     key: int
     offset: int
     nbytes: int
@@ -78,7 +75,7 @@ class Header(NamedTuple):
         return _HEADER.pack(MAGIC, VERSION, kind, *self[1:])
 
 
-NOBODY = Header(0, 0, 0, 0, 0, 0, 0, 0)
+NOBODY = Header(0, 0, 0, 0, 0, 0, 0)
 """What a message without a readable header is answered as."""
 
 

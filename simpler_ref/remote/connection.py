@@ -20,6 +20,8 @@ from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
 HEARTBEAT_MS = 200
 SPIN_NS = 300_000
 """How long to wait awake: about the round trip of an empty task, which takes twice as long without."""
+EVENTS, POLLIN = 15, 1
+"""ZMQ_EVENTS and ZMQ_POLLIN as numbers: pyzmq's enumerations are slow."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 
@@ -51,32 +53,36 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
     Rule     REMOTE-HEALTH-1
     """
     module = zmq()
-    silence_ms = int(silence_s * 1000)
+    silence_ms = _without_last_beat(silence_s)
     socket.setsockopt(module.LINGER, 0)
     socket.setsockopt(module.SNDTIMEO, 0)
     socket.setsockopt(module.SNDHWM, 0)
     socket.setsockopt(module.RCVHWM, 0)
     socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_PAYLOAD_BYTES)
     socket.setsockopt(module.RECONNECT_IVL, -1)
-    socket.setsockopt(module.HANDSHAKE_IVL, silence_ms)
+    socket.setsockopt(module.HANDSHAKE_IVL, int(silence_s * 1000))
     socket.setsockopt(module.TCP_MAXRT, silence_ms)
     socket.setsockopt(module.TCP_KEEPALIVE, 1)
     socket.setsockopt(module.TCP_KEEPALIVE_IDLE, 1)
     socket.setsockopt(module.TCP_KEEPALIVE_INTVL, 1)
     socket.setsockopt(module.TCP_KEEPALIVE_CNT, max(1, math.ceil(silence_s)))
-    stopped_ms = silence_ms if stopped_s is None else int(stopped_s * 1000)
+    stopped_ms = silence_ms if stopped_s is None else _without_last_beat(stopped_s)
     if stopped_ms:
         socket.setsockopt(module.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(module.HEARTBEAT_TIMEOUT, stopped_ms)
         socket.setsockopt(module.HEARTBEAT_TTL, stopped_ms)
 
 
+def _without_last_beat(limit_s: float) -> int:
+    """Return how many milliseconds may pass once a sign of life is due: the last one is old then."""
+    return max(HEARTBEAT_MS, int(limit_s * 1000) - HEARTBEAT_MS) if limit_s else 0
+
+
 def await_message(socket: Any, timeout_ms: int | None = None) -> bool:
     """Wait for a message, first awake; return whether there is one."""
-    module = zmq()
-    end = time.monotonic_ns() + SPIN_NS
+    look, end = socket.getsockopt, time.monotonic_ns() + SPIN_NS
     while time.monotonic_ns() < end:
-        if socket.getsockopt(module.EVENTS) & module.POLLIN:
+        if look(EVENTS) & POLLIN:
             return True
         os.sched_yield()
     return bool(socket.poll(timeout_ms))

@@ -182,7 +182,7 @@ class Daemon:
         Raises
         ------
         RemoteError
-            The parent wants connections in the open.
+            The parent wants connections in the open, or chips, whose callables are machine code.
 
         Notes
         -----
@@ -192,6 +192,11 @@ class Daemon:
             raise RemoteError(
                 "the parent asks for connections without encryption (secure=False): start this endpoint "
                 "with --insecure as well, or leave that out"
+            )
+        if manifest.worker.get("device_ids") and not self._serialized:
+            raise RemoteError(
+                "the parent asks for chips, whose callables are machine code and can do anything: start "
+                "this endpoint with --allow-serialized, or leave device_ids out"
             )
         return replace(
             manifest,

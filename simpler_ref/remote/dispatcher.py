@@ -30,9 +30,10 @@ class Dispatcher:
     """Digest → callable, for each of the two registries of a session.
 
     `modules` are those that callables are imported from, with those below them; `register` makes a
-    callable known to the inner Worker, and `unregister` takes its handle.
+    callable known to the inner Worker, and `unregister` takes its handle; `staged` returns the blob that
+    is under a token.
 
-    Rule     REMOTE-REG-1 to -8
+    Rule     REMOTE-REG-1 to -9
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class Dispatcher:
         serialized: bool,
         register: Callable[[Any], CallableHandle],
         unregister: Callable[[CallableHandle], None],
+        staged: Callable[[bytes], bytes],
     ) -> None:
         self._modules = tuple(modules)
         self._serialized = serialized
-        self._register, self._unregister = register, unregister
+        self._register, self._unregister, self._staged = register, unregister, staged
         self._prepared: dict[tuple[int, bytes], Any] = {}
         self._live: dict[tuple[int, bytes], Any] = {}
 
@@ -101,6 +103,14 @@ class Dispatcher:
             raise KeyError(f"digest {command.digest.hex()} was not prepared")
         self._live[key] = self._prepared.pop(key)
 
+    def require(self, command: DigestCallableCommand) -> None:
+        """Refuse a callable that is not usable: one that is needs no further preparation.
+
+        Rule     REMOTE-CALL-5
+        """
+        if (command.target_registry, command.digest) not in self._live:
+            raise KeyError(f"digest {command.digest.hex()} is not registered with this endpoint")
+
     def remove(self, command: DigestCallableCommand) -> None:
         """Forget a callable, prepared or usable; of one that is neither, nothing is to be done."""
         key = command.target_registry, command.digest
@@ -154,18 +164,26 @@ class Dispatcher:
             raise TypeError(f"{module}:{qualname} is not callable, but a {type(target).__name__}")
         return target
 
-    @staticmethod
-    def _chip_callable(command: RegisterCallableCommand) -> Any:
+    def _chip_callable(self, command: RegisterCallableCommand) -> Any:
+        """Return a chip callable, whose blob is in the command or staged.
+
+        Rule     REMOTE-REG-3, -7, -9
+        """
         from ..native_chip.callables import ChipCallable
 
         payload = decode_remote_chip_callable_payload(command.payload)
         require_digest(payload.descriptor, command.digest)
-        if payload.location != ChipCallableBlobLocation.INLINE_BLOB:
-            raise CallableError("CALLABLE_KIND_UNSUPPORTED", "staged blobs are not taken")
-        found = hashlib.sha256(payload.inline_blob).digest()
-        if found != payload.blob_sha256 or found not in payload.descriptor:
-            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", "the blob has another SHA-256")
-        return ChipCallable.from_bytes(payload.inline_blob)
+        blob = payload.inline_blob
+        if payload.location == ChipCallableBlobLocation.STAGED_BLOB:
+            blob = self._staged(payload.staged_token)
+        found = hashlib.sha256(blob).digest()
+        if len(blob) != payload.blob_size or found != payload.blob_sha256:
+            raise CallableError(
+                "HASHID_DESCRIPTOR_MISMATCH", "the blob has another size or SHA-256"
+            )
+        if found not in payload.descriptor:
+            raise CallableError("HASHID_DESCRIPTOR_MISMATCH", "the descriptor is of another blob")
+        return ChipCallable.from_bytes(blob)
 
 
 def require_digest(descriptor: bytes, digest: bytes) -> None:

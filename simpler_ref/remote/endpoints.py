@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import itertools
 import json
 import operator
-import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -21,30 +19,14 @@ from ..callables.identity import (
     build_python_serialized_descriptor,
     compute_callable_hashid,
 )
-from ..callables.payloads import BY_REGISTRATION, exchanged, pack_payload, serialize
+from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
 from ..callables.registry import is_chip_callable, require_payload
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
-from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
-from ..workers.options import whole
-from .buffers import (
-    ALLOC,
-    IDENTITY,
-    AllocRequest,
-    BufferIdentity,
-    ExportBufferRequest,
-    ImportBufferRequest,
-    ReleaseImportRequest,
-    decode_export_buffer_result,
-    decode_import_buffer_result,
-    encode_export_buffer_request,
-    encode_import_buffer_request,
-    encode_release_import_request,
-)
 from .callable_target import RemoteCallable
 from .callables import (
     ChipCallableBlobLocation,
@@ -55,24 +37,19 @@ from .callables import (
 )
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
-from .frames import ControlName
 from .home import ADDRESS_BYTES, Homing, pack_homings
 from .keys import KeyPair, new_pair
 from .limits import MAX_INLINE_ARENA_BYTES
 from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
+from .memory import EndpointMemory, exchange, require_current
 from .parent_tensors import ParentTensors
 from .queues import Queues
-from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
-from .requests import Registration, Request
+from .references import RemoteBufferHandle
+from .requests import MOST_INLINE_BLOB, Registration
 from .spec import RemoteWorkerSpec
-from .stores import copy_parts
 
-MOST_BYTES = 1 << 40
 MOST_JOINING = 8
 """Endpoints that can join an open Worker."""
-_PAGE = 4096
-_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 20
-_QUICK_S, _SLOW_S = 0.02, 0.2
 _LEAST_BYTES_PER_S = 1e7
 """How slow a network may be before tensors that come home are given up."""
 
@@ -113,7 +90,6 @@ class Endpoints:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._group: KeyPair | None = None
-        self._addresses = REMOTE_FIRST
         self._turn = itertools.count()
         self._kept: list[Any] = []
         """Bytes that travel with tasks of the current run."""
@@ -122,7 +98,7 @@ class Endpoints:
         self.tensors = ParentTensors(life, self._bring)
         """The tensors of this machine that endpoints have copies of."""
         self.queues = Queues(self._link, self.tensors.directory)
-        self._chunk = _LEAST_CHUNK
+        self.memory = EndpointMemory(life, self._link)
 
     @property
     def count(self) -> int:
@@ -208,17 +184,22 @@ class Endpoints:
     def _links(self) -> list[Link]:
         return [one for one in self._places() if not one.is_vacant]
 
+    def require(self, worker: int) -> None:
+        """Refuse a worker that is no endpoint."""
+        self._link(worker)
+
     def _link(self, worker: int) -> Link:
         """Return the link of an endpoint."""
         pool = self._life.tree.next_level
-        known = [link.number for link in self._links()]
-        if not hasattr(worker, "__index__") or operator.index(worker) not in known:
-            raise ValueError(
-                f"worker={worker!r} is no endpoint; endpoints of this Worker are {known or 'none'}: add "
-                f"them with add_remote_worker"
-            )
-        link: Any = pool[operator.index(worker)]
-        return link  # type: ignore[no-any-return]
+        number = operator.index(worker) if hasattr(worker, "__index__") else -1
+        link = pool[number] if 0 <= number < len(pool) else None
+        if isinstance(link, Link) and not link.is_vacant:
+            return link
+        known = [one.number for one in self._links()]
+        raise ValueError(
+            f"worker={worker!r} is no endpoint; endpoints of this Worker are {known or 'none'}: add "
+            f"them with add_remote_worker"
+        )
 
     # ------------------------------------------------------------ callables
     def describe(
@@ -235,7 +216,7 @@ class Endpoints:
         if not numbers:
             raise ValueError("workers=[…] names no endpoint: add one with add_remote_worker")
         dispatcher = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-        registry = RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher
+        registry, blob = RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher, b""
         if isinstance(target, RemoteCallable):
             kind, descriptor, payload = (
                 CallableKind.PYTHON_IMPORT,
@@ -246,7 +227,7 @@ class Endpoints:
         elif is_chip_callable(target):
             registry = RemoteRegistryTarget.INNER_L3_WORKER
             kind, name = CallableKind.CHIP_CALLABLE, target.config_name or target.func_name
-            descriptor, payload = self._chip_payload(target, numbers)
+            descriptor, payload, blob = self._chip_payload(target, numbers)
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
@@ -259,24 +240,27 @@ class Endpoints:
         command = encode_register_callable_command(
             registry, kind, handle.digest, PAYLOAD_VERSION, payload
         )
-        one = Registration(numbers, command)
+        one = Registration(numbers, command, blob)
         self._require_same(handle, one)
         return handle, one, one.to_bytes()
 
-    def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes]:
+    def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+        """Return a chip callable's descriptor, its payload, and its blob if that is to be staged.
+
+        Rule     REMOTE-REG-9
+        """
         options = self._link(numbers[0]).spec.worker
         descriptor = build_chip_callable_descriptor(
             target=target, platform=options["platform"], runtime=options["runtime"] or ""
         )
         blob = target.to_bytes()
-        payload = RemoteChipCallablePayload(
-            descriptor,
-            ChipCallableBlobLocation.INLINE_BLOB,
-            len(blob),
-            hashlib.sha256(blob).digest(),
-            blob,
-        )
-        return descriptor, encode_remote_chip_callable_payload(payload)
+        digest = hashlib.sha256(blob).digest()
+        where, blobs = ChipCallableBlobLocation.INLINE_BLOB, (blob, b"")
+        if len(blob) > MOST_INLINE_BLOB:
+            where, blobs = ChipCallableBlobLocation.STAGED_BLOB, (b"", digest)
+        payload = RemoteChipCallablePayload(descriptor, where, len(blob), digest, *blobs)
+        staged = blob if len(blob) > MOST_INLINE_BLOB else b""
+        return descriptor, encode_remote_chip_callable_payload(payload), staged
 
     def _require_same(self, handle: CallableHandle, one: Registration) -> None:
         """Refuse a callable that is registered in another way already."""
@@ -396,22 +380,13 @@ class Endpoints:
             self._kept.append(array)
             return wire.at(array.ctypes.data)
         handle: RemoteBufferHandle = wire.place
-        self._require_current(handle, link)
+        require_current(handle, link)
         if rights & ~handle.access:
             raise ValueError(
                 f"tensor {i}: its tag needs {'write' if rights & 2 else 'read'} access, and {handle!r} "
                 "was imported without"
             )
         return wire.at(int.from_bytes(wire[:8], "little"))
-
-    def _require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
-        """Refuse memory of a session that is over.
-
-        Rule     REMOTE-MEM-2
-        """
-        if handle.session != int(link.words[0]):
-            handle.is_live = False
-        require_live(handle)
 
     def begin_run(self) -> None:
         """Forget what travelled with the tasks of the run before."""
@@ -424,197 +399,7 @@ class Endpoints:
         timeout_s = self._life.live().control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pack_homings(homings)
-        return self._exchange(self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
-
-    # ------------------------------------------------------------ memory
-    def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:
-        """Allocate memory of an endpoint; see `Worker.remote_malloc`."""
-        link = self._link(worker)
-        size = whole("nbytes", nbytes, 1, MOST_BYTES)
-        base = self._take_addresses(size)
-        request = Request(
-            ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)), base, 0, size
-        )
-        made = IDENTITY.decode(self._ask(link, request))
-        return RemoteBufferHandle(
-            link.number,
-            made.owner_endpoint_id,
-            made.buffer_id,
-            made.generation,
-            0,
-            size,
-            address=base,
-            session=int(link.words[0]),
-        )
-
-    def _take_addresses(self, nbytes: int) -> int:
-        base = self._addresses
-        self._addresses += (nbytes // _PAGE + 2) * _PAGE  # with a gap before the next
-        if self._addresses >= REMOTE_LAST:
-            raise MemoryError(
-                "all addresses for memory of endpoints were given out: make a new Worker"
-            )
-        return base
-
-    def free(self, handle: RemoteBufferHandle) -> None:
-        """Free memory of an endpoint; see `Worker.remote_free`."""
-        link = self._own(handle, "remote_free", own=True)
-        identity = BufferIdentity(handle.owner, handle.buffer_id, handle.generation)
-        request = Request(
-            ControlName.FREE_REMOTE_BUFFER, IDENTITY.encode(identity), drops=handle.address
-        )
-        self._ask(link, request)
-        handle.is_live = False
-
-    def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:
-        """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
-        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
-        for at, size in self._parts(nbytes):
-            data = ctypes.string_at(host_ptr + at, size)
-            payload = copy_parts(handle, offset + at, size, data)
-            self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
-
-    def copy_from(
-        self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
-    ) -> None:
-        """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
-        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
-        for at, size in self._parts(nbytes):
-            payload = copy_parts(handle, offset + at, size)
-            data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
-            ctypes.memmove(host_ptr + at, data, size)
-
-    def _parts(self, nbytes: int) -> Iterable[tuple[int, int]]:
-        """Yield parts to copy, as large as the connection takes in a moment."""
-        at = 0
-        while at < nbytes:
-            size = min(self._chunk, nbytes - at)
-            begun = time.monotonic()
-            yield at, size
-            took = time.monotonic() - begun
-            if took < _QUICK_S and size == self._chunk:
-                self._chunk = min(2 * self._chunk, _MOST_CHUNK)
-            elif took > _SLOW_S:
-                self._chunk = max(self._chunk // 2, _LEAST_CHUNK)
-            at += size
-
-    def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
-        link = self._own(handle, what, own=True)
-        whole("host_ptr", host_ptr, 1, (1 << 64) - 1)
-        handle.require_within(
-            whole("offset", offset, 0, MOST_BYTES), whole("nbytes", nbytes, 0, MOST_BYTES)
-        )
-        return link
-
-    def export(
-        self,
-        handle: RemoteBufferHandle,
-        offset: int,
-        nbytes: int | None,
-        access: str | int,
-        transport_profile: str,
-    ) -> RemoteBufferExport:
-        """Let other endpoints import a part of a buffer; see `Worker.remote_export`."""
-        link = self._own(handle, "remote_export", own=True)
-        at = whole("offset", offset, 0, MOST_BYTES)
-        size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
-        handle.require_within(at, size)
-        request = ExportBufferRequest(
-            handle.owner,
-            handle.buffer_id,
-            handle.generation,
-            at,
-            size,
-            access_of(access),
-            transport_profile,
-        )
-        payload = encode_export_buffer_request(request)
-        raw = self._ask(link, Request(ControlName.EXPORT_BUFFER, payload))
-        return RemoteBufferExport(handle, decode_export_buffer_result(raw))
-
-    def take(
-        self, exported: RemoteBufferExport, worker: int, access: str | int | None
-    ) -> RemoteBufferHandle:
-        """Import what another endpoint has exported; see `Worker.remote_import`."""
-        if not isinstance(exported, RemoteBufferExport):
-            raise TypeError(
-                f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
-            )
-        link, owner, found = self._link(worker), exported.handle, exported.result
-        self._require_current(owner, self._link(owner.worker))
-        if link.number == owner.worker:
-            raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
-        rights = found.access if access is None else access_of(access)
-        request = ImportBufferRequest(link.number, rights, found)
-        base = owner.address + found.offset
-        payload = encode_import_buffer_request(request)
-        raw = self._ask(
-            link, Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes)
-        )
-        made = decode_import_buffer_result(raw)
-        return RemoteBufferHandle(
-            link.number,
-            made.owner_endpoint_id,
-            made.buffer_id,
-            made.generation,
-            made.offset,
-            made.nbytes,
-            address=base,
-            session=int(link.words[0]),
-            access=made.access,
-            import_id=made.import_id,
-        )
-
-    def release(self, handle: RemoteBufferHandle) -> None:
-        """Forget what was imported; see `Worker.remote_release_import`."""
-        link = self._own(handle, "remote_release_import", own=False)
-        request = ReleaseImportRequest(
-            link.number, handle.owner, handle.buffer_id, handle.generation, handle.import_id
-        )
-        self._ask(
-            link,
-            Request(
-                ControlName.RELEASE_IMPORT,
-                encode_release_import_request(request),
-                drops=handle.address,
-            ),
-        )
-        handle.is_live = False
-
-    def _own(self, handle: Any, what: str, own: bool) -> Link:
-        """Return the link of a live buffer."""
-        if not isinstance(handle, RemoteBufferHandle):
-            raise TypeError(
-                f"{what} expects a handle from Worker.{'remote_malloc' if own else 'remote_import'}, not "
-                f"{type(handle).__name__}"
-            )
-        if own == bool(handle.import_id):
-            raise ValueError(
-                f"{handle!r} is {'an import' if own else 'no import'}: {what} is for "
-                f"{'the owner of a buffer' if own else 'imports'}"
-            )
-        link = self._link(handle.worker)
-        self._require_current(handle, link)
-        return link
-
-    def _ask(self, link: Link, request: Request) -> bytes:
-        """Have a link send a request on, and return the result."""
-        return self._exchange(link, L.LINK_ASK, request.to_bytes())
-
-    def _exchange(
-        self, link: Link, command: int, raw: bytes, timeout_s: float | None = None
-    ) -> bytes:
-        session = self._life.live()
-        manager = self._life.running_manager(session)
-        with exchanged(raw) as staging:
-            size = manager.control(
-                link.number,
-                command,
-                (staging.size,),
-                name=staging.name,
-                timeout_s=session.control_timeout_s if timeout_s is None else timeout_s,
-            )
-            return staging.read(size)
+        return exchange(self._life, self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
 
     # ------------------------------------------------------------ looking in
     def transfers(self) -> list[dict[str, Any]]:
@@ -624,7 +409,7 @@ class Endpoints:
         manager = self._life.running_manager(session)
         for link in self._links():
             if link.number not in manager.dead:
-                raw = self._exchange(link, L.LINK_COUNTERS, b"")
+                raw = exchange(self._life, link, L.LINK_COUNTERS, b"")
                 told.append({"endpoint": link.number, **json.loads(raw)})
         return told
 
@@ -641,7 +426,7 @@ class Endpoints:
                 else dict(zip(COUNTERS, words.tolist(), strict=True))
             )
             alive = manager is not None and link.number not in manager.dead
-            told.append(
-                {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive, **counts}
-            )
+            ended = "" if words is None or alive else link.last_words()
+            about = {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive}
+            told.append({**about, "ended": ended, **counts})
         return told

@@ -143,6 +143,14 @@ class Home:
             self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
         return self._open_mover
 
+    def move_to(self, key: int, offset: int, address: int, nbytes: int) -> None:
+        """Copy memory of this machine into a window of the session."""
+        self._mover().store(self._address, key, offset, address, nbytes)
+
+    def move_from(self, key: int, offset: int, address: int, nbytes: int) -> None:
+        """Copy from a window of the session into memory of this machine."""
+        self._mover().fetch(self._address, key, offset, address, nbytes)
+
     def begin(self, run: int) -> None:
         """Forget what was of an earlier run."""
         if run != self._run:
@@ -178,7 +186,7 @@ class Home:
         fail_point("storing")
         for key in answer.keys:
             version, nbytes = coming[key].version, coming[key].nbytes
-            self._mover().store(self._address, window_key(key, version), 0, at[key], nbytes)
+            self.move_to(window_key(key, version), 0, at[key], nbytes)
         fail_point("stored")
 
     def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
@@ -208,7 +216,7 @@ class Home:
         fail_point("bringing")
         where = window_key(key, version)
         try:
-            self._mover().fetch(self._address, where, 0, address, nbytes)
+            self.move_from(where, 0, address, nbytes)
         except TransferError as error:
             if not error.refused:
                 raise

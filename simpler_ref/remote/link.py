@@ -7,7 +7,6 @@ worker; its successor starts a new session.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pickle
@@ -15,9 +14,9 @@ import secrets
 import sys
 import threading
 import time
-from bisect import bisect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -25,15 +24,23 @@ import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import read_staged
-from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words, digest_in, env_beside
+from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
 from ..errors import ControlError, RemoteError, TaskError
 from ..jit import layout as L
-from ..model.enums import DataType
-from ..model.tensor import ContinuousTensor
 from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
-from .buffers import RemoteAddressSpace
+from .buffers import (
+    ALLOC,
+    IDENTITY,
+    AllocRequest,
+    ExportBufferRequest,
+    copy_parts,
+    decode_export_buffer_result,
+    encode_export_buffer_request,
+    encode_export_buffer_result,
+)
+from .chunks import CHUNK
 from .connection import Order, await_message, prepare, zmq
 from .copies import TASK_COPIES, CopiedTensor, TaskCopies
 from .fail_points import fail_point
@@ -56,22 +63,18 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, Plan, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
+from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
-from .tasks import (
-    TASK_MORE,
-    MoreOfTask,
-    RemoteTaskArgsWire,
-    RemoteTensorDesc,
-    RemoteTensorSidecar,
-    TaskPayloadWire,
-    encode_task_payload,
-)
+from .task_payloads import TaskPayloads
 
 LOST = 75
 """Exit status of a link whose session was lost."""
 BEAT_S = 0.2
 STOP_S = 5.0
+TRACEBACK = "\nTraceback (most recent call last)"
+REST = 4.0
+"""For how many times as long as the start of a session took in vain none is started."""
 WHY_BYTES = 1024
 LATE_BYTES = 1 << 16
 _OF_ALL_PROCESSES = (
@@ -121,6 +124,8 @@ class Link(WorkerKind):
     late: Any = None
     """Bytes in shared memory: what an endpoint that joins later was asked for."""
     has_left = False
+    _next_try = 0.0
+    """Until when no new session is started, since the last one could not be."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -129,7 +134,7 @@ class Link(WorkerKind):
         self._place: Any = None
         self._home: Any = None
         self._sockets: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
         self._starting = True
 
@@ -170,8 +175,9 @@ class Link(WorkerKind):
             self._learn()
         self.words[:] = 0
         self.why[:] = 0
-        self._bases: list[int] = []
-        self._views: list[requests.View] = []
+        self._payloads = TaskPayloads()
+        self._views = self._payloads.views
+        self._windows: dict[int, int] = {}
         self._committed: set[bytes] = set()
         self._stopping = False
         module = zmq()
@@ -242,6 +248,7 @@ class Link(WorkerKind):
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
             raise RemoteError(f"{self._place.name} answers for another session: {answer}")
         self._features = answer.feature_flags & FEATURES
+        self._payloads.has_more = bool(self._features & FEATURE_TASK_MORE)
 
     def stop(self) -> None:
         """End the session: SHUTDOWN, then its process."""
@@ -300,9 +307,13 @@ class Link(WorkerKind):
         self.words[HEALTH] += 1
 
     def _give_up(self, why: str) -> None:
-        """End this process: the engine notices that, and fails what the endpoint has."""
+        """End this process: the engine notices that, and fails what the endpoint has.
+
+        The thread that comes first says why: what it does then ends the connection for the other one.
+        """
         if self._stopping:
             return
+        self._ending.acquire()  # for good
         ended = self._place.why()
         if not ended:
             time.sleep(0.02)  # its status comes after the end of its connections
@@ -310,12 +321,37 @@ class Link(WorkerKind):
         text = f"{self._place.name}: " + (
             why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
         )
-        raw = text.encode()[:WHY_BYTES]
-        self.why[: len(raw)] = list(raw)
+        self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()
         self._place.stop(0)
         os._exit(LOST)
+
+    def _say(self, text: str) -> None:
+        raw = text.encode()[:WHY_BYTES].ljust(WHY_BYTES, b"\0")
+        self.why[:] = np.frombuffer(raw, np.uint8)
+
+    @property
+    def successor(self) -> str:  # type: ignore[override]
+        """What messages say of the next session."""
+        wait_s = self._next_try - time.monotonic()
+        if wait_s <= 0:
+            return WorkerKind.successor
+        give_up = f"remove_remote_worker({self.number})"
+        return f"a run tries that again after {wait_s:.1f} s, {give_up} gives it up"
+
+    def may_be_made(self) -> bool:
+        """Say whether it is time to start a new session: to try in vain shall delay few runs.
+
+        Rule     REMOTE-FAIL-6
+        """
+        return time.monotonic() >= self._next_try
+
+    def stays_lost(self, why: str, took_s: float) -> bool:
+        """Note that no new session could be started: the Worker goes on without the endpoint."""
+        self._next_try = time.monotonic() + REST * took_s
+        self._say(f"no new session could be started: {why.partition(TRACEBACK)[0]}")
+        return True
 
     def last_words(self) -> str:
         """Return why the last session was lost."""
@@ -397,10 +433,31 @@ class Link(WorkerKind):
         if isinstance(target, bytes):
             one = requests.Registration.from_bytes(target)
         if self.number in one.workers:
-            self.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
+            with self._staged(one) as command:
+                self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
             if self._starting:
                 self._commit(one)
         return one
+
+    @contextmanager
+    def _staged(self, one: requests.Registration) -> Iterator[bytes]:
+        """Yield the command that registers a callable, whose blob may be in a buffer there till then.
+
+        Rule     REMOTE-REG-9
+        """
+        if not one.blob:
+            yield one.command
+            return
+        size = len(one.blob)
+        token = self.ask(ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)))
+        try:
+            for at in range(0, size, CHUNK):
+                data = one.blob[at : at + CHUNK]
+                payload = copy_parts(IDENTITY.decode(token), at, len(data), data)
+                self.ask(ControlName.COPY_TO_REMOTE, payload)
+            yield one.naming(token)
+        finally:
+            self.ask(ControlName.FREE_REMOTE_BUFFER, token)
 
     def _commit(self, one: requests.Registration) -> None:
         if self.number in one.workers:
@@ -446,9 +503,9 @@ class Link(WorkerKind):
                 (one,), data = plan.tensors, int.from_bytes(wires[0][:8], "little")
                 self._home.bring(one.key, one.reads, data, bytes_of(wires[0]))
                 return
-        payload = self._payload(args, wires, words, bytes(kinds[: len(words)]))
+        payload = self._payloads.make(args, wires, words, bytes(kinds[: len(words)]))
         kind: FrameType | OwnFrameType = FrameType.TASK
-        if self._features & FEATURE_TASK_MORE:
+        if self._payloads.has_more:
             kind = OwnFrameType.TASK_MORE
         copied = [] if plan is None else self._copied(plan)
         unmoved = self._home.has_all(copied)
@@ -465,44 +522,6 @@ class Link(WorkerKind):
         if done.error_code:
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
-
-    def _payload(
-        self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes
-    ) -> bytes:
-        """Return the payload of a TASK, or of a TASK_MORE if the session takes it."""
-        arena: list[bytes] = []
-        tensors, sidecars, rights = [], [], bytearray()
-        used = 0
-        for wire in wires:
-            data, *sizes, ndims, dtype, access = TENSOR.unpack(wire)
-            nbytes = bytes_of(wire)
-            if not access & L.TENSOR_REMOTE:
-                raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
-            tensors.append(ContinuousTensor(0, sizes[:ndims], DataType(dtype)))
-            rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
-            if access & L.TENSOR_COPIED:
-                desc = None
-            elif access & L.TENSOR_INLINE:
-                arena.append(ctypes.string_at(data, nbytes))
-                desc = RemoteTensorDesc(
-                    RemoteAddressSpace.HOST_INLINE,
-                    nbytes=nbytes,
-                    inline_payload_offset=used,
-                    inline_payload_len=nbytes,
-                )
-                used += nbytes
-            else:
-                desc = self._view_of(data, nbytes).describe(data, nbytes)
-            sidecars.append(RemoteTensorSidecar(desc))
-        wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
-        config = args.config()
-        config.runtime_env = None
-        payload = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
-        if self._features & FEATURE_TASK_MORE:
-            env = env_beside(args._box)
-            more = MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b"")
-            return TASK_MORE.encode(more)
-        return payload
 
     def _copied(self, plan: Plan) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""
@@ -534,25 +553,34 @@ class Link(WorkerKind):
         self._home.store(plan, addresses, [bytes_of(wire) for wire in wires], ask)
         return TASK_COPIES.encode(TaskCopies(plan.run, more, tuple(copied), tuple(plan.dropped)))
 
-    def _view_of(self, address: int, nbytes: int) -> requests.View:
-        """Return the buffer or import that memory is in.
-
-        Rule     REMOTE-MEM-2
-        """
-        at = bisect(self._bases, address) - 1
-        if at >= 0:
-            view = self._views[at]
-            if address + nbytes <= view.base + view.nbytes:
-                return view
-        raise ValueError(
-            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
-            "the endpoint was lost and has started anew"
-        )
-
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Refuse what is for chips."""
-        raise ControlError(f"an endpoint does not carry out request {command}")
+        """Copy between a reference, `arg0`, and memory of this machine, `arg1`; refuse what is for chips.
+
+        Rule     REMOTE-MEM-5
+        """
+        if command not in (L.LINK_STORE, L.LINK_FETCH):
+            raise ControlError(f"an endpoint does not carry out request {command}")
+        view = self._views.find(arg0, arg2)
+        move = self._home.move_to if command == L.LINK_STORE else self._home.move_from
+        move(self._window_of(view), arg0 - view.base, arg1, arg2)
+        return 0
+
+    def _window_of(self, view: requests.View) -> int:
+        """Return the key of the window of a buffer, which is exported for that at first use."""
+        if view.base not in self._windows:
+            request = ExportBufferRequest(
+                view.owner,
+                view.buffer_id,
+                view.generation,
+                view.offset,
+                view.nbytes,
+                REMOTE_BUFFER_ACCESS_READ_WRITE,
+                "",
+            )
+            raw = self.ask(ControlName.EXPORT_BUFFER, encode_export_buffer_request(request))
+            self._windows[view.base] = decode_export_buffer_result(raw).rkey_or_token
+        return self._windows[view.base]
 
     def answer(self, command: int, request: bytes) -> bytes:
         """Send a request on, and return the result; note which memory it is about.
@@ -572,11 +600,24 @@ class Link(WorkerKind):
         asked = requests.Request.from_bytes(request)
         result = self.ask(asked.name, asked.payload)
         if asked.view_base:
-            view = requests.view_from(asked, result)
-            at = bisect(self._bases, view.base)
-            self._bases.insert(at, view.base)
-            self._views.insert(at, view)
+            self._views.add(requests.view_from(asked, result))
         elif asked.drops:
-            at = self._bases.index(asked.drops)
-            del self._bases[at], self._views[at]
+            self._views.drop(asked.drops)
+            self._payloads.forget()
+            self._windows.pop(asked.drops, None)
+        elif asked.name == ControlName.EXPORT_BUFFER:
+            return self._where_it_is_reached(result)
         return result
+
+    def _where_it_is_reached(self, raw: bytes) -> bytes:
+        """Return an export with the address at which others reach the session, which may not know it.
+
+        Rule     REMOTE-MEM-6
+        """
+        found = decode_export_buffer_result(raw)
+        about = {
+            **json.loads(found.transport_descriptor),
+            "address": self._place.announcement.tensors,
+        }
+        described = json.dumps(about).encode()
+        return encode_export_buffer_result(replace(found, transport_descriptor=described))

@@ -111,11 +111,11 @@ class RemoteMethods:
         -----
         Rule     REMOTE-MEM-1
         """
-        return self._endpoints().malloc(worker, nbytes)
+        return self._endpoints().memory.malloc(worker, nbytes)
 
     def remote_free(self, handle: RemoteBufferHandle) -> None:
         """Free memory of an endpoint, and end its exports; see `remote_malloc`."""
-        self._endpoints().free(handle)
+        self._endpoints().memory.free(handle)
 
     def remote_copy_to(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, *, offset: int = 0
@@ -144,13 +144,13 @@ class RemoteMethods:
         -----
         Rule     REMOTE-MEM-5
         """
-        self._endpoints().copy_to(handle, host_ptr, nbytes, offset)
+        self._endpoints().memory.copy_to(handle, host_ptr, nbytes, offset)
 
     def remote_copy_from(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, *, offset: int = 0
     ) -> None:
         """Copy memory of an endpoint to this process's; see `remote_copy_to`."""
-        self._endpoints().copy_from(handle, host_ptr, nbytes, offset)
+        self._endpoints().memory.copy_from(handle, host_ptr, nbytes, offset)
 
     def remote_export(
         self,
@@ -178,7 +178,7 @@ class RemoteMethods:
         -----
         Rule     REMOTE-MEM-3
         """
-        return self._endpoints().export(handle, offset, nbytes, access, transport_profile)
+        return self._endpoints().memory.export(handle, offset, nbytes, access, transport_profile)
 
     def remote_import(
         self,
@@ -206,11 +206,11 @@ class RemoteMethods:
         -----
         Rule     REMOTE-MEM-3, -4
         """
-        return self._endpoints().take(exported, worker, access)
+        return self._endpoints().memory.take(exported, worker, access)
 
     def remote_release_import(self, handle: RemoteBufferHandle) -> None:
         """Give an import back; the buffer stays."""
-        self._endpoints().release(handle)
+        self._endpoints().memory.release(handle)
 
     def endpoints(self) -> list[dict[str, Any]]:
         """Return what is known of each endpoint: where, whether it is alive, what was counted.

@@ -91,7 +91,7 @@ class Mover(ABC):
 
         The parameters are those of `fetch`, `source` in place of `into`. After a `TransferError` bytes
         that were under way may still arrive until the window is withdrawn, but none behind those of a
-        later `store`, unless this mover has a third one into the window under way all the while.
+        later `store` into it. Stores into one window are done one after the other.
         """
 
     @abstractmethod
@@ -133,7 +133,9 @@ class ZmqMover(Mover):
         self._sender = secrets.randbits(64)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._under_way: dict[tuple[str, int], set[int]] = {}
+        self._storing: set[tuple[str, int]] = set()
+        """Windows into which a store is under way."""
+        self._stored = threading.Condition(self._lock)
         self._idle: dict[str, list[_Line]] = {}
         self._closed = False
         names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
@@ -167,8 +169,8 @@ class ZmqMover(Mover):
         require_place(key, offset)
         memory = memory_of(into, nbytes, writable=True)
         doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
-        with self._transfer(doing, address, key) as (line, number, oldest):
-            first = Header(Kind.READ, self._sender, number, oldest, key, offset, nbytes, 0)
+        with self._transfer(doing, address) as (line, number):
+            first = Header(Kind.READ, self._sender, number, key, offset, nbytes, 0)
             line.fetch(first, memory)
         self._count(transfers=1, bytes_in=nbytes)
 
@@ -177,8 +179,8 @@ class ZmqMover(Mover):
         require_place(key, offset)
         memory = memory_of(source, nbytes, writable=False)
         doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
-        with self._transfer(doing, address, key) as (line, number, oldest):
-            first = Header(Kind.WRITE, self._sender, number, oldest, key, offset, nbytes, 0)
+        with self._alone(address, key), self._transfer(doing, address) as (line, number):
+            first = Header(Kind.WRITE, self._sender, number, key, offset, nbytes, 0)
             line.store(first, memory)
         self._count(transfers=1, bytes_out=nbytes)
 
@@ -207,14 +209,27 @@ class ZmqMover(Mover):
 
     # ---------------------------------------------------------------- asking others
     @contextmanager
-    def _transfer(self, doing: str, address: str, key: int) -> Iterator[tuple[_Line, int, int]]:
-        """Give a line, a number, and the window's smallest number under way; say what went wrong."""
-        number, oldest = self._begin(address, key)
+    def _alone(self, address: str, key: int) -> Iterator[None]:
+        """Wait until no other store into a window is under way, and be the one that is."""
+        window = address, key
+        with self._stored:
+            self._stored.wait_for(lambda: window not in self._storing)
+            self._storing.add(window)
+        try:
+            yield
+        finally:
+            with self._stored:
+                self._storing.discard(window)
+                self._stored.notify_all()
+
+    @contextmanager
+    def _transfer(self, doing: str, address: str) -> Iterator[tuple[_Line, int]]:
+        """Give a line and a number; say what went wrong."""
         try:
             line = self._take_line(address)
             keep = False
             try:
-                yield line, number, oldest
+                yield line, next(self._numbers)
                 keep = True
             except Refusal:
                 keep = True
@@ -230,22 +245,6 @@ class ZmqMover(Mover):
             self._count(lost=1)
             why = "this mover has been closed" if self._closed else str(error)
             raise TransferError(f"cannot {doing}: {why}") from None
-        finally:
-            self._end(address, key, number)
-
-    def _begin(self, address: str, key: int) -> tuple[int, int]:
-        with self._lock:
-            number = next(self._numbers)
-            under_way = self._under_way.setdefault((address, key), set())
-            under_way.add(number)
-            return number, min(under_way)
-
-    def _end(self, address: str, key: int, number: int) -> None:
-        with self._lock:
-            under_way = self._under_way[address, key]
-            under_way.discard(number)
-            if not under_way:
-                del self._under_way[address, key]
 
     def _take_line(self, address: str) -> _Line:
         while True:

@@ -1,9 +1,9 @@
 """Sessions on the nodes of a Ray cluster, each started by an actor.
 
 Neither the program nor a link connects to Ray, whose threads would not survive their forks. A process of
-its own holds the placement group while the fleet is open. Another one stands for each session, like the
-``ssh`` of a `ProcessFleet`: it takes the manifest from its standard input, and ends the session
-when that ends.
+its own, the keeper, holds the placement group while the fleet is open, and an actor for each endpoint.
+Another one stands for each session, like the ``ssh`` of a `ProcessFleet`: it takes the manifest from its
+standard input to the keeper, and the announcement back; the session ends when that input does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import os
 import secrets
 import select
+import socket as sockets
+import struct
 import subprocess
 import sys
 import threading
@@ -29,9 +31,33 @@ NAMESPACE = "simpler_ref"
 STOP_S = 5.0
 GRACE_S = 30.0
 """How much longer than Ray's answer that of a process which connects to it may take."""
+_PEER = struct.Struct("=iII")
+"""Process, user and group at the other end of a socket."""
 STRATEGIES = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
 _A_NODE = "a node of Ray"
 _PROGRAM = "from simpler_ref.remote.ray_fleet import main; main()"
+_STAND = """
+import os, select, socket, sys
+door = socket.socket(socket.AF_UNIX)
+door.connect(chr(0) + sys.argv[1])
+ends, announced = [0, door.fileno()], False
+while True:
+    for end in select.select(ends, [], [])[0]:
+        read = os.read(end, 1 << 16)
+        if end == 0 and read:
+            door.sendall(read)
+        elif end == 0:
+            ends.remove(0)
+            door.shutdown(socket.SHUT_WR)
+        elif not read:
+            sys.exit(1)
+        elif not announced and read.startswith(b"{"):
+            announced = True
+            os.write(1, read)
+        else:
+            os.write(2, read)
+"""
+"""What stands for a session: it starts at once, since it imports nothing of this package, nor Ray."""
 
 
 class RayFleet(Fleet):
@@ -77,7 +103,8 @@ class RayFleet(Fleet):
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy={strategy!r} is none of {', '.join(STRATEGIES)}")
         self.strategy, self.timeout_s = strategy, timeout_s
-        self._group = ""
+        self._door = ""
+        """The name of the keeper's socket."""
         self._keepers: list[subprocess.Popen[bytes]] = []
 
     def __repr__(self) -> str:
@@ -97,9 +124,8 @@ class RayFleet(Fleet):
         """
         if importlib.util.find_spec("ray") is None:
             raise RemoteError("RayFleet needs Ray: pip install 'simpler_ref[ray]'")
-        self._group = f"simpler_ref-{secrets.token_hex(8)}"
         keeper = subprocess.Popen(
-            self._command(_keep, endpoints),
+            [*this_python(), "-c", _PROGRAM, json.dumps(self._options(endpoints))],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -110,20 +136,22 @@ class RayFleet(Fleet):
         answer = b""
         if select.select([keeper.stdout], [], [], self.timeout_s + GRACE_S)[0]:
             answer = keeper.stdout.readline()
-        if answer != b"ready\n":
+        word, _, self._door = answer.decode(errors="replace").strip().partition(" ")
+        if word != "ready" or not self._door:
             self.close()
             text = answer.decode(errors="replace").strip()
             raise RemoteError(f"{self!r}: {text or 'Ray does not answer; see what it has printed'}")
 
     def start(self, manifest: Manifest, endpoint: int) -> SessionProcess:
         """Have an actor start a session, and return where it is once it has announced itself."""
-        if not self._group:
+        if not self._door:
             raise RemoteError(f"{self!r} has no placement group: open it first")
-        return SessionProcess(self._command(_stand_for, endpoint), manifest, _A_NODE).started()
+        command = [*this_python(), "-S", "-c", _STAND, self._door]
+        return SessionProcess(command, manifest, _A_NODE).started()
 
     def close(self) -> None:
         """Free the placement groups."""
-        self._group = ""
+        self._door = ""
         while self._keepers:
             keeper = self._keepers.pop()
             assert keeper.stdin and keeper.stdout
@@ -136,102 +164,130 @@ class RayFleet(Fleet):
                 keeper.wait()
             keeper.stdout.close()
 
-    def _command(self, role: Any, number: int) -> list[str]:
-        options = {
+    def _options(self, number: int) -> dict[str, Any]:
+        return {
             "address": self.address,
-            "group": self._group,
             "resources": self.resources,
             "strategy": self.strategy,
             "timeout_s": self.timeout_s,
             "number": number,
         }
-        return [*this_python(), "-c", _PROGRAM, role.__name__, json.dumps(options)]
 
 
-# ---------------------------------------------------------------- in processes that connect to Ray
+# ---------------------------------------------------------------- in the keeper, which connects to Ray
 def main() -> None:
-    """Do what the arguments say; what Ray prints goes to stderr."""
+    """Be the keeper of a fleet; what Ray prints goes to stderr."""
     with open(os.dup(1), "wb", 0) as channel:
         os.dup2(2, 1)
-        roles = {role.__name__: role for role in (_keep, _stand_for)}
-        code = roles[sys.argv[1]](channel, json.loads(sys.argv[2]))
+        code = _keep(channel, json.loads(sys.argv[1]))
     sys.stderr.flush()
-    os._exit(code)  # another thread may wait for stdin
-
-
-def _connect(options: Mapping[str, Any]) -> Any:
-    import ray
-
-    address = options["address"] or "auto"
-    ray.init(address, namespace=NAMESPACE, logging_level="warning", log_to_driver=True)
-    return ray
+    os._exit(code)  # other threads may wait for sessions
 
 
 def _keep(channel: IO[bytes], options: Mapping[str, Any]) -> int:
-    """Hold a placement group until stdin has something, or ends."""
+    """Hold a placement group and start sessions in it, until stdin has something, or ends."""
     try:
-        ray = _connect(options)
-        from ray.util import placement_group
+        import ray
+        from ray.util import placement_group, remove_placement_group
 
+        address = options["address"] or "auto"
+        ray.init(address, namespace=NAMESPACE, logging_level="warning", log_to_driver=True)
         bundles = [options["resources"]] * options["number"]
-        group = placement_group(bundles, options["strategy"], name=options["group"])
+        group = placement_group(bundles, options["strategy"])
         if not group.wait(options["timeout_s"]):
             raise RemoteError(
                 f"the cluster did not have {options['number']} × {options['resources']} within "
                 f"{options['timeout_s']} s; available are {ray.available_resources()}"
             )
+        keeper = _Keeper(ray, group, options)
     except Exception as error:
         channel.write(" ".join(str(error).split()).encode() + b"\n")
         return 1
-    channel.write(b"ready\n")
+    channel.write(f"ready {keeper.name}\n".encode())
     os.read(0, 1)
-    ray.util.remove_placement_group(group)
+    remove_placement_group(group)
     ray.shutdown()
     return 0
 
 
-def _stand_for(channel: IO[bytes], options: Mapping[str, Any]) -> int:
-    """Have an actor start a session, and end it when stdin ends."""
-    line = sys.stdin.buffer.readline()
-    ray = _connect(options)
-    from ray.util import get_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+class _Keeper:
+    """Has an actor start a session for each process that connects to its socket, as the same user.
 
-    bundle = dict(options["resources"])
-    # the number of an endpoint is among all workers of its parent, so any free bundle is meant
-    where = PlacementGroupSchedulingStrategy(get_placement_group(options["group"]))
-    actor = (
-        ray.remote(Starter)
-        .options(
-            num_cpus=bundle.pop("CPU", 0),
-            num_gpus=bundle.pop("GPU", 0),
-            memory=bundle.pop("memory", None),
-            resources=bundle,
-            max_concurrency=2,
-            scheduling_strategy=where,
+    The socket has no file that could be left behind.
+    """
+
+    def __init__(self, ray: Any, group: Any, options: Mapping[str, Any]) -> None:
+        self._ray, self._group, self._resources = ray, group, options["resources"]
+        self._idle = [self._actor() for _ in range(options["number"])]  # they start meanwhile
+        self.name = f"simpler_ref-{secrets.token_hex(16)}"
+        self._socket = sockets.socket(sockets.AF_UNIX)
+        self._socket.bind("\0" + self.name)
+        self._socket.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _actor(self) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = dict(self._resources)
+        return (
+            self._ray.remote(Starter)
+            .options(
+                num_cpus=bundle.pop("CPU", 0),
+                num_gpus=bundle.pop("GPU", 0),
+                memory=bundle.pop("memory", None),
+                resources=bundle,
+                max_concurrency=2,
+                # the number of an endpoint is among all workers of its parent: any free bundle is meant
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group),
+            )
+            .remote()
         )
-        .remote()
-    )
-    stopping = threading.Event()
-    args = ray, actor, stopping
-    threading.Thread(target=_stop_at_the_end, args=args, daemon=True).start()
-    try:
-        channel.write(ray.get(actor.start.remote(line)).encode() + b"\n")
-        why = ray.get(actor.ended.remote())
-    except Exception as error:
-        why = str(getattr(error, "cause", None) or error)
-    if not stopping.is_set() and not why.startswith(describe_status(0)):  # else it was told to end
-        print(why, file=sys.stderr)
-    return 1
 
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _PEER.size)
+            if _PEER.unpack(raw)[1] != os.getuid():
+                connection.close()
+                continue
+            threading.Thread(target=self._stand_for, args=(connection,), daemon=True).start()
 
-def _stop_at_the_end(ray: Any, actor: Any, stopping: threading.Event) -> None:
-    while os.read(0, 1 << 16):
-        pass
-    stopping.set()
-    with suppress(Exception):
-        ray.get(actor.stop.remote(STOP_S), timeout=2 * STOP_S)
-    os._exit(0)
+    def _stand_for(self, connection: sockets.socket) -> None:
+        """Start a session, and end it when the connection ends."""
+        with connection, connection.makefile("rb") as incoming:
+            line = incoming.readline()
+            try:
+                actor = self._idle.pop()
+            except IndexError:
+                actor = self._actor()
+            stopping = threading.Event()
+            args = actor, incoming, stopping
+            threading.Thread(target=self._stop_at_the_end, args=args, daemon=True).start()
+            try:
+                self._tell(connection, self._ray.get(actor.start.remote(line)))
+                why = self._ray.get(actor.ended.remote())
+            except Exception as error:
+                why = str(getattr(error, "cause", None) or error)
+            if not stopping.is_set() and not why.startswith(describe_status(0)):
+                self._tell(connection, why)  # else it was told to end
+            self._ray.kill(actor)
+            with suppress(OSError):
+                connection.shutdown(sockets.SHUT_RDWR)  # the other thread reads from it
+
+    @staticmethod
+    def _tell(connection: sockets.socket, text: str) -> None:
+        with suppress(OSError):  # it may have ended
+            connection.sendall(text.encode() + b"\n")
+
+    def _stop_at_the_end(self, actor: Any, incoming: IO[bytes], stopping: threading.Event) -> None:
+        with suppress(OSError, ValueError):
+            incoming.read()
+        stopping.set()
+        with suppress(Exception):
+            self._ray.get(actor.stop.remote(STOP_S), timeout=2 * STOP_S)
+            return
+        with suppress(Exception):
+            self._ray.kill(actor)
 
 
 class Starter:

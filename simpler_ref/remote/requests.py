@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from bisect import bisect
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
 from .callables import (
+    ChipCallableBlobLocation,
     RemoteRegistryTarget,
     decode_register_callable_command,
+    decode_remote_chip_callable_payload,
     encode_digest_callable_command,
+    encode_register_callable_command,
+    encode_remote_chip_callable_payload,
 )
 from .frames import ControlName
 from .tasks import RemoteTensorDesc
 
 _REQUEST = struct.Struct("<IQQQQ")
-_COUNT = struct.Struct("<I")
+_COUNTS = struct.Struct("<IQ")
+MOST_INLINE_BLOB = 8 << 20
+"""The most bytes of a chip callable that travel in its registration; a frame must have room for it."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +62,59 @@ class Request:
 
 @dataclass(frozen=True)
 class Registration:
-    """A callable for endpoints: which, and the command that registers it there."""
+    """A callable for endpoints: which, and the command that registers it there.
+
+    Attributes
+    ----------
+    workers : tuple of int
+        The endpoints.
+    command : bytes
+        PREPARE_REGISTER_CALLABLE.
+    blob : bytes
+        A chip callable's that is too large for the command, which has a token then; see `naming`.
+    """
 
     workers: tuple[int, ...]
     command: bytes
+    blob: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""
         count = len(self.workers)
-        return _COUNT.pack(count) + struct.pack(f"<{count}I", *self.workers) + self.command
+        head = _COUNTS.pack(count, len(self.command)) + struct.pack(f"<{count}I", *self.workers)
+        return head + self.command + self.blob
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Registration:
         """Read what `to_bytes` returns."""
-        (count,) = _COUNT.unpack_from(raw)
-        workers = struct.unpack_from(f"<{count}I", raw, _COUNT.size)
-        return cls(workers, raw[_COUNT.size + 4 * count :])
+        count, size = _COUNTS.unpack_from(raw)
+        workers = struct.unpack_from(f"<{count}I", raw, _COUNTS.size)
+        end = _COUNTS.size + 4 * count + size
+        return cls(workers, raw[end - size : end], raw[end:])
 
-    @property
+    def naming(self, token: bytes) -> bytes:
+        """Return the command for an endpoint where the blob is staged under a token.
+
+        Rule     REMOTE-REG-9
+        """
+        one = decode_register_callable_command(self.command)
+        chip = replace(
+            decode_remote_chip_callable_payload(one.payload),
+            location=ChipCallableBlobLocation.STAGED_BLOB,
+            inline_blob=b"",
+            staged_token=token,
+        )
+        return encode_register_callable_command(
+            *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
+        )
+
+    @cached_property
     def digest_command(self) -> bytes:
         """The command that names it by its digest."""
         one = decode_register_callable_command(self.command)
         return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
 
-    @property
+    @cached_property
     def is_inner(self) -> bool:
         """Whether it is for the inner Workers."""
         target = decode_register_callable_command(self.command).target_registry
@@ -111,6 +148,40 @@ class View:
             0,
             self.token,
             self.generation,
+        )
+
+
+class Views:
+    """The memory of a session, by the addresses that references to it have."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._views: list[View] = []
+
+    def add(self, view: View) -> None:
+        """Note memory that the session has."""
+        at = bisect(self._bases, view.base)
+        self._bases.insert(at, view.base)
+        self._views.insert(at, view)
+
+    def drop(self, base: int) -> None:
+        """Forget memory that it had."""
+        at = self._bases.index(base)
+        del self._bases[at], self._views[at]
+
+    def find(self, address: int, nbytes: int) -> View:
+        """Return the buffer or import that memory is in.
+
+        Rule     REMOTE-MEM-2
+        """
+        at = bisect(self._bases, address) - 1
+        if at >= 0:
+            view = self._views[at]
+            if address + nbytes <= view.base + view.nbytes:
+                return view
+        raise ValueError(
+            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
+            "the endpoint was lost and has started anew"
         )
 
 

@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +87,8 @@ GRACE_S = 1.0
 STOPPED_S = 30.0
 """When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
 _HEADROOM = 16
+MOST_KEPT_BYTES = 4096
+"""Of a task that is read once if it is repeated."""
 
 _current: Session | None = None
 
@@ -210,7 +214,11 @@ class Session:
         inner.init()
         inner.start()
         self.dispatcher = Dispatcher(
-            manifest.modules, manifest.serialized, inner.register, inner.unregister
+            manifest.modules,
+            manifest.serialized,
+            inner.register,
+            inner.unregister,
+            lambda token: self._stores.staged(token),
         )
         module = zmq()
         self._context = module.Context()
@@ -451,9 +459,9 @@ class Session:
             copies = TASK_COPIES.decode(payload)
             self._copies.begin(copies.run)
             self._copies.drop(copies.dropped)
-        is_plain = kind == FrameType.TASK
-        more = MoreOfTask(payload, b"", b"") if is_plain else TASK_MORE.decode(copies.more)
-        task = decode_task_payload(more.task)
+        raw = copies.more
+        read = read_task if len(raw) > MOST_KEPT_BYTES else read_small_task
+        more, task = read(kind == FrameType.TASK, raw)
         fail_point("decoded")
         target = self.dispatcher.find(task.callable_digest)
         sizes = [one.nbytes() for one in task.args.tensors]
@@ -463,7 +471,7 @@ class Session:
         succeeded = False
         try:
             args, after, kept = self._arguments(task, more, addresses)
-            config = task.config
+            config = copy(task.config)
             if more.env:
                 config.runtime_env = RuntimeEnv.from_bytes(more.env)
             assert self._inner is not None
@@ -549,6 +557,8 @@ class Session:
             dispatcher.prepare(decode_register_callable_command(raw))
         elif name == ControlName.COMMIT_REGISTER_CALLABLE:
             dispatcher.commit(decode_digest_callable_command(raw))
+        elif name == ControlName.PREPARE_CALLABLE:
+            dispatcher.require(decode_digest_callable_command(raw))
         elif name in (ControlName.ABORT_REGISTER_CALLABLE, ControlName.UNREGISTER_CALLABLE):
             dispatcher.remove(decode_digest_callable_command(raw))
         elif name == ControlName.ALLOC_REMOTE_BUFFER:
@@ -566,8 +576,21 @@ class Session:
         elif name == ControlName.RELEASE_IMPORT:
             stores.release(decode_release_import_request(raw))
         else:
-            raise NotImplementedError(f"this endpoint does not carry out {name.name}")
+            raise NotImplementedError(
+                f"an endpoint does not carry out {name.name}: domains are of the chips of one endpoint, "
+                "whose functions allocate them with orch.allocate_domain"
+            )
         return b""
+
+
+def read_task(is_plain: bool, raw: bytes) -> tuple[MoreOfTask, TaskPayloadWire]:
+    """Return what the frame of a task says: a TASK is plain, others have more."""
+    more = MoreOfTask(raw, b"", b"") if is_plain else TASK_MORE.decode(raw)
+    return more, decode_task_payload(more.task)
+
+
+read_small_task = lru_cache(maxsize=256)(read_task)
+"""The same for those that are often repeated."""
 
 
 def report_of(error: BaseException) -> str:

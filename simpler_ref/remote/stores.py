@@ -12,7 +12,7 @@ import numpy as np
 
 from ..system.types import Array
 from .buffers import (
-    COPY,
+    IDENTITY,
     BufferIdentity,
     CopyRequest,
     ExportBufferRequest,
@@ -135,6 +135,13 @@ class Stores:
         span: Array = memory[part.offset : part.offset + part.nbytes]
         return span
 
+    def staged(self, token: bytes) -> bytes:
+        """Return the blob that is staged under a token: the identity of a buffer.
+
+        Rule     REMOTE-REG-9
+        """
+        return self._find(IDENTITY.decode(token)).tobytes()
+
     # ------------------------------------------------------------ export and import
     def export(self, request: ExportBufferRequest) -> ExportBufferResult:
         """Let other endpoints read or write a part of a buffer."""
@@ -250,9 +257,3 @@ class Stores:
             "exports": sum(map(len, self._exports.values())),
             "imports": len(self._imports),
         }
-
-
-def copy_parts(identity: Any, offset: int, nbytes: int, data: bytes = b"") -> bytes:
-    """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
-    owner = identity.owner_endpoint_id, identity.buffer_id, identity.generation
-    return COPY.encode(CopyRequest(*owner, offset, nbytes, data))

@@ -77,18 +77,19 @@ class _Offered:
     def __init__(self, window: Window) -> None:
         self.window = window
         self.memory = bytes_at(window.address, window.nbytes)
-        self._oldest: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
+        """The last transfer of each sender."""
 
     def is_over(self, header: Header) -> bool:
-        """Say whether the sender has given up a transfer, of which chunks were still under way.
+        """Say whether a transfer is over, of which chunks were still under way.
 
         They may arrive behind those of the transfer that repeats it, over another connection.
         """
-        oldest = max(self._oldest.pop(header.sender, 0), header.oldest)
-        if len(self._oldest) >= MOST_SENDERS:
-            del self._oldest[next(iter(self._oldest))]
-        self._oldest[header.sender] = oldest
-        return header.transfer < oldest
+        newest = max(self._newest.pop(header.sender, 0), header.transfer)
+        if len(self._newest) >= MOST_SENDERS:
+            del self._newest[next(iter(self._newest))]
+        self._newest[header.sender] = newest
+        return header.transfer < newest
 
 
 class Windows:

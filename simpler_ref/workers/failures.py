@@ -31,8 +31,9 @@ def read_failure(session: Session, level: int) -> TaskError:
     where = f"level {level} {manager.name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
         before = session.watch().ran_before(worker)
+        kind = session.kinds[worker]
         return describe_lost(
-            where, failed.exit_code, details, before, said=session.kinds[worker].last_words()
+            where, failed.exit_code, details, before, kind.successor, kind.last_words()
         )
     message, trace = read_error(failed.message, failed.trace)
     return TaskError(f"{where}: {message}", remote_traceback=trace, **details)

@@ -40,6 +40,8 @@ class WorkerKind:
     """Whether there is no such worker: a place for one that may join."""
     start_timeout_s = 0.0
     """How long it may take to start, should that be longer than others take."""
+    successor = "the next run starts a new one"
+    """What messages say of its successor, once it is lost."""
 
     def prepare(self) -> None:
         """Prepare before threads exist; called only in thread mode, by the starting thread."""
@@ -79,6 +81,14 @@ class WorkerKind:
 
     def report(self, installed: Any, error: BaseException) -> None:
         """Note what a task has raised, beside its message in the mailbox."""
+
+    def may_be_made(self) -> bool:
+        """Say whether it is time to make a successor of it, which is lost; called by the parent."""
+        return True
+
+    def stays_lost(self, why: str, took_s: float) -> bool:
+        """Note that no successor could be made, and why; return False if the Worker needs one."""
+        return False
 
     def last_words(self) -> str:
         """Return what the worker has said of its end, empty if nothing; called by the parent."""

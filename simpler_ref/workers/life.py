@@ -355,7 +355,7 @@ class Life:
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
             manager.welcome_back()
-        if not anew and (manager is None or not manager.dead):
+        if not anew and (manager is None or not manager.dead or not manager.known_dead()):
             return
         try:
             with self.registry.lock:  # a registration finds all workers made, or none

@@ -85,10 +85,11 @@ class WorkerManager:
         return f"{kind.label} {mates.index(worker)}{kind.suffix}{pid}"
 
     # ------------------------------------------------------------ start
-    def start(self, snapshot: Snapshot) -> None:
-        """Make all workers from the present state of this process.
+    def start(self, snapshot: Snapshot, again: bool = False) -> Sequence[int]:
+        """Make all workers from the present state of this process; return those that are ready.
 
-        After an exception, `stop` cleans up.
+        After an exception, `stop` cleans up. `again`: there were some before, of which those may stay
+        lost that a Worker can do without.
 
         Raises
         ------
@@ -97,10 +98,10 @@ class WorkerManager:
 
         Notes
         -----
-        Rule     WM-FORK-1; WM-LOOP-4
+        Rule     WM-FORK-1; WM-LOOP-4; REMOTE-FAIL-6
         """
         self._get_ready(snapshot)
-        self._bring_up(self.present())
+        return self._bring_up(self.present(), again)
 
     def present(self) -> list[int]:
         """Return the workers that there are, or should be: all places that are not vacant."""
@@ -125,21 +126,19 @@ class WorkerManager:
                 self.dead.pop(worker, None)
 
     def known_dead(self) -> list[int]:
-        """Return the workers of whose deaths the Scheduler has been told."""
+        """Return the workers of whose deaths the Scheduler was told, and that are to be replaced now."""
         with self._known:
-            return sorted(self.dead)
+            return sorted(worker for worker in self.dead if self.kinds[worker].may_be_made())
 
     def replace_dead(self, dead: Sequence[int] | None = None) -> Sequence[int]:
-        """Make a successor for every dead worker, or for some of them; return their indices.
+        """Make a successor for every dead worker, or for some of them; return those that are ready.
 
         They have the callables that were registered when this manager started, and get no task before
         `admit`.
 
-        Rule     SCHED-DEATH-3
+        Rule     SCHED-DEATH-3; REMOTE-FAIL-6
         """
-        dead = self.known_dead() if dead is None else dead
-        self._bring_up(dead)
-        return dead
+        return self._bring_up(self.known_dead() if dead is None else dead, True)
 
     def admit(self, workers: Iterable[int]) -> None:
         """Let the Scheduler use workers that are ready, except those that owe an answer to a request."""
@@ -147,17 +146,18 @@ class WorkerManager:
             if worker not in self.silent:
                 self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
-    def _bring_up(self, workers: Iterable[int]) -> None:
-        """Make workers and wait until they are ready.
+    def _bring_up(self, workers: Iterable[int], again: bool) -> Sequence[int]:
+        """Make workers, wait until they are ready, and return them.
 
         Rule     WM-LOOP-4; SPEED-WAIT-7
         """
         with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
-            self._make(workers)
+            return self._make(workers, again)
 
-    def _make(self, workers: Iterable[int]) -> None:
+    def _make(self, workers: Iterable[int], again: bool) -> Sequence[int]:
+        begun = time.monotonic()
         for worker in workers:
             self._engine.kernels.set_usable(self._engine.mem, worker, 0)
             with self._known:
@@ -166,9 +166,27 @@ class WorkerManager:
                 self.silent.discard(worker)
             self._launch(worker)
         deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
+        ready = []
         for worker in workers:
-            if self._wait_ready(worker, deadline) != L.OK or not self._wait_for_birth(worker):
-                raise WorkerStartError(f"{self.name(worker)} did not start: {self._why(worker)}")
+            if self._wait_ready(worker, deadline) == L.OK and self._wait_for_birth(worker):
+                ready.append(worker)
+                continue
+            why = self._why(worker)
+            if not (again and self.do_without(worker, why, time.monotonic() - begun)):
+                raise WorkerStartError(f"{self.name(worker)} did not start: {why}")
+        return ready
+
+    def do_without(self, worker: int, why: str, took_s: float = 0.0) -> bool:
+        """Leave a worker lost that could not be made anew, if the others can go on without it.
+
+        Rule     REMOTE-FAIL-6
+        """
+        if self.lost or not self.kinds[worker].stays_lost(why, took_s):
+            return False
+        if worker not in self.dead:
+            self._terminate_and_wait(worker)
+        log.warning("%s is still lost: %s", self.name(worker), self.kinds[worker].last_words())
+        return True
 
     def _why(self, worker: int) -> str:
         message, trace = read_error(*self._mailbox(worker).report())
@@ -344,8 +362,8 @@ class WorkerManager:
         said = self.kinds[worker].last_words()
         ended = f"was lost ({said})" if said else ended
         return WorkerLostError(
-            f"{self.name(worker)} {ended} before it answered a control request; the next run starts "
-            "a new one",
+            f"{self.name(worker)} {ended} before it answered a control request; "
+            f"{self.kinds[worker].successor}",
             status=status,
             worker=worker,
             pid=self.pids.get(worker),

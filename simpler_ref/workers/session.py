@@ -12,6 +12,7 @@ from ..callables.registry import Registry, Snapshot
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
+from ..errors import ControlError, WorkerLostError
 from ..model.visibility import remove_visibility
 from ..system.signals import signals_blocked
 from .installer import Installer
@@ -67,6 +68,8 @@ class Session:
         self.orch: Orchestrator
         self.configs: Configs
         self.domains: Domains
+        self.has_started = False
+        """Whether all workers have been ready once."""
         self.pid = os.getpid()
         self.endpoints: Any = None
         self._watch: Watch | None = None
@@ -89,8 +92,8 @@ class Session:
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
             self.manager.while_asking = partial(self.domains.look_while_asking, self)
-            self.manager.start(self.snapshot)
-            self.manager.admit(self.manager.present())
+            self.manager.admit(self.manager.start(self.snapshot, self.has_started))
+            self.has_started = True
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -112,13 +115,22 @@ class Session:
         Rule     FLOW-REG-4
         """
         assert self.manager is not None
+        for worker in self.manager.replace_dead(dead):
+            try:
+                self._install_missing(worker)
+            except (ControlError, WorkerLostError) as error:
+                if not self.manager.do_without(worker, str(error)):
+                    raise
+            else:
+                self.manager.admit([worker])
+
+    def _install_missing(self, worker: int) -> None:
+        """Have a worker install what was registered since the start."""
+        assert self.manager is not None
         installer = Installer(self.manager, self.control_timeout_s)
-        successors = self.manager.replace_dead(dead)
-        for worker in successors:
-            namespace = self.manager.kinds[worker].target_namespace
-            for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
-                installer.install(one, worker)
-        self.manager.admit(successors)
+        namespace = self.manager.kinds[worker].target_namespace
+        for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
+            installer.install(one, worker)
 
     def watch(self) -> Watch:
         """Return the watch of running tasks, one for each run that has to wait."""

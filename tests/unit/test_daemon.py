@@ -94,6 +94,13 @@ def test_a_manifest_is_cut_down_to_what_the_daemon_allows(fleet):
     place.stop(DEADLINE_S)
 
 
+def test_chips_are_for_those_who_may_run_anything(fleet, key_file, tmp_path):
+    assert "--allow-serialized" in refused(fleet, manifest(device_ids=[0]))
+    with daemon(tmp_path, "--keys", key_file, "--allow-serialized") as served:
+        place = HostFleet([served.address], keys=key_file).start(manifest(device_ids=[0]), 0)
+        place.stop(DEADLINE_S)
+
+
 @pytest.mark.parametrize(
     ("some", "others", "common"),
     [

@@ -263,7 +263,7 @@ def test_a_window_can_be_withdrawn_during_a_transfer(pair, direction, monkeypatc
 def test_to_withdraw_waits_for_the_chunk_that_is_copied():
     windows, memory = Windows(), numbers(10)
     windows.offer(Window(KEY, memory.ctypes.data, 10))
-    header = Header(Kind.READ, 1, 1, 1, KEY, 0, 10, 0)
+    header = Header(Kind.READ, 1, 1, KEY, 0, 10, 0)
 
     def take(data):
         withdrawal = Waiting(windows.withdraw, KEY)
@@ -279,16 +279,13 @@ def test_to_withdraw_waits_for_the_chunk_that_is_copied():
 def test_chunks_of_a_transfer_that_was_given_up_are_not_copied():
     windows, memory = Windows(), np.zeros(10, np.uint8)
     windows.offer(Window(KEY, memory.ctypes.data, 10))
-    first = Header(Kind.WRITE, 1, 5, 5, KEY, 0, 10, 0)
-    later = first._replace(transfer=6, oldest=6)
-    other = first._replace(sender=2, transfer=1, oldest=1)
+    first = Header(Kind.WRITE, 1, 5, KEY, 0, 10, 0)
+    later, other = first._replace(transfer=6), first._replace(sender=2, transfer=1)
     assert windows.write(first, memoryview(b"a" * 10))
     assert windows.write(later, memoryview(b"b" * 10))
     assert not windows.write(first, memoryview(b"c" * 10))
     assert bytes(memory) == b"b" * 10
     assert windows.write(other, memoryview(b"d" * 10))
-    at_once = first._replace(transfer=8, oldest=6), first._replace(transfer=7, oldest=6)
-    assert all(windows.write(header, memoryview(b"e" * 10)) for header in at_once)
 
 
 @pytest.mark.parametrize("size", [0, 9, 11])
@@ -296,38 +293,42 @@ def test_a_chunk_has_the_size_that_its_header_says(size):
     windows, memory = Windows(), np.zeros(10, np.uint8)
     windows.offer(Window(KEY, memory.ctypes.data, 10))
     with pytest.raises(Refusal, match=f"10 bytes is announced, {size} have come"):
-        windows.write(Header(Kind.WRITE, 1, 1, 1, KEY, 0, 10, 0), memoryview(b"a" * size))
+        windows.write(Header(Kind.WRITE, 1, 1, KEY, 0, 10, 0), memoryview(b"a" * size))
     assert not memory.any()
 
 
-def test_requests_name_the_oldest_transfer_of_the_window_that_is_under_way(open_mover):
+def test_stores_into_one_window_are_made_one_after_the_other(open_mover):
     here = open_mover()
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.linger = 0
         router.bind(ANY)
 
-        def ask(key):
-            into = bytearray(1)
-            transfer = Waiting(here.fetch, router.last_endpoint.decode(), key, 0, into, 1)
-            peer, request = router.recv_multipart()
-            return transfer, peer, chunks.decode(request)
+        def begin(key):
+            return Waiting(here.store, router.last_endpoint.decode(), key, 0, b"a", 1)
 
-        def answer(transfer, peer, header):
-            router.send_multipart([peer, header.answer(Kind.DATA), b"a"])
-            transfer.join()
-            assert transfer.error is None
+        def next_one():
+            peer, request, _ = router.recv_multipart()
+            return peer, chunks.decode(request)
 
-        first, second, other = ask(KEY), ask(KEY), ask(KEY + 1)
-        oldest = [(header.transfer, header.oldest) for _, _, header in (first, second, other)]
-        assert oldest == [(1, 1), (2, 1), (3, 3)]
-        answer(*first)
-        third = ask(KEY)
-        assert third[2].oldest == 2
-        for one in (second, other, third):
+        def answer(peer, header):
+            router.send_multipart([peer, header.answer(Kind.WRITTEN)])
+
+        first = begin(KEY)
+        asked = next_one()
+        second = begin(KEY)
+        other = begin(KEY + 1)
+        of_other = next_one()
+        assert (asked[1].key, of_other[1].key) == (KEY, KEY + 1)
+        assert not router.poll(50)
+        answer(*asked)
+        repeated = next_one()
+        assert repeated[1].key == KEY
+        assert repeated[1].transfer > asked[1].transfer
+        for one in (of_other, repeated):
             answer(*one)
-        last = ask(KEY)
-        assert last[2].oldest == last[2].transfer == 5
-        answer(*last)
+        for thread in (first, second, other):
+            thread.join()
+            assert thread.error is None
 
 
 @pytest.mark.parametrize(
@@ -388,7 +389,7 @@ def dealer(context, address, group=None):
     return stranger
 
 
-REQUEST = Header(Kind.READ, 1, 3, 3, KEY, 0, 100, 0)
+REQUEST = Header(Kind.READ, 1, 3, KEY, 0, 100, 0)
 STORE = REQUEST._replace(kind=Kind.WRITE)
 GARBAGE = {
     "nothing": [b""],

@@ -41,6 +41,12 @@ def env_beside(box: Any) -> bytes:
     return bytes(box[_ENV_AT : _ENV_AT + RUNTIME_ENV_SIZE])
 
 
+def identity_in(box: memoryview) -> bytes:
+    """Return what a task in a mailbox has beside its arguments: digest, configuration, `RuntimeEnv`."""
+    start = L.MAILBOX_OFF_CONFIG
+    return digest_in(box) + bytes(box[start : start + L.CALL_CONFIG_SIZE]) + env_beside(box)
+
+
 # ---------------------------------------------------------------- the arguments of a task
 class ReceivedArgs(TaskArgs):
     """The arguments of the running task, read from its mailbox.

@@ -2,11 +2,13 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, WorkerLostError
+from simpler_ref import RemoteError, TaskError, WorkerLostError, WorkerStartError
+from simpler_ref.remote import link
 from simpler_ref.remote.fleets import Fleet, ProcessFleet
 from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
 from tests import far_side
@@ -132,6 +134,110 @@ def test_shutdown_and_the_end_of_the_connection_end_a_session():
             else:
                 client.socket.close(linger=0)
             assert place.wait(20)
+
+
+class Moody(ProcessFleet):
+    """A fleet that starts nothing for the first endpoint while there is a file."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def start(self, manifest, endpoint):
+        if endpoint == 0 and self.file.exists():
+            raise RemoteError("not in the mood")
+        return super().start(manifest, endpoint)
+
+
+def by_each(made, *endpoints):
+    made.run(*[(far_side.nothing, None, {"worker": i}) for i in endpoints])
+
+
+def until_back(made):
+    """Run tasks elsewhere until the first endpoint is back."""
+    while not made.worker.endpoints()[0]["alive"]:
+        by_each(made, 1)
+
+
+@pytest.mark.spec("REMOTE-FAIL-6")
+def test_without_an_endpoint_that_cannot_be_started_again_all_others_go_on(tmp_path, caplog):
+    fleet = Moody(tmp_path / "moody")
+    with program(2, fleet=fleet) as two:
+        by_each(two, 0, 1)
+        before = two.worker.endpoints()[1]["session"]
+        fleet.file.touch()
+        with pytest.raises(WorkerLostError, match="exited with status 3"):
+            two.run((far_side.die, None, {"worker": 0}))
+        by_each(two, 1, -1)
+        assert "not in the mood" in caplog.text
+        lost = "no new session could be started: RemoteError: not in the mood; a run tries"
+        with pytest.raises(WorkerLostError, match=lost):
+            by_each(two, 1, 0)
+        with pytest.raises(WorkerLostError, match="not in the mood"):
+            two.buffer(0, [1.0])
+        first, second = two.worker.endpoints()
+        assert not first["alive"]
+        assert "not in the mood" in first["ended"]
+        assert second["session"] == before
+        two.handle(far_side.clear)  # registered without it
+        fleet.file.unlink()
+        until_back(two)
+        buffer = two.buffer(0, [1.0])
+        two.run((far_side.clear, two.args((buffer, INOUT))))
+        assert two.values(buffer).tolist() == [0]
+        assert two.worker.endpoints()[1]["session"] == before
+
+
+@pytest.mark.spec("REMOTE-FAIL-6")
+def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
+    fleet = Moody(tmp_path / "moody")
+    monkeypatch.setattr(link, "REST", 1e9)
+    with program(2, fleet=fleet) as two:
+        by_each(two, 0, 1)
+        fleet.file.touch()
+        os.kill(two.worker.endpoints()[0]["pid"], signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            while True:
+                by_each(two, 0)
+        by_each(two, 1)
+        fleet.file.unlink()
+        for _ in range(3):
+            by_each(two, 1)
+            with pytest.raises(WorkerLostError, match="not in the mood"):
+                by_each(two, 0)
+        two.worker.remove_remote_worker(0)
+        by_each(two, 1)
+
+
+@pytest.mark.spec("REMOTE-FAIL-6")
+def test_an_endpoint_that_forgets_what_it_allowed_stays_lost(tmp_path):
+    class Changed(ProcessFleet):
+        def start(self, manifest, endpoint):
+            if endpoint == 0 and (tmp_path / "changed").exists():
+                manifest = replace(manifest, modules=("json",))
+            return super().start(manifest, endpoint)
+
+    with program(2, fleet=Changed()) as two:
+        by_each(two, 0, 1)  # registered after the start
+        (tmp_path / "changed").touch()
+        with pytest.raises(WorkerLostError, match="exited with status 3"):
+            two.run((far_side.die, None, {"worker": 0}))
+        by_each(two, 1)
+        with pytest.raises(WorkerLostError, match=r"does not import from 'tests\.far_side'"):
+            by_each(two, 0)
+
+
+@pytest.mark.spec("REMOTE-FAIL-6")
+def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
+    fleet = Moody(tmp_path / "moody")
+    fleet.file.touch()
+    made = Program(2, fleet=fleet)
+    with made.worker as worker:
+        worker.init()
+        with pytest.raises(WorkerStartError, match="not in the mood"):
+            worker.start()
+        fleet.file.unlink()
+        by_each(made, 0, 1)
 
 
 @pytest.mark.spec("REMOTE-FAIL-5")

@@ -1,9 +1,13 @@
 """REMOTE-MEM: memory of endpoints."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 
 from simpler_ref import ControlError, RemoteBufferHandle, RemoteTensorRef
+from simpler_ref.remote import ProcessFleet
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
 
@@ -121,6 +125,59 @@ def test_parts_are_copied_at_offsets(two):
     for offset, nbytes in ((0, 1_200_001), (1_200_000, 1), (1 << 62, 8)):
         with pytest.raises(ValueError):
             two.worker.remote_copy_to(buffer, array.ctypes.data, nbytes, offset=offset)
+
+
+@pytest.mark.spec("REMOTE-MEM-5")
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("nbytes", [(1 << 16) - 1, 1 << 16, (1 << 16) + 1, (25 << 20) + 3])
+def test_large_parts_move_in_chunks(two, is_shared, nbytes):
+    worker = two.worker
+    there = worker.remote_malloc(worker=two.ids[1], nbytes=nbytes + 8)
+    make = worker.zeros if is_shared else np.zeros
+    array, back = make(nbytes + 8, np.uint8), make(nbytes + 8, np.uint8)
+    array[:] = np.arange(nbytes + 8) % 251
+    for _ in range(2):
+        worker.remote_copy_to(there, array[8:].ctypes.data, nbytes, offset=3)
+        worker.remote_copy_from(there, back[1:].ctypes.data, nbytes, offset=3)
+        assert np.array_equal(back[1 : nbytes + 1], array[8:])
+        assert not back[0] and not back[nbytes + 1 :].any()
+        array[:] += 1
+    worker.remote_free(there)
+    assert worker.transfers()[two.ids[1]]["exports"] == 0
+
+
+@pytest.mark.spec("REMOTE-MEM-5")
+@pytest.mark.parametrize("room", [0, 100_000])
+def test_copies_need_no_room_in_shared_memory(two, room):
+    there = two.worker.remote_malloc(worker=two.ids[0], nbytes=1 << 20)
+    array, back = np.arange(1 << 20, dtype=np.uint8), np.zeros(1 << 20, np.uint8)
+    kept, nbytes = [], 1 << 40
+    while nbytes > max(room, 64):
+        try:
+            kept.append(two.worker.empty(nbytes, np.uint8))
+        except MemoryError:
+            nbytes //= 2
+    two.worker.remote_copy_to(there, array.ctypes.data, array.nbytes)
+    two.worker.remote_copy_from(there, back.ctypes.data, back.nbytes)
+    del kept
+    assert np.array_equal(back, array)
+
+
+@pytest.mark.spec("REMOTE-MEM-6")
+def test_an_export_names_where_its_owner_is_reached(tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    hosts = ["127.0.0.2", "127.0.0.3"]
+    fleet = ProcessFleet(hosts, python=sys.executable, interface="0.0.0.0", ssh=[str(ssh)])
+    with program(fleet=fleet, modules=["tests"]) as two:
+        there = two.buffer(two.ids[0], np.arange(3))
+        exported = two.worker.remote_export(there)
+        about = json.loads(exported.result.transport_descriptor)
+        assert about["address"].startswith("tcp://127.0.0.2:")
+        here = two.worker.remote_import(exported, worker=two.ids[1])
+        two.run((far_side.add_one, two.args((here, INOUT))))
+        assert two.values(there).tolist() == [1, 2, 3]
 
 
 @pytest.mark.spec("REMOTE-MEM-1")

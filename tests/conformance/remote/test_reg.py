@@ -1,20 +1,33 @@
 """REMOTE-REG: remote callables."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from simpler_ref import CallableError, RemoteCallable, RemoteWorkerSpec, get_inner_handle
+from simpler_ref import (
+    CallableError,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskArgs,
+    TensorArgType,
+    get_inner_handle,
+)
 from simpler_ref.callable_identity import (
     CallableKind,
+    build_chip_callable_descriptor,
     build_python_import_descriptor,
     compute_callable_hashid,
 )
+from simpler_ref.native_chip import ChipCallable
 from simpler_ref.remote import (
+    buffers,
     callables,
     frames,
+    requests,
 )
-from tests import far_side
-from tests.endpoints import INOUT, Program, program
+from tests import chip_kernels, domain_kernels, far_side
+from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
 from tests.raw_session import session
 
 NAME = far_side.name(far_side.nothing)
@@ -175,3 +188,104 @@ def test_inner_callables_are_for_the_workers_of_an_endpoint(two):
         get_inner_handle(RemoteCallable(NAME))
     with pytest.raises(ValueError, match="workers="):
         two.worker.register(closure(1), inner=True)
+
+
+@pytest.fixture(scope="module")
+def chips():
+    """Endpoints with two chips each."""
+    with program(device_ids=[0, 1], serialized=True) as made:
+        yield made
+
+
+@pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-8", "REMOTE-REG-9")
+@pytest.mark.parametrize("most_inline", [requests.MOST_INLINE_BLOB, 1000])
+def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inline):
+    monkeypatch.setattr("simpler_ref.remote.endpoints.MOST_INLINE_BLOB", most_inline)
+    worker, name = chips.worker, f"add-{most_inline}"
+    target = ChipCallable.from_kernel(chip_kernels.add_core(), name)
+    handle = worker.register(target, workers=[0, 1])
+    function = worker.register(far_side.on_a_chip(handle), workers=[0, 1])
+    x, y = (worker.share(one) for one in chip_kernels.numbers(100))
+    sums = worker.zeros((2, 100), np.float32)
+
+    def orch_fn(orch, args, config):
+        for i in range(2):
+            task = TaskArgs()
+            for array, tag in ((x, INPUT), (y, INPUT), (sums[i], EXISTING)):
+                task.add_tensor(array, tag)
+            orch.submit_next_level(function, task, worker=i)
+
+    worker.run(orch_fn)
+    assert np.array_equal(sums, [x + y, x + y])
+    assert all(one["buffers"] == 0 for one in worker.transfers())
+    with pytest.raises(CallableError):
+        worker.register(target, workers=[0])  # for others than the first time
+    worker.unregister(handle)
+    worker.unregister(function)
+
+
+@pytest.mark.spec("REMOTE-CALL-5")
+def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
+    worker = chips.worker
+    handle = worker.register(domain_kernels.in_c(), workers=[0, 1])
+    function = worker.register(far_side.in_a_domain(handle), workers=[0, 1])
+    sums = worker.zeros((2, 2, 16), np.int64)
+
+    def orch_fn(orch, args, config):
+        for i in range(2):
+            task = TaskArgs()
+            task.add_tensor(sums[i], TensorArgType.INOUT)
+            orch.submit_next_level(function, task, worker=i)
+
+    worker.run(orch_fn)
+    assert (sums[:, :, :4] == 10).all()  # 0 of the first and 10 of the second
+
+
+@pytest.mark.spec("REMOTE-REG-7", "REMOTE-REG-9", "REMOTE-CALL-5")
+def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
+    target = ChipCallable.from_kernel(chip_kernels.add_core())
+    blob = target.to_bytes()
+    name, control = frames.ControlName, frames.FrameType.CONTROL
+    registry = callables.RemoteRegistryTarget.INNER_L3_WORKER
+    staged = callables.ChipCallableBlobLocation.STAGED_BLOB
+    descriptor = build_chip_callable_descriptor(target=target, platform="", runtime="")
+    digest, kind = hashlib.sha256(descriptor).digest(), CallableKind.CHIP_CALLABLE
+    by_digest = callables.encode_digest_callable_command(registry, kind, digest)
+    with session(worker={"device_ids": [0]}) as (_place, connect):
+        client = connect()
+        client.greet()
+
+        def ask(which, payload):
+            answer = client.ask(control, frames.encode_control(which, 1, payload))
+            reply = frames.decode_control_reply(answer.payload)
+            return reply.error_message or reply.result
+
+        def prepare(token, **wrong):
+            fields = {
+                "descriptor": descriptor,
+                "location": staged,
+                "blob_size": len(blob),
+                "blob_sha256": hashlib.sha256(blob).digest(),
+                "staged_token": token,
+            }
+            chip = callables.RemoteChipCallablePayload(**(fields | wrong))
+            raw = callables.encode_remote_chip_callable_payload(chip)
+            command = callables.encode_register_callable_command(registry, kind, digest, 1, raw)
+            return ask(name.PREPARE_REGISTER_CALLABLE, command)
+
+        alloc = buffers.ALLOC.encode(buffers.AllocRequest(len(blob)))
+        token = ask(name.ALLOC_REMOTE_BUFFER, alloc)
+        assert "another size or SHA-256" in prepare(token)
+        owner = buffers.IDENTITY.decode(token)
+        ask(name.COPY_TO_REMOTE, buffers.copy_parts(owner, 0, len(blob), blob))
+        assert "remote_wire" in prepare(token[:-1])
+        assert "another size or SHA-256" in prepare(token, blob_size=len(blob) - 1)
+        assert prepare(token) == b""
+        assert "is not registered" in ask(name.PREPARE_CALLABLE, by_digest)
+        assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == b""
+        assert ask(name.PREPARE_CALLABLE, by_digest) == b""
+        assert ask(name.UNREGISTER_CALLABLE, by_digest) == b""
+        ask(name.FREE_REMOTE_BUFFER, token)
+        assert "is not a live buffer" in prepare(token)
+        for which in (name.COMM_INIT, name.ALLOC_DOMAIN, name.RELEASE_DOMAIN):
+            assert f"does not carry out {which.name}" in ask(which, b"")

@@ -1,0 +1,295 @@
+"""The memory of endpoints, as the program uses it: buffers, copies, exports and imports."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ..callables.payloads import exchanged
+from ..jit import layout as L
+from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
+from ..system.types import Array
+from ..workers.life import Life
+from ..workers.options import whole
+from .buffers import (
+    ALLOC,
+    IDENTITY,
+    AllocRequest,
+    BufferIdentity,
+    ExportBufferRequest,
+    ImportBufferRequest,
+    ReleaseImportRequest,
+    copy_parts,
+    decode_export_buffer_result,
+    decode_import_buffer_result,
+    encode_export_buffer_request,
+    encode_import_buffer_request,
+    encode_release_import_request,
+)
+from .frames import ControlName
+from .link import Link
+from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
+from .requests import Request
+
+MOST_BYTES = 1 << 40
+_PAGE = 4096
+_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 25
+"""Of copies by the program; those that are smaller travel in frames."""
+_QUICK_S, _SLOW_S = 0.05, 0.5
+
+
+# ---------------------------------------------------------------- asking links
+def exchange(
+    life: Life, link: Link, command: int, raw: bytes, timeout_s: float | None = None
+) -> bytes:
+    """Hand a request to a link through shared memory, and return the answer."""
+    with exchanged(raw) as staging:
+        size = control(life, link, command, staging.size, name=staging.name, timeout_s=timeout_s)
+        return staging.read(size)
+
+
+def control(
+    life: Life,
+    link: Link,
+    command: int,
+    *args: int,
+    name: str = "",
+    timeout_s: float | None = None,
+) -> int:
+    """Have a link carry out a request, between two tasks."""
+    session = life.live()
+    manager = life.running_manager(session)
+    limit_s = session.control_timeout_s if timeout_s is None else timeout_s
+    return manager.control(link.number, command, args, name=name, timeout_s=limit_s)
+
+
+def require_current(handle: RemoteBufferHandle, link: Link) -> None:
+    """Refuse memory of a session that is over.
+
+    Rule     REMOTE-MEM-2
+    """
+    if handle.session != int(link.words[0]):
+        handle.is_live = False
+    require_live(handle)
+
+
+class EndpointMemory:
+    """Buffers of endpoints, by handles.
+
+    `find` returns the link of an endpoint.
+
+    Rule     REMOTE-MEM-1 to -3, -5
+    """
+
+    def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
+        self._life, self._link = life, find
+        self._addresses = REMOTE_FIRST
+        self._chunk = _LEAST_CHUNK
+
+    def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:
+        """Allocate memory of an endpoint; see `Worker.remote_malloc`."""
+        link = self._link(worker)
+        size = whole("nbytes", nbytes, 1, MOST_BYTES)
+        base = self._take_addresses(size)
+        request = Request(
+            ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)), base, 0, size
+        )
+        made = IDENTITY.decode(self._ask(link, request))
+        return RemoteBufferHandle(
+            link.number,
+            made.owner_endpoint_id,
+            made.buffer_id,
+            made.generation,
+            0,
+            size,
+            address=base,
+            session=int(link.words[0]),
+        )
+
+    def _take_addresses(self, nbytes: int) -> int:
+        base = self._addresses
+        self._addresses += (nbytes // _PAGE + 2) * _PAGE  # with a gap before the next
+        if self._addresses >= REMOTE_LAST:
+            raise MemoryError(
+                "all addresses for memory of endpoints were given out: make a new Worker"
+            )
+        return base
+
+    def free(self, handle: RemoteBufferHandle) -> None:
+        """Free memory of an endpoint; see `Worker.remote_free`."""
+        link = self._own(handle, "remote_free", own=True)
+        identity = BufferIdentity(handle.owner, handle.buffer_id, handle.generation)
+        request = Request(
+            ControlName.FREE_REMOTE_BUFFER, IDENTITY.encode(identity), drops=handle.address
+        )
+        self._ask(link, request)
+        handle.is_live = False
+
+    def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:
+        """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
+        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
+        shared, most = self._shared(host_ptr, nbytes)
+        for at, size in self._parts(nbytes, most):
+            if size < _LEAST_CHUNK:
+                data = ctypes.string_at(host_ptr + at, size)
+                payload = copy_parts(handle, offset + at, size, data)
+                self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
+                continue
+            address = host_ptr + at
+            if shared is not None:
+                address = ctypes.memmove(shared.ctypes.data, address, size)
+            control(self._life, link, L.LINK_STORE, handle.address + offset + at, address, size)
+
+    def copy_from(
+        self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
+    ) -> None:
+        """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
+        link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
+        shared, most = self._shared(host_ptr, nbytes)
+        for at, size in self._parts(nbytes, most):
+            if size < _LEAST_CHUNK:
+                payload = copy_parts(handle, offset + at, size)
+                data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
+                ctypes.memmove(host_ptr + at, data, size)
+                continue
+            address = host_ptr + at if shared is None else shared.ctypes.data
+            control(self._life, link, L.LINK_FETCH, handle.address + offset + at, address, size)
+            if shared is not None:
+                ctypes.memmove(host_ptr + at, address, size)
+
+    def _shared(self, host_ptr: int, nbytes: int) -> tuple[Array | None, int]:
+        """Return memory that links see, for copies of this one, and how large parts may be.
+
+        There is none if they see this one, or need not; or if there is no room for it.
+        """
+        session = self._life.live()
+        if nbytes < _LEAST_CHUNK or session.why_invisible(host_ptr, nbytes) is None:
+            return None, _MOST_CHUNK
+        most = min(nbytes, _MOST_CHUNK)
+        while most >= _LEAST_CHUNK:
+            with suppress(MemoryError):
+                return session.arena.empty((most,), np.uint8), most
+            most //= 2
+        return None, most
+
+    def _parts(self, nbytes: int, most: int) -> Iterable[tuple[int, int]]:
+        """Yield parts to copy, as large as the connection takes in a moment."""
+        at = 0
+        while at < nbytes:
+            size = min(self._chunk, most, nbytes - at)
+            begun = time.monotonic()
+            yield at, size
+            took = time.monotonic() - begun
+            if took < _QUICK_S and size == self._chunk:
+                self._chunk = min(2 * self._chunk, _MOST_CHUNK)
+            elif took > _SLOW_S:
+                self._chunk = max(self._chunk // 2, _LEAST_CHUNK)
+            at += size
+
+    def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
+        link = self._own(handle, what, own=True)
+        whole("host_ptr", host_ptr, 1, (1 << 64) - 1)
+        handle.require_within(
+            whole("offset", offset, 0, MOST_BYTES), whole("nbytes", nbytes, 0, MOST_BYTES)
+        )
+        return link
+
+    def export(
+        self,
+        handle: RemoteBufferHandle,
+        offset: int,
+        nbytes: int | None,
+        access: str | int,
+        transport_profile: str,
+    ) -> RemoteBufferExport:
+        """Let other endpoints import a part of a buffer; see `Worker.remote_export`."""
+        link = self._own(handle, "remote_export", own=True)
+        at = whole("offset", offset, 0, MOST_BYTES)
+        size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
+        handle.require_within(at, size)
+        request = ExportBufferRequest(
+            handle.owner,
+            handle.buffer_id,
+            handle.generation,
+            at,
+            size,
+            access_of(access),
+            transport_profile,
+        )
+        payload = encode_export_buffer_request(request)
+        raw = self._ask(link, Request(ControlName.EXPORT_BUFFER, payload))
+        return RemoteBufferExport(handle, decode_export_buffer_result(raw))
+
+    def take(
+        self, exported: RemoteBufferExport, worker: int, access: str | int | None
+    ) -> RemoteBufferHandle:
+        """Import what another endpoint has exported; see `Worker.remote_import`."""
+        if not isinstance(exported, RemoteBufferExport):
+            raise TypeError(
+                f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
+            )
+        link, owner, found = self._link(worker), exported.handle, exported.result
+        require_current(owner, self._link(owner.worker))
+        if link.number == owner.worker:
+            raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
+        rights = found.access if access is None else access_of(access)
+        request = ImportBufferRequest(link.number, rights, found)
+        base = owner.address + found.offset
+        payload = encode_import_buffer_request(request)
+        raw = self._ask(
+            link, Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes)
+        )
+        made = decode_import_buffer_result(raw)
+        return RemoteBufferHandle(
+            link.number,
+            made.owner_endpoint_id,
+            made.buffer_id,
+            made.generation,
+            made.offset,
+            made.nbytes,
+            address=base,
+            session=int(link.words[0]),
+            access=made.access,
+            import_id=made.import_id,
+        )
+
+    def release(self, handle: RemoteBufferHandle) -> None:
+        """Forget what was imported; see `Worker.remote_release_import`."""
+        link = self._own(handle, "remote_release_import", own=False)
+        request = ReleaseImportRequest(
+            link.number, handle.owner, handle.buffer_id, handle.generation, handle.import_id
+        )
+        self._ask(
+            link,
+            Request(
+                ControlName.RELEASE_IMPORT,
+                encode_release_import_request(request),
+                drops=handle.address,
+            ),
+        )
+        handle.is_live = False
+
+    def _own(self, handle: Any, what: str, own: bool) -> Link:
+        """Return the link of a live buffer."""
+        if not isinstance(handle, RemoteBufferHandle):
+            raise TypeError(
+                f"{what} expects a handle from Worker.{'remote_malloc' if own else 'remote_import'}, not "
+                f"{type(handle).__name__}"
+            )
+        if own == bool(handle.import_id):
+            raise ValueError(
+                f"{handle!r} is {'an import' if own else 'no import'}: {what} is for "
+                f"{'the owner of a buffer' if own else 'imports'}"
+            )
+        link = self._link(handle.worker)
+        require_current(handle, link)
+        return link
+
+    def _ask(self, link: Link, request: Request) -> bytes:
+        """Have a link send a request on, and return the result."""
+        return exchange(self._life, link, L.LINK_ASK, request.to_bytes())
