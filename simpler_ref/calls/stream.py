@@ -65,7 +65,7 @@ class Stream:
         self._arrays = SentArrays(session)
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
-        self._names: dict[int, str] = {}
+        self._names = session.call_names
         self._limits: dict[int, float] = {}
         self._word = -1
         self._tasks: dict[Any, Task] = {}
@@ -517,6 +517,10 @@ class Stream:
         """Return the number of a call, -1 if its value has been fetched."""
         slot = future._slot
         return self._engine.view.call(slot).task if slot else -1
+
+    def take_entries(self) -> None:
+        """Submit by the engine's entries as they are now: a trace begins or ends."""
+        self._call = self._engine.kernels.call_and_pass
 
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..orch.configs import Configs
     from ..orch.domains import Domains
     from ..orch.orchestrator import Orchestrator
+    from ..trace.recorder import Recorder
 
 
 class Session:
@@ -68,6 +69,11 @@ class Session:
         self.domains: Domains
         self.pid = os.getpid()
         self.endpoints: Any = None
+        self.recorder: Recorder
+        self.call_names: dict[int, str] = {}
+        """The functions that were called, by their keys."""
+        self.traced_children: list[str] = []
+        """Files of the traces of child Workers, beside that of this one."""
         self._watch: Watch | None = None
 
     def start_anew(self) -> None:
@@ -89,6 +95,7 @@ class Session:
             self.manager.on_death = self.domains.note_death
             self.manager.start(self.snapshot)
             self.manager.admit(self.manager.present())
+        self.recorder.start()
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -157,6 +164,7 @@ class Session:
             self.scheduler.stop()
             self.scheduler = None
         self.stop_workers()
+        self.recorder.end()
         self.domains.close()
         if self.endpoints is not None:
             self.endpoints.close()

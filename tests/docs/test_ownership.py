@@ -86,7 +86,10 @@ def test_a_description_names_words_that_there_are():
 
 
 # ---------------------------------------------------------------- the tables and the kernels
-PARTIES = ("Orch", "Scheduler", "Scheduler thread", "worker", "requester", "monitor", "closer")
+PARTIES = (
+    *("Orch", "Scheduler", "Scheduler thread", "worker", "requester", "monitor", "closer"),
+    "collector",
+)
 
 CALLERS = {
     "Orch": (
@@ -103,6 +106,7 @@ CALLERS = {
         *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed"),
+        *("begin_trace", "end_trace", "ask_collector"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
@@ -117,6 +121,7 @@ CALLERS = {
     ),
     "monitor": ("report_death",),
     "closer": ("stop_scheduler", "request_stop"),
+    "collector": ("collector_loop",),
 }
 """Which party calls which entries."""
 
@@ -143,6 +148,7 @@ IN_PYTHON = {
     "MAIL_ERROR_MSG": {"worker"},
     "MAIL_COMMAND": {"requester"},
     "MAIL_CONFIG": {"requester", "worker"},
+    "SUBMIT_LINE": {"Orch"},
     "LAYOUTS_USED": {"Orch"},
     "LAYOUTS_EPOCH": {"Orch"},
     **{field.name: {"Orch"} for field in L.LAYOUT.fields},
@@ -181,7 +187,9 @@ def named(cell: str) -> set[str]:
     if re.search(r"\b(all|anyone|any thread)\b", cell):
         return set(PARTIES)
     words = set(
-        re.findall(r"Scheduler thread|Scheduler|Orch|worker|requester|monitor|closer", cell)
+        re.findall(
+            r"Scheduler thread|Scheduler|Orch|worker|requester|monitor|closer|collector", cell
+        )
     )
     if "`has_work`" in cell:
         words |= {"Orch", "Scheduler thread"}
