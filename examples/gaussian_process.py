@@ -490,9 +490,8 @@ def main():
     if options.trace:
         trace = Trace.open(options.trace)
         trace.write_page(f"{options.trace}.html")
-        console.print(
-            f"what ran when and why: open {os.path.abspath(options.trace)}.html in a browser"
-        )
+        page = f"{os.path.abspath(options.trace)}.html"
+        console.print(f"what ran when and why: open {page} in a browser", soft_wrap=True)
     if not agrees:
         print("gaussian_process.py: the result deviates too much from numpy's", file=sys.stderr)
     return 0 if agrees else 1
