@@ -29,6 +29,7 @@ from simpler_ref import (
     ContinuousTensor,
     DataType,
     TaskArgs,
+    Trace,
     Worker,
 )
 from simpler_ref import TensorArgType as T
@@ -379,6 +380,13 @@ def read_arguments():
         metavar="NUMBER",
         help="compute on so many endpoints, sessions that share the workers, over TCP",
     )
+    parser.add_argument(
+        "--trace",
+        nargs="?",
+        const="gaussian_process.trace",
+        metavar="FILE",
+        help="trace the workers of this machine into FILE (gaussian_process.trace), and write its page",
+    )
     options = parser.parse_args()
     if options.size > MOST_IMAGES:
         parser.error(f"--size {options.size} is too large: there are {MOST_IMAGES} images")
@@ -394,7 +402,7 @@ def read_arguments():
 # ---------------------------------------------------------------- the program
 def on_workers(options, console, images, targets, held_out):
     """Compute with workers of this process; return the timing, mean, variance, and what else to show."""
-    with Worker(level=3, num_sub_workers=options.workers) as worker:
+    with Worker(level=3, num_sub_workers=options.workers, trace=options.trace) as worker:
         model = Model(worker)
         model.fill(images, targets, held_out, options.tile)
         with threadpool_limits(1):  # the workers are forked with one BLAS thread each
@@ -410,7 +418,8 @@ def on_endpoints(options, console, images, targets, held_out):
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # in the processes that are started
     here = -(-options.workers // options.endpoints)
     fleet = ProcessFleet()
-    with Worker(fleet=fleet, endpoints=options.endpoints, num_sub_workers=here) as worker:
+    shape = {"endpoints": options.endpoints, "num_sub_workers": here}
+    with Worker(fleet=fleet, trace=options.trace, **shape) as worker:
         model = Model(worker)
         with waiting(console, "starting the endpoints"):
             worker.start()
@@ -478,6 +487,11 @@ def main():
             ("always the commonest digit", f"{most_frequent:.1%}"),
         ],
     )
+    if options.trace:
+        trace = Trace.open(options.trace)
+        trace.write_page(f"{options.trace}.html")
+        page = f"{os.path.abspath(options.trace)}.html"
+        console.print(f"what ran when and why: open {page} in a browser", soft_wrap=True)
     if not agrees:
         print("gaussian_process.py: the result deviates too much from numpy's", file=sys.stderr)
     return 0 if agrees else 1

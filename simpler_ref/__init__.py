@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         RemoteWorkerSpec,
         get_inner_handle,
     )
+    from .trace import Trace
 
 _REMOTE_NAMES = (
     *("ProcessFleet", "RemoteBufferHandle", "RemoteCallable", "RemoteTaskArgs", "RemoteTensorRef"),
@@ -65,6 +66,10 @@ def __getattr__(name: str) -> Any:
         from .orch.compiled import orchestration
 
         return orchestration
+    if name == "Trace":
+        from .trace import Trace
+
+        return Trace
     if name in _REMOTE_NAMES:
         from . import remote
 
@@ -113,6 +118,7 @@ __all__ = [
     "TaskError",
     "TaskTimeoutError",
     "TensorArgType",
+    "Trace",
     "TransferError",
     "Worker",
     "WorkerKind",

@@ -1,4 +1,7 @@
-"""``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find."""
+"""``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find.
+
+``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from .version import __version__
 
 
 def main(arguments: list[str]) -> int:
-    """Print the version and the placement; return the exit code.
+    """Print the version and the placement, or do what a command says; return the exit code.
 
     Rule     SPEED-WAIT-8
     """
+    if arguments[:1] == ["trace"]:
+        from .trace.command import main as show_trace
+
+        return show_trace(arguments[1:])
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
-        print("usage: python -m simpler_ref [number of workers]", file=sys.stderr)
+        print("usage: python -m simpler_ref [number of workers | trace FILE]", file=sys.stderr)
         return 2
     workers = int(arguments[0]) if arguments else 1
     print(f"simpler_ref {__version__}")

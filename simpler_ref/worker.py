@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -35,7 +36,8 @@ from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
-from .workers import hygiene
+from .trace.recorder import Recorder
+from .workers import hygiene, tracing
 from .workers.host import Host
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
@@ -129,6 +131,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Whether a submit in a run or recording that would let tasks race for memory raises a
         `HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker has
         its own.
+    trace : str | os.PathLike[str] | None
+        A file into which a trace of all that happens is written, from the start to the end; see `trace`.
+        None: if the environment variable SIMPLER_REF_TRACE names one, that.
+    trace_detail : str
+        ``"all"``, or ``"tasks"``: only what workers do, which costs less.
     fleet : Fleet | RemoteWorkerSpec | None
         Starts `endpoints`, on whose sub workers the tasks of `Orchestrator.submit_sub` run, with the same
         tensors as on this machine. The Worker has level 4 then, and no workers of its own;
@@ -174,6 +181,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         pin: bool = False,
         spin_us: float | None = None,
         check: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+        trace_detail: str = "all",
         fleet: Fleet | RemoteWorkerSpec | None = None,
         endpoints: int | None = None,
     ) -> None:
@@ -198,6 +207,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             pin=pin,
             spin_us=spin_us,
             check=check,
+            trace=trace,  # type: ignore[arg-type]  # converted there
+            trace_detail=trace_detail,
             child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
             start_method=start_method,
             platform=str(platform),
@@ -369,6 +380,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 life.endpoints.prepare(session.arena.zeros)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
+            session.recorder = Recorder(session.engine, partial(tracing.describe, life, session))
+            if target := tracing.file_of(life):
+                tracing.begin(life, session, *target)
             life.begin(session, self)  # other threads may use it now
 
     def _orchestrator(self, has_endpoints: bool) -> type[Orchestrator]:
@@ -697,6 +711,34 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         if self._life.session is None:
             self._life.live()  # opens it, or says why not
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
+
+    def trace(self, file: str | os.PathLike[str], *, detail: str = "all") -> tracing.Tracing:
+        """Return a context manager: what happens in its with block is traced into a file.
+
+        ``python -m simpler_ref trace FILE`` shows what ran when and why; `Trace.open` reads the file.
+        The block begins and ends between runs, and when all calls have ended; it starts the workers.
+
+        Parameters
+        ----------
+        file : str | os.PathLike[str]
+            It is overwritten.
+        detail : str
+            ``"all"``, or ``"tasks"``: only what workers do, which costs less.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        RuntimeError
+            A run is in progress; the Worker is being traced already, or is not open.
+        TypeError, ValueError
+            `file` is no path, or `detail` neither of the two.
+
+        Notes
+        -----
+        Rule     SEE-ON-2
+        """
+        return tracing.Tracing(self._life, file, detail)
 
     # ------------------------------------------------------------ looking in from outside
     def __repr__(self) -> str:

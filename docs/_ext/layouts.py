@@ -241,6 +241,7 @@ AREAS = {  # where it begins: what is in it
     L.A_SLOTS: "slots",
     L.A_SPILL: "long bodies",
     L.A_CONFIGS: "configurations",
+    L.A_JOURNALS: "journals, for traces",
     L.A_LAYOUTS: "layouts of described tensors",
     L.A_ACCESSES: "accesses of live tasks",
     L.A_CELLS: "cells: heads of their chains",

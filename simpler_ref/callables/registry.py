@@ -148,6 +148,10 @@ class Registry:
         """Return the name of the callable at an index."""
         return self._used[index].name if index in self._used else "?"
 
+    def names(self) -> dict[bytes, str]:
+        """Return the name of each installed callable, by its digest."""
+        return {digest: one.name for digest, one in list(self._installed.items())}
+
     def target(self, handle: CallableHandle) -> Any:
         """Return the callable of a live handle."""
         return self._installed[handle.digest].target

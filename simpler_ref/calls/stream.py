@@ -71,7 +71,7 @@ class Stream:
         self._arrays = SentArrays(session, self._quick)
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
-        self._names: dict[int, str] = {}
+        self._names = session.call_names
         self._limits: dict[int, float] = {}
         self._word = -1
         self._tasks: dict[Any, Task] = {}
@@ -288,9 +288,9 @@ class Stream:
                 self._start_quick()
 
     def _start_quick(self) -> None:
-        """Let usual calls be quick, unless what tasks print has to come first."""
-        manager = self._session.manager
-        if manager is not None and not manager.relays_output:
+        """Let usual calls be quick, unless what tasks print has to come first, or lines are traced."""
+        session, manager = self._session, self._session.manager
+        if manager is not None and not manager.relays_output and not session.recorder.notes_lines:
             self._quick.start(self._word, manager.dead)
 
     # ------------------------------------------------------------ workers that have died
@@ -535,6 +535,10 @@ class Stream:
         """Return the number of a call, -1 if its value has been fetched."""
         slot = future._slot
         return self._engine.view.call(slot).task if slot else -1
+
+    def take_entries(self) -> None:
+        """Submit by the engine's entries as they are now: a trace begins or ends."""
+        self._call = self._engine.kernels.call_and_pass
 
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""

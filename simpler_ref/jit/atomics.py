@@ -122,8 +122,17 @@ if INTERPRETED:
     def now_ns():
         return time.monotonic_ns()
 
+    def unlikely(condition):
+        return condition
+
     def thread_id():
         return threading.get_ident()
+
+    def write_words(mem, fd, i, count):
+        try:
+            return os.write(fd, mem[i : i + count].tobytes())
+        except OSError as error:
+            return -int(error.errno or 1)
 
     def kill_self():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -399,6 +408,33 @@ else:
             return builder.call(_external(builder, "pthread_self", _I64, []), [])
 
         return signature(types.int64), codegen
+
+    @intrinsic
+    def unlikely(typingctx, condition):
+        """Return a condition that is hardly ever true: what it guards is kept out of the way."""
+
+        def codegen(context, builder, sig, args):
+            bit = ir.IntType(1)
+            expect = _external(builder, "llvm.expect.i1", bit, [bit, bit])
+            return builder.call(expect, [args[0], ir.Constant(bit, 0)])
+
+        return signature(types.boolean, types.boolean), codegen
+
+    @intrinsic
+    def write_words(typingctx, mem, fd, i, count):
+        """Write words to a file; return the bytes written, or minus the number of the error."""
+
+        def codegen(context, builder, sig, args):
+            pointer = _pointer(context, builder, sig.args[0], args[0], args[2])
+            write = _external(builder, "write", _I64, [_I32, pointer.type, _I64])
+            nbytes = builder.mul(args[3], ir.Constant(_I64, 8))
+            done = builder.call(write, [builder.trunc(args[1], _I32), pointer, nbytes])
+            location = _external(builder, "__errno_location", _I32.as_pointer(), [])
+            error = builder.sext(builder.load(builder.call(location, []), typ=_I32), _I64)
+            failed = builder.icmp_signed("<", done, ir.Constant(_I64, 0))
+            return builder.select(failed, builder.neg(error), done)
+
+        return signature(types.int64, mem, types.int64, types.int64, types.int64), codegen
 
     @intrinsic
     def kill_self(typingctx):

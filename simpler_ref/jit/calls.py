@@ -8,8 +8,9 @@ failed, in S_VALUE and S_KIND, until its future drops it.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load
+from .atomics import load, now_ns, unlikely
 from .hazards import collect_conflicts, drop_over, forget_all, has_access_room, note_accesses
+from .journal import note, note_edge, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import alloc
@@ -20,6 +21,7 @@ from .submit import (
     could_have_room,
     edges_at,
     fits_mailbox,
+    note_arguments,
     reclaim,
     scalars_at,
     spill_has_room,
@@ -68,6 +70,10 @@ def submit_call(mem, callable_word, counts, words):
     edges = add_edges(mem, slot, conflicts, scalars)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_arguments(mem, slot, words)
+        key = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS]) & L.CALL_KEY
+        note(mem, L.JOURNAL_OF_ORCH, L.NOTED_CALL, number_of(mem, slot), now_ns(), key)
     step(mem, slot, SUBMIT)
     push_wiring(mem, slot)
     return slot
@@ -108,11 +114,17 @@ def add_edges(mem, slot, conflicts, scalars):
         conflict = int(mem[L.A_CONFLICTS]) + i * L.CONFLICT_WORDS
         flag = 0 if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.ORDER_ONLY
         at = edge + edges * L.EDGE_WORDS
-        edges += add_call_edge(mem, at, int(mem[conflict + L.CONFLICT_SLOT]), slot | flag)
+        producer = int(mem[conflict + L.CONFLICT_SLOT])
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+            kind = L.OWED_DATA if flag == 0 else L.OWED_ORDER
+            note_edge(mem, slot, producer, L.NO_TENSOR, 0, kind, 0)
+        edges += add_call_edge(mem, at, producer, slot | flag)
     scalar = scalars_at(mem, slot)
     for _ in range(scalars):
         if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
             producer = int(mem[scalar + L.SCALAR_BITS])
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_edge(mem, slot, producer, L.NO_TENSOR, 0, L.OWED_FUTURE, 0)
             edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges

@@ -16,9 +16,10 @@ When nothing is ready and frames are left, tasks are pre-dispatched, see `dispat
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fence, load, now_ns, store
+from .atomics import fence, load, now_ns, store, unlikely
 from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
+from .journal import note_ahead, note_woke, number_of
 from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
@@ -77,6 +78,8 @@ def wake_sleepers(mem, kind):
         if mem[w + L.W_UNTOLD] != 0:
             mem[w + L.W_UNTOLD] = 0
             if load(mem, w + L.W_PARKED) != 0:
+                if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                    note_woke(mem, worker)
                 wake_elsewhere(mem, w)
 
 
@@ -537,7 +540,10 @@ def predispatch(mem, slot, worker):
         edge += L.EDGE_WORDS
     mem[slot + L.S_FANIN] += 1
     mem[L.DEALT] += 1
-    encode_and_send(mem, slot, worker, (at - frame - L.W_WAIT_FOR) // 2)
+    waits = (at - frame - L.W_WAIT_FOR) // 2
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_ahead(mem, slot, worker, waits)
+    encode_and_send(mem, slot, worker, waits)
 
 
 # ---------------------------------------------------------------- to the worker
@@ -547,6 +553,7 @@ def assign(mem, slot, worker):
 
     Rule     SCHED-DISPATCH-1, -2
     """
+    mem[slot + L.S_WORKER] = worker
     step(mem, slot, DISPATCH)
     encode_and_send(mem, slot, worker, 0)
 
@@ -598,4 +605,7 @@ def send(mem, w, slot, waits):
     state_word = awaited(mem, w)
     mem[w + L.W_TAIL] = frame_after(mem, frame)
     mem[w + L.W_UNTOLD] = 1
-    store(mem, state_word, L.TASK_READY)
+    state = L.TASK_READY
+    if unlikely(mem[L.TRACING] != 0):
+        state |= (number_of(mem, slot) & L.NUMBER_MASK) << L.HALF
+    store(mem, state_word, state)

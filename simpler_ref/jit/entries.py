@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from . import calls, claims, mailbox, program, ring, schedule, serve, submit, tensormap
+from . import calls, claims, journal, mailbox, program, ring, schedule, serve, submit, tensormap
 from . import layout as L
-from .atomics import fence, fetch_add, load, store, thread_id, wire_words, words_at
+from .atomics import fence, fetch_add, load, now_ns, store, thread_id, wire_words, words_at
 from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
 
 Entry = Callable[..., int]
@@ -46,7 +46,11 @@ def run_program(mem, words, variables):
     """Carry out a program; see `program.run_program`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
-    return program.run_program(mem, words, variables)
+    began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
+    code = program.run_program(mem, words, variables)
+    if began != 0:
+        journal.note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PLAYED, 0, began)
+    return code
 
 
 @entry(WORDS, INT, INT, INT, WORDS, nogil=False)
@@ -118,8 +122,8 @@ def end_run(mem):
 @entry(WORDS, nogil=False)
 def begin_stream(mem):
     """Start a stream."""
-    schedule.begin_run(mem)
     mem[L.STREAM] = L.CALLS
+    schedule.begin_run(mem)
     mem[L.NOTED] = 0
     mem[L.NOT_NOTED] = 0
     return L.OK
@@ -350,6 +354,34 @@ def set_usable(mem, worker, usable):
     """Let the Scheduler use a worker, or (0) clear its words for a fresh process."""
     claims.set_usable(mem, worker, usable)
     return L.OK
+
+
+# ---------------------------------------------------------------- traces
+@entry(WORDS, INT, nogil=False)
+def begin_trace(mem, what):
+    """Have notes made."""
+    journal.begin_trace(mem, what)
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def end_trace(mem):
+    """Have no more notes made."""
+    journal.end_trace(mem)
+    return L.OK
+
+
+@entry(WORDS, nogil=False)
+def ask_collector(mem):
+    """Have the collector return."""
+    journal.ask_collector(mem)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=True)
+def collector_loop(mem, fd):
+    """Be the collector, until it is asked to return."""
+    return journal.collector_loop(mem, fd)
 
 
 # ---------------------------------------------------------------- workers

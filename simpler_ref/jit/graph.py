@@ -6,7 +6,8 @@ The Scheduler does everything here, that is, the thread that holds the pass lock
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import store
+from .atomics import store, unlikely
+from .journal import note_step
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
 from .queues import (
@@ -23,6 +24,7 @@ from .slots import (
     FAIL,
     INPUTS_DONE,
     POISON,
+    RELEASE,
     RUN_AGAIN,
     acquire_ref,
     affinity_of,
@@ -344,6 +346,8 @@ def drop_reference(mem, slot):
     Rule     SCHED-CONSUME-1
     """
     if release_ref(mem, slot):
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+            note_step(mem, slot, RELEASE, L.JOURNAL_OF_SCHEDULER)
         push_consumed(mem, slot)
 
 

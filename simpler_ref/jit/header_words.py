@@ -8,6 +8,7 @@ Rule     SCHED-MAIL-1; FAIL-OUTCOME-1
 from __future__ import annotations
 
 from .constants import LINE, MAX_RING_DEPTH, MAX_SCOPE_DEPTH
+from .journal_words import NOTE_WORDS
 from .schema import Record
 from .worker_words import ERROR_MSG_WORDS, TRACE_WORDS
 
@@ -100,6 +101,8 @@ A_CELLS = HEADER.word(
 A_GRIDS = HEADER.word("A_GRIDS", "grids of cells", read_by="Orch")
 A_OVERLAPS = HEADER.word("A_OVERLAPS", "accesses that a search has found", read_by="Orch")
 A_CONFLICTS = HEADER.word("A_CONFLICTS", "conflicts that a search has found", read_by="Orch")
+
+A_JOURNALS = HEADER.word("A_JOURNALS", "journals", read_by="all")
 
 HEADER.line("the rings", written_by="Orch", read_by="Orch; anyone as hint", ordering="own")
 RING_BLOCK = HEADER.word(
@@ -492,11 +495,58 @@ STREAM = HEADER.word(
     "0, or while tasks are calls, which keep their own outcomes: `CALLS`, dead workers get successors; "
     "`STRANDED`, none could be made",
     written_by="Orch, Scheduler",
+    read_by="Orch, Scheduler; worker, for its notes",
 )
 ORCH_WANTED = HEADER.word(
     "ORCH_WANTED",
     "1: another thread wants to be the Orch thread: the one that waits as such leaves",
     ordering="store, fence, look again",
+)
+
+HEADER.line(
+    "tracing",
+    written_by="Orch",
+    read_by="Orch, Scheduler, Scheduler thread, worker",
+    ordering="hint",
+    rare=True,
+)
+TRACING = HEADER.word(
+    "TRACING", "0; or what is noted: `TRACE_TASKS`, what workers do, or `TRACE_ALL`"
+)
+TRACED_FROM = HEADER.word(
+    "TRACED_FROM",
+    "number in the trace of the run's first task",
+    read_by="Orch, Scheduler",
+    ordering="wiring",
+)
+SUBMIT_LINE = HEADER.word(
+    "SUBMIT_LINE",
+    "number of the line of the program that submits",
+    read_by="Orch; Scheduler never does, though the kernel of both names it",
+    ordering="own",
+)
+
+HEADER.line(
+    "the collector of notes",
+    written_by="collector",
+    read_by="collector",
+    ordering="own",
+    rare=True,
+)
+PARK_COLLECTOR = HEADER.word(
+    "PARK_COLLECTOR",
+    "0 awake, 1 parked",
+    written_by="collector; 0 also by Orch, Scheduler, Scheduler thread, worker",
+    ordering="store, fence, look again",
+)
+COLLECTOR_ASKED = HEADER.word(
+    "COLLECTOR_ASKED",
+    "1: the collector should return when it has written what there is",
+    written_by="collector; Orch",
+    ordering="release / acquire",
+)
+COLLECTOR_CHUNK = HEADER.word(
+    "COLLECTOR_CHUNK", "the note that precedes those of a journal in the file", words=NOTE_WORDS
 )
 
 HEADER.line("timers", written_by="Scheduler thread", read_by="Orch", ordering="release / acquire")

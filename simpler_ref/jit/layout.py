@@ -5,6 +5,7 @@ words. The declarations:
 
     constants      limits, states, answers, times
     structures     tensors, configurations and arguments, in bytes
+    journal_words  notes of what happens, for traces
     header_words   the beginning of the engine: geometry, rings, Orch thread, Scheduler, locks
     worker_words   a worker: control words, frames, mailboxes
     task_words     slots, bodies, TensorMap, FIFOs, programs
@@ -22,6 +23,7 @@ import numpy as np
 
 from .constants import *
 from .header_words import *
+from .journal_words import *
 from .schema import Record
 from .task_words import *
 from .worker_words import *
@@ -30,7 +32,7 @@ RECORDS: dict[str, Record] = {
     one.name: one
     for one in (
         *(HEADER, RING, WORKER, MAILBOX, CACHE, CODE, SLOT, SCALAR, MEMBER, EDGE, ENTRY, FIFO),
-        *(LAYOUT, ACCESS, GRID, CONFLICT),
+        *(LAYOUT, ACCESS, GRID, CONFLICT, JOURNAL, NOTE),
     )
 }
 """The records of the engine."""
@@ -44,6 +46,18 @@ def round_up(value: int, unit: int) -> int:
 def round_up_pow2(value: int) -> int:
     """Return the smallest power of two that is not below `value`."""
     return 1 << max(0, int(value) - 1).bit_length()
+
+
+def journal_offset(first: int, journal: int) -> int:
+    """Return the offset of a journal; `first` is that of the first one."""
+    big = min(journal, JOURNALS_OF_WORKERS)
+    notes = big * BIG_JOURNAL + (journal - big) * SMALL_JOURNAL
+    return first + journal * JOURNAL_HEAD_WORDS + notes * NOTE_WORDS
+
+
+def journals_words(workers: int) -> int:
+    """Return the words of all journals; their pages take memory only while a trace is taken."""
+    return journal_offset(0, JOURNALS_OF_WORKERS + workers)
 
 
 def plan(
@@ -100,6 +114,10 @@ def plan(
     end = round_up(end, PAGE_WORDS)
     words[BLOCKS_STRIDE] = round_up(-(-blocks_size // WORD), PAGE_WORDS)
     area(A_BLOCKS, (1 + workers) * words[BLOCKS_STRIDE])
+    area(A_JOURNALS, journals_words(workers))
+    for journal in range(JOURNALS_OF_WORKERS + workers):
+        notes = BIG_JOURNAL if journal < JOURNALS_OF_WORKERS else SMALL_JOURNAL
+        words[journal_offset(words[A_JOURNALS], journal) + J_MASK] = notes - 1
     end = words[PRIVATE] = round_up(end, PAGE_WORDS)
     for kind in (NEXT_LEVEL, SUB):
         area(A_READY + kind, circular)

@@ -17,6 +17,8 @@ changes nothing.
 from __future__ import annotations
 
 from . import layout as L
+from .atomics import unlikely
+from .journal import note_held
 from .kernel import kernel
 from .queues import double
 
@@ -101,6 +103,8 @@ def alloc(mem, nbytes, depth):
     mem[slot + L.S_SEEN] = 0
     mem[L.NEXT_TASK_ID] += 1
     mem[L.LIVE] += 1
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL) and need > 0:
+        note_held(mem, ring)
     return slot
 
 
@@ -183,7 +187,7 @@ def release(mem, slot):
     alive = int(mem[r + L.R_ALIVE])
     if position == alive:
         end = int(mem[r + L.R_NEXT])
-        tail = int(mem[r + L.R_TAIL])
+        before = tail = int(mem[r + L.R_TAIL])
         while alive != end:
             word = int(mem[fifo_entry(mem, ring, alive) + L.FIFO_END])
             if word & 1 == 0:
@@ -195,6 +199,8 @@ def release(mem, slot):
         else:
             mem[r + L.R_ALIVE] = alive
             mem[r + L.R_TAIL] = tail
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL) and tail != before:
+            note_held(mem, ring)
     mem[slot + L.S_LINK] = mem[L.FREE_SLOT]
     mem[L.FREE_SLOT] = slot
     mem[L.LIVE] -= 1
@@ -221,6 +227,7 @@ def reset_to_empty(mem):
 
     Rule     ORCH-RING-14
     """
+    mem[L.TRACED_FROM] += mem[L.NEXT_TASK_ID]
     mem[L.NEXT_TASK_ID] = 0
     mem[L.LIVE] = 0
     mem[L.FREE_SLOT] = L.NONE

@@ -39,12 +39,14 @@ from .atomics import (
     now_ns,
     pause,
     store,
+    unlikely,
     yield_core,
 )
 from .collect import collect, handle_deaths, set_idle
 from .cores import offer_core
 from .dispatch import dispatch
 from .graph import wire
+from .journal import note_run, note_span
 from .kernel import inlined, kernel
 from .lock import try_lock, unlock
 from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
@@ -352,7 +354,17 @@ def watch_groups(mem):
 @inlined
 def help_scheduler(mem, live, ended, taken, call, slice_ns):
     """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
+    began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
     answer = help_until(mem, live, ended, taken, call, slice_ns)
+    if began != 0:
+        goal = L.WAITED_END
+        if taken >= 0:
+            goal = L.WAITED_ROOM
+        elif call > L.NONE:
+            goal = L.WAITED_CALL
+        elif ended >= 0:
+            goal = L.WAITED_TASKS
+        note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_WAITED, goal, began)
     have_time_kept(mem)
     return answer
 
@@ -446,6 +458,8 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             answer = futex_wait(
                 mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
             )
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, mode, now)
         store(mem, L.PARK_ORCH, 0)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
@@ -560,6 +574,7 @@ def begin_run(mem):
     mem[L.FAILED_COUNT] = 0
     for ring in range(mem[L.RINGS]):
         mem[L.RING_BLOCK + ring * L.LINE + L.R_PEAK] = 0
+    note_run(mem, 2 if mem[L.STREAM] != 0 else 1)
 
 
 @kernel
@@ -570,6 +585,7 @@ def end_run(mem):
     """
     reset_to_empty(mem)
     reset_map(mem)
+    note_run(mem, 0)
 
 
 # ---------------------------------------------------------------- the Scheduler thread
@@ -593,10 +609,13 @@ def scheduler_loop(mem, timer_ns):
     while load(mem, L.STOPPING) == 0:
         moved = 0
         looks = not only_clock and try_lock(mem)
+        began = now_ns() if looks and mem[L.TRACING] == L.TRACE_ALL else 0
         if looks:
             moved = two_passes(mem)
             unlock(mem)
         if moved > 0:
+            if began != 0:
+                note_span(mem, L.JOURNAL_OF_THREAD, L.NOTED_PASSES, moved, began)
             if mem[L.ORCH_PASSES] == seen:  # the Orch thread is away
                 store(mem, L.ORCH_CORE, 0)
             fence()  # pairs with the one in `help_scheduler`: it sees the moves, or this sees it parked
@@ -623,9 +642,11 @@ def scheduler_loop(mem, timer_ns):
         quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
-            slept -= now_ns()
+            began = now_ns()
             answer = futex_wait(mem, L.PARK_SCHED, mode, timeout)
-            slept += now_ns()
+            slept += now_ns() - began
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_span(mem, L.JOURNAL_OF_THREAD, L.NOTED_PARKED, mode, began)
             still = mem[L.ORCH_PASSES] != seen and not any_deferred(mem) and may_miss_an_end(mem)
             asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
             only_clock = asked or (answer == TIMED_OUT and still)

@@ -7,7 +7,18 @@ module. After an answer it wakes the thread that sleeps until then.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import exchange, fence, futex_wait, futex_wake, load, load_sc, now_ns, pause, store
+from .atomics import (
+    exchange,
+    fence,
+    futex_wait,
+    futex_wake,
+    load,
+    load_sc,
+    now_ns,
+    pause,
+    store,
+    unlikely,
+)
 from .cores import offer_core, stay_apart
 from .fail_points import (
     FAIL_BEFORE_CONTROL_DONE,
@@ -24,6 +35,7 @@ from .fail_points import (
     FAIL_WAKING,
     fail_point,
 )
+from .journal import journal_of_worker, note_ran, note_request, note_span
 from .kernel import kernel
 from .leaves import address_of, call_leaf
 from .mailbox import (
@@ -116,6 +128,8 @@ def post_done(mem, w, outcome):
              the results; and a thread that sees that worker's answer sees this one
     Rule     SCHED-MAIL-2; SPEED-DEPTH-2
     """
+    if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
+        note_ran(mem, w, outcome)
     post(mem, w, L.TASK_DONE, outcome)
     if mem[L.DEPTH] == 1:
         return
@@ -128,6 +142,17 @@ def post_done(mem, w, outcome):
     answers = (mem[w + at + L.W_ENDED] >> 2) + 1
     store(mem, w + at + L.W_ENDED, answers << 2 | how)
     mem[w + L.W_AT] = frame_after(mem, at)
+
+
+@kernel
+def note_beginning(mem, w, number):
+    """Note when a task, or a control request, begins, if a trace is taken (worker side).
+
+    Rule     SEE-NOTE-2
+    """
+    if unlikely(mem[L.TRACING] != 0):
+        mem[w + L.W_NUMBER] = number
+        mem[w + L.W_BEGAN] = now_ns()
 
 
 @kernel
@@ -260,14 +285,17 @@ def receive(mem, worker):
         state_word = served(mem, w)
         for _ in range(looks):
             waits = False
-            state = load(mem, state_word) & STATE_MASK
+            word = load(mem, state_word)
+            state = word & STATE_MASK
             if state == L.TASK_READY or state == L.CONTROL_REQUEST:
                 if load(mem, w + L.W_SHUTDOWN) != 0:
                     return L.STOP
                 if state == L.CONTROL_REQUEST:
+                    note_beginning(mem, w, 0)
                     return L.CONTROL
                 turn = may_start(mem, w + int(mem[w + L.W_AT]))
                 if turn == L.OK:
+                    note_beginning(mem, w, word >> L.HALF)
                     fail_point(mem, w, FAIL_RECEIVED)
                     return resolve(mem, w)
                 if turn != L.WOULD_BLOCK:
@@ -341,6 +369,8 @@ def finish_control_and_receive(mem, worker, error):
     """Post CONTROL_DONE with an error code and wait for the next task (worker side)."""
     w = worker_at(mem, worker)
     fail_point(mem, w, FAIL_BEFORE_CONTROL_DONE)
+    if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
+        note_request(mem, w)
     post(mem, w, L.CONTROL_DONE, error)
     fail_point(mem, w, FAIL_CONTROL_DONE)
     futex_wake(mem, served(mem, w))
@@ -365,7 +395,10 @@ def park_and_receive(mem, worker):
         if not busy and load(mem, w + L.W_SHUTDOWN) == 0:
             announce_uncollected(mem, w)
             fail_point(mem, w, FAIL_PARKED)
+            began = now_ns()
             futex_wait(mem, state_word, seen, -1)
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_span(mem, journal_of_worker(mem, w), L.NOTED_PARKED, 0, began)
         store(mem, w + L.W_PARKED, 0)
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP

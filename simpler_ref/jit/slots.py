@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import layout as L
-from .atomics import compare_exchange, fetch_add, load, store
+from .atomics import compare_exchange, fetch_add, load, store, unlikely
+from .journal import note_step
 from .kernel import inlined, kernel
 
 (
@@ -148,6 +149,11 @@ EVENTS = (
 STARTS = tuple(sum(1 << state for state in event.before) for event in EVENTS)
 """The states an event can happen in, as a bit set."""
 ENDS = tuple(event.after for event in EVENTS)
+JOURNALS = tuple(
+    {"Orch": L.JOURNAL_OF_ORCH, "Scheduler": L.JOURNAL_OF_SCHEDULER}.get(event.owner, -1)
+    for event in EVENTS
+)
+"""The journal in which an event is noted; -1: who does it notes it."""
 
 
 @inlined
@@ -157,11 +163,13 @@ def step(mem, slot, event):
     Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
              order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
-    Rule     ORCH-STATE-1
+    Rule     ORCH-STATE-1; SEE-NOTE-4
     """
     if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
         return L.ILLEGAL
     store(mem, slot + L.S_STATE, ENDS[event])
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL) and JOURNALS[event] >= 0:
+        note_step(mem, slot, event, JOURNALS[event])
     return L.OK
 
 

@@ -12,7 +12,8 @@ Scheduler and calls again.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fetch_add, load, store
+from .atomics import fetch_add, load, store, unlikely
+from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
@@ -285,6 +286,8 @@ def submit_task(mem, callable_word, counts, members, words):
     mem[slot + L.S_MEMBERS] = members
     take_body(mem, slot, room)
     store_arguments(mem, slot, words, slab_bytes)  # step 2
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_arguments(mem, slot, words)
     edges = find_producers(mem, slot, words)  # steps 3 and 4
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     register_outputs(mem, slot, words)
@@ -420,9 +423,13 @@ def find_producers(mem, slot, words):
         producer = int(mem[entry + L.E_SLOT])
         if producer == L.NONE:
             continue
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+            note_edge(mem, slot, producer, i, tag_of(words, t), L.OWED_DATA, data)
         edges += add_edge(mem, slot, first, edges, producer, stamp, True)
         owner = int(mem[entry + L.E_SLAB])
         if owner != L.NONE:
+            if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+                note_edge(mem, slot, owner, i, tag_of(words, t), L.OWED_MEMORY, data)
             edges += add_edge(mem, slot, first, edges, owner, stamp, False)
     return edges
 
@@ -461,6 +468,21 @@ def wait_for_kept(mem, slot, first, edges, producer):
         if mem[edge + L.EDGE_PRODUCER] == producer and mem[edge + L.EDGE_CONSUMER] == L.NONE:
             mem[edge + L.EDGE_CONSUMER] = slot
             mem[L.EDGE_COUNT] += 1
+
+
+@kernel
+def note_arguments(mem, slot, words):
+    """Note the tensors of a task that is being submitted, with their tags.
+
+    Rule     SEE-NOTE-5
+    """
+    number = number_of(mem, slot)
+    at = tensors_at(mem, slot)
+    for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
+        t = i * TENSOR_WORDS
+        what = L.NOTED_ARGUMENT | (i | tag_of(words, t) << 16) << 8
+        data = int(mem[at + t + L.TENSOR_DATA])
+        note(mem, L.JOURNAL_OF_ORCH, what, number, data, nbytes_of(words, t))
 
 
 @kernel
@@ -526,6 +548,8 @@ def alloc_buffer(mem, words):
         mem[int(mem[slot + L.S_BODY])] = 1 | 1 << L.SLAB_BIT
         insert_slab(mem, slab, -1, slot)
     register_task(mem, slot)
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_arguments(mem, slot, words)
     step(mem, slot, ALLOC)
     return slot
 
@@ -563,6 +587,8 @@ def open_scope(mem):
         return L.TOO_DEEP
     mem[L.SCOPE_STACK + depth] = L.NONE
     mem[L.SCOPE_DEPTH] = depth + 1
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_scope(mem, depth, 1)
     return L.OK
 
 
@@ -583,6 +609,8 @@ def close_scope(mem):
         if release_ref(mem, slot):
             reclaim(mem, slot)
         slot = after
+    if unlikely(mem[L.TRACING] == L.TRACE_ALL):
+        note_scope(mem, depth - 1, 0)
     return L.OK
 
 

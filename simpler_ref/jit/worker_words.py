@@ -24,7 +24,8 @@ MAILBOX = Record("mailbox")
 MAILBOX.section(written_by="Scheduler", read_by="worker", ordering="mailbox")
 MAIL_STATE = MAILBOX.word(
     "MAIL_STATE",
-    "state in the low half, error code in the high half",
+    "state in the low half, error code in the high half; with TASK_READY the number of the task in a "
+    "trace",
     written_by="Scheduler, requester, worker; monitor, closer at the end",
     read_by="Scheduler, requester, worker, Orch; `has_work` as hint",
     ordering="exchange / acquire",
@@ -179,6 +180,10 @@ W_THREAD = WORKER.word(
     read_by="Scheduler",
     ordering="mailbox",
 )
+W_BEGAN = WORKER.word(
+    "W_BEGAN", "while a trace is taken: when its task or request began, ns; 0: it has none"
+)
+W_NUMBER = WORKER.word("W_NUMBER", "likewise: the number of its task in the trace")
 
 WORKER.line(
     "what other workers read",

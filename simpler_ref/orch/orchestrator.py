@@ -729,6 +729,10 @@ class Orchestrator:
         return never_fits(code, wire, self._view.ring_bytes)
 
     # ------------------------------------------------------------ for Worker.run
+    def _take_entries(self) -> None:
+        """Submit by the engine's entries as they are now: a trace begins or ends."""
+        self._submit = self._engine.kernels.submit_and_pass
+
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
         self._subs = subs

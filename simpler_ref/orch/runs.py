@@ -142,6 +142,7 @@ def _run(
     tasks, edges = view.next_task_id, view.edges
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
+    session.recorder.poke()
     session.domains.free_all(session)
     if session.endpoints is not None:
         failure = session.endpoints.tensors.end_run(failure)
@@ -182,6 +183,8 @@ def _call(
         if session.endpoints is not None:
             session.endpoints.begin_run()
         orch._open(*words)
+        if session.recorder.is_on:
+            session.recorder.note_function(orch_fn)
         orch_fn(orch, args, config)
         session.require_own_process()  # refuses a process that orch_fn forked
     finally:

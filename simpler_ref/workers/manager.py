@@ -33,6 +33,13 @@ from .reports import read_error
 log = logging.getLogger("simpler_ref")
 
 
+def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
+    """Return a worker's name: its kind, and its index among those of its kind."""
+    kind = kinds[worker]
+    mates = [i for i, other in enumerate(kinds) if other.label == kind.label]
+    return f"{kind.label} {mates.index(worker)}{kind.suffix}"
+
+
 class WorkerManager:
     """The workers of one Worker, in either mode.
 
@@ -79,10 +86,8 @@ class WorkerManager:
 
         Rule     ORCH-FAIL-4
         """
-        kind = self.kinds[worker]
-        mates = [i for i, other in enumerate(self.kinds) if other.label == kind.label]
         pid = f" (pid {self.pids[worker]})" if worker in self.pids else ""
-        return f"{kind.label} {mates.index(worker)}{kind.suffix}{pid}"
+        return worker_name(self.kinds, worker) + pid
 
     # ------------------------------------------------------------ start
     def start(self, snapshot: Snapshot, again: bool = False) -> Sequence[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NoReturn, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import numpy as np
 
 from ..jit import layout as L
+from ..trace.recorder import DETAILS
 from .start_method import check_start_method
 
 T = TypeVar("T")
@@ -68,6 +70,21 @@ def _child_mode(name: str, value: Any) -> str:
     return str(value)
 
 
+def trace_detail(name: str, value: Any) -> str:
+    """Return how much a trace notes, once it is found to be right."""
+    if value not in DETAILS:
+        raise ValueError(f"{name}={value!r}: it is 'all', or 'tasks': only what workers do")
+    return str(value)
+
+
+def trace_file(name: str, value: Any) -> str:
+    """Return the path of a trace, once it is found to be one."""
+    path = os.fspath(value) if hasattr(value, "__fspath__") else value
+    if not isinstance(path, str) or not path:
+        raise TypeError(f"{name}={value!r} is no path of a file")
+    return path
+
+
 def _checked(check: Callable[..., Any], *limits: Any) -> Any:
     """Return a field whose value ``check(name, value, *limits)`` checks and converts."""
     return field(metadata={"check": lambda name, value: check(name, value, *limits)})
@@ -98,6 +115,8 @@ class Options:
     pin: bool = _checked(_flag)
     spin_us: float | None = _checked(_optional, _number, 1_000_000)
     check: bool = _checked(_flag)
+    trace: str | None = _checked(_optional, trace_file)
+    trace_detail: str = _checked(trace_detail)
     child_mode: str = _checked(_child_mode)
     start_method: str | None
     platform: str

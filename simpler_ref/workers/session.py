@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..orch.configs import Configs
     from ..orch.domains import Domains
     from ..orch.orchestrator import Orchestrator
+    from ..trace.recorder import Recorder
 
 
 class Session:
@@ -72,6 +73,11 @@ class Session:
         """Whether all workers have been ready once."""
         self.pid = os.getpid()
         self.endpoints: Any = None
+        self.recorder: Recorder
+        self.call_names: dict[int, str] = {}
+        """The functions that were called, by their keys."""
+        self.traced_children: list[str] = []
+        """Files of the traces of child Workers, beside that of this one."""
         self._watch: Watch | None = None
 
     def start_anew(self) -> None:
@@ -94,6 +100,7 @@ class Session:
             self.manager.while_asking = partial(self.domains.look_while_asking, self)
             self.manager.admit(self.manager.start(self.snapshot, self.has_started))
             self.has_started = True
+        self.recorder.start()
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -171,6 +178,7 @@ class Session:
             self.scheduler.stop()
             self.scheduler = None
         self.stop_workers()
+        self.recorder.end()
         self.domains.close()
         if self.endpoints is not None:
             self.endpoints.close()

@@ -86,7 +86,10 @@ def test_a_description_names_words_that_there_are():
 
 
 # ---------------------------------------------------------------- the tables and the kernels
-PARTIES = ("Orch", "Scheduler", "Scheduler thread", "worker", "requester", "monitor", "closer")
+PARTIES = (
+    *("Orch", "Scheduler", "Scheduler thread", "worker", "requester", "monitor", "closer"),
+    "collector",
+)
 
 CALLERS = {
     "Orch": (
@@ -104,6 +107,7 @@ CALLERS = {
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed"),
         *("call_from_c", "read_outcome_from_c", "drop_from_c"),
+        *("begin_trace", "end_trace", "ask_collector"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
@@ -118,6 +122,7 @@ CALLERS = {
     ),
     "monitor": ("report_death",),
     "closer": ("stop_scheduler", "request_stop"),
+    "collector": ("collector_loop",),
 }
 """Which party calls which entries."""
 
@@ -144,6 +149,7 @@ IN_PYTHON = {
     "MAIL_ERROR_MSG": {"worker"},
     "MAIL_COMMAND": {"requester"},
     "MAIL_CONFIG": {"requester", "worker"},
+    "SUBMIT_LINE": {"Orch"},
     "LAYOUTS_USED": {"Orch"},
     "LAYOUTS_EPOCH": {"Orch"},
     **{field.name: {"Orch"} for field in L.LAYOUT.fields},
@@ -182,7 +188,9 @@ def named(cell: str) -> set[str]:
     if re.search(r"\b(all|anyone|any thread)\b", cell):
         return set(PARTIES)
     words = set(
-        re.findall(r"Scheduler thread|Scheduler|Orch|worker|requester|monitor|closer", cell)
+        re.findall(
+            r"Scheduler thread|Scheduler|Orch|worker|requester|monitor|closer|collector", cell
+        )
     )
     if "`has_work`" in cell:
         words |= {"Orch", "Scheduler thread"}

@@ -237,6 +237,13 @@ def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(size, tile
     assert not set("\r\x1b━─") & set(out), "away from a terminal it prints plain lines"
 
 
+def test_a_traced_gaussian_process_says_where_its_page_lies(tmp_path):
+    file = tmp_path / "demo.trace"
+    out = output_of("gaussian_process.py", "--size=100", "--tile=50", f"--trace={file}")
+    assert f"open {file}.html in a browser" in out.replace("\n", " ")
+    assert "potrf" in Path(f"{file}.html").read_text(encoding="utf-8")
+
+
 @sizes(
     ("size", "tile", "endpoints"),
     (400, 64, 2),

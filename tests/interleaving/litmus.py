@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simpler_ref.jit import entries, mailbox, queues, slots
+from simpler_ref.jit import entries, journal, mailbox, queues, slots
 from simpler_ref.jit import layout as L
 
 from .memory import FENCE, Recorder, Weakening, WeakMemory
@@ -97,6 +97,55 @@ def through_the_queue(play):
 
     world.add("orch", produce)
     world.add("scheduler", consume)
+
+
+NOTES = 30
+"""How many notes are made: more than the journal, which has eight places, holds."""
+
+
+class Noting(Scene):
+    """An Orch thread makes notes, and the collector writes them."""
+
+    def new_play(self, memory, schedule, traced=False):
+        return NotingPlay(self, memory, schedule, traced)
+
+
+class NotingPlay(Play):
+    def run(self, before=None, actors=None):
+        super().run(before, through_a_journal)
+
+
+def through_a_journal(play):
+    mem, world = play.mem, play.world
+    at = journal.journal_at(mem, 0)
+    play.written = []
+
+    def write_all(mem, _fd, first, count):
+        if first != L.COLLECTOR_CHUNK:
+            play.written += [mem[first + k] for k in range(count)]
+        return L.OK
+
+    def make_notes():
+        for number in range(NOTES):
+            journal.note(mem, 0, number, number, number, number)
+            while mem[at + L.J_PUSHED] == number:  # dropped: there seemed to be no room
+                world.give_way()
+                journal.note(mem, 0, number, number, number, number)
+
+    def prepared():
+        mem.store(at + L.J_MASK, 7)
+        world.add("orch", make_notes)
+        world.add("collector", lambda: journal.collector_loop(mem, 0))
+
+    play.replace(journal, "write_all", write_all)
+    world.add("start", prepared)
+
+
+def notes_are_written(play):
+    """All are, but for less than a quarter of the journal."""
+    expected = [number for number in range(NOTES) for _ in range(L.NOTE_WORDS)]
+    told = f"written are {play.written[:: L.NOTE_WORDS]}"
+    assert play.written in (expected, expected[: -L.NOTE_WORDS]), told
 
 
 def one_reference_left(play):
@@ -255,6 +304,9 @@ IN_BULK = Litmus(
 )
 TAKEN = Litmus(cached("a", workers=1, depth=1, away=True), before=submits(0), actors=submits_one)
 HELD = Litmus(cached("a@0 b", depth=1, away=True, services="a"))
+NOTED = Litmus(
+    lambda: Noting("a", workers=1, depth=1), actors=through_a_journal, check=notes_are_written
+)
 
 
 class Row(NamedTuple):
@@ -430,6 +482,24 @@ ROWS = [
         "stop_scheduler",
         (ALONE,),
         wrongs=each(W("stop_scheduler", FENCE), W("scheduler_loop", FENCE)),
+    ),
+    Row(
+        "store J_PUSHED",
+        "note",
+        (NOTED,),
+        races=each(W("note", "store"), W("collect_one", "load", "J_PUSHED")),
+    ),
+    Row(
+        "store J_TAKEN",
+        "collect_one",
+        (NOTED,),
+        races=each(W("collect_one", "store"), W("note", "load", "J_TAKEN")),
+    ),
+    Row(
+        "store J_PUSHED, fence, load PARK_COLLECTOR",
+        "wake_collector",
+        (NOTED,),
+        wrongs=each(W("wake_collector", FENCE), W("collector_loop", FENCE)),
     ),
     Row(
         "the moves of a pass, fence, load PARK_ORCH",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from simpler_ref.jit import layout as L
 
+NOTES = 8
+"""A journal is no larger here."""
 DATA = 1 << 40
 """First of the words that stand for the contents of tensors."""
 
 _HEADER = {field.at: field.name for field in L.HEADER.fields if field.at >= L.ORCH}
 _WORKER = {field.at: field.name for field in L.WORKER.fields}
+_JOURNAL = {field.at: field.name for field in L.JOURNAL.fields}
 _SLOT = {field.at: field.name for field in L.SLOT.fields}
 
 
@@ -31,6 +34,12 @@ def name_of(mem, i):
     if peek(L.A_SLOTS) <= i < peek(L.A_SPILL):
         slot, place = divmod(i - peek(L.A_SLOTS), L.SLOT_WORDS)
         return f"slot {slot} {_nearest(_SLOT, place)}"
+    for journal in range(L.JOURNALS_OF_WORKERS + peek(L.WORKERS)):
+        place = i - L.journal_offset(peek(L.A_JOURNALS), journal)
+        if 0 <= place < L.JOURNAL_HEAD_WORDS + L.NOTE_WORDS * NOTES:
+            what = f"note {(place - L.JOURNAL_HEAD_WORDS) // L.NOTE_WORDS}"
+            name = _nearest(_JOURNAL, place) if place < L.JOURNAL_HEAD_WORDS else what
+            return f"journal {journal} {name}"
     areas = {"wiring": L.A_WIRING, "ready": L.A_READY, "map": L.A_MAP, "fifo": L.A_FIFO}
     before = [(peek(where), name) for name, where in areas.items() if peek(where) <= i]
     start, name = max(before)

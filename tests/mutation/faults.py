@@ -108,8 +108,8 @@ FAULTS = (
         (
             Patch(
                 "jit/serve.py",
-                "            waits = False\n            state = load",
-                "            state = load",
+                "            waits = False\n            word = load",
+                "            word = load",
             ),
         ),
         (

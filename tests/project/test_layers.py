@@ -23,6 +23,7 @@ LAYERS = [
     {"system"},
     {"model"},
     {"engine"},
+    {"trace"},
     {"callables"},
     {"native_chip"},
     {"workers"},
@@ -158,6 +159,8 @@ VALUES = {
     *("CALLABLE_MASK", "CONFIG_MASK", "WORKER_MASK", "WORD_KIND", "WORD_WORKER", "WORD_CONFIG"),
     *("NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),
+    *("JOURNAL_OF_ORCH", "JOURNAL_OF_SCHEDULER", "JOURNAL_OF_THREAD", "JOURNALS_OF_WORKERS"),
+    *("NOTE_WORDS", "NO_TENSOR", "TRACE_TASKS", "TRACE_ALL", "SKIPPED"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (
@@ -171,6 +174,10 @@ PREFIXES = (
     "SCALAR_",
     "MEMBER_",
     "VALUE_",
+    "NOTED_",
+    "OWED_",
+    "WAITED_",
+    "FUNCTION_",
 )
 """Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
 MORE_VALUES = {

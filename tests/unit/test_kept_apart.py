@@ -338,10 +338,10 @@ def test_powers_of_two_are_rounded_up(value):
 
 
 def test_every_queue_begins_small_and_a_fresh_engine_knows_what_it_was_told():
-    _, words = L.plan(window=5000, rings=3, next_level=1, sub=2)
+    end, words = L.plan(window=5000, rings=3, next_level=1, sub=2)
     small = [L.FIFO_MASK + ring for ring in range(3)] + [L.READY_MASK, L.READY_MASK + 1]
     assert {words[where] for where in small} == {L.CIRCULAR_SMALLEST - 1}
-    mem = np.zeros(L.HEADER_WORDS, np.int64)
+    mem = np.zeros(end, np.int64)  # journals have words beyond the header
     times = {"spin_ns": 11, "yield_ns": 12, "defer_ns": 13, "park_ns": 14, "stuck_ns": 15}
     L.initialise(mem, words, heap_bases=[1024, 2048], heap_size=7, cores=16, **times)
     for name, value in {**times, "cores": 16}.items():

@@ -304,6 +304,10 @@ class View:
         word = self._word
         return word(slot + L.S_STATE) == L.FAILED, word(slot + L.S_KIND), word(slot + L.S_VALUE)
 
+    def note_submit_line(self, number: int) -> None:
+        """Say which line of the program submits what comes next, for a trace."""
+        self._mem[L.SUBMIT_LINE] = number
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration, and the sizes that may follow it, for `encode`."""

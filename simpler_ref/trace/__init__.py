@@ -1,0 +1,7 @@
+"""Traces: what ran when and why. `Trace.open` reads a file that ``Worker(trace=…)`` has written."""
+
+from .file import TraceFileError
+from .reader import Trace
+from .tasks import Argument, Dependency, TracedTask
+
+__all__ = ["Argument", "Dependency", "Trace", "TraceFileError", "TracedTask"]

@@ -1,0 +1,55 @@
+"""``python -m simpler_ref trace FILE``: a summary, and the trace as a page or for other programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .reader import Trace
+
+WRITERS = {
+    "chrome": (Trace.write_chrome, ".json", "JSON for Perfetto and Chrome's trace viewer"),
+    "csv": (Trace.write_csv, ".csv", "a table of tasks"),
+    "parquet": (Trace.write_parquet, ".parquet", "the same table; needs pyarrow"),
+    "dot": (Trace.write_dot, ".dot", "the graph, for graphviz"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a summary and write FILE.html, or what the options say; return the exit code.
+
+    Rule     SEE-READ-5; SEE-EXPORT-1 to -4; SEE-PAGE-1
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m simpler_ref trace",
+        description="Show a trace that Worker(trace=FILE), Worker.trace or SIMPLER_REF_TRACE has "
+        "written: print a summary, and write FILE.html, a page for any browser.",
+    )
+    parser.add_argument("file", help="the trace")
+    for name, (_, ending, what) in WRITERS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=f"write FILE{ending}: {what}")
+    parser.add_argument("--why", type=int, metavar="ID", help="tell the story of a task")
+    parser.add_argument(
+        "--run", type=int, default=0, metavar="N", help="the run of that task, from 0 on"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        trace = Trace.open(given.file)
+        if given.why is not None:
+            print(trace.find(given.why, given.run).why())
+            return 0
+        print(trace.summary())
+        asked = [name for name in WRITERS if getattr(given, name)]
+        for name in asked:
+            write, ending, _ = WRITERS[name]
+            write(trace, given.file + ending)
+            print(f"written: {given.file}{ending}")
+        if not asked:
+            trace.write_page(given.file + ".html")
+            print(f"written: {given.file}.html")
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        text = error.args[0] if isinstance(error, KeyError) else error
+        print(f"{parser.prog}: {text}", file=sys.stderr)
+        return 1
+    return 0

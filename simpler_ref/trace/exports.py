@@ -1,0 +1,159 @@
+"""A trace for other programs: Chrome and Perfetto, tables, graphviz.
+
+Rule     SEE-EXPORT-1 to -4
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..jit import layout as L
+from ..system.types import Array
+from .lanes import LANES, SPANS
+from .tasks import TAGS
+
+if TYPE_CHECKING:
+    from .reader import Trace
+
+MOST_DRAWN = 5000
+"""Tasks of a graph for graphviz, which takes minutes for more."""
+
+
+def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write the JSON of Chrome's trace viewer, which Perfetto reads, too."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        for i, event in enumerate(_chrome_events(trace)):
+            file.write((",\n" if i else "") + json.dumps(event))
+        file.write("\n]}\n")
+
+
+def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
+    for lane in (*LANES, *range(trace.worker_count)):
+        thread = {"name": trace.worker_name(lane)}
+        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane + 10, "args": thread}
+
+    def at(time: int) -> float:
+        return (time - trace.start) / 1000
+
+    for one in trace.ran:
+        name = trace.function_name(int(one["function"]))
+        begin, end = int(one["begin"]), int(one["end"])
+        task = {"task": int(one["task"])}
+        place = {"pid": 1, "tid": int(one["worker"]) + 10}
+        yield (
+            {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000}
+            | place
+            | {"args": task}
+        )
+    for one in trace.waits:
+        begin, end = int(one["begin"]), int(one["end"])
+        name = SPANS[int(one["what"])]
+        place = {"pid": 1, "tid": int(one["lane"]) + 10}
+        yield {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000} | place
+    yield from _chrome_flows(trace)
+    for one in trace.held:
+        name = f"ring {one['ring']}"
+        args = {"bytes": int(one["bytes"])}
+        yield {"ph": "C", "name": name, "pid": 1, "ts": at(int(one["time"])), "args": args}
+
+
+def _chrome_flows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield an arrow for each edge between two tasks that ran."""
+    tasks = trace.tasks
+    for i, edge in enumerate(trace.edges[trace.edges["kind"] != L.OWED_MEMORY]):
+        before, after = tasks[edge["producer"] - 1], tasks[edge["consumer"] - 1]
+        if before["worker"] < 0 or not before["begun"] or not after["begun"]:
+            continue
+        what: dict[str, Any] = {"cat": "edge", "name": "edge", "id": i, "pid": 1}
+        start, end = int(before["ended"]) - 1, int(after["begun"])
+        yield what | {"ph": "s", "tid": int(before["worker"]) + 10} | _ts(trace, start)
+        yield what | {"ph": "f", "bp": "e", "tid": int(after["worker"]) + 10} | _ts(trace, end)
+
+
+def _ts(trace: Trace, time: int) -> dict[str, float]:
+    return {"ts": (time - trace.start) / 1000}
+
+
+def table(trace: Trace) -> dict[str, Array | list[str]]:
+    """Return the columns of a table of tasks: names as strings, times in ns since the start."""
+    tasks = trace.tasks
+    functions, which = np.unique(tasks["function"], return_inverse=True)
+    names = np.array([trace.function_name(int(one)) for one in functions] or [""], object)
+    lines = np.array([trace.line_name(i) for i in range(int(tasks["line"].max(initial=0)) + 1)])
+    outcomes = np.array(["unfinished", "completed", "failed"])
+    firsts = np.append(trace.runs["first"], 1)[tasks["run"]]
+    numbers = np.arange(1, len(tasks) + 1)
+    times = {name: np.where(tasks[name] > 0, tasks[name] - trace.start, -1) for name in trace.TIMES}
+    return {
+        "number": numbers,
+        "run": tasks["run"],
+        "id": numbers - firsts,
+        "function": np.where(tasks["buffer"], "(buffer)", names[which]).tolist(),
+        "line": lines[tasks["line"]].tolist(),
+        "worker": tasks["worker"],
+        "outcome": outcomes[tasks["outcome"]].tolist(),
+        **times,
+    }
+
+
+def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write a table of tasks; times in ns since the start, -1 where unknown."""
+    columns = table(trace)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in columns.values()]
+        writer.writerows(zip(*lists, strict=True))
+
+
+def write_parquet(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write the same table for data frames.
+
+    Raises
+    ------
+    ImportError
+        pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            "a Parquet file needs pyarrow: pip install pyarrow, or use --csv"
+        ) from error
+    pyarrow.parquet.write_table(pyarrow.table(table(trace)), path)
+
+
+def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
+    with open(path, "w", encoding="utf-8") as file:
+        _write_dot(trace, file)
+
+
+def _write_dot(trace: Trace, file: IO[str]) -> None:
+    most = min(len(trace.tasks), MOST_DRAWN)
+    critical = set(trace.critical_path)
+    file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
+    for number in range(1, most + 1):
+        one = trace.task(number)
+        shape = ", shape=ellipse" if one.is_buffer else ""
+        colour = ", color=red, penwidth=2" if number in critical else ""
+        file.write(f'  t{number} [label="{_quoted(one.name)}"{shape}{colour}];\n')
+    for edge in trace.edges[trace.edges["consumer"] <= most]:
+        label = "" if edge["tensor"] == L.NO_TENSOR else f"{TAGS[edge['tag']]} {edge['tensor']}"
+        style = ", style=dotted" if edge["kind"] == L.OWED_MEMORY else ""
+        file.write(f'  t{edge["producer"]} -> t{edge["consumer"]} [label="{label}"{style}];\n')
+    if most < len(trace.tasks):
+        file.write(f'  more [label="… {len(trace.tasks) - most} more tasks", shape=plaintext];\n')
+    file.write("}\n")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

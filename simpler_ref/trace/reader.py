@@ -1,0 +1,272 @@
+"""Reading a trace: tasks, edges, waits and memory as numpy tables, made from the notes.
+
+Rule     SEE-READ-1 to -4
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+
+import numpy as np
+
+from ..jit import layout as L
+from ..system.types import Array
+from . import tables
+from .critical import critical_path
+from .exports import write_chrome, write_csv, write_dot, write_parquet
+from .file import TraceFile
+from .lanes import GOALS, LANES, ORCH, WAITED
+from .page import write_page
+from .summary import summary
+from .tasks import TracedTask
+
+
+class Trace:
+    """What a trace file says, as tables.
+
+    Attributes
+    ----------
+    tasks : numpy.ndarray
+        A row for each task, of number 1 first; times in ns of the monotonic clock, 0 where unknown.
+    edges, arguments : numpy.ndarray
+        Who depends on whom, through which tensor; the tensors of tasks. Sorted by consumer and task.
+    ran, waits, held, scopes, runs : numpy.ndarray
+        What workers ran; sleeps and waits of threads; bytes of rings; scopes; runs.
+    about : dict
+        What the program told of itself and its Worker.
+    dropped : int
+        Notes that had no room in their journals: so many may be missing anywhere.
+    is_whole : bool
+        Whether the trace was ended, and not cut off when the program was killed.
+    """
+
+    TIMES = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
+
+    def __init__(self, file: TraceFile) -> None:
+        self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
+        self.dropped = sum(file.dropped.values())
+        notes = tables.Notes(file)
+        names = self.about.get("workers", [])
+        self.worker_count = max(len(names), *(one + 1 for one in notes.workers), 0)
+        self.ran = tables.ran_of(notes)
+        self.runs = tables.runs_of(notes)
+        self.edges = tables.edges_of(notes)
+        self.arguments = tables.arguments_of(notes)
+        self.tasks = tables.tasks_of(notes, self.ran, self.runs)
+        self.waits = tables.waits_of(notes)
+        self.held = tables.held_of(notes)
+        self.scopes = tables.scopes_of(notes)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Trace:
+        """Read a trace.
+
+        Raises
+        ------
+        TraceFileError
+            It is none, or of another version.
+        """
+        return Trace(TraceFile(path))
+
+    # ------------------------------------------------------------ one task
+    def task(self, number: int) -> TracedTask:
+        """Return a task by its number in the trace, from 1 on.
+
+        In a trace of one run that is the task's id plus 1; see `find`.
+        """
+        if not 1 <= number <= len(self.tasks):
+            raise KeyError(f"the trace has the tasks 1 to {len(self.tasks)}, and no {number}")
+        return TracedTask(self, number)
+
+    def find(self, task_id: int, run: int = 0) -> TracedTask:
+        """Return a task by its id in a run, as messages of errors have it.
+
+        Rule     SEE-READ-2
+        """
+        return self.task(self.first_of_run(run) + task_id)
+
+    def first_of_run(self, run: int) -> int:
+        """Return the number of the first task of a run."""
+        return int(self.runs["first"][run]) if 0 <= run < len(self.runs) else 1
+
+    @cached_property
+    def _argument_order(self) -> Array:
+        return np.searchsorted(self.arguments["task"], np.arange(1, len(self.tasks) + 2))
+
+    def arguments_of(self, number: int) -> Array:
+        """Return the rows of a task's tensors."""
+        first, end = self._argument_order[number - 1 : number + 1]
+        rows: Array = self.arguments[first:end]
+        return rows
+
+    @cached_property
+    def _edge_order(self) -> Array:
+        return np.searchsorted(self.edges["consumer"], np.arange(1, len(self.tasks) + 2))
+
+    def edges_to(self, number: int) -> Array:
+        """Return the rows of the edges to a task."""
+        first, end = self._edge_order[number - 1 : number + 1]
+        rows: Array = self.edges[first:end]
+        return rows
+
+    @cached_property
+    def _by_producer(self) -> tuple[Array, Array]:
+        order = np.argsort(self.edges["producer"], kind="stable")
+        return order, self.edges["producer"][order]
+
+    def edges_from(self, number: int) -> Array:
+        """Return the rows of the edges from a task."""
+        order, producers = self._by_producer
+        first, end = np.searchsorted(producers, [number, number + 1])
+        rows: Array = self.edges[order[first:end]]
+        return rows
+
+    # ------------------------------------------------------------ names and times
+    def function_name(self, function: int) -> str:
+        """Return the name of a function."""
+        name = self.about.get("functions", {}).get(str(function))
+        return name if name is not None else f"function {function:#x}"
+
+    def line_name(self, line: int) -> str:
+        """Return a line as ``file:number``; "" if it is not known."""
+        lines = self.about.get("lines", [])
+        if not 1 <= line <= len(lines):
+            return ""
+        file, number, _ = lines[line - 1]
+        return f"{file}:{number}"
+
+    def worker_name(self, worker: int) -> str:
+        """Return the name of a worker, or of a lane."""
+        if worker in LANES:
+            return LANES[worker]
+        names = self.about.get("workers", [])
+        return names[worker] if 0 <= worker < len(names) else f"worker {worker}"
+
+    @cached_property
+    def start(self) -> int:
+        """When the first thing happened, ns of the monotonic clock."""
+        firsts = [self.runs["begin"], self.ran["begin"]]
+        if len(self.tasks):
+            firsts.append(self.tasks["submitted"])
+        return min((int(one[one > 0].min()) for one in firsts if (one > 0).any()), default=0)
+
+    @cached_property
+    def end(self) -> int:
+        """When the last thing happened."""
+        lasts = [self.runs["end"], self.ran["end"]]
+        lasts += [self.tasks[name] for name in ("submitted", "collected")]
+        return max((int(one.max()) for one in lasts if len(one)), default=self.start)
+
+    def relative(self, time: int) -> str:
+        """Return a time since the start, for people."""
+        return f"{(time - self.start) / 1e6:10.4f} ms" if time else "         ?   "
+
+    def state_before(self, worker: int, since: int, until: int) -> str:
+        """Say why a worker took a task late: it slept, or ran another."""
+        slept = self.waits[(self.waits["lane"] == worker) & (self.waits["what"] == L.NOTED_PARKED)]
+        if ((slept["begin"] < since) & (slept["end"] > since) & (slept["end"] <= until)).any():
+            return ": it slept and had to wake up"
+        mine = self._by_worker.get(worker)
+        if mine is not None:
+            i = int(np.searchsorted(mine["begin"], until)) - 1
+            if i >= 0 and mine["end"][i] > since:
+                return f": it ran {self.task(int(mine['task'][i])).name}"
+        return ""
+
+    @cached_property
+    def _by_worker(self) -> dict[int, Array]:
+        found = {}
+        for worker in np.unique(self.ran["worker"]).tolist():
+            rows = self.ran[self.ran["worker"] == worker]
+            found[worker] = rows[np.argsort(rows["begin"], kind="stable")]
+        return found
+
+    # ------------------------------------------------------------ sums
+    def functions(self) -> dict[str, tuple[int, int, int]]:
+        """Return for each function how often it ran, the sum of its times and the longest, ns.
+
+        Rule     SEE-READ-3
+        """
+        found, which = np.unique(self.ran["function"], return_inverse=True)
+        spans = self.ran["end"] - self.ran["begin"]
+        counts = np.bincount(which, minlength=len(found))
+        sums = np.bincount(which, spans, minlength=len(found))
+        longest = np.zeros(len(found), np.int64)
+        np.maximum.at(longest, which, spans)
+        rows = {
+            self.function_name(int(one)): (int(counts[i]), int(sums[i]), int(longest[i]))
+            for i, one in enumerate(found)
+        }
+        return dict(sorted(rows.items(), key=lambda row: -row[1][1]))
+
+    def busy(self) -> dict[str, float]:
+        """Return for each worker the share of the trace during which it ran tasks."""
+        whole = max(1, self.end - self.start)
+        spans = self.ran["end"] - self.ran["begin"]
+        sums = np.bincount(self.ran["worker"], spans, minlength=self.worker_count)
+        return {self.worker_name(i): float(sums[i]) / whole for i in range(self.worker_count)}
+
+    def reasons(self) -> dict[str, int]:
+        """Return for what tasks waited before they began, and how long in all, ns."""
+        rows = self.tasks[(self.tasks["begun"] > 0) & (self.tasks["submitted"] > 0)]
+        ready = np.clip(rows["ready"], rows["submitted"], rows["begun"])
+        sent = np.clip(rows["sent"], ready, rows["begun"])
+        return {
+            "for other tasks": int((ready - rows["submitted"]).sum()),
+            "for a free worker": int((sent - ready).sum()),
+            "for the worker to begin": int((rows["begun"] - sent).sum()),
+        }
+
+    def orch_waits(self) -> dict[str, int]:
+        """Return for what the Orch thread waited, and how long in all, ns."""
+        mine = self.waits[self.waits["lane"] == ORCH]
+        spans = mine["end"] - mine["begin"]
+        return {
+            name: int(spans[mine["what"] == WAITED + goal].sum()) for goal, name in GOALS.items()
+        }
+
+    @cached_property
+    def critical_path(self) -> list[int]:
+        """The numbers of the tasks of the chain of dependencies that took longest, the first one first.
+
+        Rule     SEE-READ-4
+        """
+        return critical_path(self.tasks, self.edges)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.tasks)} tasks on {self.worker_count} workers: {self.path}>"
+
+    def summary(self) -> str:
+        """Return a summary for a terminal."""
+        return summary(self)
+
+    # ------------------------------------------------------------ files
+    def write_page(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of HTML that needs no other file.
+
+        Rule     SEE-PAGE-1
+        """
+        write_page(self, path)
+
+    def write_chrome(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON for Perfetto, and for the viewer of Chrome."""
+        write_chrome(self, path)
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a table of tasks; times in ns since the start, -1 where unknown."""
+        write_csv(self, path)
+
+    def write_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the same table for data frames.
+
+        Raises
+        ------
+        ImportError
+            pyarrow is not installed.
+        """
+        write_parquet(self, path)
+
+    def write_dot(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""
+        write_dot(self, path)

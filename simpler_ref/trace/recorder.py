@@ -1,0 +1,264 @@
+"""Taking a trace: the collector's thread, and what only Python knows of a run: names and lines.
+
+The kernels note what happens, see `jit/journal.py`. A thread that stays inside one kernel, without the
+interpreter's lock, writes these notes to the file. Before and after them the file has JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from ..engine.memory import Engine
+from ..engine.view import View
+from ..jit import layout as L
+from ..jit.entries import Entries
+from ..version import __version__
+
+log = logging.getLogger("simpler_ref")
+
+MAGIC = b"simpler_ref trace\n"
+VERSION = 1
+DETAILS = {"tasks": L.TRACE_TASKS, "all": L.TRACE_ALL}
+"""How much is noted: what workers do, or everything."""
+VARIABLE = "SIMPLER_REF_TRACE"
+"""The environment variable that names the file for programs that do not."""
+POKE_NS = 500_000_000
+"""How often a run that ends has the collector write what there is."""
+JOIN_TIMEOUT_S = 10.0
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_SUBMITTERS = (
+    *("submit_and_pass", "submit_group_and_pass", "run_program", "alloc_buffer"),
+    "call_and_pass",
+)
+"""The entries by which Python submits."""
+
+_opened_by_variable = 0
+
+
+def file_of_variable() -> str | None:
+    """Return the file for the next Worker of this process that names none; None: it is not traced.
+
+    The second Worker has its number after the name, and so on. ``{pid}`` becomes the process.
+
+    Rule     SEE-ON-3
+    """
+    global _opened_by_variable
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return None
+    _opened_by_variable += 1
+    name = name.replace("{pid}", str(os.getpid()))
+    return name if _opened_by_variable == 1 else f"{name}.{_opened_by_variable}"
+
+
+class Lines:
+    """The lines that submit, and their numbers."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, int, str]] = []
+        self._numbers: dict[tuple[CodeType, int], int] = {}
+
+    def number(self, code: CodeType, line: int) -> int:
+        """Return the number of a line, from 1 on."""
+        found = self._numbers.get((code, line))
+        if found is None:
+            self.all.append((code.co_filename, line, code.co_name))
+            found = self._numbers[code, line] = len(self.all)
+        return found
+
+    def note_caller(self, view: View) -> None:
+        """Say which line has called this package."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+            frame = frame.f_back
+        view.note_submit_line(self.number(frame.f_code, frame.f_lineno))
+
+
+class Recorder:
+    """Takes traces of one engine, one after the other.
+
+    `describe` returns what is to be told of the Worker in the file: its names of functions and workers.
+
+    Rule     SEE-ON-1, -2; SEE-FILE-1, -2, -5
+    """
+
+    def __init__(self, engine: Engine, describe: Callable[[], dict[str, Any]]) -> None:
+        self._engine = engine
+        self._describe = describe
+        self._mem, self._plain = engine.mem, engine.kernels
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._told: dict[str, Any] = {}
+        self._poked_ns = 0
+        self._lines = Lines()
+        self.path: str | None = None
+        """The file of the trace that is being taken."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a trace is being taken."""
+        return self.path is not None
+
+    @property
+    def notes_lines(self) -> bool:
+        """Whether what submits notes the lines that call it."""
+        return self._engine.kernels is not self._plain
+
+    def begin(self, path: str | os.PathLike[str], detail: str) -> None:
+        """Begin a trace, while no run is in progress.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        RuntimeError
+            A trace is being taken.
+        """
+        if self.path is not None:
+            raise RuntimeError(f"a trace is being taken already, into {self.path}")
+        whole = os.path.abspath(os.fspath(path))
+        self._told, self._lines = {}, Lines()
+        fd = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            _write_all(fd, _head())
+            self._tell(fd)
+        finally:
+            os.close(fd)
+        self.path = whole
+        self._ending = False
+        self._poked_ns = time.monotonic_ns()
+        self._note_lines(detail)
+        self._plain.begin_trace(self._mem, DETAILS[detail])
+
+    def start(self) -> None:
+        """Start the collector's thread, once the workers are forked; a second call does nothing."""
+        if self.path is None or self._thread is not None:
+            return
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._thread = threading.Thread(
+            target=self._collect, args=(fd,), name="simpler-collector", daemon=True
+        )
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Have written what there is, if that was long ago."""
+        if self._thread is not None and time.monotonic_ns() - self._poked_ns > POKE_NS:
+            self._poked_ns = time.monotonic_ns()
+            self._plain.ask_collector(self._mem)
+
+    def end(self) -> str | None:
+        """End the trace, and return its file; what was noted is written then."""
+        path, thread = self.path, self._thread
+        if path is None:
+            return None
+        self._plain.end_trace(self._mem)
+        self._engine.kernels = self._plain
+        self._ending = True
+        self._plain.ask_collector(self._mem)
+        if thread is None:
+            self._collect(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        else:
+            thread.join(JOIN_TIMEOUT_S)
+        self._thread = self.path = None
+        return path
+
+    def note_function(self, function: Any) -> None:
+        """Say that an orchestration function is run: what it submits without a line is its own."""
+        code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+        line = self._lines.number(code, code.co_firstlineno) if code is not None else 0
+        self._engine.view.note_submit_line(line)
+
+    # ------------------------------------------------------------ its parts
+    def _note_lines(self, detail: str) -> None:
+        """Have Python's submits note their lines."""
+        if DETAILS[detail] != L.TRACE_ALL:
+            return
+        noting = Entries.__new__(Entries)
+        vars(noting).update(vars(self._plain))
+        for name in _SUBMITTERS:
+            setattr(noting, name, self._with_line(getattr(self._plain, name)))
+        self._engine.kernels = noting
+
+    def _with_line(self, submit: Callable[..., int]) -> Callable[..., int]:
+        """Return an entry that notes the line of the program that submits."""
+        lines, view = self._lines, self._engine.view
+
+        def noting(*args: Any) -> int:
+            lines.note_caller(view)
+            return submit(*args)
+
+        return noting
+
+    def _collect(self, fd: int) -> None:
+        """Write notes until the trace ends."""
+        try:
+            while not self._ending:
+                self._write_notes(fd)
+            self._plain.ask_collector(self._mem)  # the end may have come while it returned
+            self._write_notes(fd)
+        except OSError as error:
+            self._plain.end_trace(self._mem)
+            text = "the trace in %s ends here: it cannot be written: %s"
+            log.warning(text, self.path, error.strerror)
+        finally:
+            os.close(fd)
+
+    def _write_notes(self, fd: int) -> None:
+        """Write notes until asked to return, then what is new about the Worker."""
+        code = self._plain.collector_loop(self._mem, fd)
+        if code != L.OK:
+            raise OSError(-code, os.strerror(-code))
+        self._tell(fd)
+
+    def _tell(self, fd: int) -> None:
+        """Write what is known of the Worker, and was not yet written."""
+        now = self._describe() | {"lines": list(self._lines.all)}
+        news = {name: value for name, value in now.items() if self._told.get(name) != value}
+        self._told = now
+        if news:
+            _write_all(fd, text_notes(news))
+
+
+def text_notes(value: dict[str, Any]) -> bytes:
+    """Return JSON as it stands in a file: after a note that says how long it is, padded."""
+    text = json.dumps(value).encode()
+    size = L.NOTE_WORDS * L.WORD
+    count = -(-len(text) // size)
+    head = np.array([L.NOTED_TEXT, count, time.monotonic_ns(), len(text)], np.int64)
+    return head.tobytes() + text.ljust(count * size, b" ")
+
+
+def _head() -> bytes:
+    """Return the beginning of a file.
+
+    Rule     SEE-FILE-2
+    """
+    about = {
+        "version": VERSION,
+        "by": __version__,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "program": sys.argv[0] if sys.argv else "",
+        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+    }
+    line = MAGIC + json.dumps(about).encode()
+    size = L.NOTE_WORDS * L.WORD
+    return line.ljust(-(-(len(line) + 1) // size) * size - 1, b" ") + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,231 @@
+"""One task of a trace, and its story."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..jit import layout as L
+
+if TYPE_CHECKING:
+    from .reader import Trace
+
+TAGS = ("INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP")
+SUCCEEDED, FAILED, UNFINISHED = "completed", "failed", "unfinished"
+QUICK_NS = 1000
+"""A wait that is shorter is not worth a line."""
+
+
+class Dependency(NamedTuple):
+    """Why a task had to wait for another."""
+
+    task: int
+    """The number of that one."""
+    kind: str
+    """``data``: it reads what that one writes; ``order``; ``future``; ``memory``."""
+    tensor: int
+    """Index of the tensor among the arguments, -1 if the edge is owed to no single one."""
+    tag: str
+    """How the task uses that tensor."""
+    producer_tag: str
+    """How the other one uses it; "" if that is not known."""
+    address: int
+
+
+class Argument(NamedTuple):
+    """A tensor of a task."""
+
+    position: int
+    tag: str
+    address: int
+    nbytes: int
+
+
+class TracedTask:
+    """One task, with its times in ns of the trace's clock; 0 where a time is not known."""
+
+    def __init__(self, trace: Trace, number: int) -> None:
+        self._trace = trace
+        self.number = number
+        """Its number in the trace, from 1 on."""
+        row = trace.tasks[number - 1]
+        self.run = int(row["run"])
+        self.id = number - trace.first_of_run(self.run)
+        """Its id in its run, as messages have it."""
+        self.function = trace.function_name(int(row["function"]))
+        self.line = trace.line_name(int(row["line"]))
+        self.worker = int(row["worker"])
+        self.outcome = (UNFINISHED, SUCCEEDED, FAILED)[int(row["outcome"])]
+        self.is_buffer = bool(row["buffer"])
+        self.sent_ahead = bool(row["ahead"])
+        (
+            self.submitted,
+            self.ready,
+            self.sent,
+            self.begun,
+            self.ended,
+            self.collected,
+            self.freed,
+        ) = (int(row[name]) for name in trace.TIMES)
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in texts."""
+        what = "buffer" if self.is_buffer else self.function
+        return f"task {self.id} ({what})"
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """Its tensors."""
+        rows = self._trace.arguments_of(self.number)
+        return [
+            Argument(int(one["index"]), TAGS[one["tag"]], int(one["address"]), int(one["nbytes"]))
+            for one in rows
+        ]
+
+    @property
+    def dependencies(self) -> list[Dependency]:
+        """The tasks that it depends on, in the order in which they were found."""
+        return [self._dependency(one) for one in self._trace.edges_to(self.number)]
+
+    @property
+    def consumers(self) -> list[int]:
+        """The numbers of the tasks that depend on it."""
+        found = self._trace.edges_from(self.number)
+        return sorted(set(found["consumer"].tolist()))
+
+    def _dependency(self, edge: np.void) -> Dependency:
+        producer, address = int(edge["producer"]), int(edge["address"])
+        tensor = int(edge["tensor"])
+        tag = "" if tensor == L.NO_TENSOR else TAGS[edge["tag"]]
+        kind = ("data", "order", "future", "memory")[edge["kind"]]
+        mine = self._trace.arguments_of(self.number)
+        theirs = self._trace.arguments_of(producer)
+        if tensor == L.NO_TENSOR and kind != "future":
+            tensor, tag, address = self._overlap(mine, theirs)
+        producer_tag = ""
+        for one in theirs:
+            if one["address"] <= address < one["address"] + max(1, one["nbytes"]):
+                producer_tag = TAGS[one["tag"]]
+        missing = -1 if tensor == L.NO_TENSOR else tensor
+        return Dependency(producer, kind, missing, tag, producer_tag, address)
+
+    @staticmethod
+    def _overlap(mine: np.ndarray, theirs: np.ndarray) -> tuple[int, str, int]:
+        """Return the first tensor that shares bytes with one of another task: index, tag, address."""
+        for one in mine:
+            for other in theirs:
+                low = max(int(one["address"]), int(other["address"]))
+                high = min(
+                    int(one["address"]) + int(one["nbytes"]),
+                    int(other["address"]) + int(other["nbytes"]),
+                )
+                if low < high and not (one["tag"] == other["tag"] == L.INPUT):
+                    return int(one["index"]), TAGS[one["tag"]], low
+        return L.NO_TENSOR, "", 0
+
+    # ------------------------------------------------------------ the story
+    def why(self) -> str:
+        """Tell what the task waited for, from its submission until its memory was let go.
+
+        Rule     SEE-WHY-1, -2
+        """
+        return "\n".join(self._story())
+
+    def _story(self) -> list[str]:
+        trace, at = self._trace, self._trace.relative
+        lines = [self.name]
+        if self.submitted:
+            where = f" at {self.line}" if self.line else ""
+            lines.append(f"  {at(self.submitted)}  submitted{where}")
+        elif not self.begun:
+            return [*lines, "  nothing else is known: notes were dropped, or the trace began later"]
+        lines += self._waits()
+        if self.is_buffer:
+            lines.append("  a buffer: its memory is there at once")
+        elif self.begun:
+            lines += self._run()
+        elif self.outcome == FAILED:
+            lines.append(f"  {at(self.collected)}  failed without being started")
+        elif self.sent:
+            lines.append(f"  {at(self.sent)}  sent to {trace.worker_name(self.worker)}, not ended")
+        if self.freed:
+            lines.append(f"  {at(self.freed)}  let go: slot and memory are free")
+        return lines
+
+    def _waits(self) -> list[str]:
+        """Say what it waited for before it was ready, and for a worker."""
+        trace, at = self._trace, self._trace.relative
+        lines, seen = [], set()
+        for one in self.dependencies:
+            other = trace.task(one.task)
+            if one.kind == "memory" or one.task in seen:
+                continue
+            seen.add(one.task)
+            until = "which was over"
+            if other.is_buffer:
+                until = "a buffer, which was there"
+            elif not other.collected:
+                until = "which has not ended"
+            elif other.collected > self.submitted:
+                until = f"until {at(other.collected)}"
+            lines.append(f"      {'':>9}  waited for {other.name} {_through(one)}, {until}")
+        if self.sent_ahead:
+            lines.append(
+                f"  {at(self.sent)}  sent ahead to {trace.worker_name(self.worker)}, to begin there"
+            )
+        elif self.ready and not self.is_buffer:
+            lines.append(f"  {at(self.ready)}  ready")
+            if self.sent - self.ready > QUICK_NS:
+                lines.append(f"      {'':>9}  waited {_span(self.sent - self.ready)} for a worker")
+            if self.sent:
+                lines.append(f"  {at(self.sent)}  sent to {trace.worker_name(self.worker)}")
+        return lines
+
+    def _run(self) -> list[str]:
+        trace, at = self._trace, self._trace.relative
+        lines = []
+        start = max(self.sent, self.ready) if self.sent else 0
+        if start and self.begun - start > QUICK_NS:
+            span = _span(self.begun - start)
+            was = trace.state_before(self.worker, start, self.begun)
+            lines.append(f"      {'':>9}  waited {span} until the worker took it{was}")
+        place = trace.worker_name(self.worker)
+        span = _span(self.ended - self.begun) if self.ended else "unknown"
+        lines.append(f"  {at(self.begun)}  began on {place}")
+        if self.ended:
+            how = "failed" if self.outcome == FAILED else "ended"
+            lines.append(f"  {at(self.ended)}  {how} after {span}")
+        if self.collected and self.collected - self.ended > QUICK_NS:
+            lines.append(
+                f"  {at(self.collected)}  seen to have ended, {_span(self.collected - self.ended)} later"
+            )
+        return lines
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.outcome}, {_span(max(0, self.ended - self.begun))}>"
+
+
+def _through(one: Dependency) -> str:
+    """Say through what a task depends on another: its tensor, and the tags."""
+    if one.kind == "future":
+        return "(its value is an argument)"
+    if one.tensor < 0:
+        return f"({one.kind})"
+    tags = f"{one.tag} ← {one.producer_tag}" if one.producer_tag else one.tag
+    return f"(tensor {one.tensor} at {one.address:#x}, {tags})"
+
+
+def _span(ns: float) -> str:
+    """Return a time span for people."""
+    if ns < 1e3:
+        return f"{ns:.0f} ns"
+    if ns < 1e6:
+        return f"{ns / 1e3:.1f} µs"
+    if ns < 1e9:
+        return f"{ns / 1e6:.2f} ms"
+    return f"{ns / 1e9:.2f} s"
+
+
+span = _span

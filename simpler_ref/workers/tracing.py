@@ -1,0 +1,125 @@
+"""A Worker's traces: which file, what it is told of the Worker, and ``with w.trace(file)``."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+from ..jit import layout as L
+from ..trace.recorder import file_of_variable
+from . import ending
+from .life import Life
+from .manager import worker_name
+from .options import trace_detail, trace_file
+from .session import Session
+
+
+def file_of(life: Life) -> tuple[str, str] | None:
+    """Return the file into which a Worker that is opened is traced, and how; None: it is not.
+
+    Rule     SEE-ON-1, -3, -4
+    """
+    if life.parent_level:
+        return life.traced
+    options = life.options
+    if options.trace is not None:
+        return options.trace, options.trace_detail
+    name = file_of_variable()
+    return None if name is None else (name, options.trace_detail)
+
+
+def describe(life: Life, session: Session) -> dict[str, Any]:
+    """Return what a trace is told of a Worker.
+
+    Rule     SEE-FILE-3
+    """
+    functions = {
+        str(int.from_bytes(digest[:8], "little") & L.FUNCTION_MASK): name
+        for digest, name in life.registry.names().items()
+    }
+    calls = list(session.call_names.items())
+    functions |= {str(key | L.FUNCTION_IS_KEY): name for key, name in calls}
+    manager = session.manager
+    view = session.engine.view
+    pids = {} if manager is None else {str(worker): pid for worker, pid in manager.pids.items()}
+    return {
+        "functions": functions,
+        "level": life.options.level,
+        "workers": [worker_name(session.kinds, worker) for worker in range(len(session.kinds))],
+        "pids": pids,
+        "rings": view.ring_count,
+        "ring_bytes": view.ring_bytes,
+        "children": session.traced_children,
+    }
+
+
+def begin(life: Life, session: Session, path: str, detail: str) -> None:
+    """Begin a trace of a Worker, while no run is in progress; its child Workers have files beside it.
+
+    Rule     SEE-ON-4
+    """
+    whole = os.path.abspath(path)
+    session.traced_children = []
+    for i, inner in enumerate(life.tree.nested()):
+        if life.needs_start:
+            inner._life.traced = (f"{whole}.{i}", detail)
+            session.traced_children.append(f"{os.path.basename(whole)}.{i}")
+    session.recorder.begin(whole, detail)
+    _change_entries(life, session)
+
+
+def end(life: Life, session: Session) -> None:
+    """End the trace of a Worker."""
+    session.recorder.end()
+    _change_entries(life, session)
+
+
+def _change_entries(life: Life, session: Session) -> None:
+    """Let those who submit use entries that note lines, or no longer."""
+    session.orch._take_entries()
+    if life.stream is not None:
+        life.stream.take_entries()
+
+
+class Tracing:
+    """What ``Worker.trace`` returns: a trace is taken in its with block, into `path`.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    """
+
+    def __init__(self, life: Life, path: Any, detail: str) -> None:
+        self._life = life
+        self.path = os.path.abspath(trace_file("file", path))
+        self._detail = trace_detail("detail", detail)
+
+    def __enter__(self) -> Tracing:
+        def act(session: Session) -> None:
+            if session.recorder.path is not None:
+                raise RuntimeError(
+                    f"this Worker is being traced already, into {session.recorder.path}"
+                )
+            ending.recover(session)
+            self._life.start_workers(session)
+            begin(self._life, session, self.path, self._detail)
+            session.recorder.start()
+
+        self._life.live()
+        self._life.alone(act)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        def act(session: Session) -> None:
+            if session.recorder.path == self.path:
+                end(self._life, session)
+
+        if self._life.session is not None:
+            self._life.alone(act)

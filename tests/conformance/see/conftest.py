@@ -1,0 +1,71 @@
+"""Programs that are traced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref import TaskArgs, Trace, Worker
+from simpler_ref import TensorArgType as T
+
+
+@sr.task
+def bump(x: sr.InOut):
+    x += 1
+
+
+@sr.task
+def begin(x: sr.InOut, gate: sr.In):
+    while gate[0] == 0:
+        pass
+    x += 1
+
+
+def increase(args):
+    x = args.tensor(args.tensor_count() - 1).numpy()
+    x += 1
+
+
+def fail(args):
+    raise ValueError("on purpose")
+
+
+def make(*pairs):
+    args = TaskArgs()
+    for tensor, tag in pairs:
+        args.add_tensor(tensor, tag)
+    return args
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "a.trace")
+
+
+@pytest.fixture(params=["process", "thread"])
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def traced(path):
+    """Return a function that runs an orchestration function on a traced Worker, and reads the trace."""
+
+    def run(build, **options):
+        options = {"level": 3, "num_sub_workers": 2, "heap_ring_size": 1 << 20} | options
+        with Worker(trace=path, **options) as w:
+            handle = w.register(increase)
+            x = w.zeros(8, np.int64)
+            w.run(lambda orch, args, config: build(orch, handle, x))
+        return Trace.open(path)
+
+    return run
+
+
+def chain(orch, handle, x):
+    """Submit three tasks that wait for each other, and one that only reads."""
+    for _ in range(3):
+        orch.submit_sub(handle, make((x, T.INOUT)))
+    other = orch.alloc((8,), np.int64)
+    orch.submit_sub(handle, make((x, T.INPUT), (other, T.INOUT)))

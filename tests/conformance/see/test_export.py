@@ -1,0 +1,82 @@
+"""SEE-EXPORT: for other programs."""
+
+import csv
+import json
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+from simpler_ref.__main__ import main
+
+from .conftest import chain
+
+
+@pytest.fixture
+def trace(traced):
+    return traced(chain)
+
+
+@pytest.mark.spec("SEE-EXPORT-1")
+def test_chrome_gets_rows_boxes_arrows_and_curves(trace, path):
+    assert main(["trace", path, "--chrome"]) == 0
+    with open(f"{path}.json", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    rows = {one["args"]["name"]: one["tid"] for one in events if one["ph"] == "M"}
+    assert set(rows) == {"Orch thread", "Scheduler thread", "sub_worker 0", "sub_worker 1"}
+    boxes = [one for one in events if one["ph"] == "X" and one["name"] == "increase"]
+    assert sorted(one["args"]["task"] for one in boxes) == [1, 2, 3, 5]
+    for box in boxes:
+        row = trace.ran[trace.ran["task"] == box["args"]["task"]][0]
+        assert box["ts"] == (row["begin"] - trace.start) / 1000
+        assert box["dur"] == (row["end"] - row["begin"]) / 1000
+        assert box["tid"] == rows[trace.worker_name(int(row["worker"]))]
+    assert sum(one["ph"] == "s" for one in events) == sum(one["ph"] == "f" for one in events) == 3
+    assert any(one["ph"] == "C" and one["name"] == "ring 0" for one in events)
+
+
+@pytest.mark.spec("SEE-EXPORT-2")
+def test_a_table_has_a_row_for_each_task(trace, path):
+    assert main(["trace", path, "--csv"]) == 0
+    with open(f"{path}.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [one["function"] for one in rows] == ["increase"] * 3 + ["(buffer)", "increase"]
+    assert [one["line"] for one in rows] == [trace.task(i).line for i in range(1, 6)]
+    assert int(rows[0]["begun"]) == trace.task(1).begun - trace.start
+    assert rows[0]["outcome"] == "completed" and rows[4]["id"] == "4"
+
+
+@pytest.mark.spec("SEE-EXPORT-3")
+def test_parquet_has_the_same_or_says_what_to_install(trace, path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["trace", path, "--parquet"]) == 1
+    assert "a Parquet file needs pyarrow: pip install pyarrow" in capsys.readouterr().err
+    written = {}
+    library, parquet = ModuleType("pyarrow"), ModuleType("pyarrow.parquet")
+    library.table = dict
+    parquet.write_table = lambda table, name: written.update({name: table})
+    library.parquet = parquet
+    monkeypatch.setitem(sys.modules, "pyarrow", library)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    assert main(["trace", path, "--parquet"]) == 0
+    columns = written[f"{path}.parquet"]
+    assert columns["number"].tolist() == [1, 2, 3, 4, 5] and columns["function"][0] == "increase"
+    assert len({len(column) for column in columns.values()}) == 1
+
+
+@pytest.mark.spec("SEE-EXPORT-4")
+def test_graphviz_gets_tasks_and_what_edges_are_owed_to(trace, path):
+    assert main(["trace", path, "--dot"]) == 0
+    with open(f"{path}.dot", encoding="utf-8") as file:
+        text = file.read()
+    assert re.findall(r'^  t(\d+) \[label="(.*?)"', text, re.MULTILINE) == [
+        ("1", "task 0 (increase)"),
+        ("2", "task 1 (increase)"),
+        ("3", "task 2 (increase)"),
+        ("4", "task 3 (buffer)"),
+        ("5", "task 4 (increase)"),
+    ]
+    edges = re.findall(r't(\d) -> t(\d) \[label="(.*?)"(.*?)\]', text)
+    assert ("1", "2", "INOUT 0", "") in edges and ("3", "5", "INPUT 0", "") in edges
+    assert ("4", "5", "INOUT 1", ", style=dotted") in edges

@@ -1,0 +1,131 @@
+"""SEE-FILE: the file."""
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import Trace, Worker
+from simpler_ref.jit import journal
+from simpler_ref.jit import layout as L
+from simpler_ref.trace import TraceFileError
+from simpler_ref.trace.file import TraceFile
+
+from ...kernels import kernels as k
+from .conftest import chain, increase
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from simpler_ref import Worker
+
+def orch(orch, args, config):
+    for _ in range(20_000):
+        with orch.scope():
+            orch.alloc((4,), np.int64)
+
+if __name__ == "__main__":
+    w = Worker(level=3, num_sub_workers=1, trace=sys.argv[1])
+    w.init()
+    w.run(orch)
+    print("ready", flush=True)
+    w._session.recorder._plain.ask_collector(w._session.engine.mem)
+    while os.path.getsize(sys.argv[1]) < 1_000_000:
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.spec("SEE-FILE-1")
+def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
+    mem, total = driver.mem, 1000
+    at = journal.journal_at(mem, 0)
+    mem[at + L.J_MASK] = 63
+    k.begin_trace(mem, L.TRACE_ALL)
+    with open(tmp_path / "notes", "wb") as file:
+        thread = threading.Thread(target=k.collector_loop, args=(mem, file.fileno()))
+        thread.start()
+        for number in range(total):
+            while mem[at + L.J_PUSHED] - mem[at + L.J_TAKEN] > 63:
+                pass  # another thread has to make room, though nobody asks it to
+            k.note(mem, 0, L.NOTED_WOKE, number, 0, 0)
+        k.ask_collector(mem)
+        thread.join(30)
+    assert not thread.is_alive()
+    notes = np.fromfile(tmp_path / "notes", np.int64).reshape(-1, 4)
+    mine = notes[notes[:, 0] == L.NOTED_WOKE]
+    assert mine[:, 1].tolist() == list(range(total)) and mem[at + L.J_DROPPED] == 0
+    chunks = notes[notes[:, 0] & 0xFF == L.NOTED_CHUNK]
+    assert chunks[:, 1].sum() == total and chunks[:, 1].max() <= 64
+
+
+@pytest.mark.spec("SEE-FILE-2")
+def test_a_file_begins_with_its_format_and_program(traced, path):
+    trace = traced(chain)
+    with open(path, "rb") as file:
+        assert file.read(18) == b"simpler_ref trace\n"
+    assert trace.about["version"] == 1 and trace.about["pid"] == os.getpid()
+
+
+@pytest.mark.spec("SEE-FILE-3")
+def test_it_has_names_and_lines(traced):
+    trace = traced(chain)
+    assert trace.about["workers"] == ["sub_worker 0", "sub_worker 1"]
+    assert "increase" in trace.about["functions"].values()
+    code = chain.__code__
+    file, line = trace.task(1).line.rsplit(":", 1)
+    assert file == code.co_filename and code.co_firstlineno < int(line) < code.co_firstlineno + 8
+    assert trace.task(1).line == trace.task(3).line != trace.task(5).line
+
+
+@pytest.mark.spec("SEE-FILE-4")
+def test_the_file_of_a_killed_program_is_read_as_far_as_it_goes(path, tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    done = subprocess.run([sys.executable, program, path], capture_output=True, timeout=100)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with open(path, "r+b") as file:
+        file.truncate(os.path.getsize(path) - 11)
+    trace = Trace.open(path)
+    assert not trace.is_whole and len(trace.tasks) > 100
+    assert "the file was cut off" in trace.summary()
+
+
+@pytest.mark.spec("SEE-FILE-4")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"something else\n" * 10, "does not begin as one"),
+        (b'simpler_ref trace\n{"version": 99, "by": "7.0"}\n', "version 99 of the format"),
+    ],
+)
+def test_what_is_no_trace_is_refused(path, content, words):
+    with open(path, "wb") as file:
+        file.write(content)
+    with pytest.raises(TraceFileError, match=words):
+        TraceFile(path)
+
+
+@pytest.mark.spec("SEE-FILE-5")
+def test_a_file_that_cannot_grow_ends_the_trace_with_a_warning_and_no_task(caplog, path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        with caplog.at_level(logging.WARNING, "simpler_ref"):
+            try:
+                with w.trace(path):
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path) + 64, hard))
+                    w.run(lambda orch, args, config: chain(orch, handle, x))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        w.run(lambda orch, args, config: chain(orch, handle, x))
+        assert x[0] == 6
+    assert "a.trace ends here: it cannot be written: File too large" in caplog.text

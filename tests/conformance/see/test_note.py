@@ -1,0 +1,170 @@
+"""SEE-NOTE: what is noted."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from simpler_ref import TensorArgType as T
+from simpler_ref import Trace, Worker, leaf
+from simpler_ref.jit import journal
+from simpler_ref.jit import layout as L
+
+from ...kernels import kernels as k
+from .conftest import chain, fail, increase, make
+
+HEADS = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
+
+
+def parts(mem, number):
+    """Return what a journal holds: the words of each note."""
+    at = journal.journal_at(mem, number)
+    taken, pushed = int(mem[at + L.J_TAKEN]), int(mem[at + L.J_PUSHED])
+    first = at + L.JOURNAL_HEAD_WORDS
+    notes = mem[first : first + L.NOTE_WORDS * (int(mem[at + L.J_MASK]) + 1)]
+    rows = notes.reshape(-1, L.NOTE_WORDS)
+    return [tuple(rows[i & int(mem[at + L.J_MASK])].tolist()) for i in range(taken, pushed)]
+
+
+@pytest.mark.spec("SEE-NOTE-1")
+def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
+    mem = driver.mem
+    assert L.NOTE_WORDS * L.WORD == 32
+    workers = int(mem[L.WORKERS])
+    for number in range(L.JOURNALS_OF_WORKERS + workers):
+        k.note(mem, number, L.NOTED_WOKE | number << 8, 5, 70, number)
+    for number in range(L.JOURNALS_OF_WORKERS + workers):
+        assert parts(mem, number) == [(L.NOTED_WOKE | number << 8, 5, 70, number)]
+
+
+@pytest.mark.spec("SEE-NOTE-1")
+def test_the_journals_of_an_engine_follow_each_other_without_sharing_words():
+    end, words = L.plan(window=8, rings=1, next_level=1, sub=2)
+    starts = [L.journal_offset(words[L.A_JOURNALS], i) for i in range(L.JOURNALS_OF_WORKERS + 4)]
+    for i, start in enumerate(starts[:-1]):
+        notes = words[start + L.J_MASK] + 1
+        assert start + L.JOURNAL_HEAD_WORDS + notes * L.NOTE_WORDS == starts[i + 1]
+        assert notes & notes - 1 == 0 and start % L.LINE == 0
+    assert starts[-1] <= words[L.PRIVATE] < end
+
+
+@pytest.mark.spec("SEE-NOTE-2")
+def test_workers_note_function_outcome_and_times(traced, mode):
+    trace = traced(chain, child_mode=mode)
+    assert len(trace.ran) == 4
+    assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"increase"}
+    assert set(trace.ran["outcome"].tolist()) == {L.SUCCESS}
+    assert (trace.ran["begin"] > 0).all() and (trace.ran["end"] >= trace.ran["begin"]).all()
+
+
+@leaf
+def compiled(x):
+    x[0] += 1
+
+
+@pytest.mark.spec("SEE-NOTE-2")
+@pytest.mark.parametrize("depth", [1, 4])
+def test_compiled_tasks_are_noted_likewise(path, mode, depth):
+    with Worker(level=3, num_sub_workers=2, trace=path, child_mode=mode, mailbox_depth=depth) as w:
+        handle = w.register(compiled)
+        x = w.zeros(8, np.int64)
+
+        def orch(orch, args, config):
+            for _ in range(5):
+                orch.submit_sub(handle, make((x, T.INOUT)))
+
+        w.run(orch)
+        assert x[0] == 5
+    trace = Trace.open(path)
+    assert sorted(trace.ran["task"].tolist()) == [1, 2, 3, 4, 5]
+    assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"compiled"}
+
+
+@pytest.mark.spec("SEE-NOTE-2")
+def test_each_member_of_a_group_is_noted(traced):
+    trace = traced(
+        lambda orch, handle, x: orch.submit_sub_group(
+            handle, [make((x[:4], T.INOUT)), make((x[4:], T.INOUT))]
+        )
+    )
+    assert trace.ran["task"].tolist() == [1, 1]
+    assert sorted(trace.ran["worker"].tolist()) == [0, 1]
+
+
+@pytest.mark.spec("SEE-NOTE-3")
+def test_a_note_without_room_is_dropped_and_counted(driver):
+    mem = driver.mem
+    at = journal.journal_at(mem, 0)
+    mem[at + L.J_MASK] = 3
+    for number in range(7):
+        k.note(mem, 0, L.NOTED_WOKE, number, 0, 0)
+    assert [one[1] for one in parts(mem, 0)] == [0, 1, 2, 3]
+    assert mem[at + L.J_DROPPED] == 3
+    mem[at + L.J_TAKEN] = 2
+    k.note(mem, 0, L.NOTED_WOKE, 9, 0, 0)
+    assert [one[1] for one in parts(mem, 0)] == [2, 3, 9] and mem[at + L.J_DROPPED] == 3
+
+
+@pytest.mark.spec("SEE-NOTE-4")
+def test_each_step_of_a_task_has_its_time(traced):
+    rows = traced(chain).tasks
+    tasks = rows[~rows["buffer"]]
+    assert len(rows) == 5 and len(tasks) == 4
+    times = np.stack([tasks[name] for name in HEADS])
+    assert (times > 0).all() and (np.diff(times, axis=0) >= 0).all()
+    assert set(tasks["outcome"].tolist()) == {1}
+
+
+@pytest.mark.spec("SEE-NOTE-5")
+def test_tensors_and_dependencies_are_noted(traced):
+    seen = []
+
+    def build(orch, handle, x):
+        seen.append(x.ctypes.data)
+        chain(orch, handle, x)
+
+    trace = traced(build)
+    address = seen[0]
+    first = trace.arguments_of(1)[0]
+    assert (first["address"], first["nbytes"], first["tag"]) == (address, 64, T.INOUT)
+    assert [int(one["tag"]) for one in trace.arguments_of(5)] == [T.INPUT, T.INOUT]
+    found = [
+        (int(e["consumer"]), int(e["producer"]), int(e["tensor"]), int(e["kind"]))
+        for e in trace.edges
+    ]
+    assert found[:3] == [(2, 1, 0, L.OWED_DATA), (3, 2, 0, L.OWED_DATA), (5, 3, 0, L.OWED_DATA)]
+    assert (5, 4, 1, L.OWED_DATA) in found and (5, 4, 1, L.OWED_MEMORY) in found
+    assert trace.edges["address"][0] == address
+
+
+@pytest.mark.spec("SEE-NOTE-6")
+def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        w.run(lambda orch, args, config: chain(orch, handle, x))
+        mem = w._session.engine.mem
+        first, count = int(mem[L.A_JOURNALS]), L.JOURNALS_OF_WORKERS + 1
+        for number in range(count):
+            assert mem[journal.journal_at(mem, number) + L.J_PUSHED] == 0
+        end = journal.journal_at(mem, count)
+        start = mem.ctypes.data + first * L.WORD
+        page = mmap.PAGESIZE
+        with open("/proc/self/pagemap", "rb") as pages:
+            pages.seek(start // page * 8)
+            entries = np.frombuffer(pages.read((end - first) * L.WORD // page * 8), np.uint64)
+        present = int((entries >> np.uint64(63)).sum())
+        assert present <= 2 * count, "only the heads of journals are there"
+
+
+@pytest.mark.spec("SEE-NOTE-2")
+def test_a_task_that_raises_is_noted_as_failed(path):
+    from simpler_ref import TaskError
+
+    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+        handle = w.register(fail)
+        with pytest.raises(TaskError):
+            w.run(lambda orch, args, config: orch.submit_sub(handle))
+    trace = Trace.open(path)
+    assert trace.ran["outcome"].tolist() == [L.TASK_FAILURE]
+    assert trace.task(1).outcome == "failed"

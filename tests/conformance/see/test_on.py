@@ -1,0 +1,155 @@
+"""SEE-ON: when a Worker is traced."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from simpler_ref import Trace, Worker
+
+from .conftest import begin, bump, chain, increase
+
+PROGRAM = """
+import numpy as np
+import simpler_ref as sr
+
+@sr.task
+def bump(x: sr.InOut):
+    x += 1
+
+if __name__ == "__main__":
+    for _ in range(2):
+        with sr.Worker(num_sub_workers=1) as w:
+            bump(w.zeros(4)).result()
+"""
+
+
+def names(trace):
+    return {trace.function_name(int(one)) for one in trace.ran["function"]}
+
+
+@pytest.mark.spec("SEE-ON-1")
+def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
+    with Worker(level=3, num_sub_workers=2, trace=path) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        for _ in range(2):
+            w.run(lambda orch, args, config: chain(orch, handle, x))
+    trace = Trace.open(path)
+    assert (len(trace.tasks), len(trace.runs), trace.is_whole) == (10, 2, True)
+    assert (trace.runs["end"] > trace.runs["begin"]).all()
+    assert trace.tasks["run"].tolist() == [0] * 5 + [1] * 5
+    assert trace.find(0, 1).number == 6
+
+
+@pytest.mark.spec("SEE-ON-1")
+def test_calls_are_traced_by_the_names_of_their_functions(path, mode):
+    with Worker(num_sub_workers=2, trace=path, child_mode=mode) as w:
+        x, gate = w.zeros(4), w.zeros(1)
+        begin(x, gate)
+        bump(x)
+        last = bump(x)
+        gate[0] = 1  # until now the first call has not ended
+        last.result()
+    trace = Trace.open(path)
+    assert names(trace) == {"begin", "bump"} and len(trace.ran) == 3
+    assert [[one.task for one in trace.task(i).dependencies] for i in (1, 2, 3)] == [[], [1], [2]]
+    assert trace.task(2).dependencies[0].tag == "INOUT"
+
+
+@pytest.mark.spec("SEE-ON-2")
+def test_a_block_is_traced_and_nothing_else(path, tmp_path):
+    with Worker(num_sub_workers=1) as w:
+        x = w.zeros(4)
+        bump(x).result()
+        with w.trace(path):
+            bump(x)
+            bump(x)
+        bump(x).result()
+        second = tmp_path / "b.trace"
+        with w.trace(second) as tracing:
+            bump(x)
+        assert tracing.path == str(second)
+        assert x[0] == 5
+    assert len(Trace.open(path).ran) == 2
+    assert Trace.open(second).ran["task"].tolist() == [1]
+
+
+@pytest.mark.spec("SEE-ON-2")
+def test_a_second_trace_and_one_during_a_run_are_refused(path, tmp_path):
+    other = tmp_path / "b.trace"
+    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        with pytest.raises(RuntimeError, match=r"traced already, into .*a\.trace"), w.trace(other):
+            pass
+
+        def orch(orch, args, config):
+            with pytest.raises(RuntimeError, match="a run is in progress"), w.trace(other):
+                pass
+            chain(orch, handle, x)
+
+        w.run(orch)
+    assert not other.exists() and len(Trace.open(path).ran) == 4
+
+
+@pytest.mark.spec("SEE-ON-2")
+def test_what_is_wrong_with_a_trace_is_said_at_once(path, tmp_path):
+    with pytest.raises(ValueError, match="trace_detail='most': it is 'all', or 'tasks'"):
+        Worker(trace=path, trace_detail="most")
+    with pytest.raises(TypeError, match="trace=5 is no path"):
+        Worker(trace=5)
+    with Worker(num_sub_workers=1) as w:
+        x = w.zeros(4)
+        with pytest.raises(OSError, match="missing"), w.trace(tmp_path / "missing" / "a"):
+            pass
+        bump(x).result()
+        with w.trace(path):
+            bump(x)
+    assert len(Trace.open(path).ran) == 1
+
+
+@pytest.mark.spec("SEE-ON-3")
+def test_a_program_is_traced_by_an_environment_variable(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = os.environ | {"SIMPLER_REF_TRACE": str(tmp_path / "a.{pid}.trace")}
+    with subprocess.Popen([sys.executable, program], env=environment) as process:
+        assert process.wait(60) == 0
+    files = [tmp_path / f"a.{process.pid}.trace{end}" for end in ("", ".2")]
+    for file in files:
+        trace = Trace.open(file)
+        assert names(trace) == {"bump"} and trace.task(1).line == f"{program}:12"
+
+
+def inner(orch, args, config):
+    for _ in range(2):
+        orch.alloc((4,), np.int64)
+
+
+@pytest.mark.spec("SEE-ON-4")
+def test_a_child_worker_has_a_file_beside_that_of_its_parent(path, mode):
+    with Worker(level=4, trace=path, child_mode=mode) as w:
+        for _ in range(2):
+            w.add_worker(Worker(level=3, num_sub_workers=1))
+        handle = w.register(inner)
+        w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
+    trace = Trace.open(path)
+    assert names(trace) == {"inner"}
+    assert trace.about["children"] == ["a.trace.0", "a.trace.1"]
+    below = [Trace.open(f"{path}.{i}") for i in (0, 1)]
+    assert [len(one.tasks) for one in below] == [0, 2]
+    assert trace.start < below[1].start < below[1].end < trace.end
+
+
+@pytest.mark.spec("SEE-ON-5")
+def test_with_less_detail_only_what_workers_do_is_noted(path):
+    with Worker(level=3, num_sub_workers=1, trace=path, trace_detail="tasks") as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        w.run(lambda orch, args, config: chain(orch, handle, x))
+    trace = Trace.open(path)
+    assert (len(trace.ran), len(trace.edges), len(trace.arguments), len(trace.runs)) == (4, 0, 0, 1)
+    assert names(trace) == {"increase"} and not trace.tasks["submitted"].any()

@@ -1,0 +1,114 @@
+"""SEE-READ: reading a trace."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import TensorArgType as T
+from simpler_ref import Trace, Worker
+from simpler_ref.__main__ import main
+from simpler_ref.jit import layout as L
+from simpler_ref.trace.critical import critical_path
+from simpler_ref.trace.tables import EDGE, TASK
+
+from .conftest import chain, increase, make
+
+
+@pytest.mark.spec("SEE-READ-1")
+def test_a_trace_has_tables(traced):
+    trace = traced(chain)
+    assert len(trace.tasks) == 5 and len(trace.ran) == 4 and len(trace.runs) == 1
+    assert set(trace.arguments["task"].tolist()) == {1, 2, 3, 4, 5}
+    opened = trace.scopes["opened"].tolist()
+    assert opened == [True, False] and (np.diff(trace.scopes["time"]) > 0).all()
+    assert trace.held["bytes"].tolist()[0] == L.HEAP_ALIGN and trace.held["bytes"][-1] == 0
+    ends = trace.waits["end"] >= trace.waits["begin"]
+    assert ends.all() and trace.orch_waits()["for the end of the run"] > 0
+
+
+def small(orch, handle, x):
+    """Submit tasks whose buffers fill a ring of one page, so that some wait for room."""
+    for _ in range(20):
+        with orch.scope():
+            buffer = orch.alloc((2048,), np.int64)
+            orch.submit_sub(handle, make((buffer, T.INOUT)))
+
+
+@pytest.mark.spec("SEE-READ-1")
+def test_waits_for_room_and_the_memory_of_rings_are_there(traced):
+    trace = traced(small, heap_ring_size=1 << 14)
+    assert trace.orch_waits()["for room"] > 0
+    assert trace.held["bytes"].max() == 1 << 14 and set(trace.held["ring"].tolist()) == {1}
+
+
+@pytest.mark.spec("SEE-READ-2")
+def test_a_task_is_found_by_number_and_by_id_and_run(path):
+    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        for _ in range(3):
+            w.run(lambda orch, args, config: chain(orch, handle, x))
+    trace = Trace.open(path)
+    one = trace.find(2, 1)
+    assert (one.number, one.id, one.run) == (8, 2, 1)
+    assert trace.task(8).name == "task 2 (increase)"
+    with pytest.raises(KeyError, match="has the tasks 1 to 15, and no 16"):
+        trace.task(16)
+
+
+@pytest.mark.spec("SEE-READ-3")
+def test_sums_are_those_of_the_tables(traced):
+    trace = traced(chain)
+    spans = trace.ran["end"] - trace.ran["begin"]
+    assert trace.functions() == {"increase": (4, int(spans.sum()), int(spans.max()))}
+    busy = trace.busy()
+    assert list(busy) == ["sub_worker 0", "sub_worker 1"]
+    assert sum(busy.values()) == pytest.approx(spans.sum() / (trace.end - trace.start))
+    rows = trace.tasks[~trace.tasks["buffer"]]
+    waited = sum(trace.reasons().values())
+    buffers = trace.tasks["buffer"].sum()
+    assert buffers == 1 and waited == int((rows["begun"] - rows["submitted"]).sum())
+
+
+@pytest.mark.spec("SEE-READ-4")
+def test_the_critical_path_is_the_longest_chain():
+    tasks = np.zeros(5, TASK)
+    tasks["begun"], tasks["ended"] = 100, [110, 150, 120, 101, 130]
+    edges = np.zeros(5, EDGE)
+    edges["consumer"], edges["producer"] = [3, 4, 4, 5, 5], [1, 2, 3, 3, 1]
+    assert critical_path(tasks, edges) == [1, 3, 5]  # 10 + 20 + 30, and not 50 + 1
+    tasks["ended"][3] = 120
+    assert critical_path(tasks, edges) == [2, 4]
+    edges["kind"][1] = L.OWED_MEMORY
+    assert critical_path(tasks, edges) == [1, 3, 5]
+    assert critical_path(tasks[:0], edges[:0]) == []
+
+
+@pytest.mark.spec("SEE-READ-5")
+def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, capsys):
+    traced(chain)
+    assert main(["trace", path]) == 0
+    shown = capsys.readouterr().out
+    assert "4 tasks (0 failed), 1 buffers" in shown and "dropped" not in shown
+    assert f"written: {path}.html" in shown and (tmp_path / "a.trace.html").exists()
+    assert main(["trace", path, "--why", "1"]) == 0
+    assert capsys.readouterr().out.startswith("task 1 (increase)\n")
+    assert main(["trace", str(tmp_path / "none")]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert main(["trace", path, "--why", "99"]) == 1
+    assert "has the tasks 1 to 5" in capsys.readouterr().err
+
+
+@pytest.mark.spec("SEE-READ-5")
+def test_dropped_notes_are_counted_in_the_summary(path):
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle = w.register(increase)
+        x = w.zeros(8, np.int64)
+        mem = w._life.live().engine.mem
+        with w.trace(path):
+            at = int(mem[L.A_JOURNALS])
+            mem[at + L.J_TAKEN] -= L.BIG_JOURNAL - 8  # as if all but eight notes stood there
+            w.run(lambda orch, args, config: chain(orch, handle, x))
+            dropped = int(mem[at + L.J_DROPPED])
+    trace = Trace.open(path)
+    assert trace.dropped == dropped > 0
+    assert f"{dropped} notes were dropped" in trace.summary()
