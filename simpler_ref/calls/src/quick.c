@@ -168,8 +168,8 @@ static struct layout *find(struct quick *q, const void *dtype, int64_t dims, con
 
 static bool is_seen(const struct quick *q, uintptr_t start, uintptr_t nbytes) {
     for (int i = 0; i < 2; i++)
-        if (q->n.seen[i][0] <= start && start + nbytes <= q->n.seen[i][1])
-            return true;
+        if (q->n.seen[i][0] <= start && start <= q->n.seen[i][1] && nbytes <= q->n.seen[i][1] - start)
+            return true; /* a sum could wrap round */
     return nbytes == 0;
 }
 

@@ -273,6 +273,16 @@ def test_an_array_that_ends_outside_shared_memory_is_refused(w, direction):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("far", [1 << 48, -1 << 48, 1 << 62, -1 << 62])
+def test_an_array_with_strides_beyond_all_addresses_is_refused_each_time(w, far):
+    x = w.share(np.zeros(4))
+    add(x, 1).result()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="workers cannot see this array"):
+            add(as_strided(x, (2,), (far,)), 1)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
 def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
     x = w.share(np.arange(6.0))
     seen = []
