@@ -104,15 +104,29 @@ class Quick:
                 words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind
             self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
-    def learn(self, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
-        """Know the arrays with a layout; `tensor` is theirs after the address, without a tag."""
+    def learn(
+        self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int
+    ) -> None:
+        """Know the arrays with a layout, if its epoch is not over.
+
+        Parameters
+        ----------
+        epoch : int
+            That of the layouts, from before this one was given its number.
+        layout : Layout
+            The layout.
+        tensor : bytes
+            That of the arrays after the address, without a tag.
+        below, extent : int
+            The bytes before their first elements, and all bytes.
+        """
         dtype, shape, strides = layout
         most = _sizes("quick").most_dims
         if len(shape) > most or len(self._dtypes) >= _MOST_DTYPES:
             return
         self._dtypes[id(dtype)] = dtype  # it keeps its address
         unused = (0,) * (most - len(shape))
-        words = id(dtype), len(shape), *shape, *unused, *strides, *unused, below, extent
+        words = epoch, id(dtype), len(shape), *shape, *unused, *strides, *unused, below, extent
         self._learn(_words(words) + tensor.ljust(TENSOR_BYTES - L.WORD, b"\0"))
 
     def forget(self) -> None:
@@ -152,7 +166,8 @@ def _numbers(session: Session) -> bytes:
     seen = [address for part in session.own_memory for address in part]
     return _words(
         [
-            *(mem.ctypes.data, len(mem), *addresses, *seen),
+            *(mem.ctypes.data, len(mem), mem.ctypes.data + L.LAYOUTS_EPOCH * L.WORD),
+            *(*addresses, *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
             *(L.SIGNED, L.FLOAT64, *_KINDS),

@@ -37,6 +37,7 @@ PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
 int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
 char *PyBytes_AsString(PyObject *bytes);
+intptr_t PyBytes_Size(PyObject *bytes);
 PyObject *PyDict_GetItemWithError(PyObject *dict, PyObject *key);
 int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *value);
 int PyDict_DelItem(PyObject *dict, PyObject *key);

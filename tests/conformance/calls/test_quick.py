@@ -317,6 +317,25 @@ def test_views_of_the_same_bytes_are_told_apart_after_each_run(w):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
+def test_a_layout_whose_number_a_run_makes_void_at_once_is_not_kept(w, monkeypatch):
+    x, layouts = w.share(np.arange(24.0)), w._life.session.engine.layouts
+    number = layouts.number
+
+    def number_and_run(*layout):
+        monkeypatch.undo()
+        before = number(*layout)
+        w.run(lambda orch, args, config: None)  # as another thread may
+        return before
+
+    assert same(x).result().tolist() == x.tolist()
+    monkeypatch.setattr(layouts, "number", number_and_run)
+    with pytest.raises(ValueError, match="workers cannot see this array"):
+        of_two(x.reshape(4, 6), np.zeros(3))
+    for view in x.reshape(2, 12), x.reshape(3, 8), x.reshape(4, 6):
+        assert same(view).result().tolist() == view.tolist()
+
+
+@pytest.mark.spec("CALL-QUICK-3")
 def test_more_layouts_than_native_code_keeps_arrive_as_they_are(one_worker):
     x = one_worker.share(np.arange(8192.0))
     views = [as_strided(x, (3,), (8 * step,)) for step in range(2000)]
