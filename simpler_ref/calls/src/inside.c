@@ -45,8 +45,7 @@ struct view {
 
 struct inside {
     struct numbers n;
-    PyObject *objects;
-    PyObject *o[OBJECTS];
+    PyObject *o[OBJECTS]; /* of a tuple, which `run` keeps */
     int64_t epoch;
     struct view views[TABLE];
 };
@@ -236,13 +235,12 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
 static void release(PyObject *capsule) {
     struct inside *s = of(capsule);
     forget(s);
-    Py_DecRef(s->objects);
     free(s);
 }
 
 static PyMethodDef method = {"run", run, METH_FASTCALL, NULL};
 
-/* Return `run` for one worker; or NULL with an exception. */
+/* Return `run` for one worker; or NULL with an exception. As in quick.c, the objects are its module. */
 EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     const char *packed = PyBytes_AsString(numbers);
     struct inside *s = packed == NULL ? NULL : calloc(1, sizeof *s);
@@ -251,9 +249,8 @@ EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     memcpy(&s->n, packed, sizeof s->n);
     for (int i = 0; i < OBJECTS; i++)
         s->o[i] = PyTuple_GetItem(objects, i);
-    s->objects = new_reference(objects);
     PyObject *self = PyCapsule_New(s, NULL, release);
-    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, NULL);
+    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, objects);
     if (self != NULL)
         Py_DecRef(self);
     return made;

@@ -93,8 +93,7 @@ enum {
 
 struct quick {
     struct numbers n;
-    PyObject *objects; /* a tuple, which keeps them */
-    PyObject *o[OBJECTS];
+    PyObject *o[OBJECTS]; /* of a tuple, which the functions keep */
     PyObject *dead; /* a dict: workers that have died; none while no calls are possible */
     int64_t word;
     struct layout layouts[TABLE];
@@ -424,7 +423,6 @@ static PyObject *look(PyObject *self, PyObject *const *given, intptr_t count) {
 /* ---------------------------------------------------------------- made by quick.py */
 static void release(PyObject *capsule) {
     struct quick *q = of(capsule);
-    Py_DecRef(q->objects);
     if (q->dead != NULL)
         Py_DecRef(q->dead);
     free(q);
@@ -437,7 +435,10 @@ static PyMethodDef methods[] = {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-/* Return the functions above, for one stream: a tuple; or NULL with an exception. */
+/* Return the functions above, for one stream: a tuple; or NULL with an exception.
+ *
+ * The objects take the place of their module, since the garbage collector looks there and not into a capsule:
+ * a task may refer to futures of its own stream. */
 EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     const char *packed = PyBytes_AsString(numbers);
     struct quick *q = packed == NULL ? NULL : calloc(1, sizeof *q);
@@ -446,11 +447,10 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     memcpy(&q->n, packed, sizeof q->n);
     for (int i = 0; i < OBJECTS; i++)
         q->o[i] = PyTuple_GetItem(objects, i);
-    q->objects = new_reference(objects);
     PyObject *self = PyCapsule_New(q, NULL, release);
     PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
     for (int i = 0; made != NULL && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], self, NULL);
+        PyObject *function = PyCFunction_NewEx(&methods[i], self, objects);
         if (function != NULL) {
             PyTuple_SetItem(made, i, function);
         } else {

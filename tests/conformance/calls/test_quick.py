@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -433,6 +434,31 @@ def test_futures_that_are_forgotten_take_no_room():
         for n in range(20_000 if not INTERPRETED else 2000):
             same(n)
         assert same(1).result() == 1
+
+
+def stream_of_closed(mode):
+    """Make calls of a task that refers to their futures, and so to the stream; return a reference to that."""
+    made = []
+
+    @sr.task
+    def count(value):
+        return value + len(made)
+
+    with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
+        x = w.share(np.zeros(3))
+        for n in range(3):
+            made.append(count(n))
+            made[-1].result()
+            add(x, n).result()
+        return weakref.ref(w._life.stream)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_nothing_keeps_the_stream_of_a_worker_that_is_closed(mode):
+    stream = stream_of_closed(mode)
+    gc.collect()
+    assert stream() is None
 
 
 # ---------------------------------------------------------------- where that code is not used
