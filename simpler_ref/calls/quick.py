@@ -104,9 +104,7 @@ class Quick:
                 words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind
             self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
-    def learn(
-        self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int
-    ) -> None:
+    def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
         """Know the arrays with a layout, if its epoch is not over.
 
         Parameters

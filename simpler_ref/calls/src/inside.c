@@ -86,10 +86,13 @@ static PyObject *maker(struct inside *s, const int64_t *tensor, int64_t code) {
     struct view *view = find(s, tensor, code);
     if (view->make != NULL && view->code == code && memcmp(view->tensor, tensor, sizeof view->tensor) == 0)
         return view->make;
-    PyObject *args = PyTuple_New(2);
-    if (args == NULL)
+    PyObject *wire = PyBytes_FromStringAndSize((const char *)tensor, sizeof view->tensor);
+    PyObject *args = wire == NULL ? NULL : PyTuple_New(2);
+    if (args == NULL) {
+        Py_DecRef(wire);
         return NULL;
-    PyTuple_SetItem(args, 0, PyBytes_FromStringAndSize((const char *)tensor, sizeof view->tensor));
+    }
+    PyTuple_SetItem(args, 0, wire);
     PyTuple_SetItem(args, 1, new_reference(s->o[code == s->n.code_array ? TRUE : FALSE]));
     PyObject *make = PyObject_CallObject(s->o[FIND], args);
     Py_DecRef(args);
@@ -223,10 +226,11 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
     if (function != NULL)
         return value == NULL ? NULL : finish(s, value);
     PyErr_Clear();
-    PyObject *slow = PyTuple_New(1);
-    if (slow == NULL || count != 1)
+    PyObject *slow = PyTuple_New(count);
+    if (slow == NULL)
         return NULL;
-    PyTuple_SetItem(slow, 0, new_reference(given[0]));
+    for (intptr_t i = 0; i < count; i++)
+        PyTuple_SetItem(slow, i, new_reference(given[i]));
     PyObject *nothing = PyObject_CallObject(s->o[RUN], slow);
     Py_DecRef(slow);
     return nothing;

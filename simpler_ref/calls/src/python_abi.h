@@ -26,11 +26,12 @@ typedef struct {
 enum { METH_FASTCALL = 0x80 };
 
 void Py_IncRef(PyObject *object);
-void Py_DecRef(PyObject *object);
+void Py_DecRef(PyObject *object); /* this and the one above: of NULL, too */
 PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module);
 PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *));
 void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
 void PyErr_Clear(void);
+PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);

@@ -248,27 +248,33 @@ static PyObject *new_future(struct quick *q, PyObject *stream) {
     return future;
 }
 
-/* Submit a call with the turn, for a future; return whether that was possible. */
-static bool submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
+/* Submit a call with the turn, for a future.
+ *
+ * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
+ */
+static int submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
     int64_t words[MOST_WORDS];
     int64_t counts = pack(q, plan, args, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
-        return false;
+        return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
     int64_t length = tensors * TENSOR_WORDS + numbers * SCALAR_WORDS;
     drop_two(q);
     int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
     if (slot < 0)
-        return false;
+        return 0;
     PyObject *number = PyLong_FromLongLong(slot);
-    if (PyObject_SetAttr(future, q->o[SLOT_NAME], number) < 0 ||
-        PyDict_SetItem(q->o[FUTURES], number, weak) < 0)
-        PyErr_Clear(); /* without memory: the call runs, and nobody gets its value */
+    bool is_kept = number != NULL && PyDict_SetItem(q->o[FUTURES], number, weak) == 0 &&
+                   PyObject_SetAttr(future, q->o[SLOT_NAME], number) == 0;
     Py_DecRef(number);
-    return true;
+    if (is_kept)
+        return 1;
+    PyErr_Clear();
+    q->n.drop(q->n.memory, q->n.size, slot);
+    return -1;
 }
 
-/* call(stream, task, args): submit a call and return its future, or None. */
+/* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
 static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
     if (count != 3 || q->dead == NULL)
@@ -282,26 +288,26 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     }
     PyObject *future = new_future(q, given[0]);
     PyObject *weak = future == NULL ? NULL : PyWeakref_NewRef(future, NULL);
-    bool is_submitted = false;
+    int submitted = 0;
     if (weak != NULL && take_turn(q)) {
-        is_submitted = submit(q, plan, args, future, weak);
+        submitted = submit(q, plan, args, future, weak);
         leave_turn(q);
     }
     PyErr_Clear();
-    if (weak != NULL)
-        Py_DecRef(weak);
-    if (is_submitted)
+    Py_DecRef(weak);
+    if (submitted > 0)
         return future;
-    if (future != NULL)
-        Py_DecRef(future);
-    return new_reference(q->o[NONE]);
+    Py_DecRef(future);
+    return submitted < 0 ? PyErr_NoMemory() : new_reference(q->o[NONE]);
 }
 
 /* ---------------------------------------------------------------- a value */
 static PyObject *made_by(PyObject *type, PyObject *plain) {
     PyObject *args = plain == NULL ? NULL : PyTuple_New(1);
-    if (args == NULL)
+    if (args == NULL) {
+        Py_DecRef(plain);
         return NULL;
+    }
     PyTuple_SetItem(args, 0, plain);
     PyObject *made = PyObject_CallObject(type, args);
     Py_DecRef(args);
@@ -338,16 +344,17 @@ static int64_t slot_of(struct quick *q, PyObject *future) {
 
 /* Give a future its value, with the turn, unless it has one by now. */
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
-    if (q->dead == NULL || slot_of(q, future) != slot ||
-        PyObject_SetAttr(future, q->o[VALUE_NAME], value) < 0 ||
-        PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) < 0)
-        return false;
     PyObject *number = PyLong_FromLongLong(slot);
-    if (PyDict_DelItem(q->o[FUTURES], number) < 0)
-        PyErr_Clear();
+    bool is_given = number != NULL && q->dead != NULL && slot_of(q, future) == slot &&
+                    PyObject_SetAttr(future, q->o[VALUE_NAME], value) == 0 &&
+                    PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) == 0;
+    if (is_given) {
+        PyDict_DelItem(q->o[FUTURES], number);
+        q->n.drop(q->n.memory, q->n.size, slot);
+    }
+    PyErr_Clear();
     Py_DecRef(number);
-    q->n.drop(q->n.memory, q->n.size, slot);
-    return true;
+    return is_given;
 }
 
 /* take(future): give a future its value if its call has ended; return whether it has one. */

@@ -436,8 +436,54 @@ def test_futures_that_are_forgotten_take_no_room():
         assert same(1).result() == 1
 
 
+@pytest.fixture
+def without_memory():
+    """Give a function that calls another one, alone, whose n-th allocation fails."""
+    hooks = pytest.importorskip("_testcapi")
+    interval = sys.getswitchinterval()
+
+    def call(n, function, *args):
+        hooks.set_nomemory(n, n + 1)
+        try:
+            return function(*args)
+        finally:
+            hooks.remove_mem_hooks()
+
+    gc.disable()
+    sys.setswitchinterval(60)
+    yield call
+    sys.setswitchinterval(interval)
+    gc.enable()
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-3")
+def test_without_memory_a_call_has_its_value_or_an_error(one_worker, without_memory):
+    assert [same(1000).result() for _ in range(2)] == [1000, 1000]
+    stream = one_worker._life.stream
+    made = []
+    for n in range(12):
+        try:
+            made.append(without_memory(n, stream._quick.call, stream, same, (1000,)))
+        except MemoryError:
+            made.append(None)
+    assert made.count(None) in range(1, 12)
+    assert {one.result() for one in made if one is not None} == {1000}
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("value", [1000, np.int64(1000), 0.5])
+def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memory, value):
+    made = [same(value) for _ in range(12)]
+    same(1).result()
+    taken = [without_memory(n, one_worker._life.stream.take, one) for n, one in enumerate(made)]
+    assert taken.count(False) in range(1, 12)
+    assert [one.result() for one in made] == 12 * [value]
+
+
 def stream_of_closed(mode):
-    """Make calls of a task that refers to their futures, and so to the stream; return a reference to that."""
+    """Make calls of a task that refers to their futures; return a reference to the stream."""
     made = []
 
     @sr.task
