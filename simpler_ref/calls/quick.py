@@ -64,6 +64,7 @@ class Quick:
         turns: Turns,
         futures: dict[int, Any],
         dropped: deque[int],
+        fetching: set[int],
     ) -> None:
         self._plans: dict[Task, bytes] = {}
         self._dtypes: dict[int, np.dtype[Any]] = {}
@@ -72,7 +73,7 @@ class Quick:
             _numbers(session),
             (
                 *(turns.lock.acquire, turns.lock.release, (False,)),
-                *(self._plans, futures, dropped, dropped.popleft),
+                *(self._plans, futures, dropped, dropped.popleft, fetching),
                 *(object.__new__, (Future,), np.ndarray, float, int),
                 *(np.bool_, np.int64, np.float64, None, True, False),
                 *("_stream", "_slot", "_value", 0),
@@ -263,7 +264,11 @@ def _require_numpy(look: Callable[[Any], bytes]) -> None:
 
 
 def make(
-    session: Session, turns: Turns, futures: dict[int, Any], dropped: deque[int]
+    session: Session,
+    turns: Turns,
+    futures: dict[int, Any],
+    dropped: deque[int],
+    fetching: set[int],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, turns, futures, dropped) if _is_possible() else Slow()
+    return Quick(session, turns, futures, dropped, fetching) if _is_possible() else Slow()

@@ -73,6 +73,7 @@ enum {
     FUTURES,
     DROPPED,
     POP_DROPPED,
+    FETCHING, /* slots whose values Python is just fetching, maybe around a signal handler */
     NEW,
     FUTURE_TYPE, /* its arguments */
     ARRAY_TYPE,
@@ -346,6 +347,7 @@ static int64_t slot_of(struct quick *q, PyObject *future) {
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
     PyObject *number = PyLong_FromLongLong(slot);
     bool is_given = number != NULL && q->dead != NULL && slot_of(q, future) == slot &&
+                    PyObject_Size(q->o[FETCHING]) == 0 &&
                     PyObject_SetAttr(future, q->o[VALUE_NAME], value) == 0 &&
                     PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) == 0;
     if (is_given) {

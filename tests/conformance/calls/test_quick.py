@@ -428,6 +428,39 @@ def test_one_future_gives_many_threads_its_value(w):
             assert [one.result() for one in asked] == 4 * [n]
 
 
+@pytest.mark.spec("CALL-STREAM-8", "CALL-QUICK-3")
+@pytest.mark.parametrize("value", [3, "text"])
+def test_a_signal_handler_may_ask_for_what_is_just_fetched(w, monkeypatch, value):
+    handled, dropped = [], []
+    future = same(value)
+    wait_until(future.done)
+    stream = w._life.stream
+    decode, drop = stream._copy_outcome, stream._kernels.drop_call
+
+    def interrupted(future, slot):
+        monkeypatch.setattr(stream, "_copy_outcome", decode)
+        handled.append(future.result())  # as a handler may
+        handled.append(same(4).result())
+        decode(future, slot)
+
+    class Kernels:
+        drop_call = staticmethod(lambda mem, slot: dropped.append(slot) or drop(mem, slot))
+
+        def __getattr__(self, name):
+            return getattr(w._life.session.engine.kernels, name)
+
+    slot = future._slot
+    monkeypatch.setattr(stream, "_copy_outcome", interrupted)
+    monkeypatch.setattr(stream, "_kernels", Kernels())
+    stream.fetch(future)
+    assert handled == [value, 4]
+    assert future.result() == value
+    assert dropped.count(slot) == 1
+    stream._fetch(future)  # a handler has come before its first line
+    assert 0 not in dropped
+    assert future.result() == value
+
+
 @pytest.mark.spec("CALL-QUICK-3")
 def test_futures_that_are_forgotten_take_no_room():
     with sr.Worker(num_sub_workers=1, task_window=1024):
