@@ -102,9 +102,10 @@ class SentArrays:
         if layout[0].hasobject:
             raise TypeError(f"workers cannot read elements of type {layout[0]}, Python objects")
         below, extent = span_of(layout)
+        epoch = self._layouts.epoch  # another thread may end it at any moment from here on
         rest = described(0, self._layouts.number(*layout), extent)
         extents[layout] = found = rest[SHAPE_AT:TAG_AT], below, extent
-        self._quick.learn(layout, *found)
+        self._quick.learn(epoch, layout, *found)
         return found
 
     def forget(self) -> None:

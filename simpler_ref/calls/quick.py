@@ -64,6 +64,7 @@ class Quick:
         turns: Turns,
         futures: dict[int, Any],
         dropped: deque[int],
+        fetching: set[int],
     ) -> None:
         self._plans: dict[Task, bytes] = {}
         self._dtypes: dict[int, np.dtype[Any]] = {}
@@ -72,7 +73,7 @@ class Quick:
             _numbers(session),
             (
                 *(turns.lock.acquire, turns.lock.release, (False,)),
-                *(self._plans, futures, dropped, dropped.popleft),
+                *(self._plans, futures, dropped, dropped.popleft, fetching),
                 *(object.__new__, (Future,), np.ndarray, float, int),
                 *(np.bool_, np.int64, np.float64, None, True, False),
                 *("_stream", "_slot", "_value", 0),
@@ -104,15 +105,27 @@ class Quick:
                 words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind
             self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
-    def learn(self, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
-        """Know the arrays with a layout; `tensor` is theirs after the address, without a tag."""
+    def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
+        """Know the arrays with a layout, if its epoch is not over.
+
+        Parameters
+        ----------
+        epoch : int
+            That of the layouts, from before this one was given its number.
+        layout : Layout
+            The layout.
+        tensor : bytes
+            That of the arrays after the address, without a tag.
+        below, extent : int
+            The bytes before their first elements, and all bytes.
+        """
         dtype, shape, strides = layout
         most = _sizes("quick").most_dims
         if len(shape) > most or len(self._dtypes) >= _MOST_DTYPES:
             return
         self._dtypes[id(dtype)] = dtype  # it keeps its address
         unused = (0,) * (most - len(shape))
-        words = id(dtype), len(shape), *shape, *unused, *strides, *unused, below, extent
+        words = epoch, id(dtype), len(shape), *shape, *unused, *strides, *unused, below, extent
         self._learn(_words(words) + tensor.ljust(TENSOR_BYTES - L.WORD, b"\0"))
 
     def forget(self) -> None:
@@ -152,7 +165,8 @@ def _numbers(session: Session) -> bytes:
     seen = [address for part in session.own_memory for address in part]
     return _words(
         [
-            *(mem.ctypes.data, len(mem), *addresses, *seen),
+            *(mem.ctypes.data, len(mem), mem.ctypes.data + L.LAYOUTS_EPOCH * L.WORD),
+            *(*addresses, *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
             *(L.SIGNED, L.FLOAT64, *_KINDS),
@@ -250,7 +264,11 @@ def _require_numpy(look: Callable[[Any], bytes]) -> None:
 
 
 def make(
-    session: Session, turns: Turns, futures: dict[int, Any], dropped: deque[int]
+    session: Session,
+    turns: Turns,
+    futures: dict[int, Any],
+    dropped: deque[int],
+    fetching: set[int],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, turns, futures, dropped) if _is_possible() else Slow()
+    return Quick(session, turns, futures, dropped, fetching) if _is_possible() else Slow()

@@ -64,8 +64,9 @@ class Stream:
         self._blocks = Blocks(self._mem, 0)
         self._dropped: deque[int] = deque()
         self._futures: dict[int, weakref.ref[Future]] = {}
+        self._fetching: set[int] = set()
         self._turns = Turns(session.engine)
-        self._quick = quick.make(session, self._turns, self._futures, self._dropped)
+        self._quick = quick.make(session, self._turns, self._futures, self._dropped, self._fetching)
         self._call_quickly = self._quick.call
         self.take = self._quick.take
         self._arrays = SentArrays(session, self._quick)
@@ -587,7 +588,29 @@ class Stream:
                 self._fetch(future)
 
     def _fetch(self, future: Future) -> None:
-        slot = future._slot
+        """Do so, with the turn.
+
+        A signal handler may ask for the same future meanwhile: it gets the value, and the call is dropped
+        once, by whoever has begun first.
+
+        Rule     CALL-STREAM-8
+        """
+        slot, fetching = future._slot, self._fetching
+        if slot in fetching:
+            self._copy_outcome(future, slot)
+            return
+        try:
+            fetching.add(slot)
+            if slot and future._slot == slot:  # no handler was quicker
+                self._copy_outcome(future, slot)
+                self._futures.pop(slot, None)
+                future._slot = 0
+                self._kernels.drop_call(self._mem, slot)
+        finally:
+            fetching.discard(slot)
+
+    def _copy_outcome(self, future: Future, slot: int) -> None:
+        """Give a future the value, or the error, of its call."""
         has_failed, kind, word = self._engine.view.outcome(slot)
         if has_failed:
             future._is_cancelled = word == -slot
@@ -604,9 +627,6 @@ class Stream:
                 task = self._engine.view.call(slot).task
                 future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
                 future._error.__cause__ = problem
-        self._futures.pop(slot, None)
-        future._slot = 0
-        self._kernels.drop_call(self._mem, slot)
 
     def _value_in(self, block: int) -> Any:
         """Return the value in a block, which is held for as long as arrays of the value refer to it."""

@@ -45,8 +45,7 @@ struct view {
 
 struct inside {
     struct numbers n;
-    PyObject *objects;
-    PyObject *o[OBJECTS];
+    PyObject *o[OBJECTS]; /* of a tuple, which `run` keeps */
     int64_t epoch;
     struct view views[TABLE];
 };
@@ -87,10 +86,13 @@ static PyObject *maker(struct inside *s, const int64_t *tensor, int64_t code) {
     struct view *view = find(s, tensor, code);
     if (view->make != NULL && view->code == code && memcmp(view->tensor, tensor, sizeof view->tensor) == 0)
         return view->make;
-    PyObject *args = PyTuple_New(2);
-    if (args == NULL)
+    PyObject *wire = PyBytes_FromStringAndSize((const char *)tensor, sizeof view->tensor);
+    PyObject *args = wire == NULL ? NULL : PyTuple_New(2);
+    if (args == NULL) {
+        Py_DecRef(wire);
         return NULL;
-    PyTuple_SetItem(args, 0, PyBytes_FromStringAndSize((const char *)tensor, sizeof view->tensor));
+    }
+    PyTuple_SetItem(args, 0, wire);
     PyTuple_SetItem(args, 1, new_reference(s->o[code == s->n.code_array ? TRUE : FALSE]));
     PyObject *make = PyObject_CallObject(s->o[FIND], args);
     Py_DecRef(args);
@@ -224,10 +226,11 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
     if (function != NULL)
         return value == NULL ? NULL : finish(s, value);
     PyErr_Clear();
-    PyObject *slow = PyTuple_New(1);
-    if (slow == NULL || count != 1)
+    PyObject *slow = PyTuple_New(count);
+    if (slow == NULL)
         return NULL;
-    PyTuple_SetItem(slow, 0, new_reference(given[0]));
+    for (intptr_t i = 0; i < count; i++)
+        PyTuple_SetItem(slow, i, new_reference(given[i]));
     PyObject *nothing = PyObject_CallObject(s->o[RUN], slow);
     Py_DecRef(slow);
     return nothing;
@@ -236,13 +239,12 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
 static void release(PyObject *capsule) {
     struct inside *s = of(capsule);
     forget(s);
-    Py_DecRef(s->objects);
     free(s);
 }
 
 static PyMethodDef method = {"run", run, METH_FASTCALL, NULL};
 
-/* Return `run` for one worker; or NULL with an exception. */
+/* Return `run` for one worker; or NULL with an exception. As in quick.c, the objects are its module. */
 EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     const char *packed = PyBytes_AsString(numbers);
     struct inside *s = packed == NULL ? NULL : calloc(1, sizeof *s);
@@ -251,9 +253,8 @@ EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     memcpy(&s->n, packed, sizeof s->n);
     for (int i = 0; i < OBJECTS; i++)
         s->o[i] = PyTuple_GetItem(objects, i);
-    s->objects = new_reference(objects);
     PyObject *self = PyCapsule_New(s, NULL, release);
-    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, NULL);
+    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, objects);
     if (self != NULL)
         Py_DecRef(self);
     return made;

@@ -26,17 +26,19 @@ typedef struct {
 enum { METH_FASTCALL = 0x80 };
 
 void Py_IncRef(PyObject *object);
-void Py_DecRef(PyObject *object);
+void Py_DecRef(PyObject *object); /* this and the one above: of NULL, too */
 PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module);
 PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *));
 void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
 void PyErr_Clear(void);
+PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
 int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
 char *PyBytes_AsString(PyObject *bytes);
+intptr_t PyBytes_Size(PyObject *bytes);
 PyObject *PyDict_GetItemWithError(PyObject *dict, PyObject *key);
 int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *value);
 int PyDict_DelItem(PyObject *dict, PyObject *key);

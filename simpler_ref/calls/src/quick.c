@@ -28,6 +28,7 @@ struct array {
 
 /* A layout, as quick.py packs it: what an array must have, and what its tensor has then. */
 struct layout {
+    int64_t epoch;         /* in which its number means it */
     const PyObject *dtype; /* none in an empty place */
     int64_t dims;
     intptr_t shape[MOST_DIMS];
@@ -51,6 +52,7 @@ struct plan {
 /* Numbers of the runtime, and addresses, as quick.py packs them. */
 struct numbers {
     int64_t memory, size;
+    const int64_t *epoch; /* how often layouts were forgotten */
     int64_t (*call)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
     int64_t (*read_outcome)(int64_t, int64_t, int64_t, int64_t);
     int64_t (*drop)(int64_t, int64_t, int64_t);
@@ -71,6 +73,7 @@ enum {
     FUTURES,
     DROPPED,
     POP_DROPPED,
+    FETCHING, /* slots whose values Python is just fetching, maybe around a signal handler */
     NEW,
     FUTURE_TYPE, /* its arguments */
     ARRAY_TYPE,
@@ -91,8 +94,7 @@ enum {
 
 struct quick {
     struct numbers n;
-    PyObject *objects; /* a tuple, which keeps them */
-    PyObject *o[OBJECTS];
+    PyObject *o[OBJECTS]; /* of a tuple, which the functions keep */
     PyObject *dead; /* a dict: workers that have died; none while no calls are possible */
     int64_t word;
     struct layout layouts[TABLE];
@@ -168,8 +170,8 @@ static struct layout *find(struct quick *q, const void *dtype, int64_t dims, con
 
 static bool is_seen(const struct quick *q, uintptr_t start, uintptr_t nbytes) {
     for (int i = 0; i < 2; i++)
-        if (q->n.seen[i][0] <= start && start + nbytes <= q->n.seen[i][1])
-            return true;
+        if (q->n.seen[i][0] <= start && start <= q->n.seen[i][1] && nbytes <= q->n.seen[i][1] - start)
+            return true; /* a sum could wrap round */
     return nbytes == 0;
 }
 
@@ -247,27 +249,33 @@ static PyObject *new_future(struct quick *q, PyObject *stream) {
     return future;
 }
 
-/* Submit a call with the turn, for a future; return whether that was possible. */
-static bool submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
+/* Submit a call with the turn, for a future.
+ *
+ * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
+ */
+static int submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
     int64_t words[MOST_WORDS];
     int64_t counts = pack(q, plan, args, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
-        return false;
+        return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
     int64_t length = tensors * TENSOR_WORDS + numbers * SCALAR_WORDS;
     drop_two(q);
     int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
     if (slot < 0)
-        return false;
+        return 0;
     PyObject *number = PyLong_FromLongLong(slot);
-    if (PyObject_SetAttr(future, q->o[SLOT_NAME], number) < 0 ||
-        PyDict_SetItem(q->o[FUTURES], number, weak) < 0)
-        PyErr_Clear(); /* without memory: the call runs, and nobody gets its value */
+    bool is_kept = number != NULL && PyDict_SetItem(q->o[FUTURES], number, weak) == 0 &&
+                   PyObject_SetAttr(future, q->o[SLOT_NAME], number) == 0;
     Py_DecRef(number);
-    return true;
+    if (is_kept)
+        return 1;
+    PyErr_Clear();
+    q->n.drop(q->n.memory, q->n.size, slot);
+    return -1;
 }
 
-/* call(stream, task, args): submit a call and return its future, or None. */
+/* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
 static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
     if (count != 3 || q->dead == NULL)
@@ -281,26 +289,26 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     }
     PyObject *future = new_future(q, given[0]);
     PyObject *weak = future == NULL ? NULL : PyWeakref_NewRef(future, NULL);
-    bool is_submitted = false;
+    int submitted = 0;
     if (weak != NULL && take_turn(q)) {
-        is_submitted = submit(q, plan, args, future, weak);
+        submitted = submit(q, plan, args, future, weak);
         leave_turn(q);
     }
     PyErr_Clear();
-    if (weak != NULL)
-        Py_DecRef(weak);
-    if (is_submitted)
+    Py_DecRef(weak);
+    if (submitted > 0)
         return future;
-    if (future != NULL)
-        Py_DecRef(future);
-    return new_reference(q->o[NONE]);
+    Py_DecRef(future);
+    return submitted < 0 ? PyErr_NoMemory() : new_reference(q->o[NONE]);
 }
 
 /* ---------------------------------------------------------------- a value */
 static PyObject *made_by(PyObject *type, PyObject *plain) {
     PyObject *args = plain == NULL ? NULL : PyTuple_New(1);
-    if (args == NULL)
+    if (args == NULL) {
+        Py_DecRef(plain);
         return NULL;
+    }
     PyTuple_SetItem(args, 0, plain);
     PyObject *made = PyObject_CallObject(type, args);
     Py_DecRef(args);
@@ -337,16 +345,18 @@ static int64_t slot_of(struct quick *q, PyObject *future) {
 
 /* Give a future its value, with the turn, unless it has one by now. */
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
-    if (q->dead == NULL || slot_of(q, future) != slot ||
-        PyObject_SetAttr(future, q->o[VALUE_NAME], value) < 0 ||
-        PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) < 0)
-        return false;
     PyObject *number = PyLong_FromLongLong(slot);
-    if (PyDict_DelItem(q->o[FUTURES], number) < 0)
-        PyErr_Clear();
+    bool is_given = number != NULL && q->dead != NULL && slot_of(q, future) == slot &&
+                    PyObject_Size(q->o[FETCHING]) == 0 &&
+                    PyObject_SetAttr(future, q->o[VALUE_NAME], value) == 0 &&
+                    PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) == 0;
+    if (is_given) {
+        PyDict_DelItem(q->o[FUTURES], number);
+        q->n.drop(q->n.memory, q->n.size, slot);
+    }
+    PyErr_Clear();
     Py_DecRef(number);
-    q->n.drop(q->n.memory, q->n.size, slot);
-    return true;
+    return is_given;
 }
 
 /* take(future): give a future its value if its call has ended; return whether it has one. */
@@ -369,11 +379,11 @@ static PyObject *take(PyObject *self, PyObject *const *given, intptr_t count) {
 }
 
 /* ---------------------------------------------------------------- what it knows */
-/* learn(layout): know a layout until `forget`. */
+/* learn(layout): know a layout until `forget`, unless another thread has made its number void by now. */
 static PyObject *learn(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
     const struct layout *new = count == 1 ? (const void *)PyBytes_AsString(given[0]) : NULL;
-    if (new != NULL)
+    if (new != NULL && PyBytes_Size(given[0]) == sizeof *new && new->epoch == *q->n.epoch)
         *find(q, new->dtype, new->dims, new->shape, new->strides) = *new;
     PyErr_Clear();
     return new_reference(q->o[NONE]);
@@ -422,7 +432,6 @@ static PyObject *look(PyObject *self, PyObject *const *given, intptr_t count) {
 /* ---------------------------------------------------------------- made by quick.py */
 static void release(PyObject *capsule) {
     struct quick *q = of(capsule);
-    Py_DecRef(q->objects);
     if (q->dead != NULL)
         Py_DecRef(q->dead);
     free(q);
@@ -435,7 +444,10 @@ static PyMethodDef methods[] = {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-/* Return the functions above, for one stream: a tuple; or NULL with an exception. */
+/* Return the functions above, for one stream: a tuple; or NULL with an exception.
+ *
+ * The objects take the place of their module, since the garbage collector looks there and not into a capsule:
+ * a task may refer to futures of its own stream. */
 EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     const char *packed = PyBytes_AsString(numbers);
     struct quick *q = packed == NULL ? NULL : calloc(1, sizeof *q);
@@ -444,11 +456,10 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     memcpy(&q->n, packed, sizeof q->n);
     for (int i = 0; i < OBJECTS; i++)
         q->o[i] = PyTuple_GetItem(objects, i);
-    q->objects = new_reference(objects);
     PyObject *self = PyCapsule_New(q, NULL, release);
     PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
     for (int i = 0; made != NULL && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], self, NULL);
+        PyObject *function = PyCFunction_NewEx(&methods[i], self, objects);
         if (function != NULL) {
             PyTuple_SetItem(made, i, function);
         } else {

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -273,6 +274,16 @@ def test_an_array_that_ends_outside_shared_memory_is_refused(w, direction):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("far", [1 << 48, -1 << 48, 1 << 62, -1 << 62])
+def test_an_array_with_strides_beyond_all_addresses_is_refused_each_time(w, far):
+    x = w.share(np.zeros(4))
+    add(x, 1).result()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="workers cannot see this array"):
+            add(as_strided(x, (2,), (far,)), 1)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
 def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
     x = w.share(np.arange(6.0))
     seen = []
@@ -304,6 +315,25 @@ def test_views_of_the_same_bytes_are_told_apart_after_each_run(w):
             view = x.reshape(n, -1)
             assert same(view).result().tolist() == view.tolist()
         w.run(lambda orch, args, config: None)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_layout_whose_number_a_run_makes_void_at_once_is_not_kept(w, monkeypatch):
+    x, layouts = w.share(np.arange(24.0)), w._life.session.engine.layouts
+    number = layouts.number
+
+    def number_and_run(*layout):
+        monkeypatch.undo()
+        before = number(*layout)
+        w.run(lambda orch, args, config: None)  # as another thread may
+        return before
+
+    assert same(x).result().tolist() == x.tolist()
+    monkeypatch.setattr(layouts, "number", number_and_run)
+    with pytest.raises(ValueError, match="workers cannot see this array"):
+        of_two(x.reshape(4, 6), np.zeros(3))
+    for view in x.reshape(2, 12), x.reshape(3, 8), x.reshape(4, 6):
+        assert same(view).result().tolist() == view.tolist()
 
 
 @pytest.mark.spec("CALL-QUICK-3")
@@ -398,12 +428,116 @@ def test_one_future_gives_many_threads_its_value(w):
             assert [one.result() for one in asked] == 4 * [n]
 
 
+@pytest.mark.spec("CALL-STREAM-8", "CALL-QUICK-3")
+@pytest.mark.parametrize("value", [3, "text"])
+def test_a_signal_handler_may_ask_for_what_is_just_fetched(w, monkeypatch, value):
+    handled, dropped = [], []
+    future = same(value)
+    wait_until(future.done)
+    stream = w._life.stream
+    decode, drop = stream._copy_outcome, stream._kernels.drop_call
+
+    def interrupted(future, slot):
+        monkeypatch.setattr(stream, "_copy_outcome", decode)
+        handled.append(future.result())  # as a handler may
+        handled.append(same(4).result())
+        decode(future, slot)
+
+    class Kernels:
+        drop_call = staticmethod(lambda mem, slot: dropped.append(slot) or drop(mem, slot))
+
+        def __getattr__(self, name):
+            return getattr(w._life.session.engine.kernels, name)
+
+    slot = future._slot
+    monkeypatch.setattr(stream, "_copy_outcome", interrupted)
+    monkeypatch.setattr(stream, "_kernels", Kernels())
+    stream.fetch(future)
+    assert handled == [value, 4]
+    assert future.result() == value
+    assert dropped.count(slot) == 1
+    stream._fetch(future)  # a handler has come before its first line
+    assert 0 not in dropped
+    assert future.result() == value
+
+
 @pytest.mark.spec("CALL-QUICK-3")
 def test_futures_that_are_forgotten_take_no_room():
     with sr.Worker(num_sub_workers=1, task_window=1024):
         for n in range(20_000 if not INTERPRETED else 2000):
             same(n)
         assert same(1).result() == 1
+
+
+@pytest.fixture
+def without_memory():
+    """Give a function that calls another one, alone, whose n-th allocation fails."""
+    hooks = pytest.importorskip("_testcapi")
+    interval = sys.getswitchinterval()
+
+    def call(n, function, *args):
+        hooks.set_nomemory(n, n + 1)
+        try:
+            return function(*args)
+        finally:
+            hooks.remove_mem_hooks()
+
+    gc.disable()
+    sys.setswitchinterval(60)
+    yield call
+    sys.setswitchinterval(interval)
+    gc.enable()
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-3")
+def test_without_memory_a_call_has_its_value_or_an_error(one_worker, without_memory):
+    assert [same(1000).result() for _ in range(2)] == [1000, 1000]
+    stream = one_worker._life.stream
+    made = []
+    for n in range(12):
+        try:
+            made.append(without_memory(n, stream._quick.call, stream, same, (1000,)))
+        except MemoryError:
+            made.append(None)
+    assert made.count(None) in range(1, 12)
+    assert {one.result() for one in made if one is not None} == {1000}
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("value", [1000, np.int64(1000), 0.5])
+def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memory, value):
+    made = [same(value) for _ in range(12)]
+    same(1).result()
+    taken = [without_memory(n, one_worker._life.stream.take, one) for n, one in enumerate(made)]
+    assert taken.count(False) in range(1, 12)
+    assert [one.result() for one in made] == 12 * [value]
+
+
+def stream_of_closed(mode):
+    """Make calls of a task that refers to their futures; return a reference to the stream."""
+    made = []
+
+    @sr.task
+    def count(value):
+        return value + len(made)
+
+    with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
+        x = w.share(np.zeros(3))
+        for n in range(3):
+            made.append(count(n))
+            made[-1].result()
+            add(x, n).result()
+        return weakref.ref(w._life.stream)
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_nothing_keeps_the_stream_of_a_worker_that_is_closed(mode):
+    stream = stream_of_closed(mode)
+    gc.collect()
+    assert stream() is None
 
 
 # ---------------------------------------------------------------- where that code is not used
