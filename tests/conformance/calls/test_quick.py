@@ -284,6 +284,7 @@ def test_an_array_with_strides_beyond_all_addresses_is_refused_each_time(w, far)
 
 
 @pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.filterwarnings("ignore:Setting the")
 def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
     x = w.share(np.arange(6.0))
     seen = []
