@@ -58,7 +58,7 @@ def install() -> None:
 
     Notes
     -----
-    Rule     COMPAT-NAMES-1
+    Rule     COMPAT-NAMES-1; COMPAT-RUN-4
     """
     modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
     package = sys.modules.get("simpler")

@@ -78,6 +78,8 @@ class PlacingOrchestrator(Orchestrator):
         """Submit many tasks for sub workers; see `Orchestrator.submit_sub_many`.
 
         Those of endpoints are submitted one by one.
+
+        Rule     REMOTE-LINK-11
         """
         if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
             return super().submit_sub_many(handle, tensors, tags, scalars, count=count)

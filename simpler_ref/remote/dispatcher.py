@@ -106,7 +106,7 @@ class Dispatcher:
     def require(self, command: DigestCallableCommand) -> None:
         """Refuse a callable that is not usable: one that is needs no further preparation.
 
-        Rule     REMOTE-CALL-5
+        Rule     REMOTE-REG-10
         """
         if (command.target_registry, command.digest) not in self._live:
             raise KeyError(f"digest {command.digest.hex()} is not registered with this endpoint")

@@ -167,7 +167,7 @@ def orchestrate(orch, args, config):
 """
 
 
-@pytest.mark.spec("COMPAT-NAMES-4")
+@pytest.mark.spec("COMPAT-RUN-4")
 @pytest.mark.parametrize("text", [WHEREVER, REMOTE], ids=["fresh interpreter", "endpoint"])
 def test_the_names_are_known_wherever_tasks_run(tmp_path, text):
     (tmp_path / "helper.py").write_text(HELPER)

@@ -224,7 +224,7 @@ def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inli
     worker.unregister(function)
 
 
-@pytest.mark.spec("REMOTE-CALL-5")
+@pytest.mark.spec("REMOTE-REG-10")
 def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
     worker = chips.worker
     handle = worker.register(domain_kernels.in_c(), workers=[0, 1])
@@ -241,7 +241,7 @@ def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
     assert (sums[:, :, :4] == 10).all()  # 0 of the first and 10 of the second
 
 
-@pytest.mark.spec("REMOTE-REG-7", "REMOTE-REG-9", "REMOTE-CALL-5")
+@pytest.mark.spec("REMOTE-REG-7", "REMOTE-REG-9", "REMOTE-REG-10")
 def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
     target = ChipCallable.from_kernel(chip_kernels.add_core())
     blob = target.to_bytes()
