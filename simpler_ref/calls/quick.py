@@ -165,7 +165,7 @@ def _numbers(session: Session) -> bytes:
     seen = [address for part in session.own_memory for address in part]
     return _words(
         [
-            *(mem.ctypes.data, len(mem), mem.ctypes.data + L.LAYOUTS_EPOCH * L.WORD),
+            *(mem.ctypes.data, len(mem), session.engine.layouts.epoch_address),
             *(*addresses, *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),

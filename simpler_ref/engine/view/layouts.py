@@ -61,6 +61,11 @@ class Layouts:
         """How often layouts were forgotten: a number means the same in one epoch."""
         return int(self._mem.item(L.LAYOUTS_EPOCH))
 
+    @property
+    def epoch_address(self) -> int:
+        """Address of the word that has the epoch, for native code."""
+        return int(self._mem.ctypes.data) + L.WORD * L.LAYOUTS_EPOCH
+
     def number(self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
         """Return the number of a layout: the first call with it writes its record.
 
