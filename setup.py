@@ -52,23 +52,28 @@ class BuildSharedObjects(build_ext):
         super().build_extension(ext)
 
 
-CHIPS = [
-    Extension(
-        f"simpler_ref.native_chip.{name}",
-        [f"{HERE}/src/{source}.c" for source in sources],
-        include_dirs=[f"{HERE}/include"],
-        depends=[f"{HERE}/{folder}/{name}.h" for folder in HEADERS for name in HEADERS[folder]],
-        extra_compile_args=FLAGS,
-        extra_link_args=list(LINK_FLAGS),
-        libraries=LIBRARIES,
-    )
-    for name, sources in SOURCES.items()
-]
-CALLS = Extension(
-    "simpler_ref.calls._quick",
-    ["simpler_ref/calls/src/quick.c", "simpler_ref/calls/src/inside.c"],
-    depends=["simpler_ref/calls/src/python_abi.h"],
-    extra_compile_args=FLAGS,  # what it refers to is in the interpreter that loads it
+setup(
+    cmdclass={"build_ext": BuildSharedObjects},
+    ext_modules=[
+        *(
+            Extension(
+                f"simpler_ref.native_chip.{name}",
+                [f"{HERE}/src/{source}.c" for source in sources],
+                include_dirs=[f"{HERE}/include"],
+                depends=[
+                    f"{HERE}/{folder}/{name}.h" for folder in HEADERS for name in HEADERS[folder]
+                ],
+                extra_compile_args=FLAGS,
+                extra_link_args=list(LINK_FLAGS),
+                libraries=LIBRARIES,
+            )
+            for name, sources in SOURCES.items()
+        ),
+        Extension(
+            "simpler_ref.calls._quick",
+            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside")],
+            depends=["simpler_ref/calls/src/python_abi.h"],
+            extra_compile_args=FLAGS,  # what it refers to is in the interpreter that loads it
+        ),
+    ],
 )
-
-setup(cmdclass={"build_ext": BuildSharedObjects}, ext_modules=[*CHIPS, CALLS])

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -380,7 +379,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 life.endpoints.prepare(session.arena.zeros)
             if life.tree.subs and not life.parent_level:
                 life.stream = Stream(life, session, self.register)
-            session.recorder = Recorder(session.engine, partial(tracing.describe, life, session))
+            session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)
             life.begin(session, self)  # other threads may use it now

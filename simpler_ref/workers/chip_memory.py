@@ -34,19 +34,18 @@ class ChipMemory:
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy host memory to a worker's."""
-        self._worker(worker_id)
-        self._require_visible("src", src, size)
+        self._require_visible("src", src, size, worker_id)
         self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy a worker's memory to the host's."""
-        self._worker(worker_id)
-        self._require_visible("dst", dst, size)
+        self._require_visible("dst", dst, size, worker_id)
         self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
 
-    def _require_visible(self, name: str, address: int, size: int) -> None:
+    def _require_visible(self, name: str, address: int, size: int, worker_id: int) -> None:
         _address(name, address)
         whole("size", size, 0, MOST_BYTES)
+        self._worker(worker_id)
         why = self._life.live().why_invisible(address, size)
         if why is not None and self._life.options.child_mode == "process":
             raise visibility.invisible(address, size, why)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +31,18 @@ def file_of(life: Life) -> tuple[str, str] | None:
     return None if name is None else (name, options.trace_detail)
 
 
-def describe(life: Life, session: Session) -> dict[str, Any]:
+def describer(life: Life, session: Session) -> Callable[[], dict[str, Any]]:
+    """Return what tells a trace of a Worker, and does not keep it: one that is forgotten is closed."""
+    worker, resources = weakref.ref(life), weakref.ref(session)
+
+    def told() -> dict[str, Any]:
+        life, session = worker(), resources()
+        return {} if life is None or session is None else _describe(life, session)
+
+    return told
+
+
+def _describe(life: Life, session: Session) -> dict[str, Any]:
     """Return what a trace is told of a Worker.
 
     Rule     SEE-FILE-3

@@ -129,9 +129,10 @@ def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warnin
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "simpler_ref").rglob("*")
-        if path.suffix in (".py", ".typed") or path.parent.name == "include"
+        if path.suffix in (".py", ".typed", ".html") or path.parent.name == "include"
     }
     built = {f"simpler_ref/native_chip/{name}.so" for name in ("_shim", "_runtime", "_launch_all")}
+    built.add("simpler_ref/calls/_quick.so")
     assert names == sources | built
 
 

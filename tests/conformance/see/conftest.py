@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+
 import numpy as np
 import pytest
 
@@ -69,3 +72,11 @@ def chain(orch, handle, x):
         orch.submit_sub(handle, make((x, T.INOUT)))
     other = orch.alloc((8,), np.int64)
     orch.submit_sub(handle, make((x, T.INPUT), (other, T.INOUT)))
+
+
+def main(words):
+    """Run ``python -m simpler_ref`` with some words in this process; return its exit code."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["simpler_ref", *words])
+        runpy.run_module("simpler_ref", run_name="__main__")
+    return ended.value.code

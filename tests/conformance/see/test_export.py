@@ -8,9 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from simpler_ref.__main__ import main
-
-from .conftest import chain
+from .conftest import chain, main
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Trace, Worker
-from simpler_ref.__main__ import main
 from simpler_ref.jit import layout as L
 from simpler_ref.trace.critical import critical_path
 from simpler_ref.trace.tables import EDGE, TASK
 
-from .conftest import chain, increase, make
+from .conftest import chain, increase, main, make
 
 
 @pytest.mark.spec("SEE-READ-1")
