@@ -172,7 +172,7 @@ def reclaim_consumed(mem):
 
 # ---------------------------------------------------------------- states and references
 PIN, RELEASE = range(2)
-DUEL_FIRST = 64
+DUEL_FIRST = L.TRACING + L.LINE  # the word that says whether there is a trace is looked at, too
 DUEL_SPAN = 16
 DUEL_RESULT = 8
 
