@@ -96,6 +96,8 @@ class Rig:
     first = 0
     pinned = True
     depth = 1
+    can_wait = True
+    """Whether a task of it can wait for the test."""
 
     def __init__(self, members: int):
         self.members = members
@@ -104,7 +106,8 @@ class Rig:
         self.w = self.make(members)
         self.w.init()
         self.task = self.w.register(self.old())
-        self.hold = self.w.register(self.waiting()) if self.depth > 1 else None
+        waits = self.depth > 1 and self.can_wait
+        self.hold = self.w.register(self.waiting()) if waits else None
         self.late_target = self.late()
         self.late_handle = None
 
@@ -388,6 +391,7 @@ class BelowRig(NestedRig):
 
 class ChipRig(Rig):
     label = "chip_worker"
+    can_wait = False
 
     def make(self, members):
         return Worker(level=3, device_ids=list(range(members)), mailbox_depth=self.depth)
