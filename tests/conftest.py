@@ -121,11 +121,20 @@ def _descriptors() -> dict[tuple[int, str], str]:
 
 
 def _threads() -> dict[int, str]:
-    return {
-        id(thread): f"thread {thread.name}"
-        for thread in threading.enumerate()
-        if not thread.name.startswith("pytest_timeout")
-    }
+    """Return all threads of the process by the system's numbers; those that Python has not started have no name.
+
+    Python makes an entry for such a thread, too, if code that runs there asks for its thread, as finalizers do
+    wherever the garbage collector is at work. So an entry is no sign that a thread is new, or that it still exists.
+    """
+    found = dict.fromkeys(map(int, os.listdir("/proc/self/task")), "")
+    for thread in threading.enumerate():
+        if thread.name.startswith("pytest_timeout"):
+            continue
+        if thread.native_id is None:  # it is just being started
+            found[id(thread)] = f"thread {thread.name}"
+        elif thread.native_id in found:
+            found[thread.native_id] = f"thread {thread.name}"
+    return found
 
 
 def _segments() -> dict[str, str]:
@@ -150,7 +159,7 @@ class _Watch:
         """Return what is left, once nothing new is to come."""
         found = self._orphans()
         for old, kind in zip(self._before, _KINDS, strict=True):
-            found |= {key: what for key, what in kind().items() if key not in old}
+            found |= {key: what for key, what in kind().items() if what and key not in old}
         return list(found.values())
 
     def end(self) -> None:
