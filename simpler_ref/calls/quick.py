@@ -169,7 +169,7 @@ def _numbers(session: Session) -> bytes:
             *(*addresses, *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
-            *(L.SIGNED, L.FLOAT64, *_KINDS),
+            *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
         ]
     )
 
@@ -202,7 +202,8 @@ def run_inside(
         *(mem.ctypes.data, worker, *CALL_PLACES),
         *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
         *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
-        *(L.SIGNED, L.FLOAT64, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+        *(L.SIGNED, L.FLOAT64, L.FETCHED),
+        *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
     ]
     objects = functions, run, finish, maker, float, int, None, True, False
     made: Callable[[ReceivedArgs], None] = _made("inside", _words(numbers), objects)

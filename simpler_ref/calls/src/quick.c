@@ -1,6 +1,6 @@
 /* Calls of tasks without Python: the usual ones, whose arguments are arrays that were seen before, or new views
- * of shared memory with a known layout, numbers, and constants; and values that fit a word. All else, and all
- * that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
+ * of shared memory with a known layout, numbers, constants, and futures; and values that fit a word. All else,
+ * and all that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
  *
  * A function here holds the GIL from its begin to its end and runs no code of Python while it has the turn, so
  * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
@@ -60,7 +60,7 @@ struct numbers {
     int64_t half;         /* bits of a half word: of the count of tensors */
     int64_t key_bits, code_bits;
     int64_t code_none, code_true, code_false, code_value;
-    int64_t is_signed, is_double; /* kinds of scalars */
+    int64_t is_signed, is_double, is_future; /* kinds of scalars */
     int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double; /* kinds of values */
 };
 
@@ -188,8 +188,30 @@ static bool add_array(struct quick *q, const struct array *array, int64_t tag, i
     return true;
 }
 
+static int64_t slot_of(struct quick *q, PyObject *future) {
+    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
+    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
+    if (number != NULL)
+        Py_DecRef(number);
+    return slot;
+}
+
+static bool is_future(const struct quick *q, const PyObject *value) {
+    return (PyObject *)value->type == PyTuple_GetItem(q->o[FUTURE_TYPE], 0);
+}
+
+/* Return the slot from which a worker gets the value of a future; 0 if it is of another stream, or fetched. */
+static int64_t awaited_slot(struct quick *q, PyObject *future, const PyObject *stream) {
+    PyObject *its = PyObject_GetAttr(future, q->o[STREAM_NAME]);
+    if (its == NULL)
+        return 0;
+    Py_DecRef(its);
+    return its == stream && PyObject_Size(q->o[FETCHING]) == 0 ? slot_of(q, future) : 0;
+}
+
 /* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
-static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, int64_t *words) {
+static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
+                    int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
     for (int64_t i = 0; i < plan->count; i++) {
         PyObject *value = PyTuple_GetItem(args, i);
@@ -212,6 +234,12 @@ static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, in
             scalar[0] = PyLong_AsLongLongAndOverflow(value, &is_too_large);
             scalar[1] = q->n.is_signed;
             if (is_too_large)
+                return -1;
+            numbers++;
+        } else if (is_future(q, value)) {
+            scalar[0] = awaited_slot(q, value, stream);
+            scalar[1] = q->n.is_future;
+            if (scalar[0] <= 0)
                 return -1;
             numbers++;
         } else if (value == q->o[NONE]) {
@@ -249,13 +277,25 @@ static PyObject *new_future(struct quick *q, PyObject *stream) {
     return future;
 }
 
+/* Return a weak reference that the garbage collector need not look at: it keeps nothing, so it is in no cycle.
+ *
+ * The collector looks at all objects that it knows whenever these have grown by a quarter.
+ */
+static PyObject *weak_reference(PyObject *future) {
+    PyObject *made = PyWeakref_NewRef(future, NULL);
+    if (made != NULL)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
 /* Submit a call with the turn, for a future.
  *
  * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
  */
-static int submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
+static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
+                  PyObject *future, PyObject *weak) {
     int64_t words[MOST_WORDS];
-    int64_t counts = pack(q, plan, args, words);
+    int64_t counts = pack(q, stream, plan, args, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
         return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
@@ -288,10 +328,10 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
         return new_reference(q->o[NONE]);
     }
     PyObject *future = new_future(q, given[0]);
-    PyObject *weak = future == NULL ? NULL : PyWeakref_NewRef(future, NULL);
+    PyObject *weak = future == NULL ? NULL : weak_reference(future);
     int submitted = 0;
     if (weak != NULL && take_turn(q)) {
-        submitted = submit(q, plan, args, future, weak);
+        submitted = submit(q, given[0], plan, args, future, weak);
         leave_turn(q);
     }
     PyErr_Clear();
@@ -333,14 +373,6 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
     if (kind == q->n.numpy_double)
         return made_by(q->o[NUMPY_DOUBLE], PyFloat_FromDouble(number));
     return NULL;
-}
-
-static int64_t slot_of(struct quick *q, PyObject *future) {
-    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
-    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
-    if (number != NULL)
-        Py_DecRef(number);
-    return slot;
 }
 
 /* Give a future its value, with the turn, unless it has one by now. */

@@ -1,6 +1,7 @@
 """CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
 
 import gc
+import operator
 import os
 import signal
 import sys
@@ -109,6 +110,7 @@ def test_usual_calls_are_packed_by_native_code(w, refuse_others):
     made = [add(x, n) for n in (1, 0.5, True)]
     made += [same(one) for one in (0, -1.5, None, False, x[:2, ::2], (1 << 63) - 1, -1 << 63)]
     made += [none(), w.submit(same, 1)]
+    made += [same(made[0]), add(x, made[3]), w.submit(same, same(none()))]
     for unusual in "text", 1 << 63, np.float64(1), [], x[::-1]:
         with pytest.raises(AssertionError, match="not usual"):
             same(unusual)
@@ -136,6 +138,10 @@ def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_o
 def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     x = one_worker.share(np.zeros(3))
     tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (add, x, 1), (none,), (look,)]
+    waiting = [
+        same(one) for one in (2, -0.5, None, True, False)
+    ]  # and their values are fetched only later
+    tasks += [(same, one) for one in waiting]
     for task, *args in tasks:
         task(*args).result()
     before = look().result()
@@ -145,6 +151,7 @@ def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     assert same("text").result() == "text"
     assert look().result() == before + 1
     assert x.tolist() == [6, 6, 6]
+    assert [one.result() for one in waiting] == [2, -0.5, None, True, False]
 
 
 # ---------------------------------------------------------------- the same as others
@@ -353,6 +360,53 @@ def test_usual_calls_wait_for_what_they_need(w):
     for _ in range(200):
         add(x, 1)
     assert same(x).result().tolist() == [200, 200, 200]
+
+
+values = [0, -1 << 63, 2.5, float("-inf"), None, True, False, "text", 1 << 70, np.int64(3), [1, 2]]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("value", values, ids=repr)
+def test_the_value_of_a_future_arrives_as_that_of_an_argument(w, value):
+    for _ in range(3):
+        ended = same(value)
+        wait_until(ended.done)
+        fetched = same(value)
+        fetched.result()
+        of_future, of_value = of_three(same(value), ended, fetched), of_three(value, value, value)
+        assert of_future.result() == of_value.result()
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_call_waits_for_futures_and_keeps_their_values_when_they_are_gone(w, gate):
+    first = wait_at(gate, 4)
+    after = [same(first) for _ in range(3)]
+    sums = [of_three(one, first, 1) for one in after]
+    assert not any(one.done() for one in after + sums)
+    del first, after
+    gate[0] = 1
+    wanted = described((4, 4, 1))
+    assert [one.result() for one in sums] == 3 * [wanted]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_the_future_of_another_worker_gives_its_value(w):
+    with sr.Worker(num_sub_workers=1) as other:
+        of_other = other.submit(same, 5)
+        for _ in range(2):
+            assert w.submit(same, of_other).result() == 5
+            assert other.submit(same, w.submit(same, 6)).result() == 6
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_call_fails_with_its_future(w):
+    for _ in range(2):
+        failed = w.submit(operator.truediv, 1, 0)
+        for one in same(failed), same(same(failed)):
+            with pytest.raises(ZeroDivisionError):
+                one.result()
+        with pytest.raises(ZeroDivisionError):
+            same(failed).result()
 
 
 @pytest.mark.spec("CALL-QUICK-3")
