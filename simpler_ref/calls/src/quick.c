@@ -41,11 +41,12 @@ struct layout {
 /* What is known of a task, as quick.py packs it. */
 struct plan {
     int64_t key;
-    int64_t count;
+    int64_t least, named, most; /* arguments: those without a default, those with a name, and with *args */
     struct {
         int64_t code;         /* of an array */
         int64_t tag;          /* for the last word of its tensor */
         const PyObject *type; /* the only one that is not converted; none: any */
+        PyObject *given;      /* its default, if it has one */
     } parameters[MOST_ARGUMENTS];
 };
 
@@ -213,8 +214,9 @@ static int64_t awaited_slot(struct quick *q, PyObject *future, const PyObject *s
 static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
                     int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
-    for (int64_t i = 0; i < plan->count; i++) {
-        PyObject *value = PyTuple_GetItem(args, i);
+    int64_t given = PyTuple_Size(args), count = given > plan->named ? given : plan->named;
+    for (int64_t i = 0; i < count; i++) {
+        PyObject *value = i < given ? PyTuple_GetItem(args, i) : plan->parameters[i].given;
         int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];
         const PyObject *wanted = plan->parameters[i].type;
         if (wanted != NULL && (PyObject *)value->type != wanted)
@@ -254,9 +256,9 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
         codes |= code << i * q->n.code_bits;
     }
     int64_t *head = words + tensors * TENSOR_WORDS, heads = 0;
-    head[heads++] = plan->key | plan->count << q->n.key_bits;
+    head[heads++] = plan->key | count << q->n.key_bits;
     head[heads++] = q->n.is_signed;
-    if (plan->count > 0) {
+    if (count > 0) {
         head[heads++] = codes;
         head[heads++] = q->n.is_signed;
     }
@@ -323,7 +325,7 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     PyObject *known = PyDict_GetItemWithError(q->o[PLANS], given[1]);
     const struct plan *plan = known == NULL ? NULL : (const void *)PyBytes_AsString(known);
     PyObject *args = given[2];
-    if (plan == NULL || PyTuple_Size(args) != plan->count) {
+    if (plan == NULL || PyTuple_Size(args) < plan->least || PyTuple_Size(args) > plan->most) {
         PyErr_Clear();
         return new_reference(q->o[NONE]);
     }
