@@ -210,6 +210,15 @@ static int64_t awaited_slot(struct quick *q, PyObject *future, const PyObject *s
     return its == stream && PyObject_Size(q->o[FETCHING]) == 0 ? slot_of(q, future) : 0;
 }
 
+/* Return what a future's call has returned, once that was fetched; NULL if it is an array. */
+static PyObject *fetched(struct quick *q, PyObject *future) {
+    PyObject *value = PyObject_GetAttr(future, q->o[VALUE_NAME]);
+    if (value == NULL)
+        return NULL;
+    Py_DecRef(value); /* the future keeps it */
+    return (PyObject *)value->type == q->o[ARRAY_TYPE] ? NULL : value;
+}
+
 /* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
 static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
                     int64_t *words) {
@@ -218,6 +227,11 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
     for (int64_t i = 0; i < count; i++) {
         PyObject *value = i < given ? PyTuple_GetItem(args, i) : plan->parameters[i].given;
         int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];
+        int64_t slot = is_future(q, value) ? awaited_slot(q, value, stream) : 0;
+        if (slot == 0 && is_future(q, value))
+            value = fetched(q, value);
+        if (value == NULL)
+            return -1;
         const PyObject *wanted = plan->parameters[i].type;
         if (wanted != NULL && (PyObject *)value->type != wanted)
             return -1;
@@ -238,11 +252,9 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
             if (is_too_large)
                 return -1;
             numbers++;
-        } else if (is_future(q, value)) {
-            scalar[0] = awaited_slot(q, value, stream);
+        } else if (slot > 0) {
+            scalar[0] = slot;
             scalar[1] = q->n.is_future;
-            if (scalar[0] <= 0)
-                return -1;
             numbers++;
         } else if (value == q->o[NONE]) {
             code = q->n.code_none;

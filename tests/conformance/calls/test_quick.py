@@ -116,11 +116,14 @@ def test_usual_calls_are_packed_by_native_code(w, refuse_others):
     x = w.share(np.arange(12.0).reshape(3, 4))
     for task, *args in (add, x, 2), (same, x[1:, ::2]), (none,), (same, 1), (of_rest, 1):
         task(*args).result()
+    fetched = [same(one) for one in (1, 0.5, None, True)]
+    assert [one.result() for one in fetched] == [1, 0.5, None, True]
     refuse_others(w)
     made = [add(x, n) for n in (1, 0.5, True)]
     made += [same(one) for one in (0, -1.5, None, False, x[:2, ::2], (1 << 63) - 1, -1 << 63)]
     made += [none(), w.submit(same, 1)]
     made += [same(made[0]), add(x, made[3]), w.submit(same, same(none()))]
+    made += [same(one) for one in fetched]
     made += [of_rest(1), of_rest(1, 2.5), of_rest(1, 2, x, made[0]), of_rest(*range(15))]
     for unusual in "text", 1 << 63, np.float64(1), [], x[::-1]:
         with pytest.raises(AssertionError, match="not usual"):
