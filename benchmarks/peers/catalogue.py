@@ -44,7 +44,8 @@ ENDPOINTS = "run_simpler_ref_endpoints.py"
 PEERS: dict[str, Peer] = {
     "own": Peer("simpler_ref", "processes", INFERRED, OWN, ("processes",), own=True),
     "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
-    "own_calls": Peer("simpler_ref, calls", "processes", FUTURES, CALLS, ("processes",), own=True),
+    "own_calls": Peer("simpler_ref, calls", "processes", FUTURES, CALLS, ("futures",), own=True),
+    "own_map": Peer("simpler_ref, map", "processes", WAITING, CALLS, ("map",), own=True),
     "own_python_again": Peer(
         "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
     ),
@@ -323,6 +324,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Ahead("10 × the best pool, Python leaves", "own", POOLS, ("independent", "chain"), 10.0),
     Ahead("10 × Pool, calls", "own_calls", ("pool",), ("independent", "chain"), 10.0),
+    Ahead("10 × Pool, map", "own_map", ("pool",), ("independent",), 10.0),
     Ahead(
         "50 × joblib and dask, calls",
         "own_calls",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import struct
 import sysconfig
 from collections import deque
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 LIBRARY = Path(__file__).with_name("_quick.so")
 _MOST_DTYPES = 1024
+_PLACED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 _TAG_SHIFT = 8 * (TAG_AT % L.WORD)
 _KINDS = (
     *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
@@ -92,18 +94,25 @@ class Quick:
         self._start(0, None)
 
     def know(self, task: Task, plan: Plan) -> None:
-        """Know what a task's calls begin with, if they are usual: a value for each of few parameters."""
+        """Know what a task's calls begin with, if they are usual: few parameters, each with a place."""
+        named = [one for one in plan.forms if one[2].kind in _PLACED]
+        rest = [one for one in plan.forms if one[2].kind is inspect.Parameter.VAR_POSITIONAL]
+        most = _sizes("quick").most_arguments
         if (
-            plan.is_plain
-            and plan.workers is None
-            and len(plan.forms) <= _sizes("quick").most_arguments
+            plan.workers is not None
+            or len(named) + len(rest) < len(plan.forms)
+            or len(named) > most
         ):
-            words = [plan.key, len(plan.forms)]
-            wanted = plan.signature.converted
-            for at, (code, tag, _) in enumerate(plan.forms):
-                kind = id(wanted[at]) if at in wanted else 0
-                words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind
-            self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
+            return
+        defaults = plan.signature.defaults
+        least = len(named) - len(defaults)
+        words = [plan.key, least, len(named), most if rest else len(named)]
+        wanted = plan.signature.converted
+        for at, (code, tag, _) in enumerate((named + most * rest)[:most]):
+            kind = id(wanted[at]) if at in wanted else 0
+            default = id(defaults[at - least]) if least <= at < len(named) else 0
+            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind, default
+        self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
     def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
         """Know the arrays with a layout, if its epoch is not over.
@@ -169,7 +178,7 @@ def _numbers(session: Session) -> bytes:
             *(*addresses, *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
-            *(L.SIGNED, L.FLOAT64, *_KINDS),
+            *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
         ]
     )
 
@@ -202,7 +211,8 @@ def run_inside(
         *(mem.ctypes.data, worker, *CALL_PLACES),
         *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
         *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
-        *(L.SIGNED, L.FLOAT64, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+        *(L.SIGNED, L.FLOAT64, L.FETCHED),
+        *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
     ]
     objects = functions, run, finish, maker, float, int, None, True, False
     made: Callable[[ReceivedArgs], None] = _made("inside", _words(numbers), objects)

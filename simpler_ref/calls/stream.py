@@ -457,7 +457,9 @@ class Stream:
         """Fetch the values of all calls that have ended and still have a future."""
         for reference in list(self._futures.values()):
             future = reference()
-            if future is not None and future._slot and self.has_settled(future._slot):
+            if future is None or not future._slot or self.take(future):
+                continue
+            if self.has_settled(future._slot):
                 self._fetch(future)
 
     # ------------------------------------------------------------ wait

@@ -125,6 +125,9 @@ if INTERPRETED:
     def unlikely(condition):
         return condition
 
+    def stay_aside():
+        pass
+
     def thread_id():
         return threading.get_ident()
 
@@ -419,6 +422,17 @@ else:
             return builder.call(expect, [args[0], ir.Constant(bit, 0)])
 
         return signature(types.boolean, types.boolean), codegen
+
+    @intrinsic
+    def stay_aside(typingctx):
+        """Keep the kernel that calls this out of its callers' code: it is hardly ever run."""
+
+        def codegen(context, builder, sig, args):
+            for attribute in ("noinline", "cold"):
+                builder.function.attributes.add(attribute)
+            return context.get_dummy_value()
+
+        return signature(types.void), codegen
 
     @intrinsic
     def write_words(typingctx, mem, fd, i, count):

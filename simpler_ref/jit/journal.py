@@ -16,7 +16,17 @@ Callers look at TRACING first, so that a note costs nothing while no trace is ta
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fence, futex_wait, futex_wake, load, now_ns, store, unlikely, write_words
+from .atomics import (
+    fence,
+    futex_wait,
+    futex_wake,
+    load,
+    now_ns,
+    stay_aside,
+    store,
+    unlikely,
+    write_words,
+)
 from .kernel import inlined, kernel
 
 
@@ -36,6 +46,7 @@ def note(mem, journal, what, task, time, value):
     Effects  the journal; each time a part of it has filled, the collector is woken
     Rule     SEE-NOTE-1, -3
     """
+    stay_aside()
     at = journal_at(mem, journal)
     pushed = int(mem[at + L.J_PUSHED])
     mask = int(mem[at + L.J_MASK])
@@ -74,6 +85,7 @@ def number_of(mem, slot):
 @kernel
 def note_step(mem, slot, event, journal):
     """Note an event of the state table: the worker that has or had the task, the line that submits."""
+    stay_aside()
     value = 0
     operand = int(mem[slot + L.S_WORKER]) + 1
     if journal == L.JOURNAL_OF_ORCH:
@@ -88,12 +100,14 @@ def note_step(mem, slot, event, journal):
 @kernel
 def note_span(mem, journal, what, operand, began):
     """Note what a thread has done from `began` until now."""
+    stay_aside()
     note(mem, journal, what | operand << 8, 0, began, now_ns())
 
 
 @kernel
 def note_edge(mem, slot, producer, tensor, tag, kind, address):
     """Note that a task, which is being submitted, depends on another."""
+    stay_aside()
     operand = tensor | tag << 16 | kind << 24
     number = number_of(mem, slot)
     what = L.NOTED_EDGE | operand << 8
@@ -103,6 +117,7 @@ def note_edge(mem, slot, producer, tensor, tag, kind, address):
 @kernel
 def note_held(mem, ring):
     """Note how many bytes a ring holds."""
+    stay_aside()
     r = L.RING_BLOCK + ring * L.LINE
     held = int(mem[r + L.R_TOP] - mem[r + L.R_TAIL])
     note(mem, L.JOURNAL_OF_ORCH, L.NOTED_HELD | ring << 8, 0, now_ns(), held)
@@ -111,6 +126,7 @@ def note_held(mem, ring):
 @kernel
 def note_scope(mem, depth, opened):
     """Note that a scope was opened or closed."""
+    stay_aside()
     what = L.NOTED_SCOPE | (depth | opened << 16) << 8
     note(mem, L.JOURNAL_OF_ORCH, what, 0, now_ns(), 0)
 
@@ -118,6 +134,7 @@ def note_scope(mem, depth, opened):
 @kernel
 def note_ahead(mem, slot, worker, waits):
     """Note that a task was pre-dispatched."""
+    stay_aside()
     what = L.NOTED_AHEAD | worker << 8
     note(mem, L.JOURNAL_OF_SCHEDULER, what, number_of(mem, slot), now_ns(), waits)
 
@@ -125,6 +142,7 @@ def note_ahead(mem, slot, worker, waits):
 @kernel
 def note_woke(mem, worker):
     """Note that the Scheduler wakes a worker."""
+    stay_aside()
     note(mem, L.JOURNAL_OF_SCHEDULER, L.NOTED_WOKE | worker << 8, 0, now_ns(), 0)
 
 
@@ -145,6 +163,7 @@ def journal_of_worker(mem, w):
 @kernel
 def note_request(mem, w):
     """Note the control request that a worker has carried out."""
+    stay_aside()
     box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
     what = L.NOTED_REQUEST | int(mem[box + L.MAIL_COMMAND]) << 8
     note(mem, journal_of_worker(mem, w), what, 0, int(mem[w + L.W_BEGAN]), now_ns())
@@ -157,6 +176,7 @@ def note_ran(mem, w, outcome):
 
     Rule     SEE-NOTE-2
     """
+    stay_aside()
     box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
     function = int(mem[box + L.MAIL_DIGEST]) & L.FUNCTION_MASK
     if mem[L.STREAM] != 0:

@@ -12,7 +12,7 @@ Scheduler and calls again.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import fetch_add, load, store, unlikely
+from .atomics import fetch_add, load, stay_aside, store, unlikely
 from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
@@ -476,6 +476,7 @@ def note_arguments(mem, slot, words):
 
     Rule     SEE-NOTE-5
     """
+    stay_aside()
     number = number_of(mem, slot)
     at = tensors_at(mem, slot)
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):

@@ -1,7 +1,8 @@
 """simpler_ref, called like functions: plain functions that return values; futures are arguments.
 
 The same graphs as for the other peers whose tasks return values, in `dags`. An array of the program is
-shared before, and is not copied.
+shared before, and is not copied. With the argument `map`, the tasks of each level are the items of one
+`Worker.map`, as they are for pools.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import scipy.linalg  # noqa: F401 (workers are new for each request, and inherit it)
-from serve import DEPTH, WORKERS, DagPeer, serve, versions
+from serve import DEPTH, WORKERS, DagPeer, by_levels, call, serve, versions
 
 from simpler_ref import Worker, __version__
 
@@ -42,29 +43,32 @@ def prepare(worker: Worker):
     return prepared
 
 
+def prepare_map(worker: Worker):
+    """Return how a Dag becomes a map for each level."""
+    return by_levels(lambda calls: list(worker.map(call, calls)))
+
+
 class Calls:
     """Opens a Worker for each request."""
 
-    def __init__(self, child_mode: str) -> None:
+    def __init__(self, prepare) -> None:
         self.versions = {"simpler_ref": __version__, **versions("numba", "numpy", "scipy")}
-        self._child_mode = child_mode
+        self._prepare = prepare
 
     @contextmanager
     def job(self, workload, parameters):
         """Give a Job, its workers ready."""
         workers = parameters.pop("workers", WORKERS)
-        with Worker(
-            num_sub_workers=workers, child_mode=self._child_mode, mailbox_depth=DEPTH
-        ) as worker:
+        with Worker(num_sub_workers=workers, mailbox_depth=DEPTH) as worker:
             worker.start()
-            with DagPeer(self.versions, prepare(worker)).job(workload, parameters) as job:
+            with DagPeer(self.versions, self._prepare(worker)).job(workload, parameters) as job:
                 yield job
 
 
 @contextmanager
 def start():
-    """Give the peer; the command line says whether its workers are processes or threads."""
-    peer = Calls({"processes": "process", "threads": "thread"}[sys.argv[1]])
+    """Give the peer; the command line says whether calls have futures or are items."""
+    peer = Calls({"futures": prepare, "map": prepare_map}[sys.argv[1]])
     with peer.job("chain", {"n": 100}) as job:
         job.run()
     yield peer

@@ -1,5 +1,5 @@
-/* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants and
- * arrays that were seen before. All else is left to inside.py. */
+/* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants, such
+ * values of other calls, and arrays that were seen before. All else is left to inside.py. */
 #include "python_abi.h"
 
 #include <stdbool.h>
@@ -19,7 +19,8 @@ struct numbers {
     int64_t half, key_bits, code_bits;
     int64_t code_none, code_true, code_false, code_value, code_array, code_read_array;
     int64_t is_signed, is_double;          /* kinds of scalars */
-    int64_t boolean, integer, floating;    /* kinds of values */
+    int64_t fetched;                       /* with it, a scalar has the kind of a value: what a call has returned */
+    int64_t none, boolean, integer, floating; /* kinds of values */
 };
 
 /* Objects of Python, in the order in which quick.py gives them. */
@@ -115,9 +116,13 @@ static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor
         uint8_t is = *(*kind)++;
         double number;
         memcpy(&number, &bits, sizeof number);
-        if (is == s->n.is_signed)
+        if (is == s->n.is_signed || is == (s->n.fetched | s->n.integer))
             return PyLong_FromLongLong(bits);
-        return is == s->n.is_double ? PyFloat_FromDouble(number) : NULL;
+        if (is == s->n.is_double || is == (s->n.fetched | s->n.floating))
+            return PyFloat_FromDouble(number);
+        if (is == (s->n.fetched | s->n.none))
+            return new_reference(s->o[NONE]);
+        return is == (s->n.fetched | s->n.boolean) ? new_reference(s->o[bits ? TRUE : FALSE]) : NULL;
     }
     if (code == s->n.code_array || code == s->n.code_read_array) {
         PyObject *make = maker(s, *tensor, code);

@@ -55,5 +55,6 @@ unsigned long long PyLong_AsUnsignedLongLong(PyObject *number);
 PyObject *PyFloat_FromDouble(double number);
 double PyFloat_AsDouble(PyObject *number);
 PyObject *PyWeakref_NewRef(PyObject *object, PyObject *callback);
+void PyObject_GC_UnTrack(void *object);
 
 #endif

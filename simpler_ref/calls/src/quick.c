@@ -1,6 +1,6 @@
 /* Calls of tasks without Python: the usual ones, whose arguments are arrays that were seen before, or new views
- * of shared memory with a known layout, numbers, and constants; and values that fit a word. All else, and all
- * that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
+ * of shared memory with a known layout, numbers, constants, and futures; and values that fit a word. All else,
+ * and all that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
  *
  * A function here holds the GIL from its begin to its end and runs no code of Python while it has the turn, so
  * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
@@ -41,11 +41,12 @@ struct layout {
 /* What is known of a task, as quick.py packs it. */
 struct plan {
     int64_t key;
-    int64_t count;
+    int64_t least, named, most; /* arguments: those without a default, those with a name, and with *args */
     struct {
         int64_t code;         /* of an array */
         int64_t tag;          /* for the last word of its tensor */
         const PyObject *type; /* the only one that is not converted; none: any */
+        PyObject *given;      /* its default, if it has one */
     } parameters[MOST_ARGUMENTS];
 };
 
@@ -60,7 +61,7 @@ struct numbers {
     int64_t half;         /* bits of a half word: of the count of tensors */
     int64_t key_bits, code_bits;
     int64_t code_none, code_true, code_false, code_value;
-    int64_t is_signed, is_double; /* kinds of scalars */
+    int64_t is_signed, is_double, is_future; /* kinds of scalars */
     int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double; /* kinds of values */
 };
 
@@ -188,12 +189,49 @@ static bool add_array(struct quick *q, const struct array *array, int64_t tag, i
     return true;
 }
 
+static int64_t slot_of(struct quick *q, PyObject *future) {
+    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
+    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
+    if (number != NULL)
+        Py_DecRef(number);
+    return slot;
+}
+
+static bool is_future(const struct quick *q, const PyObject *value) {
+    return (PyObject *)value->type == PyTuple_GetItem(q->o[FUTURE_TYPE], 0);
+}
+
+/* Return the slot from which a worker gets the value of a future; 0 if it is of another stream, or fetched. */
+static int64_t awaited_slot(struct quick *q, PyObject *future, const PyObject *stream) {
+    PyObject *its = PyObject_GetAttr(future, q->o[STREAM_NAME]);
+    if (its == NULL)
+        return 0;
+    Py_DecRef(its);
+    return its == stream && PyObject_Size(q->o[FETCHING]) == 0 ? slot_of(q, future) : 0;
+}
+
+/* Return what a future's call has returned, once that was fetched; NULL if it is an array. */
+static PyObject *fetched(struct quick *q, PyObject *future) {
+    PyObject *value = PyObject_GetAttr(future, q->o[VALUE_NAME]);
+    if (value == NULL)
+        return NULL;
+    Py_DecRef(value); /* the future keeps it */
+    return (PyObject *)value->type == q->o[ARRAY_TYPE] ? NULL : value;
+}
+
 /* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
-static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, int64_t *words) {
+static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
+                    int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
-    for (int64_t i = 0; i < plan->count; i++) {
-        PyObject *value = PyTuple_GetItem(args, i);
+    int64_t given = PyTuple_Size(args), count = given > plan->named ? given : plan->named;
+    for (int64_t i = 0; i < count; i++) {
+        PyObject *value = i < given ? PyTuple_GetItem(args, i) : plan->parameters[i].given;
         int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];
+        int64_t slot = is_future(q, value) ? awaited_slot(q, value, stream) : 0;
+        if (slot == 0 && is_future(q, value))
+            value = fetched(q, value);
+        if (value == NULL)
+            return -1;
         const PyObject *wanted = plan->parameters[i].type;
         if (wanted != NULL && (PyObject *)value->type != wanted)
             return -1;
@@ -214,6 +252,10 @@ static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, in
             if (is_too_large)
                 return -1;
             numbers++;
+        } else if (slot > 0) {
+            scalar[0] = slot;
+            scalar[1] = q->n.is_future;
+            numbers++;
         } else if (value == q->o[NONE]) {
             code = q->n.code_none;
         } else if (value == q->o[TRUE]) {
@@ -226,9 +268,9 @@ static int64_t pack(struct quick *q, const struct plan *plan, PyObject *args, in
         codes |= code << i * q->n.code_bits;
     }
     int64_t *head = words + tensors * TENSOR_WORDS, heads = 0;
-    head[heads++] = plan->key | plan->count << q->n.key_bits;
+    head[heads++] = plan->key | count << q->n.key_bits;
     head[heads++] = q->n.is_signed;
-    if (plan->count > 0) {
+    if (count > 0) {
         head[heads++] = codes;
         head[heads++] = q->n.is_signed;
     }
@@ -249,13 +291,25 @@ static PyObject *new_future(struct quick *q, PyObject *stream) {
     return future;
 }
 
+/* Return a weak reference that the garbage collector need not look at: it keeps nothing, so it is in no cycle.
+ *
+ * The collector looks at all objects that it knows whenever these have grown by a quarter.
+ */
+static PyObject *weak_reference(PyObject *future) {
+    PyObject *made = PyWeakref_NewRef(future, NULL);
+    if (made != NULL)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
 /* Submit a call with the turn, for a future.
  *
  * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
  */
-static int submit(struct quick *q, const struct plan *plan, PyObject *args, PyObject *future, PyObject *weak) {
+static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
+                  PyObject *future, PyObject *weak) {
     int64_t words[MOST_WORDS];
-    int64_t counts = pack(q, plan, args, words);
+    int64_t counts = pack(q, stream, plan, args, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
         return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
@@ -283,15 +337,15 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     PyObject *known = PyDict_GetItemWithError(q->o[PLANS], given[1]);
     const struct plan *plan = known == NULL ? NULL : (const void *)PyBytes_AsString(known);
     PyObject *args = given[2];
-    if (plan == NULL || PyTuple_Size(args) != plan->count) {
+    if (plan == NULL || PyTuple_Size(args) < plan->least || PyTuple_Size(args) > plan->most) {
         PyErr_Clear();
         return new_reference(q->o[NONE]);
     }
     PyObject *future = new_future(q, given[0]);
-    PyObject *weak = future == NULL ? NULL : PyWeakref_NewRef(future, NULL);
+    PyObject *weak = future == NULL ? NULL : weak_reference(future);
     int submitted = 0;
     if (weak != NULL && take_turn(q)) {
-        submitted = submit(q, plan, args, future, weak);
+        submitted = submit(q, given[0], plan, args, future, weak);
         leave_turn(q);
     }
     PyErr_Clear();
@@ -333,14 +387,6 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
     if (kind == q->n.numpy_double)
         return made_by(q->o[NUMPY_DOUBLE], PyFloat_FromDouble(number));
     return NULL;
-}
-
-static int64_t slot_of(struct quick *q, PyObject *future) {
-    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
-    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
-    if (number != NULL)
-        Py_DecRef(number);
-    return slot;
 }
 
 /* Give a future its value, with the turn, unless it has one by now. */

@@ -1,6 +1,7 @@
 """CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
 
 import gc
+import operator
 import os
 import signal
 import sys
@@ -64,6 +65,16 @@ def add(x: sr.InOut, n):
 
 
 @sr.task
+def of_rest(a, b=True, *rest):
+    return a, b, described(rest)
+
+
+@sr.task
+def named_only(a, *, b=2):
+    return a, b
+
+
+@sr.task
 def look():
     return runs_of_python[0]
 
@@ -103,17 +114,26 @@ def refuse_others(monkeypatch):
 @pytest.mark.spec("CALL-QUICK-1")
 def test_usual_calls_are_packed_by_native_code(w, refuse_others):
     x = w.share(np.arange(12.0).reshape(3, 4))
-    for task, *args in (add, x, 2), (same, x[1:, ::2]), (none,), (same, 1):
+    for task, *args in (add, x, 2), (same, x[1:, ::2]), (none,), (same, 1), (of_rest, 1):
         task(*args).result()
+    fetched = [same(one) for one in (1, 0.5, None, True)]
+    assert [one.result() for one in fetched] == [1, 0.5, None, True]
     refuse_others(w)
     made = [add(x, n) for n in (1, 0.5, True)]
     made += [same(one) for one in (0, -1.5, None, False, x[:2, ::2], (1 << 63) - 1, -1 << 63)]
     made += [none(), w.submit(same, 1)]
+    made += [same(made[0]), add(x, made[3]), w.submit(same, same(none()))]
+    made += [same(one) for one in fetched]
+    made += [of_rest(1), of_rest(1, 2.5), of_rest(1, 2, x, made[0]), of_rest(*range(15))]
     for unusual in "text", 1 << 63, np.float64(1), [], x[::-1]:
         with pytest.raises(AssertionError, match="not usual"):
             same(unusual)
-    with pytest.raises(AssertionError, match="not usual"):
-        same(value=1)
+    for unusual in ({"value": 1}, same), ({"b": 1, "a": 2}, of_rest), ({"a": 1}, named_only):
+        with pytest.raises(AssertionError, match="not usual"):
+            unusual[1](**unusual[0])
+    for args in range(16), [1, "text"]:
+        with pytest.raises(AssertionError, match="not usual"):
+            of_rest(*args)
     del made
 
 
@@ -136,6 +156,10 @@ def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_o
 def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     x = one_worker.share(np.zeros(3))
     tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (add, x, 1), (none,), (look,)]
+    waiting = [
+        same(one) for one in (2, -0.5, None, True, False)
+    ]  # and their values are fetched only later
+    tasks += [(same, one) for one in waiting]
     for task, *args in tasks:
         task(*args).result()
     before = look().result()
@@ -145,6 +169,7 @@ def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     assert same("text").result() == "text"
     assert look().result() == before + 1
     assert x.tolist() == [6, 6, 6]
+    assert [one.result() for one in waiting] == [2, -0.5, None, True, False]
 
 
 # ---------------------------------------------------------------- the same as others
@@ -353,6 +378,87 @@ def test_usual_calls_wait_for_what_they_need(w):
     for _ in range(200):
         add(x, 1)
     assert same(x).result().tolist() == [200, 200, 200]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_defaults_and_further_arguments_arrive_as_in_any_call(w):
+    x = w.share(np.arange(4.0))
+    for _ in range(2):
+        assert of_rest(0.5).result() == (0.5, True, [])
+        assert of_rest(1, None).result() == (1, None, [])
+        for rest in (
+            [3],
+            [x[::2], same(4), False],
+            ["text", [1, 2]],
+            [*range(13)],
+            [*range(20)],
+        ):
+            wanted = [
+                one.result() if isinstance(one, sr.Future) else read_only(one) for one in rest
+            ]
+            assert of_rest(1, 2, *rest).result() == (1, 2, described(wanted))
+        assert (named_only(1).result(), named_only(1, b=3).result()) == ((1, 2), (1, 3))
+        for wrong in [of_rest, named_only], [lambda: of_rest(b=1), lambda: named_only(1, 2)]:
+            for call in wrong:
+                with pytest.raises(TypeError):
+                    call()
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_default_that_is_no_number_arrives_and_an_update_of_it_stays_in_its_task(w):
+    def append(item, to=[]):  # noqa: B006
+        to.append(item)
+        return to
+
+    for n in range(3):
+        assert w.submit(append, n).result()[-1] == n
+
+
+values = [0, -1 << 63, 2.5, float("-inf"), None, True, False, "text", 1 << 70, np.int64(3), [1, 2]]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize("value", values, ids=repr)
+def test_the_value_of_a_future_arrives_as_that_of_an_argument(w, value):
+    for _ in range(3):
+        ended = same(value)
+        wait_until(ended.done)
+        fetched = same(value)
+        fetched.result()
+        of_future, of_value = of_three(same(value), ended, fetched), of_three(value, value, value)
+        assert of_future.result() == of_value.result()
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_call_waits_for_futures_and_keeps_their_values_when_they_are_gone(w, gate):
+    first = wait_at(gate, 4)
+    after = [same(first) for _ in range(3)]
+    sums = [of_three(one, first, 1) for one in after]
+    assert not any(one.done() for one in after + sums)
+    del first, after
+    gate[0] = 1
+    wanted = described((4, 4, 1))
+    assert [one.result() for one in sums] == 3 * [wanted]
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_the_future_of_another_worker_gives_its_value(w):
+    with sr.Worker(num_sub_workers=1) as other:
+        of_other = other.submit(same, 5)
+        for _ in range(2):
+            assert w.submit(same, of_other).result() == 5
+            assert other.submit(same, w.submit(same, 6)).result() == 6
+
+
+@pytest.mark.spec("CALL-QUICK-3")
+def test_a_call_fails_with_its_future(w):
+    for _ in range(2):
+        failed = w.submit(operator.truediv, 1, 0)
+        for one in same(failed), same(same(failed)):
+            with pytest.raises(ZeroDivisionError):
+                one.result()
+        with pytest.raises(ZeroDivisionError):
+            same(failed).result()
 
 
 @pytest.mark.spec("CALL-QUICK-3")
