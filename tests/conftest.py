@@ -121,10 +121,11 @@ def _descriptors() -> dict[tuple[int, str], str]:
 
 
 def _threads() -> dict[int, str]:
-    """Return all threads of the process by the system's numbers; those that Python has not started have no name.
+    """Return all threads of the process by the system's numbers; "" is one that Python has not started.
 
-    Python makes an entry for such a thread, too, if code that runs there asks for its thread, as finalizers do
-    wherever the garbage collector is at work. So an entry is no sign that a thread is new, or that it still exists.
+    Python makes an entry for such a thread, too, if code that runs there asks for its thread, as
+    finalizers do wherever the garbage collector is at work. So an entry is no sign that a thread is new,
+    or that it still exists.
     """
     found = dict.fromkeys(map(int, os.listdir("/proc/self/task")), "")
     for thread in threading.enumerate():

@@ -36,7 +36,8 @@ class CopiedTensor:
     """What a task does with a copy, and who has it.
 
     `reads` and `makes` are versions, or 0. `source` is the mover of the endpoint that has made the
-    version it reads; "" if the parent has, which stores it before.
+    version it reads; "" if the parent has, which stores it before. `layout` is that of a tensor which the
+    TASK describes as bytes; see `layouts`.
     """
 
     key: int = 0
@@ -44,6 +45,7 @@ class CopiedTensor:
     reads: int = 0
     makes: int = 0
     source: str = ""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ _COPIED = Message(
     reads=U64,
     makes=U64,
     source=Text(MAX_STRING_BYTES),
+    layout=Text(MAX_STRING_BYTES),
 )
 _COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
 TASK_COPIES = Message(

@@ -39,6 +39,7 @@ from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .home import ADDRESS_BYTES, Homing, pack_homings
 from .keys import KeyPair, new_pair
+from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES
 from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange, require_current
@@ -65,10 +66,10 @@ def require_copyable(i: int, wire: bytes, copies: bool) -> None:
             "recording: submit the task in a run, or give a RemoteTensorRef"
         )
     if isinstance(wire, DescribedWire):
-        raise TypeError(
-            f"tensor {i} has strides or an element type that messages do not have: give a contiguous "
-            "array of a DataType, or its bytes as UINT8"
-        )
+        try:
+            layout_text(wire.layout)
+        except TypeError as error:
+            raise TypeError(f"tensor {i} cannot be copied to an endpoint: {error}") from None
     if wire[CHILD_MEMORY_AT] & 1:
         raise ValueError(f"tensor {i} is in the memory of a worker of this machine")
     if wire[TAG_AT] == L.NO_DEP:

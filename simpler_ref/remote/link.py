@@ -66,7 +66,7 @@ from .keys import KeyPair, new_pair, secure_client
 from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
-from .task_payloads import TaskPayloads
+from .task_payloads import TaskPayloads, layouts_in
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -507,7 +507,7 @@ class Link(WorkerKind):
         kind: FrameType | OwnFrameType = FrameType.TASK
         if self._payloads.has_more:
             kind = OwnFrameType.TASK_MORE
-        copied = [] if plan is None else self._copied(plan)
+        copied = [] if plan is None else self._copied(plan, layouts_in(args, wires))
         unmoved = self._home.has_all(copied)
         if plan is not None:
             kind = OwnFrameType.TASK_COPIES
@@ -523,15 +523,15 @@ class Link(WorkerKind):
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
 
-    def _copied(self, plan: Plan) -> list[CopiedTensor]:
+    def _copied(self, plan: Plan, layouts: Sequence[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""
         if not self._features & FEATURE_COPIES:
             raise RemoteError(
                 f"{self._place.name} takes no tensors of the parent's memory: give RemoteTensorRefs"
             )
         return [
-            CopiedTensor(one.key, one.reads, one.makes, self._mover_of(one.source))
-            for one in plan.tensors
+            CopiedTensor(one.key, one.reads, one.makes, self._mover_of(one.source), layout)
+            for one, layout in zip(plan.tensors, layouts, strict=True)
         ]
 
     def _mover_of(self, source: int) -> str:

@@ -27,7 +27,7 @@ from ..errors import RemoteError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.runtime_env import RuntimeEnv
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..system.types import Array
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
@@ -70,6 +70,7 @@ from .frames import (
     encode_hello,
 )
 from .keys import KeyPair, new_pair, secure_server
+from .layouts import read_layout
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
@@ -470,7 +471,7 @@ class Session:
         fail_point("taken")
         succeeded = False
         try:
-            args, after, kept = self._arguments(task, more, addresses)
+            args, after, kept = self._arguments(task, more, tensors, addresses)
             config = copy(task.config)
             if more.env:
                 config.runtime_env = RuntimeEnv.from_bytes(more.env)
@@ -486,7 +487,11 @@ class Session:
         fail_point("settled")
 
     def _arguments(
-        self, task: TaskPayloadWire, more: MoreOfTask, addresses: Sequence[int]
+        self,
+        task: TaskPayloadWire,
+        more: MoreOfTask,
+        copied: Sequence[CopiedTensor],
+        addresses: Sequence[int],
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
 
@@ -500,7 +505,7 @@ class Session:
         args, after, kept = TaskArgs(), [], []
         for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
             if addresses[i]:
-                args.add_tensor(ContinuousTensor(addresses[i], tensor.shapes, tensor.dtype))
+                args.add_tensor(_copy_at(addresses[i], tensor, copied[i].layout))
                 continue
             desc = beside.desc
             if desc is None:
@@ -581,6 +586,16 @@ class Session:
                 "whose functions allocate them with orch.allocate_domain"
             )
         return b""
+
+
+def _copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousTensor:
+    """Return a tensor whose copy is at an address.
+
+    Rule     REMOTE-TASK-8
+    """
+    if layout:
+        return DescribedTensor(address, read_layout(layout, tensor.nbytes()))
+    return ContinuousTensor(address, tensor.shapes, tensor.dtype)
 
 
 def read_task(is_plain: bool, raw: bytes) -> tuple[MoreOfTask, TaskPayloadWire]:

@@ -9,8 +9,9 @@ from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_
 from ..jit import layout as L
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
-from ..model.wire import CHILD_MEMORY_AT, TENSOR, bytes_of
+from ..model.wire import CHILD_MEMORY_AT, TENSOR, Layout, bytes_of, has_layout, layout_number
 from .buffers import RemoteAddressSpace
+from .layouts import layout_text
 from .requests import Views
 from .tasks import (
     TASK_MORE,
@@ -71,7 +72,11 @@ class TaskPayloads:
             nbytes = bytes_of(wire)
             if not access & L.TENSOR_REMOTE:
                 raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
-            tensors.append(ContinuousTensor(0, sizes[:ndims], DataType(dtype)))
+            tensors.append(
+                _as_bytes(layout_of(args, wire), nbytes)
+                if has_layout(wire)
+                else ContinuousTensor(0, sizes[:ndims], DataType(dtype))
+            )
             rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
             if access & L.TENSOR_COPIED:
                 desc = None
@@ -96,3 +101,23 @@ class TaskPayloads:
             more = MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b"")
             return TASK_MORE.encode(more)
         return payload
+
+
+def layout_of(args: ReceivedArgs, wire: bytes) -> Layout:
+    """Return the layout of a tensor that only one describes."""
+    assert args._layouts is not None
+    return args._layouts.read(layout_number(wire))
+
+
+def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
+    """Return for each tensor its layout as it travels; "" if it needs none.
+
+    Rule     REMOTE-TASK-8
+    """
+    return [layout_text(layout_of(args, one)) if has_layout(one) else "" for one in wires]
+
+
+def _as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:
+    """Return what stands for a tensor that only a layout describes: the bytes of its elements."""
+    size = max(1, layout[0].itemsize)
+    return ContinuousTensor(0, (nbytes // size, size), DataType.UINT8)

@@ -107,6 +107,71 @@ def fresh():
     return ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32)
 
 
+# ---------------------------------------------------------------- any numpy array
+ARRAYS = {
+    "float64": lambda: np.arange(COUNT, dtype=np.float64),
+    "transposed": lambda: np.arange(12, dtype=np.float32).reshape(3, 4).T,
+    "seven dimensions": lambda: np.arange(64, dtype=np.int16).reshape(1, 2, 4, 1, 2, 4, 1),
+    "complex": lambda: np.linspace(0, 1, 6).astype(np.complex128).reshape(2, 3),
+    "dates": lambda: np.arange(5).astype("M8[D]"),
+    "structured": lambda: np.array([(1, (0.5, 2)), (2, (3, 4))], [("a", "i4"), ("b", "f8", (2,))]),
+    "no elements": lambda: np.zeros((0, 3)),
+}
+
+
+@pytest.mark.spec("REMOTE-COPY-1", "REMOTE-COPY-2")
+@pytest.mark.spec("REMOTE-TASK-8")
+@pytest.mark.parametrize("name", ARRAYS)
+def test_copies_of_any_contiguous_array_arrive_and_come_home(mixed, since, name):
+    values = ARRAYS[name]()
+    source = mixed.worker.share(values)
+    first, second = (mixed.worker.share(np.zeros_like(values)) for _ in range(2))
+
+    def orch_fn(orch, args, config):
+        mixed.copy(orch, 0, source, first)
+        mixed.copy(orch, 1, first, second)
+        mixed.copy(orch, 0, second, source)
+
+    mixed.worker.run(orch_fn)
+    for array in source, first, second:
+        assert array.dtype == values.dtype
+        assert array.tobytes() == values.tobytes()
+    moved = since()
+    assert (moved["copies_stored"], moved["copies_fetched"]) == (1, 2) if values.size else True
+
+
+@pytest.mark.spec("REMOTE-COPY-3")
+@pytest.mark.spec("REMOTE-TASK-8")
+def test_local_tasks_and_outputs_of_float64_go_with_those_of_endpoints(mixed):
+    x, result = mixed.worker.share(np.ones(COUNT)), mixed.worker.zeros((COUNT,), np.float64)
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x, 2)
+        mixed.add(orch, None, x, 0.5)
+        made = ContinuousTensor.make(0, (COUNT,), np.dtype(np.float64))
+        after = mixed.copy(orch, 1, x, made, OUTPUT)
+        mixed.add(orch, 0, after.tensor(1), 1)
+        mixed.copy(orch, None, after.tensor(1), result)
+
+    for turn in range(2):
+        mixed.worker.run(orch_fn)
+        assert result.tolist() == [4.5 + 2.5 * turn] * COUNT
+
+
+@pytest.mark.spec("REMOTE-ARGS-4")
+def test_an_array_with_gaps_is_refused_for_an_endpoint(mixed):
+    x = mixed.worker.zeros((8, 8), np.float64)
+
+    def orch_fn(orch, args, config):
+        for view in x[:, ::2], x[::-1], x[:, :4]:
+            with pytest.raises(TypeError, match="tensor 0 cannot be copied to an endpoint"):
+                mixed.add(orch, 0, view)
+        mixed.add(orch, 0, x[2:4])
+
+    mixed.worker.run(orch_fn)
+    assert x.sum() == 16
+
+
 # ---------------------------------------------------------------- versions
 @pytest.mark.spec("REMOTE-COPY-1")
 def test_a_tensor_goes_from_endpoint_to_endpoint_and_home(mixed, since):

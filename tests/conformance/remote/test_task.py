@@ -1,6 +1,8 @@
 """REMOTE-TASK: tasks in frames."""
 
 import dataclasses
+import json
+import math
 import struct
 
 import numpy as np
@@ -244,12 +246,14 @@ def test_frames_about_copies_have_these_bytes():
     from simpler_ref.remote.frames import FEATURES, OwnFrameType
 
     assert (OwnFrameType.TASK_COPIES, OwnFrameType.OPEN_COPIES, FEATURES & 4) == (66, 67, 4)
-    none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1")
+    none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]")
     told = (
         copies.TASK_COPIES,
         copies.TaskCopies(5, b"more", (none, one), (9,)),
         struct.pack(
-            "<QI4sI3QI3QI9sIQ", 5, 4, b"more", 2, 0, 0, 0, 0, 7, 2, 3, 9, b"tcp://a:1", 1, 9
+            "<QI4sI3QII3QI9sI3sIQ",
+            *(5, 4, b"more", 2, 0, 0, 0, 0, 0),
+            *(7, 2, 3, 9, b"tcp://a:1", 3, b"[1]", 1, 9),
         ),
     )
     asked = (
@@ -268,3 +272,59 @@ def test_frames_about_copies_have_these_bytes():
         for wrong in (raw[:-1], raw + b"x"):
             with pytest.raises(ValueError, match="remote_wire"):
                 message.decode(wrong)
+
+
+LAYOUTS = [
+    ("f8", (3, 4), (32, 8)),
+    ("f8", (3, 4), (8, 24)),
+    ("c16", (), ()),
+    ("M8[us]", (0, 3), (24, 8)),
+    ([("a", "<i4"), ("b", "<f8", (2,))], (5,), (20,)),
+    ("i4", (1, 2, 1, 2, 1, 2, 1), (32, 16, 16, 8, 8, 4, 4)),
+]
+
+
+@pytest.mark.spec("REMOTE-TASK-8")
+@pytest.mark.parametrize(("dtype", "shape", "strides"), LAYOUTS)
+def test_a_layout_travels_as_text(dtype, shape, strides):
+    from simpler_ref.remote.layouts import layout_text, read_layout
+
+    layout = np.dtype(dtype), shape, strides
+    nbytes = np.dtype(dtype).itemsize * math.prod(shape)
+    text = layout_text(layout)
+    assert json.loads(text)[1:] == [list(shape), list(strides)]
+    assert read_layout(text, nbytes) == layout
+    with pytest.raises(ValueError, match="no layout of"):
+        read_layout(text, nbytes + 1)
+
+
+@pytest.mark.spec("REMOTE-TASK-8")
+def test_gaps_and_element_types_that_cannot_be_written_have_no_text():
+    from simpler_ref.remote.layouts import layout_text
+
+    gap = np.dtype("f8"), (4,), (16,)
+    backwards = np.dtype("f8"), (4,), (-8,)
+    same_bytes = np.dtype("f8"), (4,), (0,)
+    for layout in gap, backwards, same_bytes:
+        with pytest.raises(TypeError, match="give a contiguous array"):
+            layout_text(layout)
+    aligned = np.dtype([("a", "i4"), ("b", "f8")], align=True)
+    text = layout_text((aligned, (2,), (16,)))
+    assert "'f8'" in text or "<f8" in text
+
+
+@pytest.mark.spec("REMOTE-TASK-8")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("x", "[]", '["f8", [2], [8]]', "[1, [2], [8]]", "[\"'f8'\", [2, 1], [8]]"),
+        *("[\"'O'\", [2], [8]]", "[\"'f8'\", [-2], [8]]", "[\"'f8'\", [2.0], [8]]"),
+        *("[\"'f8'\", [2], [9]]", "[\"__import__('os')\", [2], [8]]", "[\"'f8'\", [true], [8]]"),
+        *(f"[\"'f8'\", [{1 << 70}], [8]]", "[\"'f8'\", [2], [-8]]", '["\'f8\'", "2", [8]]'),
+    ],
+)
+def test_a_text_that_is_no_layout_is_refused(text):
+    from simpler_ref.remote.layouts import read_layout
+
+    with pytest.raises(ValueError, match="is no layout"):
+        read_layout(text, 16)

@@ -1,0 +1,75 @@
+"""Layouts in messages: what the documents' formats do not have of a tensor.
+
+A layout is element type, shape and strides. A message has no pickles, so the element type is written as
+numpy's files have it.
+
+Rule     REMOTE-TASK-8
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from ast import literal_eval
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
+
+from ..model.wire import Layout, span_of
+
+_MOST_DIMS = 64
+
+
+@lru_cache(256)
+def layout_text(layout: Layout) -> str:
+    """Return a layout as it travels.
+
+    Raises
+    ------
+    TypeError
+        It has gaps, or negative strides, or its element type cannot be written.
+    """
+    dtype, shape, strides = layout
+    below, extent = span_of(layout)
+    if below or extent != math.prod(shape) * dtype.itemsize:
+        raise TypeError(
+            f"it has shape {shape} and strides {strides}, and an endpoint gets a copy of its memory from "
+            "the first byte to the last, which must all be its own: give a contiguous array"
+        )
+    descr = repr(dtype_to_descr(dtype))
+    if dtype.hasobject or _dtype_of(descr) != dtype:
+        raise TypeError(f"element type {dtype!r} cannot be written into a message: give its bytes")
+    return json.dumps([descr, shape, strides])
+
+
+@lru_cache(256)
+def read_layout(text: str, nbytes: int) -> Layout:
+    """Return the layout of a tensor with some bytes.
+
+    Raises
+    ------
+    ValueError
+        This is none, or of another size.
+    """
+    try:
+        descr, shape, strides = json.loads(text)
+        layout = _dtype_of(descr), _numbers(shape), _numbers(strides)
+    except Exception as error:
+        raise ValueError(f"{text!r:.200} is no layout: {error}") from None
+    dtype, sizes, steps = layout
+    fits = len(sizes) == len(steps) <= _MOST_DIMS and min(sizes, default=0) >= 0
+    if dtype.hasobject or not fits or span_of(layout) != (0, nbytes):
+        raise ValueError(f"{text!r:.200} is no layout of {nbytes} bytes")
+    return layout
+
+
+def _dtype_of(descr: str) -> np.dtype[Any]:
+    return descr_to_dtype(literal_eval(descr))
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    if not all(type(one) is int and abs(one) < 1 << 62 for one in values):
+        raise ValueError(f"{values} are not numbers")
+    return tuple(values)
