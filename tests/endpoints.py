@@ -9,6 +9,7 @@ from simpler_ref import (
     RemoteTaskArgs,
     RemoteTensorRef,
     RemoteWorkerSpec,
+    TaskArgs,
     TensorArgType,
     Worker,
 )
@@ -70,6 +71,55 @@ class Program:
                 orch.submit_next_level(self.handle(function), given, **(how[0] if how else {}))
 
         self.worker.run(orch_fn)
+
+
+def add_one_here(args):
+    args.tensor(0).numpy()[...] += 1
+
+
+class Tower:
+    """A level 5 Worker over level 4 Workers, each with two endpoints and a sub worker of its own."""
+
+    def __init__(self, children=2, function=far_side.add_scalar):
+        self.worker = Worker(level=5, num_sub_workers=1)
+        self.children = [self._child(function) for _ in range(children)]
+        self.middle = [self.worker.register(middle) for _, middle in self.children]
+        self.here = self.worker.register(add_one_here)
+
+    def _child(self, function):
+        worker = Worker(level=4, num_sub_workers=1)
+        ids = [worker.add_remote_worker(RemoteWorkerSpec()) for _ in range(2)]
+        there = worker.register(RemoteCallable(far_side.name(function)), workers=ids)
+        local = worker.register(add_one_here)
+
+        def middle(orch, args, config):
+            """Work at the endpoint that scalar 0 names, add 1 here, work at the other endpoint."""
+            first = args.scalar(0)
+            for where in first, None, 1 - first:
+                given = TaskArgs()
+                given.add_tensor(args.tensor(0), INOUT)
+                if where is None:
+                    orch.submit_sub(local, given)
+                else:
+                    given.add_scalar(args.scalar(1))
+                    orch.submit_next_level(there, given, worker=where)
+
+        self.worker.add_worker(worker)
+        return worker, middle
+
+    def submit(self, orch, child, tensor, first, number):
+        """Submit a task of a child; `middle` says what it does."""
+        args = TaskArgs()
+        args.add_tensor(tensor, INOUT)
+        args.add_scalar(first)
+        args.add_scalar(number)
+        orch.submit_next_level(self.middle[child], args, worker=child)
+
+    def submit_here(self, orch, tensor):
+        """Submit a task that adds one here."""
+        args = TaskArgs()
+        args.add_tensor(tensor, INOUT)
+        orch.submit_sub(self.here, args)
 
 
 def reference(buffer, offset=0, count=None):

@@ -120,7 +120,12 @@ class ParentTensors:
         return failure
 
     def _note_lost(self, held: Held) -> None:
-        self._lost.append(LostTensor(held))
+        """Note that a tensor is lost; a child Worker's parent may use the memory for something else.
+
+        Rule     REMOTE-LINK-12
+        """
+        if not self._life.parent_level:
+            self._lost.append(LostTensor(held))
         log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
 
     def _forget_heap(self) -> None:

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 
 from simpler_ref import RemoteError, TaskError, WorkerLostError, WorkerStartError
@@ -12,7 +14,7 @@ from simpler_ref.remote import link
 from simpler_ref.remote.fleets import Fleet, ProcessFleet
 from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
 from tests import far_side
-from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program
 from tests.raw_session import ENDPOINT, SESSION, session
 
 from .test_health import until
@@ -248,3 +250,68 @@ def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
         (link,) = one.worker.worker_pids()
         os.kill(link, signal.SIGKILL)
         until(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def sessions_below(pid):
+    """Return the processes of sessions that were started by processes below one."""
+    below = psutil.Process(pid).children(recursive=True)
+    return [one for one in below if "simpler_ref.endpoint" in one.cmdline()]
+
+
+@pytest.mark.spec("REMOTE-FAIL-3")
+@pytest.mark.spec("REMOTE-LINK-12")
+def test_an_endpoint_that_dies_in_a_task_of_a_child_fails_that_by_name():
+    tower = Tower(1, far_side.die)
+    with tower.worker as worker:
+        array = worker.share(np.zeros(COUNT))
+        for _ in range(2):
+            with pytest.raises(TaskError, match=r"child_worker 0.*endpoint 1.*status 3"):
+                worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
+
+
+@pytest.mark.spec("REMOTE-FAIL-3")
+@pytest.mark.spec("REMOTE-LINK-12")
+def test_an_endpoint_that_was_killed_below_a_child_comes_back():
+    tower = Tower(1)
+    with tower.worker as worker:
+        array = worker.share(np.zeros(COUNT))
+        worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 0, 5))
+        assert array.tolist() == [11] * COUNT
+        (child,) = tower_children(worker)
+        before = sessions_below(child)
+        before[0].kill()
+        psutil.wait_procs(before[:1], timeout=60)
+        with suppress(TaskError):  # if it begins before the death is known
+            worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
+        array[:] = 0
+        worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
+        assert array.tolist() == [11] * COUNT
+        assert len({one.pid for one in sessions_below(child)} - {one.pid for one in before}) == 1
+
+
+@pytest.mark.spec("REMOTE-FAIL-5")
+@pytest.mark.spec("REMOTE-LINK-12")
+def test_the_death_of_a_child_ends_its_endpoints():
+    tower = Tower(2)
+    with tower.worker as worker:
+        array = worker.share(np.zeros(COUNT))
+
+        def everywhere(orch, args, config):
+            for k in range(2):
+                tower.submit(orch, k, array, 0, 5)
+
+        worker.run(everywhere)
+        children = tower_children(worker)
+        sessions = sessions_below(children[0])
+        assert len(sessions) == 2
+        os.kill(children[0], signal.SIGKILL)
+        assert not psutil.wait_procs(sessions, timeout=60)[1]
+        worker.run(everywhere)
+        assert array.tolist() == [44] * COUNT
+
+
+def tower_children(worker):
+    """Return the processes that have endpoints below them."""
+    found = [pid for pid in worker.worker_pids() if sessions_below(pid)]
+    assert found
+    return found

@@ -22,7 +22,7 @@ from simpler_ref.remote.hosting import read_manifest
 from simpler_ref.remote.manifest import to_line
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, program, reference
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program, reference
 from tests.raw_session import manifest, session
 
 
@@ -255,3 +255,20 @@ def test_endpoints_join_and_leave_between_runs():
         plain.init()
         with pytest.raises(RuntimeError, match="before init"):
             plain.add_remote_worker(RemoteWorkerSpec())
+
+
+@pytest.mark.spec("REMOTE-LINK-12")
+def test_workers_with_endpoints_are_children_of_another_one():
+    tower = Tower()
+    with tower.worker as worker:
+        arrays = [worker.share(np.zeros(COUNT, dtype)) for dtype in (np.float32, np.float64)]
+
+        def orch_fn(orch, args, config):
+            for turn in range(4):
+                for k, array in enumerate(arrays):
+                    tower.submit(orch, (k + turn) % 2, array, turn % 2, 10 ** (k + 1))
+                    tower.submit_here(orch, array)
+
+        for n in (1, 2):
+            worker.run(orch_fn)
+            assert [array.tolist() for array in arrays] == [[88 * n] * COUNT, [808 * n] * COUNT]
