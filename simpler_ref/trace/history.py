@@ -224,13 +224,17 @@ class _Part:
             self.readers.append(use)
 
 
-def _missing(part: _Part, tensor: Tensor, other: Tensor, lineage: Lineage) -> Iterator[Use]:
-    """Yield the uses of `other` that a task with `tensor` has to come after, and does not."""
-    if share(tensor, other):
-        uses = [part.writer] if part.writer is not None else []
-        if tensor.tag in _WRITES:
-            uses += part.readers
-        yield from (use for use in uses if use.task.turn not in lineage)
+def _missing(part: _Part, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
+    """Yield the uses of a part that a task with `tensor` has to come after, and does not."""
+    uses = [part.writer] if part.writer is not None else []
+    if tensor.tag in _WRITES:
+        uses += part.readers
+    yield from (use for use in uses if use.task.turn not in lineage)
+
+
+def _key(view: Tensor) -> Tensor:
+    """Return a view as what it is known by."""
+    return view._replace(tag=0, buffer=0)
 
 
 class Bytes:
@@ -247,6 +251,8 @@ class Bytes:
         self._view_starts: list[int] = []
         self._views_from: dict[int, list[Tensor]] = {}
         self._widest = 0
+        self._sharing: dict[Tensor, list[Tensor]] = {}
+        """Of each view those that share a byte with it, itself included."""
 
     def before(self, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
         """Yield the uses that a task with this tensor has to come after, and does not.
@@ -257,13 +263,13 @@ class Bytes:
         while at < len(self._parts) and self._starts[at] < tensor.end:
             part = self._parts[at]
             bytes_of_it = tensor._replace(start=part.start, end=part.end, below=0, layout=None)
-            yield from _missing(part, tensor, bytes_of_it, lineage)
+            if share(tensor, bytes_of_it):
+                yield from _missing(part, tensor, lineage)
             at += 1
-        at = bisect_right(self._view_starts, tensor.start - self._widest)
-        while at < len(self._view_starts) and self._view_starts[at] < tensor.end:
-            for view in self._views_from[self._view_starts[at]]:
-                yield from _missing(self._views[view], tensor, view, lineage)
-            at += 1
+        known = None if tensor.layout is None else self._sharing.get(_key(tensor))
+        for view in self._views_with(tensor) if known is None else known:
+            if view in self._views:
+                yield from _missing(self._views[view], tensor, lineage)
 
     def add(self, use: Use, lineage: Lineage) -> None:
         """Note what a task does."""
@@ -271,7 +277,7 @@ class Bytes:
         if start == end:
             return
         if use.tensor.layout is not None:
-            key = use.tensor._replace(tag=0, buffer=0)
+            key = _key(use.tensor)
             self._add_view(key)
             if use.tensor.tag in _WRITES:
                 self._views[key] = _Part(start, end, use, [])
@@ -298,11 +304,23 @@ class Bytes:
     def _add_view(self, view: Tensor) -> None:
         if view in self._views:
             return
+        near = list(self._views_with(view))
+        for other in near:
+            self._sharing[other].append(view)
+        self._sharing[view] = [*near, view]
         self._views[view] = _Part(view.start, view.end, None, [])
         self._widest = max(self._widest, view.nbytes)
         if view.start not in self._views_from:
             insort(self._view_starts, view.start)
         self._views_from.setdefault(view.start, []).append(view)
+
+    def _views_with(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yield the views that share a byte with a tensor."""
+        at = bisect_right(self._view_starts, tensor.start - self._widest)
+        while at < len(self._view_starts) and self._view_starts[at] < tensor.end:
+            views = self._views_from[self._view_starts[at]]
+            yield from (view for view in views if share(tensor, view))
+            at += 1
 
     def forget(self, start: int, end: int) -> None:
         """Forget what was done with the bytes of a buffer."""
@@ -311,7 +329,7 @@ class Bytes:
         low, high = bisect_left(self._view_starts, start), bisect_left(self._view_starts, end)
         for first in self._view_starts[low:high]:
             for view in self._views_from.pop(first):
-                del self._views[view]
+                del self._views[view], self._sharing[view]
         del self._view_starts[low:high]
 
     def _cut(self, start: int, end: int) -> tuple[int, int]:
