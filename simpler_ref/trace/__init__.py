@@ -2,6 +2,7 @@
 
 from .file import TraceFileError
 from .graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph
+from .races import Race
 from .reader import Trace
 from .tasks import Argument, Dependency, TracedTask
 
@@ -12,6 +13,7 @@ __all__ = [
     "GraphEdge",
     "GraphMember",
     "GraphTask",
+    "Race",
     "TaskGraph",
     "Trace",
     "TraceFileError",
