@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -202,6 +202,7 @@ class TensorNames:
 
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
     _wholes: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     _next: int = 0
 
     def name(self, worker: int, address: int, nbytes: int) -> str:
@@ -211,20 +212,25 @@ class TensorNames:
         found = self._names.get((worker, address))
         if found is None:
             found = self._within(worker, address) or self._fresh(worker, address, nbytes)
-            self._names[worker, address] = found
+            self._keep(found, (worker, address), found.partition("+")[0])
         return found
 
     def provide(self, address: int, nbytes: int) -> str:
         """Return a new name for memory that the runtime provides, whatever was there before."""
-        end = address + nbytes
         wholes = self._wholes.setdefault(-1, [])
-        gone = {name for first, last, name in wholes if first < end and address < last}
-        wholes[:] = [one for one in wholes if one[2] not in gone]
-        for key, name in list(self._names.items()):
-            if name.partition("+")[0] in gone:
+        low = bisect_right(wholes, address, key=lambda one: one[1])  # in a ring they are apart
+        high = bisect_left(wholes, address + nbytes, lo=low, key=lambda one: one[0])
+        for _, _, gone in wholes[low:high]:
+            for key in self._inside.pop(gone):
                 del self._names[key]
-        found = self._names[-1, address] = self._fresh(-1, address, nbytes)
-        return found
+        del wholes[low:high]
+        name = self._fresh(-1, address, nbytes)
+        self._keep(name, (-1, address), name)
+        return name
+
+    def _keep(self, name: str, key: tuple[int, int], whole: str) -> None:
+        self._names[key] = name
+        self._inside.setdefault(whole, []).append(key)
 
     def _within(self, worker: int, address: int) -> str | None:
         wholes = self._wholes.get(worker, [])
