@@ -25,6 +25,7 @@ from .orch import runs
 from .orch.checked import CheckedOrchestrator
 from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains
+from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
 from .orch.placing import CheckedPlacingOrchestrator, PlacingOrchestrator
 from .orch.recording import Graph, record
@@ -35,6 +36,7 @@ from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, spec_of
 from .system.cores import Placement, Seat, find_cores
+from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import hygiene, tracing
 from .workers.host import Host
@@ -698,6 +700,38 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
         def act(session: Session) -> Graph:
             graph = record(self, session, function, args, knobs)
+            session.require_own_process()  # refuses a process that orch_fn forked
+            return graph
+
+        return self._life.alone(act)
+
+    def graph(
+        self,
+        orch_fn: OrchFunction | CallableHandle,
+        args: Any = None,
+        config: CallConfig | None = None,
+    ) -> TaskGraph:
+        """Call an orchestration function without executing anything, and say what would wait for what.
+
+        The graph has the tasks in order, the lines that submit them, and why each depends on others:
+        the tensor, and both tags. ``str(graph)`` is the same each time, for tests; with ``check=True``,
+        a hazard raises a `HazardError`.
+
+        Raises
+        ------
+        MemoryError
+            There are more tasks than can be alive at once.
+        RuntimeError, TypeError, ValueError, Exception
+            See `record`.
+
+        Notes
+        -----
+        Rule     SEE-GRAPH-1
+        """
+        function, knobs = self._require_function("graph", orch_fn, config)
+
+        def act(session: Session) -> TaskGraph:
+            graph = graph_of(self, session, function, args, knobs)
             session.require_own_process()  # refuses a process that orch_fn forked
             return graph
 

@@ -66,7 +66,8 @@ NOTED_PARKED = 17
 NOTED_REQUEST = 18
 """A worker carried out a control request, the operand: NOTE_TIME to NOTE_VALUE."""
 NOTED_ARGUMENT = 19
-"""A tensor of a task: its number, from bit 16 its tag; its address, and its bytes in NOTE_VALUE."""
+"""A tensor of a task: its number, from bit 16 its tag, bit 20 whether the runtime has provided it, from
+bit 24 the worker whose memory it is, plus 1, or ELSEWHERE; its address, and its bytes in NOTE_VALUE."""
 NOTED_EDGE = 20
 """A task depends on task NOTE_VALUE: tensor, from bit 16 its tag, from bit 24 the kind; an address."""
 NOTED_CALL = 21
@@ -87,6 +88,8 @@ NOTED_RUN = 28
 """A run (operand 1) or a stream of calls (2) begins; 0: it has ended. NOTE_TASK is its first task."""
 NOTED_PASSES = 29
 """The Scheduler thread ran passes that moved something: NOTE_TIME to NOTE_VALUE."""
+NOTED_LAYOUT = 30
+"""The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""
@@ -97,6 +100,8 @@ OWED_DATA, OWED_ORDER, OWED_FUTURE, OWED_MEMORY = range(4)
 """Kinds of edges: it reads what that task writes; waits for its end; takes its value; keeps its slab."""
 NO_TENSOR = (1 << 16) - 1
 """Of an edge: it is owed to no single tensor."""
+ELSEWHERE = (1 << 16) - 1
+"""In place of a worker: the tensor is in an endpoint's memory."""
 WAITED_ROOM, WAITED_TASKS, WAITED_END, WAITED_CALL = range(4)
 """What the Orch thread waits for: room; that tasks end; that all are reclaimed; that a call ends."""
 

@@ -481,9 +481,17 @@ def note_arguments(mem, slot, words):
     at = tensors_at(mem, slot)
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
-        what = L.NOTED_ARGUMENT | (i | tag_of(words, t) << 16) << 8
+        kind = int(words[t + L.TENSOR_KIND])
+        place = owner_of(mem, slot, at + t, i) + 1
+        if kind & L.TENSOR_CHILD_MASK & L.TENSOR_REMOTE * L.TENSOR_CHILD != 0:
+            place = L.ELSEWHERE
+        operand = i | tag_of(words, t) << 16 | is_auto_output(words, t) << 20 | place << 24
         data = int(mem[at + t + L.TENSOR_DATA])
+        what = L.NOTED_ARGUMENT | operand << 8
         note(mem, L.JOURNAL_OF_ORCH, what, number, data, nbytes_of(words, t))
+        if kind & L.TENSOR_DTYPE_MASK == L.TENSOR_DESCRIBED:
+            layout = int(words[t + L.TENSOR_SHAPE]) & L.LOW_HALF
+            note(mem, L.JOURNAL_OF_ORCH, L.NOTED_LAYOUT | i << 8, number, data, layout)
 
 
 @kernel

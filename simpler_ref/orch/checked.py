@@ -30,8 +30,8 @@ from ..model.wire import (
     span_of,
 )
 from ..system.types import Array
+from ..trace.history import HOST, History, Plan, Tensor
 from .columns import Batch
-from .history import HOST, History, Plan, Tensor
 from .orchestrator import Handles, Orchestrator
 
 _OURS = __name__.partition(".")[0] + "."
@@ -100,7 +100,7 @@ class CheckedOrchestrator(Orchestrator):
             for one, affinity in zip(members, affinities, strict=False)
             for wire in one._tensors
         ]
-        return self._history.plan(self._name, _caller(), tensors)
+        return self._history.plan(self._name, caller(), tensors)
 
     def _sent(self, args: TaskArgs) -> TaskArgs:
         """Return the arguments as they are sent: INPUTs say that they must not be written.
@@ -130,7 +130,7 @@ class CheckedOrchestrator(Orchestrator):
     # ------------------------------------------------------------ buffers, scopes, waiting
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         made = super()._claim(tensor)
-        number = self._history.alloc(_caller(), made.data, made.nbytes())
+        number = self._history.alloc(caller(), made.data, made.nbytes())
         made._note(_BUFFER_AT, number.to_bytes(len(made._wire) - _BUFFER_AT, "little"))
         return made
 
@@ -190,7 +190,7 @@ def _tensor_of(wire: bytes, worker: int) -> Tensor:
     return Tensor(wire[TAG_AT], memory, start, start + bytes_of(wire), number, below, layout)
 
 
-def _caller() -> str:
+def caller() -> str:
     """Return file and line of the innermost call from outside this package, and of those around it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):

@@ -47,12 +47,12 @@ from ..model.wire import (
     with_address,
 )
 from ..system.types import Array
+from ..trace.history import History
 from ..workers.session import Session
 from . import runs
 from .checked import CheckedOrchestrator
 from .columns import Batch
 from .configs import config_wire
-from .history import History
 from .orchestrator import Handles, Orchestrator
 from .pools import Pools
 from .room import never_fits
@@ -587,6 +587,10 @@ def _describe(wire: bytes) -> str:
     return f"{tensor.shapes} {tensor.dtype.name}{where}{'' if tensor.data else ' without address'}"
 
 
+Make = Callable[["Worker", Engine, RecordedArgs | None], Recorder]
+"""Makes the Orchestrator of a recording."""
+
+
 def record(
     worker: Worker,
     session: Session,
@@ -598,6 +602,20 @@ def record(
 
     Rule     SPEED-REPLAY-1, -10
     """
+    make = CheckedRecorder if worker.check else Recorder
+    recorder, mine, kept = listen(make, worker, session, orch_fn, args, config)
+    return Graph(worker, recorder, mine, kept)
+
+
+def listen(
+    make: Make,
+    worker: Worker,
+    session: Session,
+    orch_fn: Callable[..., Any],
+    args: Any,
+    config: CallConfig,
+) -> tuple[Recorder, RecordedArgs | None, list[Any]]:
+    """Call an orchestration function with a recorder; return that, the arguments, what must be kept."""
     bindable = isinstance(args, TaskArgs)
     if bindable and not hasattr(args, "_tensors"):
         raise TypeError("args belongs to a running task; build new TaskArgs")
@@ -611,8 +629,7 @@ def record(
     try:
         if mine is not None and mine._doubts is not None:
             mine._doubts.settle()
-        kind = CheckedRecorder if worker.check else Recorder
-        recorder = kind(worker, session.engine, mine)
+        recorder = make(worker, session.engine, mine)
         given = RecordedArgs(args) if bindable else args
         try:
             orch_fn(recorder, given, config)
@@ -620,4 +637,4 @@ def record(
             recorder._close()
     finally:
         visibility.set_current(*outer)
-    return Graph(worker, recorder, mine, kept)
+    return recorder, mine, kept

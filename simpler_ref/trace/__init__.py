@@ -1,7 +1,21 @@
 """Traces: what ran when and why. `Trace.open` reads a file that ``Worker(trace=…)`` has written."""
 
 from .file import TraceFileError
+from .graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph
+from .races import Race
 from .reader import Trace
 from .tasks import Argument, Dependency, TracedTask
 
-__all__ = ["Argument", "Dependency", "Trace", "TraceFileError", "TracedTask"]
+__all__ = [
+    "Argument",
+    "Dependency",
+    "GraphArgument",
+    "GraphEdge",
+    "GraphMember",
+    "GraphTask",
+    "Race",
+    "TaskGraph",
+    "Trace",
+    "TraceFileError",
+    "TracedTask",
+]

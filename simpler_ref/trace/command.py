@@ -19,7 +19,7 @@ WRITERS = {
 def main(arguments: Sequence[str]) -> int:
     """Print a summary and write FILE.html, or what the options say; return the exit code.
 
-    Rule     SEE-READ-5; SEE-EXPORT-1 to -4; SEE-PAGE-1
+    Rule     SEE-READ-5; SEE-EXPORT-1 to -4; SEE-PAGE-1; SEE-RACE-5
     """
     parser = argparse.ArgumentParser(
         prog="python -m simpler_ref trace",
@@ -33,12 +33,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--run", type=int, default=0, metavar="N", help="the run of that task, from 0 on"
     )
+    parser.add_argument(
+        "--check", action="store_true", help="look for tasks that could race; status 1 if there are"
+    )
     given = parser.parse_args(arguments)
     try:
         trace = Trace.open(given.file)
         if given.why is not None:
             print(trace.find(given.why, given.run).why())
             return 0
+        if given.check:
+            found = trace.races()
+            print("\n".join(map(str, found)) or "no races")
+            return int(bool(found))
         print(trace.summary())
         asked = [name for name in WRITERS if getattr(given, name)]
         for name in asked:

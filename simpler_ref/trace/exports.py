@@ -140,18 +140,43 @@ def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
 def _write_dot(trace: Trace, file: IO[str]) -> None:
     most = min(len(trace.tasks), MOST_DRAWN)
     critical = set(trace.critical_path)
-    file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
-    for number in range(1, most + 1):
-        one = trace.task(number)
-        shape = ", shape=ellipse" if one.is_buffer else ""
-        colour = ", color=red, penwidth=2" if number in critical else ""
-        file.write(f'  t{number} [label="{_quoted(one.name)}"{shape}{colour}];\n')
+    tasks = [trace.task(number) for number in range(1, most + 1)]
+    nodes = [(one.number, one.name, one.is_buffer, one.number in critical) for one in tasks]
+    arrows = []
     for edge in trace.edges[trace.edges["consumer"] <= most]:
         label = "" if edge["tensor"] == L.NO_TENSOR else f"{TAGS[edge['tag']]} {edge['tensor']}"
-        style = ", style=dotted" if edge["kind"] == L.OWED_MEMORY else ""
-        file.write(f'  t{edge["producer"]} -> t{edge["consumer"]} [label="{label}"{style}];\n')
-    if most < len(trace.tasks):
-        file.write(f'  more [label="… {len(trace.tasks) - most} more tasks", shape=plaintext];\n')
+        ends = int(edge["producer"]), int(edge["consumer"])
+        arrows.append((*ends, label, bool(edge["kind"] != L.OWED_MEMORY)))
+    draw(file, nodes, arrows, len(trace.tasks))
+
+
+def draw(
+    file: IO[str],
+    nodes: list[tuple[int, str, bool, bool]],
+    arrows: list[tuple[int, int, str, bool]],
+    tasks: int,
+) -> None:
+    """Write a graph for graphviz.
+
+    Parameters
+    ----------
+    nodes
+        The number of each task, its name, whether it is a buffer, and whether it is critical.
+    arrows
+        The numbers of both tasks, a label, and whether the second one waits for the first.
+    tasks
+        How many there are in all.
+    """
+    file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
+    for number, name, is_buffer, is_critical in nodes:
+        shape = ", shape=ellipse" if is_buffer else ""
+        colour = ", color=red, penwidth=2" if is_critical else ""
+        file.write(f'  t{number} [label="{_quoted(name)}"{shape}{colour}];\n')
+    for first, second, label, waits in arrows:
+        style = "" if waits else ", style=dotted"
+        file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
+    if len(nodes) < tasks:
+        file.write(f'  more [label="… {tasks - len(nodes)} more tasks", shape=plaintext];\n')
     file.write("}\n")
 
 

@@ -18,6 +18,7 @@ from .exports import write_chrome, write_csv, write_dot, write_parquet
 from .file import TraceFile
 from .lanes import GOALS, LANES, ORCH, WAITED
 from .page import write_page
+from .races import Race, races
 from .summary import summary
 from .tasks import TracedTask
 
@@ -37,6 +38,8 @@ class Trace:
         What the program told of itself and its Worker.
     dropped : int
         Notes that had no room in their journals: so many may be missing anywhere.
+    submits_dropped : int
+        Those of them about what was submitted: tensors, tags and edges may be missing.
     is_whole : bool
         Whether the trace was ended, and not cut off when the program was killed.
     """
@@ -46,6 +49,7 @@ class Trace:
     def __init__(self, file: TraceFile) -> None:
         self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
         self.dropped = sum(file.dropped.values())
+        self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
         notes = tables.Notes(file)
         names = self.about.get("workers", [])
         self.worker_count = max(len(names), *(one + 1 for one in notes.workers), 0)
@@ -233,6 +237,24 @@ class Trace:
         Rule     SEE-READ-4
         """
         return critical_path(self.tasks, self.edges)
+
+    def races(self) -> list[Race]:
+        """Return the tasks that could have raced for memory, and those that used memory given back.
+
+        Of two tasks of a run that use the same bytes, one of them writing, one has to wait for the other;
+        when they happened to run does not matter. ``Worker(check=True)`` refuses the same. Of those that
+        the same lines have submitted there is one.
+
+        Raises
+        ------
+        ValueError
+            The trace does not have all tensors of its tasks.
+
+        Notes
+        -----
+        Rule     SEE-RACE-1 to -4
+        """
+        return races(self)
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self.tasks)} tasks on {self.worker_count} workers: {self.path}>"

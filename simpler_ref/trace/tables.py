@@ -37,7 +37,12 @@ EDGE = np.dtype(
     ]
 )
 ARGUMENT = np.dtype(
-    [("task", "<i8"), ("index", "<u2"), ("tag", "u1"), ("address", "<i8"), ("nbytes", "<i8")]
+    [
+        *(("task", "<i8"), ("index", "<u2"), ("tag", "u1"), ("address", "<i8"), ("nbytes", "<i8")),
+        ("provided", "?"),  # by the runtime, in a ring
+        ("memory", "<i4"),  # -1 the host's, -2 an endpoint's, else that of a worker
+        ("layout", "<i8"),  # of a view: its number; else -1
+    ]
 )
 SPAN = np.dtype([("lane", "<i4"), ("what", "<i4"), ("begin", "<i8"), ("end", "<i8")])
 RAN = np.dtype(
@@ -120,9 +125,24 @@ def arguments_of(notes: Notes) -> Array:
     rows = np.zeros(len(found), ARGUMENT)
     operand = found["what"] >> 8
     rows["task"], rows["index"] = found["task"], operand & 0xFFFF
-    rows["tag"] = operand >> 16 & 0xFF
+    rows["tag"] = operand >> 16 & 0xF
     rows["address"], rows["nbytes"] = found["time"], found["value"]
+    rows["provided"], place = operand >> 20 & 1, operand >> 24
+    rows["memory"] = np.where(place == L.ELSEWHERE, -2, place - 1)
+    rows["layout"] = -1
+    views = _of(notes.orch, L.NOTED_LAYOUT)
+    if len(views):
+        order = np.argsort(_key(rows["task"], rows["index"]), kind="stable")
+        asked = _key(views["task"], views["what"] >> 8)
+        at = np.searchsorted(_key(rows["task"], rows["index"]), asked, sorter=order)
+        rows["layout"][order[at]] = views["value"]
     return rows
+
+
+def _key(task: Array, index: Array) -> Array:
+    """Return one number for a task and a tensor of it."""
+    keys: Array = task.astype(np.int64) << 16 | index
+    return keys
 
 
 # ---------------------------------------------------------------- tasks

@@ -54,7 +54,7 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
     calls = list(session.call_names.items())
     functions |= {str(key | L.FUNCTION_IS_KEY): name for key, name in calls}
     manager = session.manager
-    view = session.engine.view
+    view, heap = session.engine.view, session.engine.heap
     pids = {} if manager is None else {str(worker): pid for worker, pid in manager.pids.items()}
     return {
         "functions": functions,
@@ -63,6 +63,9 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "pids": pids,
         "rings": view.ring_count,
         "ring_bytes": view.ring_bytes,
+        "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
+        "layouts": session.engine.layouts.told(),
+        "layouts_forgotten": session.engine.layouts.epoch,
         "children": session.traced_children,
     }
 

@@ -160,7 +160,7 @@ VALUES = {
     *("NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),
     *("JOURNAL_OF_ORCH", "JOURNAL_OF_SCHEDULER", "JOURNAL_OF_THREAD", "JOURNALS_OF_WORKERS"),
-    *("NOTE_WORDS", "NO_TENSOR", "TRACE_TASKS", "TRACE_ALL", "SKIPPED"),
+    *("NOTE_WORDS", "NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (

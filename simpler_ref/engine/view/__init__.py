@@ -308,6 +308,22 @@ class View:
         """Say which line of the program submits what comes next, for a trace."""
         self._mem[L.SUBMIT_LINE] = number
 
+    def take_notes(self, journal: int) -> Array:
+        """Return the notes in a journal of an engine that has no collector, and free their room."""
+        at = L.journal_offset(self._word(L.A_JOURNALS), journal)
+        taken, pushed = self._word(at + L.J_TAKEN), self._word(at + L.J_PUSHED)
+        mask, first = self._word(at + L.J_MASK), at + L.JOURNAL_HEAD_WORDS
+        notes = self._mem[first : first + (mask + 1) * L.NOTE_WORDS].reshape(-1, L.NOTE_WORDS)
+        taken_out: Array = notes[np.arange(taken, pushed) & mask]
+        self._mem[at + L.J_TAKEN] = pushed
+        return taken_out
+
+    def place_rings(self, base: int, size: int) -> None:
+        """Say where the heap rings of an engine are that provides addresses without memory."""
+        for ring in range(self.ring_count):
+            at = L.RING_BLOCK + ring * L.LINE
+            self._mem[at + L.R_BASE], self._mem[at + L.R_SIZE] = base + ring * size, size
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration, and the sizes that may follow it, for `encode`."""

@@ -101,6 +101,15 @@ class Layouts:
         self._mem[L.LAYOUTS_USED] = number + len(words)
         return number
 
+    def told(self) -> dict[str, list[Any]]:
+        """Return the layouts for a trace, by their numbers: bytes of an element, shape, strides."""
+        with self._lock:
+            known = list(self._numbers.items())
+        return {
+            str(number): [dtype.itemsize, list(shape), list(strides)]
+            for (dtype, shape, strides), number in known
+        }
+
     def read(self, number: int) -> Layout:
         """Return element type, shape and strides of a layout.
 

@@ -1,17 +1,18 @@
 """What the tasks of a run do with which bytes: for `Worker(check=True)`, which reports hazards.
 
 The dependencies are those of the design documents: a task that looks an address up waits for the last
-task that has written there. The *lineage* of a task is what it waits for in the end, and itself: bits of
-an integer, one for each task since the last drain. An earlier task whose bit is missing there may run at
-the same time.
+task that has written there. The *lineage* of a task is what it waits for in the end, and itself. An
+earlier task that is missing there may run at the same time, unless a drain lies between both.
 
 Plain Python, for debugging: some microseconds for each tensor of a task.
 """
 
 from __future__ import annotations
 
+import functools
+import heapq
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,13 +37,58 @@ _numbers = itertools.count(1)
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
 
 
+class Order:
+    """What each task waits for directly, by places in the order since the last drain."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._before)
+
+    def add(self, lineage: Lineage) -> None:
+        """Add the next task."""
+        self._before.append(lineage.first)
+
+    def before(self, place: int) -> tuple[int, ...]:
+        """Return what a task waits for directly."""
+        return self._before[place]
+
+
+class Lineage:
+    """What some tasks wait for, directly and through others, and the tasks themselves.
+
+    It is found as far as it is asked for, from the last task on: who asks for a recent task has looked at
+    few others.
+    """
+
+    __slots__ = ("_found", "_order", "_todo", "first")
+
+    def __init__(self, order: Order, first: Iterable[int]) -> None:
+        self.first = tuple(first)
+        self._order = order
+        self._found = set(self.first)
+        self._todo = [-place for place in self.first]
+        heapq.heapify(self._todo)
+
+    def __contains__(self, place: int) -> bool:
+        if place in self._found:
+            return True
+        while self._todo and -self._todo[0] > place:
+            for one in self._order.before(-heapq.heappop(self._todo)):
+                if one not in self._found:
+                    self._found.add(one)
+                    heapq.heappush(self._todo, -one)
+        return place in self._found
+
+
 class Task(NamedTuple):
     """A task, as messages name it."""
 
     number: int
     """Its id in the run."""
-    bit: int
-    """Its bit in lineages."""
+    turn: int
+    """How many tasks there were before it since the last drain."""
     name: str
     """Of its callable."""
     place: str
@@ -78,6 +124,10 @@ class Tensor(NamedTuple):
         return self.end - self.start
 
 
+Form = tuple[int, int, "Layout | None"]
+"""Bytes, and `below` and `layout` of a `Tensor`."""
+
+
 class Use(NamedTuple):
     """What a task does with a tensor."""
 
@@ -98,8 +148,8 @@ class Owner:
 
     place: str
     buffers: list[Buffer] = field(default_factory=list)
-    kept: int = 0
-    """The lineages of all tasks that keep it."""
+    keepers: set[int] = field(default_factory=set)
+    """The places in the order of all tasks that keep it."""
     users: list[Use] = field(default_factory=list)
     """Those that use its memory and do not keep it."""
 
@@ -119,7 +169,7 @@ class Plan(NamedTuple):
 
     task: Task
     tensors: list[Tensor]
-    lineage: int
+    lineage: Lineage
     keeps: list[Owner]
 
 
@@ -133,17 +183,28 @@ def share(one: Tensor, other: Tensor) -> bool:
         return False
     if one.layout is None and other.layout is None:
         return True
-    base = min(one.start, other.start)
+    return _views_share(one.start - other.start, _form(one), _form(other))
+
+
+def _form(tensor: Tensor) -> Form:
+    return tensor.nbytes, tensor.below, tensor.layout
+
+
+@functools.lru_cache(1 << 16)
+def _views_share(distance: int, form: Form, other: Form) -> bool:
+    """Say whether two views have a byte in common, the first of which begins `distance` bytes later."""
+    base = FIRST_ADDRESS - min(0, distance)
     try:
-        return np.shares_memory(_view(one, base), _view(other, base), _MOST_WORK)
+        return np.shares_memory(_view(base + distance, form), _view(base, other), _MOST_WORK)
     except RuntimeError:  # TooHardError, which moved between versions of numpy
         return True
 
 
-def _view(tensor: Tensor, base: int) -> Array:
-    """Return an array for the bytes of a tensor, as if `base` were the first address: to compare only."""
-    dtype, shape, strides = tensor.layout or (np.dtype(np.uint8), (tensor.nbytes,), (1,))
-    return view_memory(FIRST_ADDRESS + tensor.data - base, shape, dtype, strides=strides)
+def _view(start: int, form: Form) -> Array:
+    """Return an array as if it were somewhere: to compare only."""
+    nbytes, below, layout = form
+    dtype, shape, strides = layout or (np.dtype(np.uint8), (nbytes,), (1,))
+    return view_memory(start + below, shape, dtype, strides=strides)
 
 
 @dataclass(eq=False, slots=True)
@@ -155,21 +216,25 @@ class _Part:
     writer: Use | None
     readers: list[Use]
 
-    def add_reader(self, use: Use, lineage: int) -> None:
-        if self.readers and lineage >> self.readers[-1].task.bit & 1:
+    def add_reader(self, use: Use, lineage: Lineage) -> None:
+        last = self.readers[-1].task.turn if self.readers else None
+        if last is not None and (last == use.task.turn or last in lineage):
             self.readers[-1] = use  # who waits for this one waits for that one, too
         else:
             self.readers.append(use)
 
 
-def _missing(part: _Part, tensor: Tensor, other: Tensor, lineage: int) -> Iterator[Use]:
-    """Yield the uses of `other` that a task with `tensor` has to come after, and does not."""
+def _missing(part: _Part, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
+    """Yield the uses of a part that a task with `tensor` has to come after, and does not."""
     uses = [part.writer] if part.writer is not None else []
     if tensor.tag in _WRITES:
         uses += part.readers
-    unordered = [use for use in uses if not lineage >> use.task.bit & 1]
-    if unordered and share(tensor, other):
-        yield from unordered
+    yield from (use for use in uses if use.task.turn not in lineage)
+
+
+def _key(view: Tensor) -> Tensor:
+    """Return a view as what it is known by."""
+    return view._replace(tag=0, buffer=0)
 
 
 class Bytes:
@@ -183,8 +248,13 @@ class Bytes:
         self._starts: list[int] = []
         self._parts: list[_Part] = []
         self._views: dict[Tensor, _Part] = {}
+        self._view_starts: list[int] = []
+        self._views_from: dict[int, list[Tensor]] = {}
+        self._widest = 0
+        self._sharing: dict[Tensor, list[Tensor]] = {}
+        """Of each view those that share a byte with it, itself included."""
 
-    def before(self, tensor: Tensor, lineage: int) -> Iterator[Use]:
+    def before(self, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
         """Yield the uses that a task with this tensor has to come after, and does not.
 
         Rule     ORCH-CHECK-12
@@ -193,23 +263,26 @@ class Bytes:
         while at < len(self._parts) and self._starts[at] < tensor.end:
             part = self._parts[at]
             bytes_of_it = tensor._replace(start=part.start, end=part.end, below=0, layout=None)
-            yield from _missing(part, tensor, bytes_of_it, lineage)
+            if share(tensor, bytes_of_it):
+                yield from _missing(part, tensor, lineage)
             at += 1
-        for view, part in self._views.items():
-            if tensor.start < view.end and view.start < tensor.end:
-                yield from _missing(part, tensor, view, lineage)
+        known = None if tensor.layout is None else self._sharing.get(_key(tensor))
+        for view in self._views_with(tensor) if known is None else known:
+            if view in self._views:
+                yield from _missing(self._views[view], tensor, lineage)
 
-    def add(self, use: Use, lineage: int) -> None:
+    def add(self, use: Use, lineage: Lineage) -> None:
         """Note what a task does."""
         start, end = use.tensor.start, use.tensor.end
         if start == end:
             return
         if use.tensor.layout is not None:
-            key = use.tensor._replace(tag=0, buffer=0)
+            key = _key(use.tensor)
+            self._add_view(key)
             if use.tensor.tag in _WRITES:
                 self._views[key] = _Part(start, end, use, [])
             else:
-                self._views.setdefault(key, _Part(start, end, None, [])).add_reader(use, lineage)
+                self._views[key].add_reader(use, lineage)
             return
         low, high = self._cut(start, end)
         if use.tensor.tag in _WRITES:
@@ -228,12 +301,36 @@ class Bytes:
         self._starts[low:high] = [part.start for part in made]
         self._parts[low:high] = made
 
+    def _add_view(self, view: Tensor) -> None:
+        if view in self._views:
+            return
+        near = list(self._views_with(view))
+        for other in near:
+            self._sharing[other].append(view)
+        self._sharing[view] = [*near, view]
+        self._views[view] = _Part(view.start, view.end, None, [])
+        self._widest = max(self._widest, view.nbytes)
+        if view.start not in self._views_from:
+            insort(self._view_starts, view.start)
+        self._views_from.setdefault(view.start, []).append(view)
+
+    def _views_with(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yield the views that share a byte with a tensor."""
+        at = bisect_right(self._view_starts, tensor.start - self._widest)
+        while at < len(self._view_starts) and self._view_starts[at] < tensor.end:
+            views = self._views_from[self._view_starts[at]]
+            yield from (view for view in views if share(tensor, view))
+            at += 1
+
     def forget(self, start: int, end: int) -> None:
-        """Forget what was done with some bytes."""
+        """Forget what was done with the bytes of a buffer."""
         low, high = self._cut(start, end)
         del self._starts[low:high], self._parts[low:high]
-        for view in [one for one in self._views if start <= one.start and one.end <= end]:
-            del self._views[view]
+        low, high = bisect_left(self._view_starts, start), bisect_left(self._view_starts, end)
+        for first in self._view_starts[low:high]:
+            for view in self._views_from.pop(first):
+                del self._views[view], self._sharing[view]
+        del self._view_starts[low:high]
 
     def _cut(self, start: int, end: int) -> tuple[int, int]:
         """Return which parts make up a range, cut at its ends."""
@@ -264,12 +361,12 @@ class History:
     def __init__(self, rings: Iterable[tuple[int, int]] = ()) -> None:
         self._rings = list(rings)
         self._bytes: dict[int, Bytes] = {}
-        self._producers: dict[tuple[int, int], tuple[int, Owner | None]] = {}
+        self._producers: dict[tuple[int, int], tuple[int | None, Owner | None]] = {}
         self._starts: list[int] = []
         self._buffers: dict[int, Buffer] = {}
         self._scopes: list[list[Owner]] = [[]]
         self._tasks = 0
-        self._bits = 0
+        self._order = Order()
 
     # ------------------------------------------------------------ submits
     def plan(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
@@ -284,29 +381,42 @@ class History:
         -----
         Rule     ORCH-CHECK-1, -2, -4, -5
         """
-        task = Task(self._tasks, self._bits, name, place)
-        used = [one for one in tensors if one.tag != L.NO_DEP]
-        for one in used:
-            self._require_memory(Use(task, one))
-        lineage = 1 << task.bit
+        plan = self.expect(name, place, tensors)
+        for hazard in self.hazards(plan):
+            raise hazard
+        return plan
+
+    def expect(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
+        """Return what a submit would do, right or wrong."""
+        task = Task(self._tasks, len(self._order), name, place)
+        producers: dict[int, None] = {}
         keeps: dict[Owner, None] = {}
-        for one in used:
+        for one in tensors:
             if one.tag in _READS and one.data:
-                before, owner = self._producers.get((one.memory, one.data), (0, None))
-                lineage |= before
+                before, owner = self._producers.get((one.memory, one.data), (None, None))
+                if before is not None:
+                    producers[before] = None
                 buffer = self._buffers.get(one.data) if one.memory == HOST else None
                 keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
+        return Plan(task, list(tensors), Lineage(self._order, producers), list(keeps))
+
+    def hazards(self, plan: Plan) -> Iterator[HazardError]:
+        """Yield what is wrong with a submit."""
+        task, tensors, lineage, _ = plan
+        used = [one for one in tensors if one.tag != L.NO_DEP]
+        for one in used:
+            if self._is_given_back(one):
+                yield _given_back(Use(task, one))
         for one in used:
             known = self._bytes.get(one.memory)
             for use in known.before(one, lineage) if known and one.data and one.nbytes else ():
-                raise _race(use, Use(task, one))
-        return Plan(task, list(tensors), lineage, list(keeps))
+                yield _race(use, Use(task, one))
 
     def add(self, plan: Plan, provided: Sequence[tuple[int, int]]) -> None:
         """Note a task that was submitted, and the buffers that it was provided with: tensor, address."""
         task, tensors, lineage, keeps = plan
         self._tasks += 1
-        self._bits += 1
+        self._order.add(lineage)
         own = Owner(task.place) if provided else None
         for i, address in provided:
             one = tensors[i]
@@ -316,14 +426,14 @@ class History:
         if own is not None:
             self._scopes[-1].append(own)
         for owner in keeps:
-            owner.kept |= lineage
+            owner.keepers.add(task.turn)
         for one in tensors:
             if one.tag == L.NO_DEP or not one.start:
                 continue
             use = Use(task, one)
             self._bytes.setdefault(one.memory, Bytes()).add(use, lineage)
             if one.tag in _WRITES:
-                self._producers[one.memory, one.data] = lineage, own
+                self._producers[one.memory, one.data] = task.turn, own
             buffer = self._buffer_at(one) if one.memory == HOST else None
             if buffer is not None and buffer.owner is not own and buffer.owner not in keeps:
                 buffer.owner.users.append(use)
@@ -335,19 +445,19 @@ class History:
             return 0
         owner = Owner(place)
         self._scopes[-1].append(owner)
-        self._producers[HOST, start] = 0, owner
+        self._producers[HOST, start] = None, owner
         return self._provide(owner, start, start + nbytes)
 
     def drain(self) -> None:
         """Note that all tasks have ended."""
         self._bytes.clear()
-        self._bits = 0
+        self._order = Order()
         self._producers = {
-            key: (0, owner) for key, (_, owner) in self._producers.items() if owner is not None
+            key: (None, owner) for key, (_, owner) in self._producers.items() if owner is not None
         }
         for owners in self._scopes:
             for owner in owners:
-                owner.kept = 0
+                owner.keepers.clear()
                 owner.users.clear()
 
     # ------------------------------------------------------------ memory of the rings
@@ -360,10 +470,16 @@ class History:
 
         Rule     ORCH-CHECK-6
         """
+        for hazard in self.not_kept():
+            raise hazard
+
+    def not_kept(self) -> Iterator[HazardError]:
+        """Yield what is wrong with the end of the innermost scope."""
         for owner in self._scopes[-1]:
+            kept = Lineage(self._order, owner.keepers)
             for use in owner.users:
-                if not owner.kept >> use.task.bit & 1:
-                    raise _not_kept(use, owner)
+                if use.task.turn not in kept:
+                    yield _not_kept(use, owner)
 
     def close_scope(self) -> None:
         """End the innermost scope: its buffers are given back."""
@@ -389,18 +505,17 @@ class History:
         buffer = self._buffers[self._starts[at]]
         return buffer if tensor.end <= buffer.end and tensor.start < buffer.end else None
 
-    def _require_memory(self, use: Use) -> None:
-        """Refuse a tensor in memory of the rings that no open scope has.
+    def _is_given_back(self, one: Tensor) -> bool:
+        """Say whether a tensor is in memory of the rings that no open scope has.
 
         Rule     ORCH-CHECK-5
         """
-        one = use.tensor
         if one.memory != HOST or not one.nbytes:
-            return
-        if any(first <= one.start < end for first, end in self._rings):
-            buffer = self._buffer_at(one)
-            if buffer is None or (one.buffer and one.buffer != buffer.number):
-                raise _given_back(use)
+            return False
+        if not any(first <= one.start < end for first, end in self._rings):
+            return False
+        buffer = self._buffer_at(one)
+        return buffer is None or (one.buffer != 0 and one.buffer != buffer.number)
 
 
 # ---------------------------------------------------------------- messages

@@ -1,0 +1,246 @@
+"""The graph of an orchestration function: its tasks in order, what each waits for, and why.
+
+Tensors are numbered in the order in which tasks first use them, so that the text has no address and is
+the same each time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .exports import MOST_DRAWN, draw
+
+BUFFER = "alloc"
+"""In place of a function's name, and of the tag of its tensor: memory from a ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphArgument:
+    """A tensor of a task."""
+
+    tag: str
+    tensor: str
+    """Its name in the graph: ``t0`` is the first one that a task has; ``t0+64`` begins in it, 64 bytes
+    after its start; ``none`` has no memory."""
+    form: str
+    """Element type and shape."""
+    address: int
+    nbytes: int
+    worker: int
+    """The worker whose memory it is in, -1 for the host's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """Why a task depends on an earlier one."""
+
+    producer: int
+    """The id of that one."""
+    waits: bool
+    """Whether it waits for its end; otherwise it keeps the memory that it is in."""
+    tensor: str
+    tag: str
+    """How the task uses the tensor."""
+    producer_tag: str
+    """How the other one uses it; ``alloc`` if it is a buffer."""
+
+    def __str__(self) -> str:
+        if not self.waits:
+            return f"keeps task {self.producer}: memory of {self.tensor}"
+        return f"after task {self.producer}: {self.tag} {self.tensor} ← {self.producer_tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMember:
+    """What one worker of a task is given; all but groups have one member."""
+
+    arguments: tuple[GraphArgument, ...]
+    scalars: tuple[str, ...]
+    worker: int
+    """The only worker that may run it, -1 for any."""
+
+    def __str__(self) -> str:
+        tensors = [" ".join(filter(None, (a.tag, a.tensor, a.form))) for a in self.arguments]
+        where = f" on worker {self.worker}" if self.worker >= 0 else ""
+        return f"({', '.join([*tensors, *self.scalars])}){where}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTask:
+    """A task, or a buffer from `alloc`."""
+
+    id: int
+    """As in a run, and in messages."""
+    name: str
+    """Of its callable; ``alloc`` for a buffer."""
+    line: str
+    """The file and line that submitted it."""
+    depth: int
+    """How many scopes are open around it, that of the run not counted."""
+    members: tuple[GraphMember, ...]
+    edges: tuple[GraphEdge, ...]
+
+    @property
+    def is_buffer(self) -> bool:
+        """Whether it is a buffer: nothing runs."""
+        return self.name == BUFFER
+
+    @property
+    def arguments(self) -> list[GraphArgument]:
+        """The tensors of all members."""
+        return [one for member in self.members for one in member.arguments]
+
+    def lines(self, *, places: bool) -> list[str]:
+        """Return its text."""
+        where = ""
+        if places:
+            file, _, number = self.line.rpartition(":")
+            where = f"  # {os.path.basename(file)}:{number}"
+        if self.is_buffer:
+            (one,) = self.arguments
+            texts = [f"task {self.id}: {BUFFER} {one.tensor} {one.form}{where}"]
+        elif len(self.members) == 1:
+            texts = [f"task {self.id}: {self.name}{self.members[0]}{where}"]
+        else:
+            texts = [f"task {self.id}: {self.name}, a group{where}"]
+            texts += [f"    {one}" for one in self.members]
+        return [*texts, *(f"    {edge}" for edge in self.edges)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines(places=False))
+
+
+class TaskGraph:
+    """What `Worker.graph` returns: the tasks of an orchestration function, and what they wait for.
+
+    ``str(graph)`` is its text.
+
+    Attributes
+    ----------
+    tasks : tuple[GraphTask, ...]
+        In the order in which they were submitted.
+    """
+
+    def __init__(self, tasks: list[GraphTask], steps: list[tuple[int, str | int]]) -> None:
+        self.tasks = tuple(tasks)
+        self._steps = steps
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs (earlier task, later task that waits for it), each once."""
+        pairs = {(e.producer, one.id): None for one in self.tasks for e in one.edges if e.waits}
+        return list(pairs)
+
+    def text(self, *, lines: bool = False) -> str:
+        """Return the graph as text, with a line for each task and one for each reason to wait.
+
+        It contains no address, and no file unless asked for: a test can compare it.
+
+        Parameters
+        ----------
+        lines : bool
+            Whether the lines that submit are in it.
+
+        Notes
+        -----
+        Rule     SEE-GRAPH-2, -3
+        """
+        texts = []
+        for depth, step in self._steps:
+            told = self.tasks[step].lines(places=lines) if isinstance(step, int) else [step]
+            texts += ["    " * depth + one for one in told]
+        return "".join(f"{one}\n" for one in texts)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<TaskGraph of {len(self.tasks)} tasks and {len(self.pairs)} edges>"
+
+    def diff(self, other: TaskGraph | str) -> str:
+        """Return what is different in another graph, or in a text of one; "" if nothing is.
+
+        Lines of this one begin with ``-``, those of the other one with ``+``.
+
+        Notes
+        -----
+        Rule     SEE-GRAPH-4
+        """
+        texts = self.text(), other.text() if isinstance(other, TaskGraph) else other
+        before, after = (one.splitlines() for one in texts)
+        found = difflib.unified_diff(before, after, "this", "other", lineterm="")
+        return "".join(f"{one}\n" for one in found)
+
+    def write_dot(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks.
+
+        Notes
+        -----
+        Rule     SEE-GRAPH-5
+        """
+        shown = self.tasks[:MOST_DRAWN]
+        nodes = [(one.id, f"task {one.id} ({one.name})", one.is_buffer, False) for one in shown]
+        arrows = [
+            (edge.producer, one.id, f"{edge.tag} {edge.tensor}", edge.waits)
+            for one in shown
+            for edge in one.edges
+        ]
+        with Path(path).open("w", encoding="utf-8") as file:
+            draw(file, nodes, arrows, len(self.tasks))
+
+
+@dataclass(slots=True)
+class TensorNames:
+    """Numbers tensors in the order in which they are asked for.
+
+    Rule     SEE-GRAPH-3
+    """
+
+    _names: dict[tuple[int, int], str] = field(default_factory=dict)
+    _wholes: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _next: int = 0
+
+    def name(self, worker: int, address: int, nbytes: int) -> str:
+        """Return the name of a tensor: of its own, or by the one that it begins in."""
+        if not address:
+            return "none"
+        found = self._names.get((worker, address))
+        if found is None:
+            found = self._within(worker, address) or self._fresh(worker, address, nbytes)
+            self._keep(found, (worker, address), found.partition("+")[0])
+        return found
+
+    def provide(self, address: int, nbytes: int) -> str:
+        """Return a new name for memory that the runtime provides, whatever was there before."""
+        wholes = self._wholes.setdefault(-1, [])
+        low = bisect_right(wholes, address, key=lambda one: one[1])  # in a ring they are apart
+        high = bisect_left(wholes, address + nbytes, lo=low, key=lambda one: one[0])
+        for _, _, gone in wholes[low:high]:
+            for key in self._inside.pop(gone):
+                del self._names[key]
+        del wholes[low:high]
+        name = self._fresh(-1, address, nbytes)
+        self._keep(name, (-1, address), name)
+        return name
+
+    def _keep(self, name: str, key: tuple[int, int], whole: str) -> None:
+        self._names[key] = name
+        self._inside.setdefault(whole, []).append(key)
+
+    def _within(self, worker: int, address: int) -> str | None:
+        wholes = self._wholes.get(worker, [])
+        at = bisect_right(wholes, address, key=lambda one: one[0]) - 1
+        if at < 0 or address >= wholes[at][1]:
+            return None
+        return f"{wholes[at][2]}+{address - wholes[at][0]}"
+
+    def _fresh(self, worker: int, address: int, nbytes: int) -> str:
+        name = f"t{self._next}"
+        self._next += 1
+        insort(self._wholes.setdefault(worker, []), (address, address + nbytes, name))
+        return name

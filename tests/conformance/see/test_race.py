@@ -1,0 +1,429 @@
+"""SEE-RACE: races in a trace."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+from simpler_ref import ContinuousTensor, DataType, HazardError, Trace, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
+from simpler_ref.trace.file import TraceFile
+from simpler_ref.trace.races import all_races
+
+from .conftest import bump, chain, increase, main, make
+
+WRITES = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
+
+
+def rest(args):
+    return None
+
+
+class Below:
+    """A worker of the next level that does nothing."""
+
+    def run(self, callable_, view, config):
+        return None
+
+
+@pytest.fixture
+def traced(path):
+    """Return a function that runs an orchestration function on a traced Worker, and reads the trace."""
+
+    def run(build, **options):
+        options = {
+            "num_sub_workers": 2,
+            "heap_ring_size": 1 << 20,
+            "child_mode": "thread",
+        } | options
+        with Worker(3, trace=path, **options) as w:
+            handle = w.register(rest)
+            x = w.zeros((8, 8), np.int64)
+            w.run(lambda orch, args, config: build(orch, handle, x))
+        return Trace.open(path)
+
+    return run
+
+
+def several(*tasks):
+    """Return a function that submits tasks, each given by (tensor of x, tag) pairs; None drains."""
+
+    def build(orch, handle, x):
+        for task in tasks:
+            if task is None:
+                orch.drain()
+            else:
+                orch.submit_sub(handle, make(*((take(x), tag) for take, tag in task)))
+
+    return build
+
+
+def whole(x):
+    return x
+
+
+def row(i):
+    return lambda x: x[i]
+
+
+def rows(i, j):
+    return lambda x: x[i:j]
+
+
+def column(i):
+    return lambda x: x[:, i]
+
+
+def left(x):
+    return x[:, :5]
+
+
+def right(x):
+    return x[:, 4:]
+
+
+# ---------------------------------------------------------------- planted faults
+def given_back(orch, handle, x):
+    with orch.scope():
+        buffer = orch.alloc((8,), np.int64)
+    orch.submit_sub(handle, make((buffer, T.INOUT)))
+
+
+def output_given_back(orch, handle, x):
+    args = make((ContinuousTensor.make(0, (4,), np.int64), T.OUTPUT))
+    with orch.scope():
+        orch.submit_sub(handle, args)
+    orch.submit_sub(handle, make((args.tensor(0), T.INPUT)))
+
+
+def not_kept(orch, handle, x):
+    with orch.scope():
+        buffer = orch.alloc((8,), np.int64)
+        half = ContinuousTensor.make(buffer.data + 32, (4,), np.int64)
+        orch.submit_sub(handle, make((half, T.OUTPUT_EXISTING)))
+
+
+def overwritten(orch, handle, x):
+    with orch.scope():
+        buffer = orch.alloc((8,), np.int64)
+        orch.submit_sub(handle, make((buffer, T.OUTPUT_EXISTING)))
+
+
+def views_of_buffer(orch, handle, x):
+    buffer = orch.alloc((8,), np.int64)
+    half = ContinuousTensor.make(buffer.data + 32, (4,), np.int64)
+    orch.submit_sub(handle, make((buffer, T.INOUT)))
+    orch.submit_sub(handle, make((half, T.INPUT)))
+
+
+def group(orch, handle, x):
+    orch.submit_sub_group(handle, [make((x[0], T.INPUT)), make((x[1], T.INPUT))])
+    orch.submit_sub(handle, make((x[1], T.OUTPUT_EXISTING)))
+
+
+def many(orch, handle, x):
+    orch.submit_sub_many(handle, [x], [T.INPUT])
+    orch.submit_sub(handle, make((x[3], T.INOUT)))
+
+
+def behind_another(orch, handle, x):
+    orch.submit_sub(handle, make((x[0], T.INPUT), (x[1], T.INOUT)))
+    orch.submit_sub(handle, make((x[1], T.INPUT), (x[2], T.INOUT)))
+    orch.submit_sub(handle, make((x[3], T.INPUT), (x[0], T.INOUT)))
+
+
+FAULTS = {
+    "the reader is overtaken": (
+        several([(whole, T.INPUT)], [(whole, T.INOUT)]),
+        "write after read",
+        (0, 1),
+    ),
+    "a mere overwrite": (
+        several([(whole, T.INOUT)], [(whole, T.OUTPUT_EXISTING)]),
+        "write after write",
+        (0, 1),
+    ),
+    "a part of what is written": (
+        several([(whole, T.INOUT)], [(row(3), T.INPUT)]),
+        "read after write",
+        (0, 1),
+    ),
+    "bands with a halo": (
+        several(
+            [(rows(0, 4), T.OUTPUT_EXISTING)],
+            [(rows(4, 8), T.INOUT)],
+            [(rows(3, 8), T.INPUT), (rows(4, 8), T.INPUT)],
+        ),
+        "read after write",
+        (0, 2),
+    ),
+    "columns that share one": (
+        several([(left, T.INOUT)], [(right, T.INOUT)]),
+        "write after write",
+        (0, 1),
+    ),
+    "a column of what is written": (
+        several([(whole, T.INOUT)], [(column(1), T.INPUT)]),
+        "read after write",
+        (0, 1),
+    ),
+    "a second tensor": (
+        several([(row(0), T.INPUT), (row(1), T.INPUT)], [(row(2), T.INOUT), (row(1), T.INOUT)]),
+        "write after read",
+        (0, 1),
+    ),
+    "after a drain": (
+        several([(whole, T.INOUT)], None, [(whole, T.INPUT)], [(whole, T.INOUT)]),
+        "write after read",
+        (1, 2),
+    ),
+    "who waits for someone else": (behind_another, "write after read", (0, 2)),
+    "a buffer after its scope": (given_back, "use after scope", (1,)),
+    "an output after its scope": (output_given_back, "use after scope", (1,)),
+    "a part of a buffer": (not_kept, "use after scope", (1,)),
+    "a buffer that is only overwritten": (overwritten, "use after scope", (1,)),
+    "a view of a buffer": (views_of_buffer, "read after write", (1, 2)),
+    "a member of a group": (group, "write after read", (0, 1)),
+    "one of many": (many, "write after read", (3, 8)),
+}
+
+
+@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_nothing_else(traced, name):
+    build, kind, tasks = FAULTS[name]
+    (race,) = traced(build).races()
+    assert (race.kind, race.tasks, race.run, race.more) == (kind, tasks, 0, 0)
+
+
+@pytest.mark.spec("SEE-RACE-1")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_it_does_not_matter_that_the_first_task_had_ended_long_ago(path, mode):
+    with Worker(3, num_sub_workers=1, trace=path, child_mode=mode) as w:
+        handle = w.register(rest)
+        x, other = w.zeros(8, np.int64), w.zeros(8, np.int64)
+
+        def build(orch, args, config):
+            orch.submit_sub(handle, make((x, T.INPUT)))
+            while w.progress()[0] < 1:
+                orch.submit_sub(handle, make((other, T.INOUT)))
+            orch.submit_sub(handle, make((x, T.INOUT)))
+
+        w.run(build)
+    (race,) = Trace.open(path).races()
+    assert (race.kind, race.tasks[0]) == ("write after read", 0)
+
+
+@pytest.mark.spec("SEE-RACE-1")
+def test_runs_do_not_race_with_each_other(path):
+    with Worker(3, num_sub_workers=2, trace=path, child_mode="thread") as w:
+        handle = w.register(rest)
+        x = w.zeros(8, np.int64)
+        good, bad = several([(whole, T.INOUT)]), several([(whole, T.INPUT)], [(whole, T.INOUT)])
+        for build in (good, good, bad, good):
+            w.run(lambda orch, args, config, build=build: build(orch, handle, x))
+    (race,) = Trace.open(path).races()
+    assert (race.run, race.tasks) == (2, (0, 1))
+
+
+# ---------------------------------------------------------------- no false alarms
+def keeps(orch, handle, x):
+    """Buffers in scopes, whose memory is used again and again, each kept by who uses it."""
+    for _ in range(20):
+        with orch.scope():
+            buffer = orch.alloc((2048,), np.int64)
+            half = ContinuousTensor.make(buffer.data + 1024, (128,), np.int64)
+            orch.submit_sub(handle, make((buffer, T.INOUT)))
+            orch.submit_sub(handle, make((buffer, T.INPUT), (half, T.NO_DEP)))
+
+
+def outputs(orch, handle, x):
+    for _ in range(20):
+        with orch.scope():
+            first = make((ContinuousTensor.make(0, (256,), np.int64), T.OUTPUT))
+            orch.submit_sub(handle, first)
+            orch.submit_sub(handle, make((first.tensor(0), T.INOUT)))
+
+
+RIGHT = {
+    "a chain": chain,
+    "buffers": keeps,
+    "outputs": outputs,
+    "readers": several([(whole, T.INOUT)], [(whole, T.INPUT)], [(whole, T.INPUT)]),
+    "rows": several(
+        *([(row(i), T.INOUT)] for i in range(8)), *([(row(i), T.INPUT)] for i in range(8))
+    ),
+    "columns": several(*([(column(i), T.INOUT)] for i in range(8)), [(row(0), T.NO_DEP)]),
+    "halves": several([(lambda x: x[:, :4], T.INOUT)], [(lambda x: x[:, 4:], T.INOUT)]),
+    "a drain": several([(whole, T.INPUT)], None, [(whole, T.INOUT)], None, [(row(1), T.INPUT)]),
+    "backwards": several([(lambda x: x[::-2], T.INOUT)], [(lambda x: x[0::2], T.INOUT)]),
+    "no_dep": several([(whole, T.NO_DEP)], [(whole, T.INOUT)]),
+    "through another": several(
+        [(row(0), T.INPUT), (row(1), T.INOUT)],
+        [(row(1), T.INPUT), (row(2), T.INOUT)],
+        [(row(2), T.INPUT), (row(0), T.INOUT)],
+    ),
+}
+
+
+@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2", "SEE-RACE-6")
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_ordered_is_not_reported(traced, name):
+    assert traced(RIGHT[name], heap_ring_size=1 << 15).races() == []
+
+
+@pytest.mark.spec("SEE-RACE-6")
+def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
+    with Worker(3, child_mode="thread", trace=path) as w:
+        for _ in range(2):
+            w.add_next_level(Below())
+        handle = w.register(increase)
+
+        mine = ContinuousTensor(4096, (8,), DataType.INT64, child_memory=True)
+
+        def apart(orch, args, config):
+            for worker in (0, 1):
+                orch.submit_next_level(handle, make((mine, T.OUTPUT_EXISTING)), worker=worker)
+            members = [make((mine, T.INOUT)), make((mine, T.INOUT))]
+            orch.submit_next_level_group(handle, members, workers=[1, 0])
+
+        def together(orch, args, config):
+            for _ in range(2):
+                orch.submit_next_level(handle, make((mine, T.OUTPUT_EXISTING)), worker=1)
+
+        w.run(apart)
+        w.run(together)
+    (race,) = Trace.open(path).races()
+    assert (race.run, race.kind, race.tasks) == (1, "write after write", (0, 1))
+
+
+@pytest.mark.spec("SEE-RACE-6")
+def test_calls_are_not_reported(path):
+    with Worker(num_sub_workers=2, trace=path) as w:
+        x = w.zeros(64)
+        for i in range(20):
+            bump(x[i:])
+    assert Trace.open(path).races() == []
+
+
+# ---------------------------------------------------------------- against all pairs
+def random_tasks(rng):
+    places = [whole, row(1), rows(0, 4), rows(2, 6), column(2), left, right]
+    tags = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT_EXISTING]
+    count = int(rng.integers(2, 5))
+    return [
+        [(places[rng.integers(7)], tags[rng.integers(4)]) for _ in range(rng.integers(1, 3))]
+        for _ in range(count)
+    ]
+
+
+def racing_pairs(graph, tasks):
+    """Return the pairs of tasks that share bytes, one writing, without a way along the edges."""
+    after = np.eye(len(tasks), dtype=bool)
+    for first, second in sorted(graph.pairs, key=lambda pair: pair[1]):
+        after[second] |= after[first]
+    x = np.zeros((8, 8), np.int64)
+    return {
+        (first, second)
+        for first, second in itertools.combinations(range(len(tasks)), 2)
+        if not after[second, first]
+        and any(
+            {one[1].name, other[1].name} & set(WRITES) and np.shares_memory(one[0](x), other[0](x))
+            for one in tasks[first]
+            for other in tasks[second]
+        )
+    }
+
+
+@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-6")
+def test_random_programs_have_races_where_no_way_leads_along_the_edges(tmp_path):
+    rng = np.random.default_rng(5)
+    programs = [random_tasks(rng) for _ in range(300)]
+    path = str(tmp_path / "random.trace")
+    with Worker(3, num_sub_workers=2, trace=path, child_mode="thread") as w:
+        handle = w.register(rest)
+        x = w.zeros((8, 8), np.int64)
+        expected = []
+        for tasks in programs:
+            build = several(*tasks)
+
+            def orch_fn(orch, args, config, build=build):
+                build(orch, handle, x)
+
+            expected.append(racing_pairs(w.graph(orch_fn), tasks))
+            w.run(orch_fn)
+    found: list[set[tuple[int, ...]]] = [set() for _ in programs]
+    for race in all_races(Trace.open(path)):
+        found[race.run].add(race.tasks)
+    assert 50 < sum(map(bool, expected)) < 250
+    for mine, theirs in zip(found, expected, strict=True):
+        assert bool(mine) == bool(theirs) and mine <= theirs
+
+
+@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_checked_worker_refuses_the_same(traced, name):
+    build, kind, tasks = FAULTS[name]
+    with pytest.raises(HazardError) as caught:
+        traced(build, check=True)
+    assert (caught.value.kind, caught.value.tasks) == (kind, tasks)
+
+
+# ---------------------------------------------------------------- what is said
+@pytest.mark.spec("SEE-RACE-3")
+def test_a_race_names_tasks_lines_bytes_tags_and_a_remedy(traced):
+    lines = []
+
+    def build(orch, handle, x):
+        lines.append(sys._getframe().f_lineno + 1)
+        orch.submit_sub(handle, make((x, T.INPUT)))
+        orch.submit_sub(handle, make((x, T.OUTPUT_EXISTING)))
+
+    (race,) = traced(build).races()
+    places = tuple(f"{__file__}:{lines[0] + i}" for i in range(2))
+    assert race.places == places
+    for words in (*places, "task 0 (rest): INPUT of 512 bytes", "task 1 (rest): OUTPUT_EXISTING"):
+        assert words in race.text
+    assert "Tag the tensor INOUT in both tasks" in race.text
+    assert str(race).startswith("run 0: write after read: task 1 (rest) writes 512 bytes")
+
+
+@pytest.mark.spec("SEE-RACE-3")
+def test_of_the_races_of_the_same_lines_there_is_one_with_their_number(traced):
+    def build(orch, handle, x):
+        for i in range(8):
+            orch.submit_sub(handle, make((x[i], T.INPUT)))
+        for i in range(8):
+            orch.submit_sub(handle, make((x[i], T.INOUT)))
+
+    (race,) = traced(build).races()
+    assert (race.tasks, race.more) == ((0, 8), 7)
+    assert "(and 7 more of these lines)" in str(race)
+
+
+@pytest.mark.spec("SEE-RACE-4")
+def test_a_trace_without_all_tensors_is_refused(path):
+    with Worker(3, num_sub_workers=1, trace=path, trace_detail="tasks") as w:
+        handle = w.register(rest)
+        x = w.zeros(8, np.int64)
+        w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.INOUT))))
+    with pytest.raises(ValueError, match="detail='all'"):
+        Trace.open(path).races()
+    file = TraceFile(path)
+    file.dropped[L.JOURNAL_OF_ORCH] = 3
+    with pytest.raises(ValueError, match="3 notes about what was submitted were dropped"):
+        Trace(file).races()
+
+
+@pytest.mark.spec("SEE-RACE-5")
+def test_the_command_prints_races_and_has_status_1(traced, path, capsys):
+    traced(several([(whole, T.INPUT)], [(whole, T.INOUT)]))
+    assert main(["trace", path, "--check"]) == 1
+    assert capsys.readouterr().out.startswith("run 0: write after read: task 1 (rest)")
+    traced(chain)
+    assert main(["trace", path, "--check"]) == 0
+    assert capsys.readouterr().out == "no races\n"
