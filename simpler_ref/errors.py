@@ -38,11 +38,16 @@ class TaskError(RuntimeError):
         That worker's process.
     remote_traceback : str
         The traceback in the worker, as text; empty if there is none.
+    story : str
+        Its state, what it waited for and what waits for it; its line and its times, if those are known.
+        It is a note of the exception, which Python prints below the message.
 
     Notes
     -----
-    Rule     FAIL-TYPE-2
+    Rule     FAIL-TYPE-2; SEE-STORY-3
     """
+
+    story: str
 
     def __init__(
         self,
@@ -60,8 +65,20 @@ class TaskError(RuntimeError):
         self.worker = worker
         self.pid = pid
         self.remote_traceback = remote_traceback
+        self.story = ""
         if remote_traceback:
             self.__cause__ = RemoteTraceback(remote_traceback)
+
+    def tell(self, story: str) -> None:
+        """Add the story of the task, once: Python prints it below the message.
+
+        Before 3.11 Python prints no notes; there it follows the worker's traceback.
+        """
+        self.story = story
+        vars(self)["__notes__"] = [*getattr(self, "__notes__", ()), story]
+        shown = self.__cause__ is None or isinstance(self.__cause__, RemoteTraceback)
+        if not hasattr(self, "add_note") and shown:
+            self.__cause__ = RemoteTraceback(f"{self.remote_traceback}\n{story}".lstrip("\n"))
 
 
 class WorkerLostError(TaskError):

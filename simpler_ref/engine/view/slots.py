@@ -196,6 +196,12 @@ def _edges(words: list[int], body: list[int]) -> list[list[int]]:
     return [body[at : at + L.EDGE_WORDS] for at in range(first, len(body), L.EDGE_WORDS)]
 
 
+def edges_of(mem: Array, slot: int) -> list[list[int]]:
+    """Return the edges to the task in a slot that cannot change meanwhile."""
+    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+    return _edges(words, mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist())
+
+
 def _slab(words: list[int], body: list[int]) -> Slab | None:
     """Return the memory allocated for a task: its parts are contiguous."""
     tensors = words[L.S_COUNTS] & L.LOW_HALF
