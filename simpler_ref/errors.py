@@ -23,7 +23,29 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-class TaskError(RuntimeError):
+class _WithStory(RuntimeError):
+    """An error that tells what has led to it."""
+
+    story = ""
+
+    def tell(self, story: str) -> None:
+        """Add the story, once: Python prints it below the message.
+
+        Before 3.11 Python prints no notes; there it is part of the cause.
+        """
+        if not story:
+            return
+        self.story = story
+        vars(self)["__notes__"] = [*getattr(self, "__notes__", ()), story]
+        before = self.__cause__
+        if not hasattr(self, "add_note") and (
+            before is None or isinstance(before, RemoteTraceback)
+        ):
+            text = "" if before is None else before.text + "\n"
+            self.__cause__ = RemoteTraceback(text + story)
+
+
+class TaskError(_WithStory):
     """A task of the run failed; raised by `Worker.run`, or by the next submit.
 
     Attributes
@@ -47,8 +69,6 @@ class TaskError(RuntimeError):
     Rule     FAIL-TYPE-2; SEE-STORY-3
     """
 
-    story: str
-
     def __init__(
         self,
         message: str,
@@ -68,17 +88,6 @@ class TaskError(RuntimeError):
         self.story = ""
         if remote_traceback:
             self.__cause__ = RemoteTraceback(remote_traceback)
-
-    def tell(self, story: str) -> None:
-        """Add the story of the task, once: Python prints it below the message.
-
-        Before 3.11 Python prints no notes; there it follows the worker's traceback.
-        """
-        self.story = story
-        vars(self)["__notes__"] = [*getattr(self, "__notes__", ()), story]
-        shown = self.__cause__ is None or isinstance(self.__cause__, RemoteTraceback)
-        if not hasattr(self, "add_note") and shown:
-            self.__cause__ = RemoteTraceback(f"{self.remote_traceback}\n{story}".lstrip("\n"))
 
 
 class WorkerLostError(TaskError):
@@ -158,8 +167,14 @@ class RemoteError(RuntimeError):
     """
 
 
-class RingFullError(RuntimeError):
-    """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
+class RingFullError(_WithStory):
+    """A ring had no room for a request within the Worker's `alloc_timeout_s`.
+
+    Attributes
+    ----------
+    story : str
+        Which task holds the oldest memory and why, and what others wait for; a note of the exception.
+    """
 
 
 class TransferError(RuntimeError):

@@ -58,6 +58,7 @@ class Session:
         self.registry = registry
         self.child_mode = options.child_mode
         self._in_process = options.in_process
+        self._hang_report_s = options.hang_report_s
         self.start_timeout_s = options.start_timeout_s
         self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
@@ -144,7 +145,9 @@ class Session:
         assert self.manager is not None
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
-            self._watch = watch = Watch(self.engine, self.manager, self.registry)
+            self._watch = watch = Watch(
+                self.engine, self.manager, self.registry, self._hang_report_s
+            )
         return watch
 
     def _describe_stuck(self) -> str:

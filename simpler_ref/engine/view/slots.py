@@ -240,6 +240,24 @@ def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     return tuple(np.unique(ids[still]).tolist())
 
 
+def unfinished(mem: Array) -> list[int]:
+    """Return the ids of the tasks that have not ended, in order."""
+    slots = used_slots(mem)
+    ids: list[int] = slots[_is_unfinished(slots[:, L.S_STATE]), L.S_ID].tolist()
+    return sorted(ids)
+
+
+def group_of(mem: Array, task_id: int) -> tuple[int, int]:
+    """Return how many members a task has, 0 if it is no group or gone, and its worker type."""
+    slot = find(mem, task_id)
+    if slot is None:
+        return 0, 0
+    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+    if mem.item(slot + L.S_ID) != task_id:
+        return 0, 0
+    return words[L.S_MEMBERS], words[L.S_CALLABLE] >> L.WORD_KIND & KIND_MASK
+
+
 def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:
     """Return the tasks for next-level workers that have not ended (on the Orch thread)."""
     slots = used_slots(mem)
