@@ -150,6 +150,13 @@ class Watch:
                 task, index = found
                 yield RunningTask(worker, task, self._registry.name(index))
 
+    def running_lines(self) -> list[str]:
+        """Return a line for each worker that has a task."""
+        return [
+            f"{self.manager.name(one.worker)}: task {one.task} ({one.name})"
+            for one in self.running()
+        ]
+
     def _text(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
 

@@ -1,6 +1,13 @@
 """SEE-HANG: when nothing moves."""
 
+import faulthandler
 import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -185,3 +192,108 @@ def test_a_group_that_waits_for_too_many_workers_is_named(told):
         w.run(orchestrate)
     words = "it is a group of 2, and 1 of the 2 workers of its pool are free"
     assert f"  task 1 (increase) is READY: {words}" in heard.reports[0]
+
+
+# ---------------------------------------------------------------- SIGQUIT
+@pytest.fixture
+def default():
+    """Have SIGQUIT end the program, as it is without a handler; check that it does again afterwards."""
+    before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    yield
+    after = signal.signal(signal.SIGQUIT, before)
+    assert after is signal.SIG_DFL
+
+
+@pytest.mark.spec("SEE-HANG-4")
+def test_sigquit_logs_what_workers_do_and_what_waits(default, mode, caplog):
+    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
+
+        def orchestrate(orch, args, config):
+            orch.alloc((1024,), np.uint8)
+            chain(orch, waits, good, gate, x, 1)
+            while "RUNNING" not in orch.ring.slot_state(1).state.name:
+                orch.live_tasks()
+            signal.raise_signal(signal.SIGQUIT)
+            gate[0] = 1
+
+        w.run(orchestrate)
+        name = w._life.session.manager.name(0)
+    (report,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert report.splitlines() == [
+        f"Worker of process {os.getpid()}: 0 of 3 tasks have ended",
+        f"  {name}: task 1 (wait_at_gate)",
+        f"  task 1 (wait_at_gate) is RUNNING on {name}",
+        "  task 2 (increase) is PENDING: it waits for task 1 (wait_at_gate) (RUNNING)",
+        "  ring 0: 1024 bytes of 1024.0 MiB are in use",
+    ]
+
+
+PROGRAM = """
+import os, signal
+from simpler_ref import Worker
+
+with Worker(level=3, num_sub_workers=1) as w:
+    w.register(lambda: None)
+    w.start()
+    assert w.worker_pids()
+    for pid in w.worker_pids():
+        signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGQUIT)
+    w.run(lambda orch, args, config: None)
+    signal.raise_signal(signal.SIGQUIT)
+    print("alive", flush=True)
+    signal.raise_signal(signal.SIGQUIT)
+"""
+
+
+@pytest.mark.spec("SEE-HANG-4")
+def test_a_second_sigquit_ends_the_program_and_workers_ignore_it():
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGQUIT, "alive\n"), ended.stderr
+    assert ended.stderr.startswith("Worker of process ")
+
+
+@pytest.mark.spec("SEE-HANG-5")
+def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(default):
+    with Worker(level=3, num_sub_workers=1) as first:
+        first.start()
+        handler = signal.getsignal(signal.SIGQUIT)
+        assert handler is not signal.SIG_DFL
+        with Worker(level=3, num_sub_workers=1) as second:
+            second.start()
+        assert signal.getsignal(signal.SIGQUIT) is handler
+    assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
+    with Worker(level=3, num_sub_workers=1) as w:
+        thread = threading.Thread(target=w.start)
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
+
+
+@pytest.mark.spec("SEE-HANG-5")
+def test_a_handler_of_the_program_stays(default):
+    came = []
+    for handler in (lambda number, frame: came.append(number), signal.SIG_IGN):
+        signal.signal(signal.SIGQUIT, handler)
+        with Worker(level=3, num_sub_workers=1) as w:
+            w.start()
+            assert signal.getsignal(signal.SIGQUIT) is handler
+            signal.raise_signal(signal.SIGQUIT)
+        assert signal.getsignal(signal.SIGQUIT) is handler
+    assert came == [signal.SIGQUIT]
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    with open(os.devnull, "w") as file:
+        faulthandler.register(signal.SIGQUIT, file)
+        try:
+            with Worker(level=3, num_sub_workers=1) as w:
+                w.start()
+                signal.raise_signal(signal.SIGQUIT)
+        finally:
+            faulthandler.unregister(signal.SIGQUIT)
