@@ -18,34 +18,28 @@ class RemoteTraceback(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+        self.story = ""
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{self.text}{self.story}"""'
 
 
-class _WithStory(RuntimeError):
-    """An error that tells what has led to it."""
+def tell(error: TaskError | RingFullError, story: str) -> None:
+    """Add the story of an error, once: Python prints it below the message.
 
-    story = ""
-
-    def tell(self, story: str) -> None:
-        """Add the story, once: Python prints it below the message.
-
-        Before 3.11 Python prints no notes; there it is part of the cause.
-        """
-        if not story:
-            return
-        self.story = story
-        vars(self)["__notes__"] = [*getattr(self, "__notes__", ()), story]
-        before = self.__cause__
-        if not hasattr(self, "add_note") and (
-            before is None or isinstance(before, RemoteTraceback)
-        ):
-            text = "" if before is None else before.text + "\n"
-            self.__cause__ = RemoteTraceback(text + story)
+    Before 3.11 Python prints no notes; there it follows the traceback in the cause.
+    """
+    if not story:
+        return
+    error.story = story
+    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), story]
+    if not hasattr(error, "add_note"):
+        error.__cause__ = error.__cause__ or RemoteTraceback("")
+        if isinstance(error.__cause__, RemoteTraceback):
+            error.__cause__.story = f"\n{story}"
 
 
-class TaskError(_WithStory):
+class TaskError(RuntimeError):
     """A task of the run failed; raised by `Worker.run`, or by the next submit.
 
     Attributes
@@ -167,7 +161,7 @@ class RemoteError(RuntimeError):
     """
 
 
-class RingFullError(_WithStory):
+class RingFullError(RuntimeError):
     """A ring had no room for a request within the Worker's `alloc_timeout_s`.
 
     Attributes
@@ -175,6 +169,8 @@ class RingFullError(_WithStory):
     story : str
         Which task holds the oldest memory and why, and what others wait for; a note of the exception.
     """
+
+    story = ""
 
 
 class TransferError(RuntimeError):

@@ -23,6 +23,7 @@ from ..errors import (
     TaskError,
     TaskTimeoutError,
     WorkerLostError,
+    tell,
 )
 from ..jit import layout as L
 from ..model.scalars import INTEGER
@@ -641,7 +642,7 @@ class Stream:
         """Return the error of a call, with its story or that of the call whose failure it shares."""
         error = self._describe_error(slot)
         if not error.story:
-            error.tell(story_of_call(self._session, slot, error))
+            tell(error, story_of_call(self._session, slot, error))
         return error
 
     def _describe_error(self, slot: int) -> TaskError:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..engine.hang import ring_cycle, waiting_tasks
 from ..engine.introspection import describe_full, mib, requested_bytes
 from ..engine.memory import PARK_NS, Engine
-from ..errors import RingFullError
+from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from ..workers.host import Host
@@ -47,7 +47,7 @@ class Room:
                 error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
                 lines = ring_cycle(self._engine, self._host, depth)
                 lines += waiting_tasks(self._engine, self._host)
-                error.tell("\n".join(f"  {line}" for line in lines))
+                tell(error, "\n".join(f"  {line}" for line in lines))
                 raise error
             taken = view.taken
             code = attempt()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.view import FirstFailure
-from ..errors import TaskError, WorkerLostError, describe_status
+from ..errors import TaskError, WorkerLostError, describe_status, tell
 from ..jit import layout as L
 from .reports import read_error
 from .session import Session
@@ -19,7 +19,7 @@ def read_failure(session: Session, level: int) -> TaskError:
     """
     failed = session.engine.view.first_failure()
     error = _describe_failure(session, level, failed)
-    error.tell(story_of_failure(session, failed))
+    tell(error, story_of_failure(session, failed))
     return error
 
 
