@@ -18,9 +18,25 @@ class RemoteTraceback(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+        self.story = ""
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{self.text}{self.story}"""'
+
+
+def tell(error: TaskError | RingFullError, story: str) -> None:
+    """Add the story of an error, once: Python prints it below the message.
+
+    Before 3.11 Python prints no notes; there it follows the traceback in the cause.
+    """
+    if not story:
+        return
+    error.story = story
+    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), story]
+    if not hasattr(error, "add_note"):
+        error.__cause__ = error.__cause__ or RemoteTraceback("")
+        if isinstance(error.__cause__, RemoteTraceback):
+            error.__cause__.story = f"\n{story}"
 
 
 class TaskError(RuntimeError):
@@ -38,10 +54,13 @@ class TaskError(RuntimeError):
         That worker's process.
     remote_traceback : str
         The traceback in the worker, as text; empty if there is none.
+    story : str
+        Its state, what it waited for and what waits for it; its line and its times, if those are known.
+        It is a note of the exception, which Python prints below the message.
 
     Notes
     -----
-    Rule     FAIL-TYPE-2
+    Rule     FAIL-TYPE-2; SEE-STORY-3
     """
 
     def __init__(
@@ -60,6 +79,7 @@ class TaskError(RuntimeError):
         self.worker = worker
         self.pid = pid
         self.remote_traceback = remote_traceback
+        self.story = ""
         if remote_traceback:
             self.__cause__ = RemoteTraceback(remote_traceback)
 
@@ -142,7 +162,15 @@ class RemoteError(RuntimeError):
 
 
 class RingFullError(RuntimeError):
-    """A ring had no room for a request within the Worker's `alloc_timeout_s`."""
+    """A ring had no room for a request within the Worker's `alloc_timeout_s`.
+
+    Attributes
+    ----------
+    story : str
+        Which task holds the oldest memory and why, and what others wait for; a note of the exception.
+    """
+
+    story = ""
 
 
 class TransferError(RuntimeError):

@@ -137,6 +137,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         None: if the environment variable SIMPLER_REF_TRACE names one, that.
     trace_detail : str
         ``"all"``, or ``"tasks"``: only what workers do, which costs less.
+    hang_report_s : float | None
+        After how long without the end of a task the log tells who waits for what; None: 30 s.
     fleet : Fleet | RemoteWorkerSpec | None
         Starts `endpoints`, on whose sub workers the tasks of `Orchestrator.submit_sub` run, with the same
         tensors as on this machine. The Worker has level 4 then, and no workers of its own;
@@ -184,6 +186,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         check: bool = False,
         trace: str | os.PathLike[str] | None = None,
         trace_detail: str = "all",
+        hang_report_s: float | None = None,
         fleet: Fleet | RemoteWorkerSpec | None = None,
         endpoints: int | None = None,
     ) -> None:
@@ -210,6 +213,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             check=check,
             trace=trace,  # type: ignore[arg-type]  # converted there
             trace_detail=trace_detail,
+            hang_report_s=hang_report_s,
             child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
             start_method=start_method,
             platform=str(platform),

@@ -23,6 +23,7 @@ from ..errors import (
     TaskError,
     TaskTimeoutError,
     WorkerLostError,
+    tell,
 )
 from ..jit import layout as L
 from ..model.scalars import INTEGER
@@ -30,6 +31,7 @@ from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
+from ..workers.story import story_of_call
 from . import current, limits, outcomes, quick
 from .arrays import SentArrays
 from .forms import key_of
@@ -639,6 +641,13 @@ class Stream:
         return value
 
     def _error_of(self, slot: int) -> TaskError:
+        """Return the error of a call, with its story or that of the call whose failure it shares."""
+        error = self._describe_error(slot)
+        if not error.story:
+            tell(error, story_of_call(self._session, slot, error))
+        return error
+
+    def _describe_error(self, slot: int) -> TaskError:
         call = self._engine.view.call(slot)
         name = self._names[key_of(call.key)]
         what = f"call {call.task} ({name})"

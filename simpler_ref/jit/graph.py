@@ -329,14 +329,29 @@ def release_producers(mem, slot):
 
     Rule     SCHED-COMPLETE-3
     """
+    if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED:
+        settle_failed_call(mem, slot)
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         drop_reference(mem, int(mem[edge + L.EDGE_PRODUCER]))
         edge += EDGE_WORDS
-    value = int(mem[slot + L.S_VALUE])
-    if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED and value < 0:
-        mem[slot + L.S_KIND] = L.VALUE_CANCELLED if value == -slot else L.VALUE_POISONED
     drop_reference(mem, slot)
+
+
+@kernel
+def settle_failed_call(mem, slot):
+    """Say how a call failed that did not fail by itself, and keep what it waited for, for its story.
+
+    Effects  S_KIND; EDGE_NEXT, whose chain is over, becomes minus the producer's id, minus 1
+    Rule     CALL-CANCEL-1; SEE-STORY-2
+    """
+    value = int(mem[slot + L.S_VALUE])
+    if value < 0:
+        mem[slot + L.S_KIND] = L.VALUE_CANCELLED if value == -slot else L.VALUE_POISONED
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
+        mem[edge + L.EDGE_NEXT] = -1 - mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_ID]
+        edge += EDGE_WORDS
 
 
 @kernel
@@ -372,6 +387,39 @@ def keep_failure(mem, outcome, slot, worker, detail):
 
 
 @kernel
+def note_neighbour(mem, at, slot):
+    """Count a task in the story of a failure, and keep its id and callable word if there is room."""
+    told = int(mem[at])
+    if told < L.MOST_TOLD:
+        mem[at + 1 + 2 * told] = mem[slot + L.S_ID]
+        mem[at + 2 + 2 * told] = mem[slot + L.S_CALLABLE]
+    mem[at] = told + 1
+
+
+@kernel
+def note_story(mem, slot):
+    """Keep the state of the task that failed first, what it waited for and what waits for it.
+
+    This must be now: once the failure is acted on, the references to its producers are gone.
+
+    Effects  ERROR_STATE, ERROR_NEEDED, ERROR_NEEDING
+    Rule     SEE-STORY-1
+    """
+    mem[L.ERROR_STATE] = mem[slot + L.S_STATE]
+    mem[L.ERROR_NEEDED] = 0
+    mem[L.ERROR_NEEDING] = 0
+    edge = edges_at(mem, slot)
+    for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
+        if mem[edge + L.EDGE_CONSUMER] != L.NONE:  # else it was kept for its memory alone
+            note_neighbour(mem, L.ERROR_NEEDED, int(mem[edge + L.EDGE_PRODUCER]))
+        edge += EDGE_WORDS
+    edge = int(mem[slot + L.S_CONSUMERS])
+    while edge != L.NONE:
+        note_neighbour(mem, L.ERROR_NEEDING, int(mem[edge + L.EDGE_CONSUMER]) & L.CONSUMER_MASK)
+        edge = int(mem[edge + L.EDGE_NEXT])
+
+
+@kernel
 def record_error(mem, outcome, slot, worker, detail):
     """Keep the first failure of the run: outcome, task, worker, message.
 
@@ -402,4 +450,5 @@ def record_error(mem, outcome, slot, worker, detail):
         copy_words(mem, L.ERROR_MSG, frame + L.W_MAILBOX + L.MAIL_ERROR_MSG, L.ERROR_MSG_WORDS)
         used = 1 + (int(mem[frame + L.W_TRACE]) + L.WORD - 1) // L.WORD
         copy_words(mem, L.ERROR_TRACE, frame + L.W_TRACE, min(used, L.TRACE_WORDS))
+    note_story(mem, slot)
     store(mem, L.RUN_ERROR, outcome)

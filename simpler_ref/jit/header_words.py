@@ -417,6 +417,18 @@ ERROR_MSG = HEADER.word("ERROR_MSG", "copy of the failed task's message", words=
 ERROR_TRACE = HEADER.word(
     "ERROR_TRACE", "copy of its traceback: byte count, then UTF-8", words=TRACE_WORDS
 )
+MOST_TOLD = 4
+"""Tasks of either kind that the story of a failure names."""
+STORY_WORDS = 1 + 2 * MOST_TOLD
+ERROR_STATE = HEADER.word("ERROR_STATE", "the state of that task when it failed")
+ERROR_NEEDED = HEADER.word(
+    "ERROR_NEEDED",
+    "tasks that it waited for: how many, then id and callable word of the first",
+    words=STORY_WORDS,
+)
+ERROR_NEEDING = HEADER.word(
+    "ERROR_NEEDING", "the same of the tasks that wait for it", words=STORY_WORDS
+)
 
 # ---------------------------------------------------------------- locks and park words
 ACTIVE = 1

@@ -200,7 +200,7 @@ EDGE.section(written_by="Orch", read_by="Scheduler", ordering="wiring")
 EDGE_PRODUCER = EDGE.word("EDGE_PRODUCER", "the producer, which it references")
 EDGE_NEXT = EDGE.word(
     "EDGE_NEXT",
-    "next edge of the same producer",
+    "next edge of the same producer; of a call that has failed: minus the producer's id, minus 1",
     written_by="Orch at first, then Scheduler",
     ordering="wiring, then lock",
 )

@@ -50,6 +50,8 @@ class CheckedOrchestrator(Orchestrator):
 
     _in_python = True
     _history: History
+    _places: dict[int, str]
+    """Where each task of the run was submitted."""
     _name = ""
     _in_arrays = False
     """Whether the task's INPUTs become arrays that cannot be written."""
@@ -125,7 +127,11 @@ class CheckedOrchestrator(Orchestrator):
                     if not has_address(args._tensors[i]):
                         args._tensors[i] = wire
             at += len(args._tensors)
+        self._places[plan.task.number] = sys.intern(plan.task.place)
         self._history.add(plan, provided)
+
+    def _place_of(self, task: int) -> str:
+        return self._places.get(task, "")
 
     # ------------------------------------------------------------ buffers, scopes, waiting
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
@@ -164,6 +170,7 @@ class CheckedOrchestrator(Orchestrator):
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._history = History([_span(self._engine.heap)])
+        self._places = {}
         super()._open(next_level, subs)
 
     def _close(self) -> None:

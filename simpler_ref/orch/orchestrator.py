@@ -755,6 +755,10 @@ class Orchestrator:
         self._next_level = {}
         self._subs = {}
 
+    def _place_of(self, task: int) -> str:
+        """Return the line that has submitted a task, if that is known: a `CheckedOrchestrator` does."""
+        return ""
+
     def _task_error(self) -> TaskError:
         """Return the run's first failure as an exception, the same one each time.
 

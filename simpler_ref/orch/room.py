@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ..engine.hang import ring_cycle, waiting_tasks
 from ..engine.introspection import describe_full, mib, requested_bytes
 from ..engine.memory import PARK_NS, Engine
-from ..errors import RingFullError
+from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from ..workers.host import Host
@@ -32,7 +33,7 @@ class Room:
 
         Notes
         -----
-        Rule     ORCH-BACK-1, -2, -4
+        Rule     ORCH-BACK-1, -2, -4; SEE-HANG-2
         """
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
         timeout_ns = int(self._host.alloc_timeout_s * 1e9)
@@ -43,7 +44,11 @@ class Room:
             if rest <= 0:
                 timeout_s = self._host.alloc_timeout_s
                 asked, depth = requested_bytes(wire()), view.scope_depth - 1
-                raise RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+                error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+                lines = ring_cycle(self._engine, self._host, depth)
+                lines += waiting_tasks(self._engine, self._host)
+                tell(error, "\n".join(f"  {line}" for line in lines))
+                raise error
             taken = view.taken
             code = attempt()
             waited = L.OK

@@ -36,6 +36,8 @@ VARIABLE = "SIMPLER_REF_TRACE"
 """The environment variable that names the file for programs that do not."""
 POKE_NS = 500_000_000
 """How often a run that ends has the collector write what there is."""
+MOST_STORIES = 16
+WRITE_TIMEOUT_S = 1.0
 JOIN_TIMEOUT_S = 10.0
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _SUBMITTERS = (
@@ -102,6 +104,8 @@ class Recorder:
         self._ending = False
         self._told: dict[str, Any] = {}
         self._poked_ns = 0
+        self._written = threading.Condition()
+        self._stories = 0
         self._lines = Lines()
         self.path: str | None = None
         """The file of the trace that is being taken."""
@@ -138,6 +142,7 @@ class Recorder:
             os.close(fd)
         self.path = whole
         self._ending = False
+        self._stories = 0
         self._poked_ns = time.monotonic_ns()
         self._note_lines(detail)
         self._plain.begin_trace(self._mem, DETAILS[detail])
@@ -157,6 +162,21 @@ class Recorder:
         if self._thread is not None and time.monotonic_ns() - self._poked_ns > POKE_NS:
             self._poked_ns = time.monotonic_ns()
             self._plain.ask_collector(self._mem)
+
+    def may_tell(self) -> bool:
+        """Have all that was noted so far written, and say whether the file may be read now.
+
+        Only for the first MOST_STORIES errors of a trace: reading takes time.
+        """
+        if self._thread is None or self._stories == MOST_STORIES:
+            return False
+        self._stories += 1
+        with self._written:
+            for _ in range(2):  # the first round may have begun before, and be past some of it
+                self._plain.ask_collector(self._mem)
+                if not self._written.wait(WRITE_TIMEOUT_S):
+                    return False
+        return True
 
     def end(self) -> str | None:
         """End the trace, and return its file; what was noted is written then."""
@@ -221,6 +241,8 @@ class Recorder:
         if code != L.OK:
             raise OSError(-code, os.strerror(-code))
         self._tell(fd)
+        with self._written:
+            self._written.notify_all()
 
     def _tell(self, fd: int) -> None:
         """Write what is known of the Worker, and was not yet written."""

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import TaskError, WorkerLostError, describe_status
+from ..engine.view import FirstFailure
+from ..errors import TaskError, WorkerLostError, describe_status, tell
 from ..jit import layout as L
 from .reports import read_error
 from .session import Session
+from .story import story_of_failure
 
 
 def read_failure(session: Session, level: int) -> TaskError:
-    """Return the exception for the first failure of a run.
+    """Return the exception for the first failure of a run, with the story of its task.
 
     Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
     """
-    manager, failed = session.manager, session.engine.view.first_failure()
+    failed = session.engine.view.first_failure()
+    error = _describe_failure(session, level, failed)
+    tell(error, story_of_failure(session, failed))
+    return error
+
+
+def _describe_failure(session: Session, level: int, failed: FirstFailure) -> TaskError:
+    manager = session.manager
     task, worker = failed.task, failed.worker
     name = session.registry.name(failed.callable)
     details: dict[str, Any] = {"task": task, "callable_name": name}

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
+from . import asked
 from .containment import flush_output
 from .kinds import WorkerKind
 from .loop import become_worker, serve_mailbox
@@ -78,6 +79,7 @@ def serve(
             die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        asked.be_worker()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)

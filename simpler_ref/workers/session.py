@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..callables.of_main import inherited
 from ..callables.registry import Registry, Snapshot
+from ..engine.hang import waiting_tasks
+from ..engine.introspection import mib
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..errors import ControlError, WorkerLostError
 from ..model.visibility import remove_visibility
 from ..system.signals import signals_blocked
+from . import asked
 from .installer import Installer
 from .kinds import WorkerKind
 from .manager import WorkerManager
@@ -58,6 +61,7 @@ class Session:
         self.registry = registry
         self.child_mode = options.child_mode
         self._in_process = options.in_process
+        self._hang_report_s = options.hang_report_s
         self.start_timeout_s = options.start_timeout_s
         self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
@@ -101,6 +105,7 @@ class Session:
             self.manager.admit(self.manager.start(self.snapshot, self.has_started))
             self.has_started = True
         self.recorder.start()
+        asked.listen(self)
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -144,12 +149,33 @@ class Session:
         assert self.manager is not None
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
-            self._watch = watch = Watch(self.engine, self.manager, self.registry)
+            self._watch = watch = Watch(
+                self.engine, self.manager, self.registry, self._hang_report_s
+            )
         return watch
 
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
         return self.watch().stuck_group()
+
+    def report(self) -> str:
+        """Say what the workers do and what waits, for a user who asks.
+
+        Rule     SEE-HANG-4
+        """
+        view = self.engine.view
+        lines = [
+            f"Worker of process {self.pid}: {view.ended} of {view.next_task_id} tasks have ended"
+        ]
+        if self.manager is not None:
+            watch = self.watch()
+            lines += watch.running_lines()
+            lines += waiting_tasks(self.engine, watch)
+        for number in range(view.ring_count):
+            ring = view.ring(number)
+            if held := ring.top - ring.tail:
+                lines.append(f"ring {number}: {mib(held)} of {mib(ring.size)} are in use")
+        return "\n  ".join(lines)
 
     def forget_watch(self) -> None:
         """Drop the watch at the end of a run."""
@@ -174,6 +200,7 @@ class Session:
         """Stop everything and release the memory."""
         if os.getpid() != self.pid:
             return  # a forked process: nothing here is its own
+        asked.leave(self)
         if self.scheduler is not None:
             self.scheduler.stop()
             self.scheduler = None

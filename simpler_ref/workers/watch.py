@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..callables.registry import Registry
+from ..engine.hang import waiting_tasks
 from ..engine.memory import Engine
 from ..engine.view.mailbox import MailboxView
+from ..jit import layout as L
 from .manager import WorkerManager
 from .threads import ThreadManager
 
@@ -37,10 +39,20 @@ class RunningTask(NamedTuple):
 class Watch:
     """The running tasks, for messages.
 
+    `stall_s` is after how long without the end of a task it tells of a stall; None: STALL_S.
+
     Rule     ORCH-TELL-1, -2; WM-PLACE-4
     """
 
-    def __init__(self, engine: Engine, manager: WorkerManager, registry: Registry) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        manager: WorkerManager,
+        registry: Registry,
+        stall_s: float | None = None,
+    ) -> None:
+        self._stall_s = STALL_S if stall_s is None else stall_s
+        self._reported = False
         self._engine = engine
         self.manager = manager
         self._registry = registry
@@ -60,9 +72,10 @@ class Watch:
         now = time.monotonic()
         done = self._engine.view.ended
         if done != self._done:
-            self._done, self._since = done, now
-        elif now - self._since >= STALL_S:
+            self._done, self._since, self._reported = done, now, False
+        elif now - self._since >= self._stall_s:
             self._tell_stall()
+            self._report()
 
     def _tell_interrupt(self, failure: BaseException) -> None:
         """Log what an interrupted run waits for.
@@ -87,7 +100,7 @@ class Watch:
         )
 
     def _tell_stall(self) -> None:
-        """Log each task that has run for STALL_S while none ended, once.
+        """Log each task that has run while none ended for that long, once.
 
         Rule     ORCH-TELL-2
         """
@@ -99,10 +112,32 @@ class Watch:
             log.warning(
                 "no task has ended for %g s; %s still runs. `py-spy dump --pid %d` shows what it does; "
                 "Ctrl-C cancels the run, a second one ends the task",
-                STALL_S,
+                self._stall_s,
                 self._text(one),
                 pid,
             )
+
+    def _report(self) -> None:
+        """Log who waits for what, once until a task ends; nothing if all that is left runs.
+
+        Rule     SEE-HANG-1, -3
+        """
+        if self._reported:
+            return
+        self._reported = True
+        if lines := waiting_tasks(self._engine, self):
+            group = self.stuck_group()
+            lines = [*lines, group] if group else lines
+            text = "no task has ended for %g s, and these wait:\n  %s"
+            log.warning(text, self._stall_s, "\n  ".join(lines))
+
+    def callable_name(self, word: int) -> str:
+        """Return the name of the callable in a callable word."""
+        return self._registry.name(word & L.CALLABLE_MASK)
+
+    def worker_name(self, worker: int) -> str:
+        """Return what messages call a worker."""
+        return self.manager.name(worker)
 
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
@@ -114,6 +149,13 @@ class Watch:
             if found:  # else it has none, or it has just ended
                 task, index = found
                 yield RunningTask(worker, task, self._registry.name(index))
+
+    def running_lines(self) -> list[str]:
+        """Return a line for each worker that has a task."""
+        return [
+            f"{self.manager.name(one.worker)}: task {one.task} ({one.name})"
+            for one in self.running()
+        ]
 
     def _text(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"

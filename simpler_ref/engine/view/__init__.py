@@ -14,6 +14,7 @@ import numpy as np
 from ...jit import layout as L
 from ...system.types import Array
 from .slots import KIND_MASK, slot_at, tensors_at
+from .stories import Story, call_story, failure_story
 
 
 class Ring(NamedTuple):
@@ -55,6 +56,7 @@ class FirstFailure(NamedTuple):
     message: bytes
     trace: bytes
     """What the worker has written about the exception; see `workers/reports.py`."""
+    story: Story
 
 
 class CallView(NamedTuple):
@@ -213,6 +215,7 @@ class View:
             exit_code=detail - L.DEATH_BIAS if detail else None,
             message=mem[L.ERROR_MSG : L.ERROR_MSG + L.ERROR_MSG_WORDS].tobytes(),
             trace=mem[first : first + -(-size // L.WORD)].tobytes()[:size],
+            story=failure_story(mem),
         )
 
     def stuck_group(self) -> StuckGroup | None:
@@ -293,6 +296,10 @@ class View:
             word(slot + L.S_KIND),
             word(slot + L.S_VALUE),
         )
+
+    def call_story(self, slot: int) -> Story:
+        """Return what surrounds a call that has failed."""
+        return call_story(self._mem, slot)
 
     @property
     def not_noted(self) -> int:

@@ -196,6 +196,12 @@ def _edges(words: list[int], body: list[int]) -> list[list[int]]:
     return [body[at : at + L.EDGE_WORDS] for at in range(first, len(body), L.EDGE_WORDS)]
 
 
+def edges_of(mem: Array, slot: int) -> list[list[int]]:
+    """Return the edges to the task in a slot that cannot change meanwhile."""
+    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+    return _edges(words, mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist())
+
+
 def _slab(words: list[int], body: list[int]) -> Slab | None:
     """Return the memory allocated for a task: its parts are contiguous."""
     tensors = words[L.S_COUNTS] & L.LOW_HALF
@@ -232,6 +238,24 @@ def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     ids = words[found, L.S_ID]
     still = (slots[rows[found], L.S_ID] == ids) & _is_unfinished(slots[rows[found], L.S_STATE])
     return tuple(np.unique(ids[still]).tolist())
+
+
+def unfinished(mem: Array) -> list[int]:
+    """Return the ids of the tasks that have not ended, in order."""
+    slots = used_slots(mem)
+    ids: list[int] = slots[_is_unfinished(slots[:, L.S_STATE]), L.S_ID].tolist()
+    return sorted(ids)
+
+
+def group_of(mem: Array, task_id: int) -> tuple[int, int]:
+    """Return how many members a task has, 0 if it is no group or gone, and its worker type."""
+    slot = find(mem, task_id)
+    if slot is None:
+        return 0, 0
+    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
+    if mem.item(slot + L.S_ID) != task_id:
+        return 0, 0
+    return words[L.S_MEMBERS], words[L.S_CALLABLE] >> L.WORD_KIND & KIND_MASK
 
 
 def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:

@@ -1,0 +1,299 @@
+"""SEE-HANG: when nothing moves."""
+
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import RingFullError, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.workers import watch
+
+from .conftest import increase, make
+
+
+def wait_at_gate(args):
+    gate = args.tensor(0).numpy()
+    while gate[0] == 0:
+        pass
+
+
+class Told(logging.Handler):
+    """Keeps the reports of the log, and opens a gate at the last one that is wanted."""
+
+    def __init__(self, gate, wanted=1):
+        super().__init__(logging.WARNING)
+        self.reports, self._gate, self._wanted = [], gate, wanted
+
+    def emit(self, record):
+        text = record.getMessage()
+        if "and these wait" in text:
+            self.reports.append(text.splitlines())
+            self._gate[0] = len(self.reports) >= self._wanted
+
+
+@pytest.fixture
+def told():
+    """Return a function that listens to the log."""
+    log = logging.getLogger("simpler_ref")
+    handlers = []
+
+    def listen(*args):
+        handlers.append(Told(*args))
+        log.addHandler(handlers[-1])
+        return handlers[-1]
+
+    yield listen
+    for one in handlers:
+        log.removeHandler(one)
+
+
+def chain(orch, waits, good, gate, x, length=2):
+    orch.submit_sub(waits, make((gate, T.INPUT), (x, T.INOUT)))
+    for _ in range(length):
+        orch.submit_sub(good, make((x, T.INOUT)))
+
+
+@pytest.mark.spec("SEE-HANG-1")
+def test_the_report_names_what_each_task_waits_for(mode, told):
+    with Worker(level=3, num_sub_workers=1, child_mode=mode, hang_report_s=0.0) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x, y = w.zeros(1, np.int64), w.zeros(8, np.int64), w.zeros(8, np.int64)
+        heard = told(gate)
+
+        def orchestrate(orch, args, config):
+            chain(orch, waits, good, gate, x)
+            orch.submit_sub(good, make((y, T.INOUT)))
+
+        w.run(orchestrate)
+        report = heard.reports[0]
+        name = w._life.session.manager.name(0)
+    assert report == [
+        "no task has ended for 0 s, and these wait:",
+        f"  task 0 (wait_at_gate) is RUNNING on {name}",
+        "  task 1 (increase) is PENDING: it waits for task 0 (wait_at_gate) (RUNNING)",
+        "  task 2 (increase) is PENDING: it waits for task 1 (increase) (PENDING)",
+        "  task 3 (increase) is READY: it waits for a free worker",
+    ]
+
+
+@pytest.mark.spec("SEE-HANG-1")
+def test_more_than_eight_tasks_are_counted(told):
+    with Worker(level=3, num_sub_workers=1, hang_report_s=0.0) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
+        heard = told(gate)
+        w.run(lambda orch, args, config: chain(orch, waits, good, gate, x, 10))
+    report = heard.reports[0]
+    assert len(report) == 1 + 8 + 1 and report[-1] == "  and 3 more"
+
+
+@pytest.mark.spec("SEE-HANG-1")
+def test_without_an_option_it_comes_after_30_s(told):
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.run(lambda orch, args, config: None)
+        assert w._life.session.watch()._stall_s == watch.STALL_S == 30.0
+    with pytest.raises(ValueError, match="hang_report_s=-1 is out of range"):
+        Worker(hang_report_s=-1)
+
+
+@pytest.mark.spec("SEE-HANG-2")
+def test_a_ring_that_its_own_scope_keeps_full_is_told_as_a_cycle():
+    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, alloc_timeout_s=0.2) as w:
+        w.register(increase)
+
+        def orchestrate(orch, args, config):
+            for _ in range(5):
+                orch.alloc((1024,), np.uint8)
+
+        with pytest.raises(RingFullError, match="HeapRing exhausted: ring 0") as caught:
+            w.run(orchestrate)
+    story = caught.value.story
+    assert caught.value.__notes__ == [story]
+    assert story.splitlines() == [
+        "  ring 0: the oldest memory of 1024 bytes is that of task 0 (buffer), COMPLETED",
+        "  it is kept by its scope, which is open: a cycle, since that ends only when the "
+        "orchestration function goes on, which waits for room in this ring",
+    ]
+
+
+@pytest.mark.spec("SEE-HANG-2")
+def test_a_ring_that_waits_for_a_consumer_names_it():
+    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, alloc_timeout_s=0.2) as w:
+        waits = w.register(wait_at_gate)
+        gate = w.zeros(1, np.int64)
+
+        def orchestrate(orch, args, config):
+            with orch.scope():
+                one = orch.alloc((4096,), np.uint8)
+                orch.submit_sub(waits, make((gate, T.INPUT), (one, T.INPUT)))
+            try:
+                with orch.scope():
+                    orch.alloc((4096,), np.uint8)
+            finally:
+                gate[0] = 1
+
+        with pytest.raises(RingFullError) as caught:
+            w.run(orchestrate)
+        name = w._life.session.manager.name(0)
+    assert caught.value.story.splitlines() == [
+        "  ring 1: the oldest memory of 4096 bytes is that of task 0 (buffer), COMPLETED",
+        f"  it is kept for task 1 (wait_at_gate), which is RUNNING on {name}",
+    ]
+
+
+@pytest.mark.spec("SEE-HANG-3")
+def test_the_report_comes_once_until_a_task_ends():
+    """`Watch` is asked as by a thread that waits; the tasks are those of a run in which nothing moves."""
+    with Worker(level=3, num_sub_workers=1, hang_report_s=0.0) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gates, x = w.zeros((2, 1), np.int64), w.zeros(8, np.int64)
+        heard = Told(w.zeros(1, np.int64))
+        log = logging.getLogger("simpler_ref")
+        log.addHandler(heard)
+
+        def orchestrate(orch, args, config):
+            for gate in gates:
+                chain(orch, waits, good, gate, x, 1)
+            look = w._life.session.watch().look
+            for gate in gates:
+                ended = w.progress()[0]
+                for _ in range(4):
+                    look()
+                gate[0] = 1
+                while w.progress()[0] < ended + 2:
+                    pass
+
+        try:
+            w.run(orchestrate)
+        finally:
+            log.removeHandler(heard)
+    assert [len(one) for one in heard.reports] == [5, 3]
+
+
+@pytest.mark.spec("SEE-HANG-3")
+def test_a_group_that_waits_for_too_many_workers_is_named(told):
+    with Worker(level=3, num_sub_workers=2, hang_report_s=0.0) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x = w.zeros(1, np.int64), w.zeros((2, 8), np.int64)
+        heard = told(gate)
+
+        def orchestrate(orch, args, config):
+            orch.submit_sub(waits, make((gate, T.INPUT)))
+            orch.submit_sub_group(good, [make((row, T.INOUT)) for row in x])
+
+        w.run(orchestrate)
+    words = "it is a group of 2, and 1 of the 2 workers of its pool are free"
+    assert f"  task 1 (increase) is READY: {words}" in heard.reports[0]
+
+
+# ---------------------------------------------------------------- SIGQUIT
+@pytest.fixture
+def default():
+    """Have SIGQUIT end the program, as it is without a handler; check that it does again afterwards."""
+    before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    yield
+    after = signal.signal(signal.SIGQUIT, before)
+    assert after is signal.SIG_DFL
+
+
+@pytest.mark.spec("SEE-HANG-4")
+def test_sigquit_logs_what_workers_do_and_what_waits(default, mode, caplog):
+    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
+
+        def orchestrate(orch, args, config):
+            orch.alloc((1024,), np.uint8)
+            chain(orch, waits, good, gate, x, 1)
+            while "RUNNING" not in orch.ring.slot_state(1).state.name:
+                orch.live_tasks()
+            signal.raise_signal(signal.SIGQUIT)
+            gate[0] = 1
+
+        w.run(orchestrate)
+        name = w._life.session.manager.name(0)
+    (report,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert report.splitlines() == [
+        f"Worker of process {os.getpid()}: 0 of 3 tasks have ended",
+        f"  {name}: task 1 (wait_at_gate)",
+        f"  task 1 (wait_at_gate) is RUNNING on {name}",
+        "  task 2 (increase) is PENDING: it waits for task 1 (wait_at_gate) (RUNNING)",
+        "  ring 0: 1024 bytes of 1024.0 MiB are in use",
+    ]
+
+
+PROGRAM = """
+import os, signal
+from simpler_ref import Worker
+
+with Worker(level=3, num_sub_workers=1) as w:
+    w.register(lambda: None)
+    w.start()
+    assert w.worker_pids()
+    for pid in w.worker_pids():
+        signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGQUIT)
+    w.run(lambda orch, args, config: None)
+    signal.raise_signal(signal.SIGQUIT)
+    print("alive", flush=True)
+    signal.raise_signal(signal.SIGQUIT)
+"""
+
+
+@pytest.mark.spec("SEE-HANG-4")
+def test_a_second_sigquit_ends_the_program_and_workers_ignore_it():
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGQUIT, "alive\n"), ended.stderr
+    assert ended.stderr.startswith("Worker of process ")
+
+
+@pytest.mark.spec("SEE-HANG-5")
+def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(default):
+    with Worker(level=3, num_sub_workers=1) as first:
+        first.start()
+        handler = signal.getsignal(signal.SIGQUIT)
+        assert handler is not signal.SIG_DFL
+        with Worker(level=3, num_sub_workers=1) as second:
+            second.start()
+        assert signal.getsignal(signal.SIGQUIT) is handler
+    assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
+    with Worker(level=3, num_sub_workers=1) as w:
+        thread = threading.Thread(target=w.start)
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
+
+
+@pytest.mark.spec("SEE-HANG-5")
+def test_a_handler_of_the_program_stays(default):
+    came = []
+    for handler in (lambda number, frame: came.append(number), signal.SIG_IGN):
+        signal.signal(signal.SIGQUIT, handler)
+        with Worker(level=3, num_sub_workers=1) as w:
+            w.start()
+            assert signal.getsignal(signal.SIGQUIT) is handler
+            signal.raise_signal(signal.SIGQUIT)
+        assert signal.getsignal(signal.SIGQUIT) is handler
+    assert came == [signal.SIGQUIT]
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    with open(os.devnull, "w") as file:
+        faulthandler.register(signal.SIGQUIT, file)
+        try:
+            with Worker(level=3, num_sub_workers=1) as w:
+                w.start()
+                signal.raise_signal(signal.SIGQUIT)
+        finally:
+            faulthandler.unregister(signal.SIGQUIT)
