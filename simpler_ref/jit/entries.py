@@ -428,6 +428,13 @@ def note_code(mem, worker, key, address):
     return L.OK
 
 
+@entry(WORDS, INT, INT, INT, INT, INT, nogil=False)
+def note(mem, journal_number, what, task, time, value):
+    """Put a note into the journal of the thread or worker that calls this."""
+    journal.note(mem, journal_number, what, task, time, value)
+    return L.OK
+
+
 @entry(WORDS, INT, nogil=False)
 def forget_digests(mem, worker):
     """Empty the worker's cache of digests: a callable was removed."""

@@ -17,7 +17,17 @@ from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import ALLOC, RECLAIM, SUBMIT, acquire_ref, affinity_of, prepare, release_ref, step
+from .slots import (
+    ALLOC,
+    RECLAIM,
+    SUBMIT,
+    acquire_ref,
+    affinity_of,
+    kind_of,
+    prepare,
+    release_ref,
+    step,
+)
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -480,9 +490,38 @@ def note_arguments(mem, slot, words):
     at = tensors_at(mem, slot)
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
-        what = L.NOTED_ARGUMENT | (i | tag_of(words, t) << 16) << 8
+        kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_KIND_MASK
+        marked = int(words[t + L.TENSOR_KIND]) >> L.TENSOR_MARK_SHIFT & 1
+        operand = i | tag_of(words, t) << 16 | kind << 24 | marked << 40
         data = int(mem[at + t + L.TENSOR_DATA])
+        what = L.NOTED_ARGUMENT | operand << 8
         note(mem, L.JOURNAL_OF_ORCH, what, number, data, nbytes_of(words, t))
+        if mem[L.TRACE_EXTRAS] != 0:
+            note_extras(mem, slot, words, i, at + t + L.TENSOR_KIND)
+
+
+@kernel
+def note_extras(mem, slot, words, i, kind):
+    """Note the dimensions of a tensor; tell a sub worker, beside the tensor's `kind`, when to dump it.
+
+    Rule     FLAG-DEPS-2; FLAG-DUMP-1
+    """
+    t = i * TENSOR_WORDS
+    dims = int(words[t + L.TENSOR_DIMS])
+    operand = i | (dims >> L.HALF & 0xFF) << 16 | (dims & L.NUMBER_MASK) << 24
+    first, second = int(words[t + L.TENSOR_SHAPE]), int(words[t + L.TENSOR_SHAPE + 1])
+    what = L.NOTED_SHAPE | operand << 8
+    note(mem, L.JOURNAL_OF_ORCH, what, number_of(mem, slot), first, second)
+    extras = int(mem[L.TRACE_EXTRAS])
+    if extras & L.EXTRA_DUMP == 0 or kind_of(mem, slot) != L.SUB:
+        return
+    marked = int(words[t + L.TENSOR_KIND]) >> L.TENSOR_MARK_SHIFT & 1
+    if marked != 0 or extras & L.EXTRA_MARKED == 0:
+        tag = tag_of(words, t)
+        stages = L.DUMP_AFTER if writes(tag) else 0
+        if reads(tag) or not writes(tag):
+            stages |= L.DUMP_BEFORE
+        mem[kind] |= stages << L.TENSOR_TAG_SHIFT | i << L.TENSOR_NUMBER_SHIFT
 
 
 @kernel

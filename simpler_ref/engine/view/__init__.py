@@ -308,6 +308,10 @@ class View:
         """Say which line of the program submits what comes next, for a trace."""
         self._mem[L.SUBMIT_LINE] = number
 
+    def note_extras(self, bits: int) -> None:
+        """Say what else is noted of tensors, and what workers are told: bits, see `EXTRA_SHAPES`."""
+        self._mem[L.TRACE_EXTRAS] = bits
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration, and the sizes that may follow it, for `encode`."""
