@@ -216,13 +216,12 @@ class Recorder:
 
     def _with_span(self, submit: Callable[..., int]) -> Callable[..., int]:
         """Return an entry that notes how long it took."""
-        mem, note = self._mem, self._plain.note
+        mem, note_submit = self._mem, self._plain.note_submit
 
         def noting(*args: Any) -> int:
             began = time.monotonic_ns()
             result = submit(*args)
-            now = time.monotonic_ns()
-            note(mem, L.JOURNAL_OF_ORCH, L.NOTED_SUBMIT, 0, began, now)
+            note_submit(mem, began)
             return result
 
         return noting

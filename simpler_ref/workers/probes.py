@@ -114,9 +114,9 @@ class Probe:
             self._note(L.NOTED_DUMPED, tensors + i | L.DUMPED_SCALAR, number, value, kind)
 
     def _note(self, what: int, operand: int, number: int, first: int, second: int) -> None:
-        engine = self._mailbox.engine
-        journal = L.JOURNALS_OF_WORKERS + self._mailbox.worker
-        engine.kernels.note(engine.mem, journal, what | operand << 8, number, first, second)
+        engine, worker = self._mailbox.engine, self._mailbox.worker
+        word = what | operand << 8
+        engine.kernels.note_of_worker(engine.mem, worker, word, number, first, second)
 
     def _write(self, wire: bytes) -> tuple[int, int]:
         """Append a tensor's elements, row by row; return where they are, and how many bytes.

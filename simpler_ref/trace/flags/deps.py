@@ -25,7 +25,12 @@ def dependencies(run: FlaggedRun) -> dict[str, Any]:
             }
             for i, one in enumerate(run.buffers)
         ],
-        "edges": [_edge(run, task, edge) for task in tasks for edge in task.edges],
+        "edges": [
+            _edge(run, task, edge)
+            for task in tasks
+            for edge in task.edges
+            if edge.producer in run.tasks and edge.tensor in task.tensors
+        ],
     }
 
 

@@ -61,10 +61,10 @@ def _tensors_dumped(run: FlaggedRun) -> Iterator[Entry]:
         for what, number, at, nbytes in run.of_worker(worker, L.NOTED_DUMPED).tolist():
             operand = what >> 8
             task = run.tasks.get(number)
-            if operand & L.DUMPED_SCALAR or task is None:
+            tensor = None if task is None else task.tensors.get(operand & 0xFFFF)
+            if operand & L.DUMPED_SCALAR or task is None or tensor is None:
                 continue
             stage = AFTER if operand & L.DUMPED_AFTER else BEFORE
-            tensor = task.tensors[operand & 0xFFFF]
             entry = _tensor(run, task, tensor, stage)
             entry["bin_offset"], entry["bin_size"] = at, nbytes
             entry["truncated"] = nbytes < _bytes_of(tensor)

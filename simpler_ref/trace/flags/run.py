@@ -146,6 +146,7 @@ class FlaggedRun:
         self._known: dict[int, int] = {}
         self.steps: list[Step] = []
         self._walk()
+        self.tasks = {number: one for number, one in self.tasks.items() if one.id >= 0}
         ran = tables.ran_of(self.notes)
         self.ran: Array = ran[ran["task"] >= self.first]
         self.workers: int = max(
@@ -180,7 +181,7 @@ class FlaggedRun:
             yield from self._orch[at : at + BLOCK].tolist()
 
     def _walk(self) -> None:
-        """Read the Orch thread's notes."""
+        """Read the Orch thread's notes; of tasks whose submission was dropped nothing else is kept."""
         depth, counts = -1, [0] * L.MAX_RING_DEPTH
         submit, alloc, reclaim = (tables.EVENT[one] for one in ("submit", "alloc", "reclaim"))
         for what, number, time, value in self._each():
@@ -201,7 +202,8 @@ class FlaggedRun:
                 self._place(task)
                 self.steps.append(Step("submit", task, time, time))
             elif kind == reclaim:
-                self.steps.append(Step("reclaim", self._task(number), time, time))
+                if self.id_of(number) >= 0:
+                    self.steps.append(Step("reclaim", self.tasks[number], time, time))
             elif kind == L.NOTED_HELD:
                 self.steps.append(Step("held", None, operand, value))
             elif kind == L.NOTED_SCOPE:
@@ -233,7 +235,9 @@ class FlaggedRun:
 
         Rule     FLAG-DEPS-2
         """
-        tensor = self._task(number).tensors[operand & 0xFFFF]
+        tensor = self._task(number).tensors.get(operand & 0xFFFF)
+        if tensor is None:
+            return
         dims = operand >> 16 & 0xFF
         if dims == L.TENSOR_DESCRIBED:
             dtype, shape, strides = self._layouts(first & L.LOW_HALF)

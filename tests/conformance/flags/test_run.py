@@ -9,6 +9,7 @@ from numba import int64
 import simpler_ref as sr
 from simpler_ref import CallConfig, TaskError, Trace, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 
 from ..see.conftest import fail
@@ -181,3 +182,30 @@ def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
         assert len(files.swimlane["aicore_tasks"]) == len(files.pmu) == 3
     trace = Trace.open(path)
     assert (len(trace.runs), len(trace.ran), trace.is_whole) == (3, 9, True)
+
+
+@pytest.mark.spec("FLAG-RUN-8")
+def test_files_have_what_is_left_if_notes_were_dropped(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, x = w.register(increase), w.zeros((4, 6), np.int64)
+        mem = w._session.engine.mem
+        w.start()
+        at = journal.journal_at(mem, L.JOURNAL_OF_ORCH)
+        mem[at + L.J_MASK] = 15
+
+        def main(orch, *_):
+            held = mem[at + L.J_TAKEN]
+            for _ in range(3):
+                with orch.scope():
+                    chain(orch, x, handle)
+                    mem[at + L.J_TAKEN] = held  # as if nobody had emptied it
+            orch.drain()
+            mem[at + L.J_TAKEN] = mem[at + L.J_PUSHED]
+
+        w.run(main, None, config)
+    assert x.sum() == 9 * 24 and len(files.swimlane["aicore_tasks"]) == 9
+    assert files.scopes[0]["dropped"] > 0 and files.dump["dropped"] > 0
+    known = [one["task_id"] for one in files.deps["tasks"]]
+    assert 0 < len(known) < 9 and "-1" not in known
+    assert all(one["succ"] in known and one["pred"] in known for one in files.deps["edges"])
