@@ -98,6 +98,8 @@ VALUE_CANCELLED = 20
 LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME = 64, 65, 66, 67
 """Of endpoints: the second phase of a registration; a request that is sent on; what was moved."""
 LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME)
+PROBE_TASKS = 80
+"""Of any worker: what it does around each task while flags ask for it; JSON, empty: nothing any more."""
 LINK_STORE, LINK_FETCH = 68, 69
 """Of endpoints: copy to a reference, or from there; its address, one in shared memory, how many bytes."""
 

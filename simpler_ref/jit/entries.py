@@ -68,6 +68,13 @@ def alloc_words(mem, words):
     return submit.alloc_buffer(mem, words)
 
 
+@entry(WORDS, INT, nogil=False)
+def note_submit(mem, began):
+    """Note that a submit of Python has lasted until now."""
+    journal.note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_SUBMIT, 0, began)
+    return L.OK
+
+
 @entry(WORDS, BYTES, nogil=False)
 def alloc_buffer(mem, wire):
     """Claim a buffer; see `submit.alloc_buffer`."""
@@ -425,6 +432,13 @@ def remember(mem, worker, local_slot, leaf):
 def note_code(mem, worker, key, address):
     """Note the compiled code of a function that calls name by a key."""
     serve.note_code(mem, worker, key, address)
+    return L.OK
+
+
+@entry(WORDS, INT, INT, INT, INT, INT, nogil=False)
+def note_of_worker(mem, worker, what, task, time, value):
+    """Put a note into a worker's journal."""
+    journal.note(mem, L.JOURNALS_OF_WORKERS + worker, what, task, time, value)
     return L.OK
 
 

@@ -537,6 +537,12 @@ SUBMIT_LINE = HEADER.word(
     read_by="Orch; Scheduler never does, though the kernel of both names it",
     ordering="own",
 )
+TRACE_EXTRAS = HEADER.word(
+    "TRACE_EXTRAS",
+    "what else is noted of tensors: `EXTRA_SHAPES`; `EXTRA_DUMP`, `EXTRA_MARKED`: workers are told",
+    read_by="Orch",
+    ordering="own",
+)
 
 HEADER.line(
     "the collector of notes",

@@ -128,7 +128,7 @@ def note_scope(mem, depth, opened):
     """Note that a scope was opened or closed."""
     stay_aside()
     what = L.NOTED_SCOPE | (depth | opened << 16) << 8
-    note(mem, L.JOURNAL_OF_ORCH, what, 0, now_ns(), 0)
+    note(mem, L.JOURNAL_OF_ORCH, what, int(mem[L.SUBMIT_LINE]), now_ns(), int(mem[L.MAP_COUNT]))
 
 
 @kernel

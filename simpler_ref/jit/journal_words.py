@@ -57,6 +57,11 @@ WAKE_SHARE = 4
 TRACE_TASKS, TRACE_ALL = 1, 2
 """In TRACING: only what workers do is noted; or everything."""
 
+DUMPED_AFTER, DUMPED_SCALAR = 1 << 16, 1 << 17
+"""In the operand of NOTED_DUMPED."""
+EXTRA_SHAPES, EXTRA_DUMP, EXTRA_MARKED = 1, 2, 4
+"""Bits of TRACE_EXTRAS: shapes are noted; workers dump tensors, all or only marked ones."""
+
 # ---------------------------------------------------------------- what is noted
 # Numbers below 16 are events of the state table (`slots.EVENTS`), plus 1.
 NOTED_RAN = 16
@@ -66,8 +71,9 @@ NOTED_PARKED = 17
 NOTED_REQUEST = 18
 """A worker carried out a control request, the operand: NOTE_TIME to NOTE_VALUE."""
 NOTED_ARGUMENT = 19
-"""A tensor of a task: its number, from bit 16 its tag, bit 20 whether the runtime has provided it, from
-bit 24 the worker whose memory it is, plus 1, or ELSEWHERE; its address, and its bytes in NOTE_VALUE."""
+"""A tensor of a task: its number, from bit 16 its tag, bit 20 whether the runtime has provided it, bit 21
+whether it is marked for dumps, from bit 24 the worker whose memory it is, plus 1, or ELSEWHERE, from bit
+40 its element type; its address, and its bytes in NOTE_VALUE."""
 NOTED_EDGE = 20
 """A task depends on task NOTE_VALUE: tensor, from bit 16 its tag, from bit 24 the kind; an address."""
 NOTED_CALL = 21
@@ -75,7 +81,8 @@ NOTED_CALL = 21
 NOTED_HELD = 22
 """A ring, the operand, holds NOTE_VALUE bytes from now on."""
 NOTED_SCOPE = 23
-"""A scope was opened or closed: its depth, from bit 16 whether it was opened."""
+"""A scope was opened or closed: its depth, from bit 16 whether it was; NOTE_TASK has the line, NOTE_VALUE
+how many buffers have a producer."""
 NOTED_WAITED = 24
 """The Orch thread waited, from NOTE_TIME to NOTE_VALUE; the operand says for what."""
 NOTED_PLAYED = 25
@@ -88,7 +95,16 @@ NOTED_RUN = 28
 """A run (operand 1) or a stream of calls (2) begins; 0: it has ended. NOTE_TASK is its first task."""
 NOTED_PASSES = 29
 """The Scheduler thread ran passes that moved something: NOTE_TIME to NOTE_VALUE."""
-NOTED_LAYOUT = 30
+NOTED_SHAPE = 30
+"""Dimensions of a tensor: its number, from bit 16 how many, from bit 24 the fifth; then two and two."""
+NOTED_SUBMIT = 31
+"""The Orch thread carried out one submit of Python: NOTE_TIME to NOTE_VALUE."""
+NOTED_DUMPED = 32
+"""A worker wrote a tensor into a file: its number, and `DUMPED_AFTER` if after the task; where, how many
+bytes. With `DUMPED_SCALAR` it saw a scalar: its number after the tensors; its bits and its kind."""
+NOTED_COUNTED = 33
+"""What two counters, of which the operand is the first, have counted during a task."""
+NOTED_LAYOUT = 34
 """The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout."""
 # only in files
 NOTED_CHUNK = 64

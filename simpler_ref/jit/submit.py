@@ -17,7 +17,17 @@ from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import align, alloc, release, ring_of_depth, slab_before_cursor
-from .slots import ALLOC, RECLAIM, SUBMIT, acquire_ref, affinity_of, prepare, release_ref, step
+from .slots import (
+    ALLOC,
+    RECLAIM,
+    SUBMIT,
+    acquire_ref,
+    affinity_of,
+    kind_of,
+    prepare,
+    release_ref,
+    step,
+)
 from .tensormap import erase, find, has_room, insert, insert_slab
 
 TENSOR_WORDS = L.TENSOR_WORDS
@@ -485,13 +495,41 @@ def note_arguments(mem, slot, words):
         place = owner_of(mem, slot, at + t, i) + 1
         if kind & L.TENSOR_CHILD_MASK & L.TENSOR_REMOTE * L.TENSOR_CHILD != 0:
             place = L.ELSEWHERE
-        operand = i | tag_of(words, t) << 16 | is_auto_output(words, t) << 20 | place << 24
+        marked = kind >> L.TENSOR_MARK_SHIFT & 1
+        operand = i | tag_of(words, t) << 16 | is_auto_output(words, t) << 20 | marked << 21
+        operand |= place << 24 | (kind & L.TENSOR_DTYPE_MASK) << 40
         data = int(mem[at + t + L.TENSOR_DATA])
         what = L.NOTED_ARGUMENT | operand << 8
         note(mem, L.JOURNAL_OF_ORCH, what, number, data, nbytes_of(words, t))
         if kind & L.TENSOR_DTYPE_MASK == L.TENSOR_DESCRIBED:
             layout = int(words[t + L.TENSOR_SHAPE]) & L.LOW_HALF
             note(mem, L.JOURNAL_OF_ORCH, L.NOTED_LAYOUT | i << 8, number, data, layout)
+        if mem[L.TRACE_EXTRAS] != 0:
+            note_extras(mem, slot, words, i, at + t + L.TENSOR_KIND)
+
+
+@kernel
+def note_extras(mem, slot, words, i, kind):
+    """Note the dimensions of a tensor; tell a sub worker, beside the tensor's `kind`, when to dump it.
+
+    Rule     FLAG-DEPS-2; FLAG-DUMP-1
+    """
+    t = i * TENSOR_WORDS
+    dims = int(words[t + L.TENSOR_DIMS])
+    operand = i | (dims >> L.HALF & 0xFF) << 16 | (dims & L.NUMBER_MASK) << 24
+    first, second = int(words[t + L.TENSOR_SHAPE]), int(words[t + L.TENSOR_SHAPE + 1])
+    what = L.NOTED_SHAPE | operand << 8
+    note(mem, L.JOURNAL_OF_ORCH, what, number_of(mem, slot), first, second)
+    extras = int(mem[L.TRACE_EXTRAS])
+    if extras & L.EXTRA_DUMP == 0 or kind_of(mem, slot) != L.SUB:
+        return
+    marked = int(words[t + L.TENSOR_KIND]) >> L.TENSOR_MARK_SHIFT & 1
+    if marked != 0 or extras & L.EXTRA_MARKED == 0:
+        tag = tag_of(words, t)
+        stages = L.DUMP_AFTER if writes(tag) else 0
+        if reads(tag) or not writes(tag):
+            stages |= L.DUMP_BEFORE
+        mem[kind] |= stages << L.TENSOR_TAG_SHIFT | i << L.TENSOR_NUMBER_SHIFT
 
 
 @kernel

@@ -30,6 +30,9 @@ TENSOR_REMOTE, TENSOR_INLINE = (
 TENSOR_READ, TENSOR_WRITE = 0x08, 0x10  # of remote ones: what the task does with it
 TENSOR_COPIED = 0x02  # likewise: this machine's memory, of which an endpoint gets a copy
 TENSOR_TAG_SHIFT = 8 * (_AT["padding"] - _AT["dtype"])
+TENSOR_MARK_SHIFT = TENSOR_TAG_SHIFT + 8  # on its way into submit: 1 if it is marked for dumps
+TENSOR_NUMBER_SHIFT = TENSOR_TAG_SHIFT + 16  # in a mailbox, of a tensor that is dumped: its number
+DUMP_BEFORE, DUMP_AFTER = 1, 2  # in the place of the tag there: when
 
 # ---------------------------------------------------------------- one task: a slot
 SLOT_WORDS = 48

@@ -13,7 +13,7 @@ from .enums import DataType, TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
 from .visibility import Doubts, current, make_tensor
-from .wire import KIND_AT, TAG_AT, TENSOR, RemoteWire, with_tag
+from .wire import KIND_AT, SHAPE_AT, TAG_AT, TENSOR, RemoteWire, marked, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
@@ -162,6 +162,42 @@ class TaskArgs:
         """
         wire = self._tensors[_check_index(i, self._tensors, "tag")]
         self._tensors[i] = with_tag(wire, check_tag(tag))
+
+    def dump(self, *tensors: int | Tensor) -> None:
+        """Mark tensors: with ``CallConfig.enable_dump_tensor=1`` only these are written into files.
+
+        Parameters
+        ----------
+        *tensors : int | Tensor
+            Their numbers, or what was added; none: all that were added so far.
+
+        Raises
+        ------
+        IndexError, ValueError
+            There is no tensor of that number, or none at that address.
+        TypeError, ValueError
+            See `make_tensor`.
+
+        Notes
+        -----
+        Rule     FLAG-DUMP-2
+        """
+        wires = self._tensors
+        found = [i for one in tensors for i in self._places(one)] if tensors else range(len(wires))
+        for i in found:
+            wires[i] = marked(wires[i])
+
+    def _places(self, tensor: int | Tensor) -> list[int]:
+        """Return the numbers of the tensors that a program means."""
+        if isinstance(tensor, int):
+            return [_check_index(tensor, self._tensors, "tensor")]
+        if not isinstance(tensor, ContinuousTensor):
+            tensor = make_tensor(tensor)
+        address = tensor._tagged(L.INPUT)[:SHAPE_AT]
+        found = [i for i, wire in enumerate(self._tensors) if wire[:SHAPE_AT] == address]
+        if not found:
+            raise ValueError(f"{tensor!r} is not among these arguments: add it before dump")
+        return found
 
     def tensor_count(self) -> int:
         """Return the number of tensors."""

@@ -23,6 +23,8 @@ NUMBER_BYTES = (_AT["ndims"] - SHAPE_AT) // L.CONTINUOUS_TENSOR_MAX_DIMS
 EXTENT_AT = L.TENSOR_EXTENT * L.WORD
 CHILD_MEMORY_AT = _AT["child_memory"]
 TAG_AT = _AT["padding"]
+MARK_AT = TAG_AT + 1
+"""Where a tensor on its way into submit is marked for dumps."""
 SCALAR_BYTES = L.WORD
 KIND_AT = L.SCALAR_KIND * L.WORD
 """Offset of a scalar's kind on its way into submit: after its bits."""
@@ -197,8 +199,13 @@ def asks_for_memory(wire: bytes) -> bool:
 
 
 def with_tag(wire: bytes, tag: int) -> bytes:
-    """Return the tensor with a tag, for submit."""
-    return replaced(wire, TAG_AT, bytes((tag,)) + _PADDING[1:])
+    """Return the tensor with a tag, for submit; a mark stays."""
+    return replaced(wire, TAG_AT, bytes((tag,)) + (wire[MARK_AT:] or _PADDING[1:]))
+
+
+def marked(wire: bytes) -> bytes:
+    """Return the tensor with a mark: it is to be dumped."""
+    return replaced(wire, MARK_AT, b"\1")
 
 
 def replaced(wire: bytes, at: int, octets: bytes) -> bytes:

@@ -8,40 +8,34 @@ from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.config import CallConfig
 from ..model.runtime_env import RuntimeEnv
+from ..system.counters import PMU_EVENTS
 
 log = logging.getLogger("simpler_ref")
 _told = False
 
-_DIAGNOSTICS = (
-    "enable_l2_swimlane",
-    "enable_dump_tensor",
-    "enable_pmu",
-    "enable_dep_gen",
-    "enable_scope_stats",
-)
+_MOST = {"enable_dump_tensor": 3, "enable_dep_gen": 1, "enable_scope_stats": 1}
+"""The highest values of flags that have some."""
 
 
 def require_supported(config: CallConfig) -> None:
-    """Refuse a configuration that is not valid, or asks for what nothing here implements.
+    """Refuse a configuration that is not valid, or has a flag with a value that means nothing.
 
     Raises
     ------
     ValueError
-        See `CallConfig.validate`.
-    NotImplementedError
-        A diagnostic is switched on.
+        It is, or has; see `CallConfig.validate`.
 
     Notes
     -----
-    Rule     FLOW-CONFIG-3, -4; ORCH-MISUSE-12
+    Rule     FLOW-CONFIG-3; FLAG-VALUE-1; ORCH-MISUSE-12
     """
     config.validate()
-    for name in _DIAGNOSTICS:
-        if getattr(config, name):
-            raise NotImplementedError(
-                f"CallConfig.{name}={getattr(config, name)}: no diagnostics are implemented here; "
-                "leave it at 0"
-            )
+    for name, most in _MOST.items():
+        if getattr(config, name) > most:
+            raise ValueError(f"CallConfig.{name} is {getattr(config, name)}; it can be 0 to {most}")
+    if config.enable_pmu and config.enable_pmu not in PMU_EVENTS:
+        known = ", ".join(f"{number} ({name})" for number, name in PMU_EVENTS.items())
+        raise ValueError(f"CallConfig.enable_pmu is {config.enable_pmu}; it can be 0, {known}")
 
 
 def config_wire(config: CallConfig) -> bytes:

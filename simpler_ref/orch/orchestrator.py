@@ -155,8 +155,6 @@ class Orchestrator:
         ------
         ValueError
             There is no such worker; a `child_memory` tensor without `worker`; see `CallConfig.validate`.
-        NotImplementedError
-            `config` asks for diagnostics.
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`.
 
@@ -201,7 +199,7 @@ class Orchestrator:
         ValueError
             `args_list` is empty, or longer than the pool; `workers` has another length, names a worker
             twice, or one that does not exist.
-        TypeError, KeyError, TaskError, RingFullError, RuntimeError, NotImplementedError
+        TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_next_level`.
 
         Notes
@@ -346,7 +344,7 @@ class Orchestrator:
 
         Raises
         ------
-        TypeError, ValueError, NotImplementedError, KeyError, TaskError, RingFullError, RuntimeError
+        TypeError, ValueError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub_many` and `submit_next_level`.
         """
         base = self._require_handle(

@@ -13,7 +13,7 @@ from ..errors import ControlError
 from ..model import visibility
 from ..model.config import CallConfig
 from ..system.signals import Failures
-from ..workers import ending
+from ..workers import ending, flagged
 from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
@@ -64,11 +64,19 @@ def require_function(
     *,
     on_the_chip: bool,
 ) -> tuple[OrchFunction, CallConfig]:
-    """Return what `Worker.run` or `record` was given, once it is found to be right."""
+    """Return what `Worker.run` or `record` was given, once it is found to be right.
+
+    Rule     FLAG-RUN-6
+    """
     if config is None:
         config = CallConfig()
     else:
         require_supported(config)
+    if what == "record" and flagged.is_asked(config):
+        raise NotImplementedError(
+            f"{flagged.first_of(config)}: record runs no tasks, and the runs of a graph have no "
+            "configuration; run the function itself with it"
+        )
     if on_the_chip:
         orch_fn = _run_on_the_chip(orch_fn, config)
     if not callable(orch_fn):
@@ -104,7 +112,11 @@ def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start:
         life.start_workers(session)
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
-        return _run(session, life.tree.words(life.registry), orch_fn, args, config, start)
+        words = life.tree.words(life.registry)
+        if life.options.level == 2 or not flagged.is_asked(config):
+            return _run(session, words, orch_fn, args, config, start)
+        with flagged.recorded(life, session, orch_fn, config):
+            return _run(session, words, orch_fn, args, config, start)
 
     return life.alone(act)
 

@@ -45,6 +45,7 @@ _SUBMITTERS = (
     "call_and_pass",
 )
 """The entries by which Python submits."""
+_SCOPES = "open_scope", "close_scope"
 
 _opened_by_variable = 0
 
@@ -106,6 +107,7 @@ class Recorder:
         self._poked_ns = 0
         self._written = threading.Condition()
         self._stories = 0
+        self._detail = "all"
         self._lines = Lines()
         self.path: str | None = None
         """The file of the trace that is being taken."""
@@ -120,8 +122,8 @@ class Recorder:
         """Whether what submits notes the lines that call it."""
         return self._engine.kernels is not self._plain
 
-    def begin(self, path: str | os.PathLike[str], detail: str) -> None:
-        """Begin a trace, while no run is in progress.
+    def begin(self, path: str | os.PathLike[str], detail: str, *, spans: bool = False) -> None:
+        """Begin a trace, while no run is in progress; with `spans` each submit of Python is noted, too.
 
         Raises
         ------
@@ -141,21 +143,28 @@ class Recorder:
         finally:
             os.close(fd)
         self.path = whole
-        self._ending = False
         self._stories = 0
         self._poked_ns = time.monotonic_ns()
-        self._note_lines(detail)
+        self._detail = detail
+        self._note_lines(detail, spans)
         self._plain.begin_trace(self._mem, DETAILS[detail])
 
     def start(self) -> None:
         """Start the collector's thread, once the workers are forked; a second call does nothing."""
         if self.path is None or self._thread is not None:
             return
+        self._ending = False
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._thread = threading.Thread(
             target=self._collect, args=(fd,), name="simpler-collector", daemon=True
         )
         self._thread.start()
+
+    def flush(self) -> None:
+        """Have written all that was noted, and go on."""
+        if self._thread is not None:
+            self._stop()
+            self.start()
 
     def poke(self) -> None:
         """Have written what there is, if that was long ago."""
@@ -180,19 +189,25 @@ class Recorder:
 
     def end(self) -> str | None:
         """End the trace, and return its file; what was noted is written then."""
-        path, thread = self.path, self._thread
+        path = self.path
         if path is None:
             return None
         self._plain.end_trace(self._mem)
         self._engine.kernels = self._plain
+        self._stop()
+        self.path = None
+        return path
+
+    def _stop(self) -> None:
+        """Have written all that was noted, and end the collector's thread."""
+        assert self.path is not None
         self._ending = True
         self._plain.ask_collector(self._mem)
-        if thread is None:
-            self._collect(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        if self._thread is None:
+            self._collect(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
         else:
-            thread.join(JOIN_TIMEOUT_S)
-        self._thread = self.path = None
-        return path
+            self._thread.join(JOIN_TIMEOUT_S)
+        self._thread = None
 
     def note_function(self, function: Any) -> None:
         """Say that an orchestration function is run: what it submits without a line is its own."""
@@ -201,15 +216,35 @@ class Recorder:
         self._engine.view.note_submit_line(line)
 
     # ------------------------------------------------------------ its parts
-    def _note_lines(self, detail: str) -> None:
-        """Have Python's submits note their lines."""
+    @property
+    def notes_all(self) -> bool:
+        """Whether everything is noted, not only what workers do."""
+        return DETAILS[self._detail] == L.TRACE_ALL
+
+    def _note_lines(self, detail: str, spans: bool) -> None:
+        """Have Python's submits and scopes note their lines."""
         if DETAILS[detail] != L.TRACE_ALL:
             return
         noting = Entries.__new__(Entries)
         vars(noting).update(vars(self._plain))
-        for name in _SUBMITTERS:
-            setattr(noting, name, self._with_line(getattr(self._plain, name)))
+        for name in _SUBMITTERS + _SCOPES:
+            submit = getattr(self._plain, name)
+            if spans and name not in _SCOPES:
+                submit = self._with_span(submit)
+            setattr(noting, name, self._with_line(submit))
         self._engine.kernels = noting
+
+    def _with_span(self, submit: Callable[..., int]) -> Callable[..., int]:
+        """Return an entry that notes how long it took."""
+        mem, note_submit = self._mem, self._plain.note_submit
+
+        def noting(*args: Any) -> int:
+            began = time.monotonic_ns()
+            result = submit(*args)
+            note_submit(mem, began)
+            return result
+
+        return noting
 
     def _with_line(self, submit: Callable[..., int]) -> Callable[..., int]:
         """Return an entry that notes the line of the program that submits."""

@@ -28,6 +28,7 @@ from ..jit.kernel import FAIL_POINTS
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
 from .output import is_relayed, then_flush
+from .probes import Probe, probe_of
 from .reports import write_error
 
 
@@ -43,7 +44,9 @@ class LocalCallables:
         self.slots: dict[bytes, int] = {}
         self.leaves: list[Callable[[ReceivedArgs], Any]] = []
         self._installed: list[Any] = []
+        self._bare: list[Callable[[ReceivedArgs], Any]] = []
         self._free: list[int] = []
+        self._probe: Probe | None = None
         for digest, target in snapshot.items():
             self.install(digest, target)
 
@@ -57,16 +60,36 @@ class LocalCallables:
             leaf = then_flush(leaf)
         if self._free:
             slot = self._free.pop()
-            self._installed[slot], self.leaves[slot] = installed, leaf
+            self._installed[slot], self._bare[slot] = installed, leaf
+            self.leaves[slot] = self._probed(leaf)
         else:
             slot = len(self.leaves)
             self._installed.append(installed)
-            self.leaves.append(leaf)
+            self._bare.append(leaf)
+            self.leaves.append(self._probed(leaf))
         self.slots[digest] = slot
+
+    def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
+        """Return what runs tasks now."""
+        return leaf if self._probe is None else self._probe.around(leaf)
+
+    def probe(self, mailbox: MailboxView, request: bytes) -> bytes:
+        """Run tasks with a probe from now on, or without: then kernels call compiled code again.
+
+        Rule     FLAG-RUN-4
+        """
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+        self._probe = probe_of(mailbox, request)
+        for slot in self.slots.values():
+            self.leaves[slot] = self._probed(self._bare[slot])
+        mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
+        return b""
 
     def address(self, slot: int) -> int:
         """Return the address of compiled code for a callable's tasks, or 0."""
-        return self.kind.address(self._installed[slot])
+        return 0 if self._probe is not None else self.kind.address(self._installed[slot])
 
     def report(self, digest: bytes, error: BaseException) -> None:
         """Let the worker's kind note what a task has raised.
@@ -91,7 +114,7 @@ class LocalCallables:
         if slot is None:
             return
         installed, self._installed[slot] = self._installed[slot], None
-        self.leaves[slot] = _removed
+        self.leaves[slot] = self._bare[slot] = _removed
         self._free.append(slot)
         self.kind.remove(installed)
 
@@ -351,6 +374,8 @@ def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
         elif command in (L.CTRL_UNREGISTER, L.CTRL_PY_UNREGISTER):
             mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
             callables.remove(digest)
+        elif command == L.PROBE_TASKS:
+            answer_staged(request.name, request.args[0], partial(callables.probe, mailbox))
         elif command in L.LINK_COMMANDS:
             act = partial(callables.kind.answer, command)
             write_result(box, answer_staged(request.name, request.args[0], act))

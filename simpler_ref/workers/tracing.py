@@ -82,16 +82,16 @@ def begin(life: Life, session: Session, path: str, detail: str) -> None:
             inner._life.traced = (f"{whole}.{i}", detail)
             session.traced_children.append(f"{os.path.basename(whole)}.{i}")
     session.recorder.begin(whole, detail)
-    _change_entries(life, session)
+    change_entries(life, session)
 
 
 def end(life: Life, session: Session) -> None:
     """End the trace of a Worker."""
     session.recorder.end()
-    _change_entries(life, session)
+    change_entries(life, session)
 
 
-def _change_entries(life: Life, session: Session) -> None:
+def change_entries(life: Life, session: Session) -> None:
     """Let those who submit use entries that note lines, or no longer."""
     session.orch._take_entries()
     if life.stream is not None:

@@ -107,13 +107,13 @@ CALLERS = {
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed"),
         *("call_from_c", "read_outcome_from_c", "drop_from_c"),
-        *("begin_trace", "end_trace", "ask_collector"),
+        *("begin_trace", "end_trace", "ask_collector", "note_submit"),
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (
         *("finish_and_receive", "finish_and_receive_in_thread", "run_leaves"),
         *("finish_control_and_receive", "park_and_receive", "remember", "note_code"),
-        "forget_digests",
+        *("forget_digests", "note_of_worker"),
         "report_ready",
     ),
     "requester": (
@@ -150,6 +150,7 @@ IN_PYTHON = {
     "MAIL_COMMAND": {"requester"},
     "MAIL_CONFIG": {"requester", "worker"},
     "SUBMIT_LINE": {"Orch"},
+    "TRACE_EXTRAS": {"Orch"},
     "LAYOUTS_USED": {"Orch"},
     "LAYOUTS_EPOCH": {"Orch"},
     **{field.name: {"Orch"} for field in L.LAYOUT.fields},

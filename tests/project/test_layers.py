@@ -160,7 +160,7 @@ VALUES = {
     *("NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),
     *("JOURNAL_OF_ORCH", "JOURNAL_OF_SCHEDULER", "JOURNAL_OF_THREAD", "JOURNALS_OF_WORKERS"),
-    *("NOTE_WORDS", "NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED"),
+    *("NOTE_WORDS", "NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED", "PROBE_TASKS"),
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (
@@ -178,6 +178,9 @@ PREFIXES = (
     "OWED_",
     "WAITED_",
     "FUNCTION_",
+    "EXTRA_",
+    "DUMP_",
+    "DUMPED_",
 )
 """Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
 MORE_VALUES = {

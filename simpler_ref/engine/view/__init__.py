@@ -331,6 +331,10 @@ class View:
             at = L.RING_BLOCK + ring * L.LINE
             self._mem[at + L.R_BASE], self._mem[at + L.R_SIZE] = base + ring * size, size
 
+    def note_extras(self, bits: int) -> None:
+        """Say what else is noted of tensors, and what workers are told: bits, see `EXTRA_SHAPES`."""
+        self._mem[L.TRACE_EXTRAS] = bits
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration, and the sizes that may follow it, for `encode`."""

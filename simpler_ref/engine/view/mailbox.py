@@ -15,7 +15,7 @@ from ...model.enums import TensorArgType
 from ...model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
-from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TAG_AT, TENSOR_BYTES, without_tag
 from . import trace_size
 from .layouts import Layouts
 
@@ -140,6 +140,7 @@ class ReceivedArgs(TaskArgs):
     add_tensor: Any = _refuse
     add_scalar: Any = _refuse
     set_tag: Any = _refuse
+    dump: Any = _refuse
     clear: Any = _refuse
 
 
@@ -312,6 +313,28 @@ class MailboxView(NamedTuple):
     def add_device_time(self, ns: int) -> None:
         """Add the time that a chip spent on a task."""
         self.engine.mem[self.start + L.W_DEVICE_NS] += ns
+
+    @property
+    def task_number(self) -> int:
+        """Number of the current task in the trace."""
+        return self._word(L.W_NUMBER)
+
+    def take_dump_marks(self) -> list[tuple[int, int, bytes]]:
+        """Return what is to be dumped of the current task: numbers of tensors, when, and the tensors.
+
+        Afterwards the tensors in the mailbox are as always.
+        """
+        box, found = self.box(self.served), []
+        (tensors, _) = _COUNTS.unpack_from(box, L.MAILBOX_OFF_ARGS)
+        for i in range(tensors):
+            start = _TENSORS_AT + i * TENSOR_BYTES
+            wire = bytes(box[start : start + TENSOR_BYTES])
+            if stages := wire[TAG_AT]:
+                index = int.from_bytes(wire[TAG_AT + 2 : TAG_AT + 4], "little")
+                wire = without_tag(wire)
+                box[start : start + TENSOR_BYTES] = wire
+                found.append((index, stages, wire))
+        return found
 
     def settle_in(self, home: int | None, thread: int) -> None:
         """Note the worker's home core, for when it shares another, None for none, and its thread."""

@@ -76,7 +76,7 @@ static void blame(Wave *wave, const Block *block, int32_t status, const char *wh
     pthread_mutex_unlock(&blaming);
 }
 
-static void run_block(Wave *wave, uint32_t item)
+static void guard_block(Wave *wave, uint32_t item)
 {
     Block block;
     Fault fault;
@@ -98,6 +98,18 @@ static void run_block(Wave *wave, uint32_t item)
     blame(wave, &block, fault.signal ? PTO2_E_FAULT : PTO2_E_KERNEL, what);
 }
 
+static void run_block(Wave *wave, uint32_t item, int32_t core)
+{
+    BlockRecord *record = wave->records == NULL ? NULL : &wave->records[item];
+    if (record != NULL) {
+        record->core = core;
+        record->begin = now_ns();
+    }
+    guard_block(wave, item);
+    if (record != NULL)
+        record->end = record->seen = now_ns();
+}
+
 /* ---------------------------------------------------------------- the queue; all under the lock */
 
 static uint32_t queued(const Pool *pool)
@@ -113,20 +125,24 @@ static bool can_feed(const Pool *pool)
 static void feed_chunk(Pool *pool)
 {
     for (int i = 0; i < CHUNK && can_feed(pool); i++) {
+        if (pool->wave->records != NULL)
+            pool->wave->records[pool->unfed].queued = now_ns();
         pool->queue[pool->tail++ % QUEUE] = pool->unfed++;
         pthread_cond_signal(&pool->work);
     }
 }
 
-static void run_next(Pool *pool)
+static void run_next(Pool *pool, int32_t core)
 {
     Wave *wave = pool->wave;
     uint32_t item = pool->queue[pool->head++ % QUEUE];
     if (queued(pool) == QUEUE - 1 && wave->feeders > 1)
         pthread_cond_broadcast(&pool->feed);
     pthread_mutex_unlock(&pool->lock);
-    run_block(wave, item);
+    run_block(wave, item, core);
     pthread_mutex_lock(&pool->lock);
+    if (wave->records != NULL)
+        wave->records[item].seen = now_ns();
     if (--pool->left == 0)
         pthread_cond_signal(&pool->done);
 }
@@ -138,9 +154,10 @@ static void *core_thread(void *of)
     Pool *pool = of;
     faults_enter_thread();
     pthread_mutex_lock(&pool->lock);
+    const int32_t number = ++pool->cores_begun; /* core 0 is the caller of the wave */
     while (!pool->stop) {
         if (queued(pool) > 0)
-            run_next(pool);
+            run_next(pool, number);
         else
             pthread_cond_wait(&pool->work, &pool->lock);
     }
@@ -220,7 +237,7 @@ static void work_on(Pool *pool)
         if (queued(pool) < CHUNK && can_feed(pool))
             feed_chunk(pool);
         else if (queued(pool) > 0)
-            run_next(pool);
+            run_next(pool, 0);
         else
             pthread_cond_wait(&pool->done, &pool->lock);
     }
@@ -230,7 +247,9 @@ static void work_on(Pool *pool)
 void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nothing to share */
-        run_block(wave, 0);
+        if (wave->records != NULL)
+            wave->records[0].queued = now_ns();
+        run_block(wave, 0, 0);
         return;
     }
     if (!pool->open)
@@ -269,6 +288,6 @@ void pool_close(Pool *pool)
     pthread_cond_destroy(&pool->feed);
     pthread_cond_destroy(&pool->done);
     pool->open = pool->stop = false;
-    pool->cores = pool->feeders = pool->feeders_begun = 0;
+    pool->cores = pool->feeders = pool->cores_begun = pool->feeders_begun = 0;
     pool->head = pool->tail = 0;
 }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "callable.h"
+#include "records.h"
 
 #define MAX_LAUNCHES 64
 #define MAX_CORES 4096
@@ -31,6 +32,7 @@ typedef struct Wave {
     int32_t feeders;
     atomic_int status; /* of the first block that failed; the others are then left out */
     char text[512];
+    BlockRecord *records; /* of its items; NULL if nothing is recorded */
     Launch launches[MAX_LAUNCHES];
 } Wave;
 
@@ -48,7 +50,7 @@ typedef struct Pool {
     uint32_t queue[QUEUE];
     int32_t most_cores; /* threads that may run blocks, the caller's included */
     int32_t cores, feeders; /* threads that exist */
-    int32_t feeders_begun;  /* which is how each gets its number */
+    int32_t cores_begun, feeders_begun; /* which is how each gets its number */
     pthread_t core_threads[MAX_CORES];
     pthread_t feeder_threads[MAX_FEEDERS];
 } Pool;

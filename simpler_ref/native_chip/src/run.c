@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "faults.h"
 
@@ -62,6 +61,28 @@ static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChi
                      args->tensor_count_, args->scalar_count_);
 }
 
+/* Rule FLAG-CHIP-4 */
+static int32_t check_flags(Chip *chip, const SimplerCallConfig *config)
+{
+    const struct {
+        const char *name;
+        int32_t value;
+    } flags[] = {{"enable_dump_tensor", config->enable_dump_tensor},
+                 {"enable_pmu", config->enable_pmu},
+                 {"enable_dep_gen", config->enable_dep_gen},
+                 {"enable_scope_stats", config->enable_scope_stats}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].value != 0)
+            return chip_fail(chip, PTO2_E_CONFIG,
+                             "%s is %d, which the simulated chip cannot record; it records "
+                             "enable_l2_swimlane only: leave the other flags at 0",
+                             flags[i].name, flags[i].value);
+    if (config->enable_l2_swimlane != 0 && config->output_prefix[0] == '\0')
+        return chip_fail(chip, PTO2_E_CONFIG,
+                         "enable_l2_swimlane is on without output_prefix: say where the file shall go");
+    return PTO2_OK;
+}
+
 /* Rule CHIP-ARGS-4; CHIP-RUN-2 */
 static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
 {
@@ -74,11 +95,7 @@ static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
     if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_FEEDERS)
         return chip_fail(chip, PTO2_E_CONFIG, "aicpu_thread_num is %d; give 1 to %d",
                          config->aicpu_thread_num, MAX_FEEDERS);
-    if (config->enable_l2_swimlane || config->enable_dump_tensor || config->enable_pmu ||
-        config->enable_dep_gen || config->enable_scope_stats)
-        return chip_fail(chip, PTO2_E_CONFIG,
-                         "the simulated chip has no diagnostics; leave the enable_* flags at 0");
-    return PTO2_OK;
+    return check_flags(chip, config);
 }
 
 /* ---------------------------------------------------------------- host tensors on the device
@@ -244,6 +261,9 @@ typedef struct Run {
     int32_t feeders;
     int32_t status; /* of the first error: nothing is launched after it */
     int32_t returned;
+    int32_t level; /* of enable_l2_swimlane */
+    Records records;
+    uint32_t before_wave; /* launches of earlier waves */
 } Run;
 
 static int32_t note(Run *run, int32_t status)
@@ -251,6 +271,21 @@ static int32_t note(Run *run, int32_t status)
     if (run->status == PTO2_OK)
         run->status = status;
     return status;
+}
+
+/* Have the blocks of a wave recorded; false if there is no memory. */
+static bool record_wave(Run *run, Wave *wave)
+{
+    wave->records = records_wave(&run->records, wave->items);
+    if (wave->records == NULL)
+        return false;
+    for (uint32_t i = 0; i < wave->count; i++) {
+        const Launch *one = &wave->launches[i];
+        for (int32_t block = 0; block < one->args.block_dim; block++)
+            wave->records[one->first + (uint32_t)block].launch = run->before_wave + i;
+    }
+    run->before_wave += wave->count;
+    return true;
 }
 
 /* Rule CHIP-RUN-5 */
@@ -261,7 +296,10 @@ static int32_t barrier(SimplerDevice *device)
     if (run->status != PTO2_OK || wave->count == 0)
         return run->status;
     wave->feeders = run->feeders;
+    if (run->level > 0 && !record_wave(run, wave))
+        return note(run, chip_fail(run->chip, PTO2_E_MEMORY, "no memory for the records of the run"));
     pool_run(&run->chip->pool, wave);
+    wave->records = NULL;
     wave->count = wave->items = 0;
     int32_t status = atomic_load(&wave->status);
     if (status != PTO2_OK)
@@ -330,6 +368,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     int32_t blocks = block_dim == 0 ? device->block_dim : block_dim;
     if (note(run, check_launch(run, core, blocks, tensor_count, scalar_count)) != PTO2_OK)
         return run->status;
+    const int64_t began = run->level > 0 ? now_ns() : 0;
     Launch *made = &wave->launches[wave->count];
     made->core = core;
     made->first = wave->items;
@@ -345,7 +384,9 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
         return run->status;
     wave->count++;
     wave->items += (uint32_t)blocks;
-    return PTO2_OK;
+    if (run->level > 0 && !records_launch(&run->records, began, now_ns()))
+        note(run, chip_fail(run->chip, PTO2_E_MEMORY, "no memory for the records of the run"));
+    return run->status;
 }
 
 /* Rule CHIP-RUN-6 */
@@ -391,13 +432,6 @@ static int32_t orchestrate(Run *run)
 
 /* ---------------------------------------------------------------- the run */
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerCallConfig *config)
 {
     run->device = (SimplerDevice){
@@ -414,6 +448,10 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
     run->feeders = config->aicpu_thread_num;
     run->status = PTO2_OK;
     run->returned = 0;
+    run->level = config->enable_l2_swimlane;
+    run->records = (Records){0};
+    run->before_wave = 0;
+    chip->wave.records = NULL;
     chip->wave.count = chip->wave.items = 0;
     atomic_store_explicit(&chip->wave.status, PTO2_OK, memory_order_relaxed);
 }
@@ -435,6 +473,18 @@ static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Stag
     return copy_tensors(chip, staging, SIMPLER_OUT);
 }
 
+/* Write what was recorded, also of a run that has failed, whose status then is the one that counts. */
+static int32_t write_records(Run *run, const SimplerCallConfig *config, int32_t status)
+{
+    char why[1300], folder[SIMPLER_OUTPUT_PREFIX_SIZE];
+    snprintf(folder, sizeof folder, "%.*s", SIMPLER_OUTPUT_PREFIX_SIZE - 1, config->output_prefix);
+    bool written = records_write(&run->records, run->level, folder, why, sizeof why);
+    records_free(&run->records);
+    if (!written && status == PTO2_OK)
+        return chip_fail(run->chip, PTO2_E_SYSTEM, "%s", why);
+    return status;
+}
+
 /* Rule CHIP-RUN-1 */
 int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args,
                  const SimplerCallConfig *config)
@@ -452,5 +502,5 @@ int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageT
     begin(&run, chip, callable, config);
     status = run_staged(&run, args, &staging);
     arena_return_all(&chip->arena);
-    return status;
+    return run.level > 0 ? write_records(&run, config, status) : status;
 }

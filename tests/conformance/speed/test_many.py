@@ -275,8 +275,8 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
         next_level.orch.submit_next_level_many(
             next_level.prepared, [away], [T.INPUT], workers=[0, 1, -1]
         )
-    with pytest.raises(NotImplementedError):
-        config = CallConfig(enable_pmu=1, output_prefix="x")
+    with pytest.raises(ValueError, match="enable_pmu is 3"):
+        config = CallConfig(enable_pmu=3, output_prefix="x")
         next_level.orch.submit_next_level_many(next_level.prepared, (), (), None, config, count=1)
     assert next_level.picture() == before
 

@@ -1,0 +1,273 @@
+"""One run of a trace, as its flags' files tell it: tasks with ids of their rings, tensors, edges, steps.
+
+The Orch thread's notes are in the order of what it did. So its journal, read once, gives the ring and the
+number of each task, and the state of rings and scopes at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...model.enums import DataType
+from ...model.wire import Layout, row_major, span_of
+from ...system.types import Array
+from .. import tables
+from ..file import NOTE, TraceFile
+from ..tasks import TAGS
+
+READS, WRITES = ("INPUT", "INOUT"), ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
+BLOCK = 1 << 16
+"""Notes that are made Python's at once."""
+
+
+@dataclass(slots=True)
+class Tensor:
+    """A tensor of a task."""
+
+    index: int
+    tag: str
+    address: int
+    nbytes: int
+    is_marked: bool
+    dtype: str
+    item: int
+    """Bytes of an element."""
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    """In elements."""
+    start: int = 0
+    """Elements of its buffer before its first."""
+    buffer: int = 0
+    """Number of its buffer."""
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements follow each other, row by row."""
+        return 0 in self.shape or all(
+            size == 1 or step == usual
+            for size, step, usual in zip(
+                self.shape, self.strides, row_major(self.shape, 1), strict=True
+            )
+        )
+
+    def described(self, prefix: str = "") -> dict[str, Any]:
+        """Return what files say of its elements; 64-bit numbers are strings."""
+        return {
+            f"{prefix}dtype": self.dtype,
+            f"{prefix}shape": list(self.shape),
+            f"{prefix}start_offset": str(self.start),
+            f"{prefix}strides": list(self.strides),
+        }
+
+
+class Edge(NamedTuple):
+    """A task depends on another."""
+
+    producer: int
+    tensor: int
+    address: int
+    is_memory: bool
+
+
+@dataclass(slots=True)
+class Task:
+    """A task of the run."""
+
+    number: int
+    id: int = -1
+    """Its ring, shifted by 32 bits, and its number there."""
+    function: int = 0
+    is_buffer: bool = False
+    submitted: int = 0
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+
+    @property
+    def ring(self) -> int:
+        """Its ring."""
+        return self.id >> 32
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Memory that tensors share, from one time that it was handed out to the next."""
+
+    address: int
+    version: int
+    dtype: str
+    elements: int
+
+
+class Step(NamedTuple):
+    """Something that the Orch thread did, in the order in which it did it."""
+
+    what: str
+    """submit, reclaim, held, scope, span."""
+    task: Task | None
+    first: int
+    """Of held: the ring. Of a scope: its depth. Of a span: when it began."""
+    second: int
+    """Of held: bytes. Of a scope: whether it was opened. Of a span: when it ended."""
+    line: int = 0
+    buffers: int = 0
+    """How many buffers had a producer."""
+
+
+class FlaggedRun:
+    """The last run of a trace.
+
+    Parameters
+    ----------
+    file : TraceFile
+        The trace.
+    layouts : Callable
+        Returns the layout that has a number.
+    """
+
+    def __init__(self, file: TraceFile, layouts: Callable[[int], Layout]) -> None:
+        self.about, self.dropped = file.about, sum(file.dropped.values())
+        self.level: int = self.about["level"]
+        self.rings: int = self.about["rings"]
+        self.functions = {int(key): i for i, key in enumerate(self.about["functions"])}
+        """The number of each function, by its key in the notes."""
+        self.names: list[str] = list(self.about["functions"].values())
+        self._layouts = layouts
+        self.notes = tables.Notes(file)
+        begun = np.flatnonzero(self.notes.orch["what"] == L.NOTED_RUN | 1 << 8)
+        self._orch = self.notes.orch[begun[-1] :] if len(begun) else np.empty(0, NOTE)
+        self.first = int(self._orch["task"][0]) if len(begun) else 1
+        self.tasks: dict[int, Task] = {}
+        self.buffers: list[Buffer] = []
+        self._known: dict[int, int] = {}
+        self.steps: list[Step] = []
+        self._walk()
+        self.tasks = {number: one for number, one in self.tasks.items() if one.id >= 0}
+        ran = tables.ran_of(self.notes)
+        self.ran: Array = ran[ran["task"] >= self.first]
+        self.workers: int = max(
+            len(self.about["workers"]), *(one + 1 for one in self.notes.workers), 0
+        )
+
+    def of_worker(self, worker: int, kind: int) -> Array:
+        """Return the notes of a kind that a worker made about tasks of this run."""
+        own = self.notes.workers.get(worker, np.empty(0, NOTE))
+        rows: Array = own[(own["what"] & 0xFF == kind) & (own["task"] >= self.first)]
+        return rows
+
+    def of_scheduler(self) -> Array:
+        """Return the Scheduler's notes about tasks of this run."""
+        notes = self.notes.scheduler
+        rows: Array = notes[notes["task"] >= self.first]
+        return rows
+
+    def id_of(self, number: int) -> int:
+        """Return the id of a task by its number in the trace; -1 if its submission was not noted."""
+        task = self.tasks.get(number)
+        return -1 if task is None else task.id
+
+    def line_of(self, line: int) -> str:
+        """Return a line of the program as ``file:number``; "" if it is not known."""
+        lines = self.about.get("lines", [])
+        return f"{lines[line - 1][0]}:{lines[line - 1][1]}" if 1 <= line <= len(lines) else ""
+
+    # ------------------------------------------------------------ the Orch thread's notes
+    def _each(self) -> Iterator[tuple[int, int, int, int]]:
+        for at in range(0, len(self._orch), BLOCK):
+            yield from self._orch[at : at + BLOCK].tolist()
+
+    def _walk(self) -> None:
+        """Read the Orch thread's notes; of tasks whose submission was dropped nothing else is kept."""
+        depth, counts = -1, [0] * L.MAX_RING_DEPTH
+        submit, alloc, reclaim = (tables.EVENT[one] for one in ("submit", "alloc", "reclaim"))
+        for what, number, time, value in self._each():
+            kind, operand = what & 0xFF, what >> 8
+            if kind == L.NOTED_ARGUMENT:
+                self._note_tensor(number, operand, time, value)
+            elif kind == L.NOTED_SHAPE:
+                self._note_shape(number, operand, time, value)
+            elif kind == L.NOTED_EDGE:
+                memory = operand >> 24 == L.OWED_MEMORY
+                self._task(number).edges.append(Edge(value, operand & 0xFFFF, time, memory))
+            elif kind in (submit, alloc):
+                ring = max(0, min(depth, self.rings - 1))
+                task = self._task(number)
+                task.id, counts[ring] = ring << 32 | counts[ring], counts[ring] + 1
+                task.function, task.submitted = value, time
+                task.is_buffer = kind == alloc
+                self._place(task)
+                self.steps.append(Step("submit", task, time, time))
+            elif kind == reclaim:
+                if self.id_of(number) >= 0:
+                    self.steps.append(Step("reclaim", self.tasks[number], time, time))
+            elif kind == L.NOTED_HELD:
+                self.steps.append(Step("held", None, operand, value))
+            elif kind == L.NOTED_SCOPE:
+                opened = operand >> 16
+                depth = (operand & 0xFFFF) - 1 + opened
+                step = Step("scope", None, operand & 0xFFFF, opened, number, value)
+                self.steps.append(step)
+            elif kind in (L.NOTED_SUBMIT, L.NOTED_PLAYED):
+                self.steps.append(Step("span", None, time, value))
+
+    def _task(self, number: int) -> Task:
+        task = self.tasks.get(number)
+        if task is None:
+            task = self.tasks[number] = Task(number)
+        return task
+
+    def _note_tensor(self, number: int, operand: int, address: int, nbytes: int) -> None:
+        kind = operand >> 24 & L.TENSOR_DTYPE_MASK
+        dtype, item = "", 1  # of a described one its layout says
+        if kind < len(L.DTYPE_SIZES):
+            dtype, item = DataType(kind).name, L.DTYPE_SIZES[kind]
+        index, tag = operand & 0xFFFF, TAGS[operand >> 16 & 0xFF]
+        marked = bool(operand >> 40 & 1)
+        tensor = Tensor(index, tag, address, nbytes, marked, dtype, item)
+        self._task(number).tensors[index] = tensor
+
+    def _note_shape(self, number: int, operand: int, first: int, second: int) -> None:
+        """Give a tensor its shape and strides.
+
+        Rule     FLAG-DEPS-2
+        """
+        tensor = self._task(number).tensors.get(operand & 0xFFFF)
+        if tensor is None:
+            return
+        dims = operand >> 16 & 0xFF
+        if dims == L.TENSOR_DESCRIBED:
+            dtype, shape, strides = self._layouts(first & L.LOW_HALF)
+            tensor.dtype, tensor.item = _name_of(dtype), max(1, dtype.itemsize)
+            tensor.shape, tensor.strides = shape, tuple(one // tensor.item for one in strides)
+            tensor.start = span_of((dtype, shape, strides))[0] // tensor.item
+            return
+        halves = [first, first >> 32, second, second >> 32, operand >> 24]
+        tensor.shape = tuple(one & L.LOW_HALF for one in halves[:dims])
+        tensor.strides = row_major(tensor.shape, 1)
+
+    # ------------------------------------------------------------ buffers
+    def _place(self, task: Task) -> None:
+        """Say in which buffer each tensor of a task lies: in that of the tensor that began there before.
+
+        An OUTPUT is new, and so is a buffer from `alloc`: these have versions of their own.
+        """
+        for tensor in task.tensors.values():
+            low = tensor.address - tensor.start * tensor.item
+            found = self._known.get(low)
+            if found is None or tensor.tag == "OUTPUT":
+                version = 0 if found is None else self.buffers[found].version + 1
+                found = self._known[low] = len(self.buffers)
+                self.buffers.append(Buffer(low, version, tensor.dtype, 0))
+            buffer = self.buffers[found]
+            buffer.elements = max(buffer.elements, tensor.nbytes // tensor.item)
+            tensor.buffer = found
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the documents' name of an element type, or numpy's for others."""
+    name: str = dtype.name.upper()
+    return name if name in DataType.__members__ else str(dtype.str)

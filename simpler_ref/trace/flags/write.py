@@ -1,0 +1,96 @@
+"""Writing the files of the flags that a configuration has."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...model.config import CallConfig
+from .counted import counted
+from .deps import dependencies
+from .dump import arguments
+from .run import FlaggedRun
+from .scopes import scope_stats
+from .swimlane import swimlane
+
+FILES = {
+    "enable_l2_swimlane": "l2_swimlane_records.json",
+    "enable_dump_tensor": "args_dump/args_dump.json",
+    "enable_pmu": "pmu.csv",
+    "enable_dep_gen": "deps.json",
+    "enable_scope_stats": "scope_stats/scope_stats.jsonl",
+}
+"""The file of each flag, below `output_prefix`."""
+
+
+class Circumstances(NamedTuple):
+    """What is known of a run beside its notes."""
+
+    function: str
+    """Name of the orchestration function."""
+    site: str
+    """Where it is, ``file:line``."""
+    failed: bool
+    counters: tuple[str, ...]
+    """Names of the counters that were read."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and write into it alone: of several tasks that name it the last one's files stay.
+
+    Rule     FLAG-NEST-2
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def write_files(run: FlaggedRun, config: CallConfig, about: Circumstances) -> None:
+    """Write the files of a run.
+
+    Rule     FLAG-RUN-1, -5
+    """
+    folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
+    found: dict[str, str] = {f"name_map_{about.function}.json": _as_json(_names(run, about))}
+    if level := config.enable_l2_swimlane:
+        found[FILES["enable_l2_swimlane"]] = _as_json(swimlane(run, level))
+    if config.enable_dep_gen:
+        found[FILES["enable_dep_gen"]] = _as_json(dependencies(run))
+    if level := config.enable_dump_tensor:
+        manifest = FILES["enable_dump_tensor"]
+        found[manifest] = _as_json(arguments(run, level, (folder / manifest).parent))
+    if config.enable_scope_stats:
+        lines = scope_stats(run, about.site, about.failed)
+        found[FILES["enable_scope_stats"]] = "".join(f"{json.dumps(one)}\n" for one in lines)
+    if event_type := config.enable_pmu:
+        found[FILES["enable_pmu"]] = counted(run, event_type, about.counters)
+    with locked(folder):
+        for name, text in found.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def _as_json(value: dict[str, Any]) -> str:
+    return json.dumps(value)
+
+
+def _names(run: FlaggedRun, about: Circumstances) -> dict[str, Any]:
+    """Return the names by which viewers know functions.
+
+    Rule     FLAG-RUN-5
+    """
+    return {
+        "level": run.level,
+        "orchestrator_name": about.function,
+        "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
+    }

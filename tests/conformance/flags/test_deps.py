@@ -1,0 +1,167 @@
+"""FLAG-DEPS: the graph."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, ContinuousTensor, DataType, Worker
+from simpler_ref import TensorArgType as T
+
+from .conftest import make
+
+N = 4
+
+
+def cholesky(orch, tile, handles):
+    """Submit the tasks of a tiled Cholesky factorisation; return what each reads and writes."""
+    told = []
+
+    def submit(name, reads, writes):
+        pairs = [(tile[one], T.INPUT) for one in reads] + [(tile[writes], T.INOUT)]
+        orch.submit_sub(handles[name], make(*pairs))
+        told.append((name, reads, writes))
+
+    for k in range(N):
+        submit("potrf", [], (k, k))
+        for i in range(k + 1, N):
+            submit("trsm", [(k, k)], (i, k))
+        for i in range(k + 1, N):
+            for j in range(k + 1, i + 1):
+                submit("gemm", [(i, k), (j, k)] if i != j else [(i, k)], (i, j))
+    return told
+
+
+def expected(told):
+    """Return the edges by the rule of last writers: consumer, its argument, producer."""
+    last, edges = {}, set()
+    for number, (_, reads, writes) in enumerate(told):
+        for index, one in enumerate([*reads, writes]):
+            if one in last:
+                edges.add((number, index, last[one]))
+        last[writes] = number
+    return edges
+
+
+@pytest.mark.spec("FLAG-DEPS-1", "FLAG-DEPS-3")
+def test_the_edges_of_a_cholesky_are_those_of_last_writers(files):
+    names = ("potrf", "trsm", "gemm")
+    functions = {}
+    for name in names:
+        functions[name] = lambda args, name=name: None
+        functions[name].__name__ = functions[name].__qualname__ = name
+    config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=2) as w:
+        handles = {name: w.register(function) for name, function in functions.items()}
+        tile = {(i, j): w.zeros((8, 8), np.float64) for i in range(N) for j in range(i + 1)}
+        told = []
+        w.run(lambda orch, *_: told.extend(cholesky(orch, tile, handles)), None, config)
+    deps = files.deps
+    assert set(deps) == {"tasks", "tensors", "edges"}
+    found = [(int(one["succ"]), one["arg"], int(one["pred"])) for one in deps["edges"]]
+    assert len(found) == len(set(found)) and set(found) == expected(told)
+    assert all(one["source"] == "tensormap" for one in deps["edges"])
+    assert all(one["overlap"] == "covered" for one in deps["edges"])
+    known = files.json("name_map_<lambda>.json")["callable_id_to_name"]
+    kernels = [one["kernel_ids"] for one in deps["tasks"]]
+    assert [known[str(second)] for _, second, _ in kernels] == [one[0] for one in told]
+    assert all((first, third) == (-1, -1) for first, _, third in kernels)
+    assert [one["task_id"] for one in deps["tasks"]] == [str(i) for i in range(len(told))]
+    assert {one["scope"] for one in deps["tasks"]} == {"auto"}
+    assert len(deps["tensors"]) == len(tile)
+
+
+@pytest.mark.spec("FLAG-DEPS-2")
+def test_tensors_are_described_and_share_buffers_by_address(flagged):
+    address = []
+
+    def build(orch, x, handle):
+        address.append(x.ctypes.data)
+        orch.submit_sub(handle, make((x, T.INOUT)))
+        orch.submit_sub(handle, make((x[:, ::2], T.INPUT), (x[::-1, 1:3], T.INOUT)))
+        cube = ContinuousTensor.make(x.ctypes.data, (2, 1, 2, 3, 2), DataType.INT64)
+        orch.submit_sub(handle, make((cube, T.INPUT), (x[1], T.INOUT)))
+
+    deps = flagged(build, enable_dep_gen=1).deps
+    args = [one for task in deps["tasks"] for one in task["args"]]
+    told = [
+        (one["idx"], one["type"], one["dtype"], one["shape"], one["start_offset"], one["strides"])
+        for one in args
+    ]
+    assert told == [
+        (0, "INOUT", "INT64", [4, 6], "0", [6, 1]),
+        (0, "INPUT", "INT64", [4, 3], "0", [6, 2]),
+        (1, "INOUT", "INT64", [4, 2], "18", [-6, 1]),
+        (0, "INPUT", "INT64", [2, 1, 2, 3, 2], "0", [12, 12, 6, 2, 1]),
+        (1, "INOUT", "INT64", [6], "0", [1]),
+    ]
+    buffers = {one["tensor_id"]: one for one in deps["tensors"]}
+    whole, view, upside_down, cube, row = (buffers[one["tensor_id"]] for one in args)
+    assert whole is view is cube
+    assert whole == {
+        "tensor_id": args[0]["tensor_id"],
+        "buffer_addr": str(address[0]),
+        "version": 0,
+        "dtype": "INT64",
+        "buffer_numel": "24",
+    }
+    assert upside_down["buffer_addr"] == str(address[0] + 8)
+    assert row["buffer_addr"] == str(address[0] + 48)
+
+
+@pytest.mark.spec("FLAG-DEPS-2")
+def test_memory_that_is_handed_out_anew_has_another_version(flagged):
+    def build(orch, x, handle):
+        for _ in range(2):
+            with orch.scope():
+                buffer = orch.alloc((4,), np.int64)
+                orch.submit_sub(handle, make((buffer, T.INOUT)))
+            orch.drain()
+
+    deps = flagged(build, enable_dep_gen=1).deps
+    first, second = deps["tensors"]
+    assert first["buffer_addr"] == second["buffer_addr"]
+    assert (first["version"], second["version"]) == (0, 1)
+
+
+@pytest.mark.spec("FLAG-DEPS-1", "FLAG-DEPS-3")
+def test_edges_to_memory_come_from_its_creator(flagged):
+    def build(orch, x, handle):
+        buffer = orch.alloc((4,), np.int64)
+        orch.submit_sub(handle, make((buffer, T.INOUT)))
+        orch.submit_sub(handle, make((x, T.INPUT), (buffer, T.INOUT)))
+
+    deps = flagged(build, enable_dep_gen=1).deps
+    assert [one["kernel_ids"][1] for one in deps["tasks"]] == [-1, 0, 0]
+    edges = {(one["pred"], one["succ"], one["arg"], one["source"]) for one in deps["edges"]}
+    assert edges == {
+        ("0", "1", 0, "creator"),
+        ("1", "2", 1, "tensormap"),
+        ("0", "2", 1, "creator"),
+    }
+    mine = {"dtype", "shape", "start_offset", "strides"}
+    for one in deps["edges"]:
+        names = {"pred", "succ", "arg", "source", "tensor_id"} | {f"consumer_{n}" for n in mine}
+        if one["source"] == "tensormap":
+            names |= {"overlap"} | {f"producer_{name}" for name in mine}
+        assert set(one) == names
+        assert (one["consumer_shape"], one["consumer_strides"]) == ([4], [1])
+
+
+@pytest.mark.spec("FLAG-DEPS-3")
+def test_overlap_says_whether_a_consumer_covers_what_was_written(flagged):
+    def build(orch, x, handle):
+        row = ContinuousTensor.make(x.ctypes.data, (6,), DataType.INT64)
+        orch.submit_sub(handle, make((x, T.INOUT)))
+        orch.submit_sub(handle, make((row, T.INOUT)))
+        orch.submit_sub(handle, make((x, T.INPUT)))
+
+    first, second = flagged(build, enable_dep_gen=1).deps["edges"]
+    assert (first["overlap"], first["consumer_shape"], first["producer_shape"]) == (
+        "other",
+        [6],
+        [4, 6],
+    )
+    assert (second["overlap"], second["consumer_shape"], second["producer_shape"]) == (
+        "covered",
+        [4, 6],
+        [6],
+    )

@@ -1,0 +1,207 @@
+"""FLAG-DUMP: arguments."""
+
+import numpy as np
+import pytest
+
+from simpler_ref import ContinuousTensor, DataType, TaskArgs
+from simpler_ref import TensorArgType as T
+
+from .conftest import make
+
+NAMES = {
+    *("task_id", "func_id", "role", "stage", "arg_index", "kind", "dtype", "shape", "strides"),
+    *("start_offset", "is_contiguous", "truncated", "overwritten", "bin_offset", "bin_size"),
+}
+BEFORE, AFTER = "before_dispatch", "after_completion"
+
+
+def shift(args):
+    """Write the first tensor, plus the first scalar, into the second; add 1 to the third."""
+    args.tensor(1).numpy()[:] = args.tensor(0).numpy() + args.scalar(0)
+    args.tensor(2).numpy()[:] += 1
+
+
+def program(mark):
+    def build(orch, x, handle):
+        x[:] = np.arange(24).reshape(4, 6)
+        out = ContinuousTensor.make(0, (6,), DataType.INT64)
+        args = make((x[0], T.INPUT), (out, T.OUTPUT), (x[1], T.INOUT))
+        args.add_scalar(100)
+        args.add_scalar(2.5)
+        mark(args, x)
+        orch.submit_sub(handle, args)
+
+    return build
+
+
+def seen(files):
+    """Return each entry as stage, number, role and elements."""
+    return [
+        (one["stage"], one["arg_index"], one["role"], files.elements(one).tolist())
+        for one in sorted(
+            files.dump["args"], key=lambda one: (one["stage"] == AFTER, one["arg_index"])
+        )
+    ]
+
+
+READ, WRITTEN = list(range(6)), list(range(100, 106))
+OLD, NEW = list(range(6, 12)), list(range(7, 13))
+
+
+@pytest.mark.spec("FLAG-DUMP-1")
+def test_what_is_read_is_dumped_before_and_what_is_written_after(flagged):
+    files = flagged(program(lambda *_: None), functions=(shift,), enable_dump_tensor=2)
+    assert seen(files) == [
+        (BEFORE, 0, "input", READ),
+        (BEFORE, 2, "inout", OLD),
+        (BEFORE, 3, "input", 100),
+        (BEFORE, 4, "input", 2.5),
+        (AFTER, 1, "output", WRITTEN),
+        (AFTER, 2, "inout", NEW),
+    ]
+    manifest = files.dump
+    assert all(set(one) == NAMES for one in manifest["args"])
+    assert all(one["task_id"] == "0x0" and one["func_id"] == 0 for one in manifest["args"])
+    assert not any(one["truncated"] or one["overwritten"] for one in manifest["args"])
+    assert [one["dtype"] for one in manifest["args"]].count("INT64") == 5
+    assert (manifest["bin_file"], manifest["dump_tensor_level"]) == ("args.bin", 2)
+    assert [manifest[f"total_{one}"] for one in ("args", "tensors", "scalars")] == [6, 4, 2]
+
+
+@pytest.mark.spec("FLAG-DUMP-1")
+def test_no_dep_is_dumped_before_and_output_existing_after(flagged):
+    def build(orch, x, handle):
+        orch.submit_sub(handle, make((x[0], T.NO_DEP), (x[1], T.OUTPUT_EXISTING)))
+
+    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    assert [one[:3] for one in seen(files)] == [(BEFORE, 0, "input"), (AFTER, 1, "output")]
+
+
+@pytest.mark.spec("FLAG-DUMP-1")
+def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged, mode):
+    def build(orch, x, handle):
+        x[:] = 7
+        orch.submit_sub_group(handle, [make((x[i], T.INOUT)) for i in range(2)])
+
+    files = flagged(
+        build, functions=(lambda args: None,), enable_dump_tensor=2, options={"child_mode": mode}
+    )
+    told = [(one[0], one[1], one[3]) for one in seen(files)]
+    assert told == [(stage, i, [7] * 6) for stage in (BEFORE, AFTER) for i in range(2)]
+
+
+def by_number(args, x):
+    args.dump(0, 2)
+
+
+def by_what_was_added(args, x):
+    args.dump(x[0], x[1])
+
+
+def all_of_them(args, x):
+    args.dump()
+
+
+def then_another_tag(args, x):
+    args.dump(0)
+    args.set_tag(0, T.INOUT)
+
+
+@pytest.mark.spec("FLAG-DUMP-2")
+@pytest.mark.parametrize(
+    ("mark", "found"),
+    [
+        (by_number, [(BEFORE, 0), (BEFORE, 2), (AFTER, 2)]),
+        (by_what_was_added, [(BEFORE, 0), (BEFORE, 2), (AFTER, 2)]),
+        (all_of_them, [(BEFORE, 0), (BEFORE, 2), (AFTER, 1), (AFTER, 2)]),
+        (then_another_tag, [(BEFORE, 0), (AFTER, 0)]),
+        (lambda *_: None, []),
+    ],
+)
+def test_only_marked_tensors_are_dumped_at_level_1(flagged, mark, found):
+    files = flagged(program(mark), functions=(shift,), enable_dump_tensor=1)
+    assert [one[:2] for one in seen(files)] == found
+    assert files.dump["total_scalars"] == 0
+
+
+@pytest.mark.spec("FLAG-DUMP-2")
+def test_a_mark_on_what_is_not_there_is_refused():
+    args = make((ContinuousTensor.make(64, (4,), DataType.UINT8), T.INPUT))
+    before = list(args._tensors)
+    with pytest.raises(IndexError, match="tensor index 1 is out of range: there are 1"):
+        args.dump(0, 1)
+    with pytest.raises(ValueError, match="not among these arguments: add it before dump"):
+        args.dump(ContinuousTensor.make(128, (4,), DataType.UINT8))
+    with pytest.raises(TypeError):
+        args.dump("first")
+    assert args._tensors == before
+    TaskArgs().dump()  # all of none
+
+
+@pytest.mark.spec("FLAG-DUMP-2")
+def test_marks_do_not_travel_to_the_worker(flagged):
+    def look(args):
+        raw = bytes(args._box)[1104 + 8 : 1104 + 8 + 40]
+        assert raw[34:] == bytes(6), raw
+
+    def build(orch, x, handle):
+        args = make((x, T.INPUT))
+        args.dump()
+        orch.submit_sub(handle, args)
+
+    files = flagged(build, functions=(look,), enable_dump_tensor=1)
+    assert len(files.dump["args"]) == 1
+    flagged(build, functions=(look,), enable_dep_gen=1)
+
+
+@pytest.mark.spec("FLAG-DUMP-3")
+def test_views_are_dumped_row_by_row(flagged):
+    def build(orch, x, handle):
+        x[:] = np.arange(24).reshape(4, 6)
+        orch.submit_sub(handle, make((x[:, ::2], T.INPUT), (x[::-1, 1], T.INPUT)))
+
+    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    whole = np.arange(24).reshape(4, 6)
+    first, second = files.dump["args"]
+    assert files.elements(first).tolist() == whole[:, ::2].tolist()
+    assert files.elements(second).tolist() == whole[::-1, 1].tolist()
+    assert (first["strides"], first["start_offset"], first["is_contiguous"]) == ([6, 2], 0, False)
+    assert (second["strides"], second["start_offset"]) == ([-6], 18)
+
+
+@pytest.mark.spec("FLAG-DUMP-3")
+def test_an_address_that_is_only_a_key_has_no_elements(flagged):
+    def build(orch, x, handle):
+        key = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.UINT8)
+        orch.submit_sub(handle, make((key, T.INPUT), (x[0], T.INPUT)))
+
+    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    key, row = files.dump["args"]
+    assert (key["truncated"], key["bin_size"]) == (True, 0)
+    assert (row["truncated"], files.elements(row).tolist()) == (False, [0] * 6)
+    assert files.dump["truncated_args"] == 1
+
+
+@pytest.mark.spec("FLAG-DUMP-4")
+def test_level_3_has_the_same_without_bytes(flagged):
+    def told(level):
+        manifest = flagged(
+            program(lambda *_: None), functions=(shift,), enable_dump_tensor=level
+        ).dump
+        entries = [
+            {name: value for name, value in one.items() if name not in ("bin_offset", "bin_size")}
+            for one in manifest["args"]
+        ]
+        return manifest, sorted(entries, key=lambda one: (one["stage"], one["arg_index"]))
+
+    _, whole = told(2)
+    manifest, entries = told(3)
+    assert entries == whole and manifest["bin_file"] is None
+    assert all(one["bin_size"] == 0 for one in manifest["args"])
+
+
+@pytest.mark.spec("FLAG-DUMP-4")
+def test_level_3_leaves_no_bytes_of_an_earlier_run(flagged):
+    for level in (2, 3):
+        files = flagged(program(lambda *_: None), functions=(shift,), enable_dump_tensor=level)
+    assert "args_dump/args.bin" not in files.names()

@@ -1,0 +1,109 @@
+"""FLAG-NEST: tasks with flags."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.trace.flags import write
+
+from .conftest import Files, increase, make
+
+
+def tree(mode, children):
+    """Return a Worker with children, and their handles of `increase`."""
+    w = Worker(4, num_sub_workers=1, child_mode=mode)
+    below = [Worker(3, num_sub_workers=1, child_mode=mode) for _ in range(children)]
+    handles = [one.register(increase) for one in below]
+    for one in below:
+        w.add_worker(one)
+    return w, handles
+
+
+def allocate(orch, args, config):
+    """Claim a buffer for each tensor."""
+    for _ in range(args.tensor_count()):
+        orch.alloc(8, np.uint8)
+
+
+def config_of(folder, **flags):
+    return CallConfig(output_prefix=str(folder), **flags)
+
+
+FLAGS = {
+    "enable_l2_swimlane": 4,
+    "enable_dep_gen": 1,
+    "enable_dump_tensor": 2,
+    "enable_scope_stats": 1,
+    "enable_pmu": 1,
+}
+
+
+@pytest.mark.spec("FLAG-NEST-1")
+def test_flags_of_a_task_hold_for_the_childs_run(mode, tmp_path):
+    mine, theirs = Files(tmp_path / "mine"), Files(tmp_path / "theirs")
+    w, (inner,) = tree(mode, 1)
+
+    def child(orch, args, config):
+        for i in range(args.tensor_count()):
+            orch.submit_sub(inner, make((args.tensor(i), T.INOUT)))
+
+    def main(orch, *_):
+        args = make((x[0], T.INOUT), (x[1], T.INOUT))
+        orch.submit_next_level(below, args, config_of(theirs.folder, **FLAGS))
+        orch.submit_sub(plain, make((x[2], T.INOUT)))
+        orch.submit_next_level(below, make((x[2], T.INOUT)))
+
+    with w:
+        x = w.zeros((3, 4), np.int64)
+        below, plain = w.register(child), w.register(increase)
+        w.run(main, None, config_of(mine.folder, **FLAGS))
+        assert x.tolist() == [[1] * 4, [1] * 4, [2] * 4]
+    assert [one["args"][0]["shape"] for one in theirs.deps["tasks"]] == [[4], [4]]
+    assert theirs.json("name_map_child.json")["level"] == 3
+    assert sorted(one[1] for one in theirs.swimlane["aicore_tasks"]) == [0, 1]
+    assert theirs.swimlane["metadata"]["num_cores"] == 1
+    assert len(theirs.pmu) == 2 and len(theirs.dump["args"]) == 4
+    assert mine.json("name_map_main.json")["level"] == 4
+    assert [len(one["args"]) for one in mine.deps["tasks"]] == [2, 1, 1]
+    assert sorted(one[1] for one in mine.swimlane["aicore_tasks"]) == [0, 1, 2]
+    assert [one["task_id"] for one in mine.pmu] == ["0x1"]  # tasks of children have their own flags
+    assert {one["task_id"] for one in mine.dump["args"]} == {"0x1"}
+
+
+@pytest.mark.spec("FLAG-NEST-2")
+def test_of_tasks_with_one_prefix_whole_files_remain(mode, tmp_path):
+    files = Files(tmp_path / "out")
+    w, _ = tree(mode, 2)
+
+    def main(orch, *_):
+        config = config_of(files.folder, enable_dep_gen=1, enable_scope_stats=1)
+        for i in range(8):
+            args = make(*((row, T.INPUT) for row in x[: 2 + i % 2]))
+            orch.submit_next_level(below, args, config)
+
+    with w:
+        x, below = w.zeros((3, 4), np.int64), w.register(allocate)
+        w.run(main)
+    assert len(files.deps["tasks"]) in (2, 3)
+    assert files.scopes[0]["total"] == 2 and len(files.scopes) == 3
+
+
+@pytest.mark.spec("FLAG-NEST-2")
+def test_who_writes_files_waits_for_another_who_does(tmp_path):
+    entered, order = threading.Event(), []
+
+    def second():
+        entered.set()
+        with write.locked(tmp_path / "out"):
+            order.append("second")
+
+    with write.locked(tmp_path / "out"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert entered.wait(30)
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]

@@ -1,0 +1,211 @@
+"""FLAG-RUN: runs with flags."""
+
+import os
+
+import numpy as np
+import pytest
+from numba import int64
+
+import simpler_ref as sr
+from simpler_ref import CallConfig, TaskError, Trace, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.jit import journal
+from simpler_ref.jit import layout as L
+
+from ..see.conftest import fail
+from .conftest import increase, make
+
+ALL = {
+    "enable_l2_swimlane": True,
+    "enable_dep_gen": 1,
+    "enable_dump_tensor": 2,
+    "enable_scope_stats": 1,
+    "enable_pmu": 1,
+}
+FILES = [
+    "args_dump/args.bin",
+    "args_dump/args_dump.json",
+    "deps.json",
+    "l2_swimlane_records.json",
+    "name_map_main.json",
+    "pmu.csv",
+    "scope_stats/scope_stats.jsonl",
+]
+
+
+@sr.leaf
+def double(x: int64[:]):
+    for i in range(len(x)):
+        x[i] *= 2
+
+
+def chain(orch, x, handle, *_):
+    for _ in range(3):
+        orch.submit_sub(handle, make((x, T.INOUT)))
+
+
+@pytest.mark.spec("FLAG-RUN-1")
+@pytest.mark.parametrize("flag", ALL)
+def test_each_flag_writes_its_file_and_no_other(flagged, flag):
+    files = flagged(chain, **{flag: ALL[flag]})
+    named = {"enable_l2_swimlane": "l2_", "enable_dump_tensor": "args_", "enable_dep_gen": "deps"}
+    first = named.get(flag, flag.removeprefix("enable_"))
+    assert (
+        files.names() == [one for one in FILES if one.startswith((first, "name_map"))]
+        and len(files.names()) > 1
+    )
+
+
+@pytest.mark.spec("FLAG-RUN-1")
+def test_files_are_about_the_last_run_of_that_folder(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, x = w.register(increase), w.zeros(8, np.int64)
+
+        def main(orch, count, config):
+            for _ in range(count):
+                orch.submit_sub(handle, make((x, T.INOUT)))
+
+        for count in (5, 2):
+            w.run(main, count, config)
+            assert len(files.deps["tasks"]) == len(files.swimlane["aicore_tasks"]) == count
+            assert len(files.pmu) == count and len(files.dump["args"]) == 2 * count
+    assert files.names() == FILES
+
+
+@pytest.mark.spec("FLAG-RUN-2")
+def test_a_run_that_fails_writes_them_and_raises(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        failing, x = w.register(fail), w.zeros(8, np.int64)
+        with pytest.raises(TaskError, match="on purpose"):
+            w.run(lambda orch, *_: orch.submit_sub(failing, make((x, T.INOUT))), None, config)
+        assert files.scopes[0]["fatal"] is True and len(files.swimlane["aicore_tasks"]) == 1
+        assert [one["stage"] for one in files.dump["args"]] == ["before_dispatch"]
+        w.run(lambda orch, *_: orch.alloc(8, np.uint8), None, config)
+        assert files.scopes[0]["fatal"] is False and len(files.deps["tasks"]) == 1
+
+
+@pytest.mark.spec("FLAG-RUN-3")
+def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, x = w.register(increase), w.zeros(8, np.int64)
+        mem, plain = w._session.engine.mem, w._session.engine.kernels
+        open_before = None
+        for given in (None, config, None):
+
+            def main(orch, args, config, given=given):
+                on = given is not None
+                assert (mem[L.TRACING] != 0, mem[L.TRACE_EXTRAS] != 0) == (on, on)
+                assert (w._session.engine.kernels is plain) is not on
+                orch.submit_sub(handle, make((x, T.INOUT)))
+
+            w.run(main, None, given)
+            if given is None and open_before is None:
+                assert not files.folder.exists()
+                open_before = set(os.listdir("/proc/self/fd"))
+        assert set(os.listdir("/proc/self/fd")) == open_before
+        assert len(files.deps["tasks"]) == 1 and x.tolist() == [3] * 8
+    assert files.names() == FILES
+
+
+@pytest.mark.spec("FLAG-RUN-4")
+def test_compiled_tasks_are_dumped_and_counted_and_compiled_again_afterwards(files, mode):
+    config = CallConfig(enable_dump_tensor=2, enable_pmu=1, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+        handle, x = w.register(double), w.zeros(4, np.int64)
+        x[:] = [1, 2, 3, 4]
+
+        def main(orch, *_):
+            orch.submit_sub(handle, make((x, T.INOUT)))
+
+        for given in (None, config, None):
+            w.run(main, None, given)
+        before, after = files.dump["args"]
+        assert files.elements(before).tolist() == [2, 4, 6, 8]
+        assert files.elements(after).tolist() == [4, 8, 12, 16]
+        assert len(files.pmu) == 1 and x.tolist() == [8, 16, 24, 32]
+    assert len(files.pmu) == 1
+
+
+@pytest.mark.spec("FLAG-RUN-5")
+def test_functions_have_names_by_the_numbers_of_the_other_files(flagged):
+    def build(orch, x, first, second):
+        orch.submit_sub(second, make((x[0], T.INOUT)))
+        orch.submit_sub(first, make((x[0], T.INOUT)))
+
+    files = flagged(build, functions=(increase, double), enable_dep_gen=1, enable_pmu=1)
+    names = files.json("name_map_main.json")
+    assert (names["level"], names["orchestrator_name"]) == (3, "main")
+    known = names["callable_id_to_name"]
+    called = [known[str(one["kernel_ids"][1])] for one in files.deps["tasks"]]
+    assert called == ["double", "increase"]
+    assert {known[one["func_id"]] for one in files.pmu} == {"double", "increase"}
+
+
+@pytest.mark.spec("FLAG-RUN-6")
+def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
+    config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        with pytest.raises(NotImplementedError, match="enable_dep_gen=1: record runs no tasks"):
+            w.record(lambda *_: pytest.fail("it ran"), None, config)
+        words = "with detail='tasks', and the diagnostics"
+        with w.trace(tmp_path / "a.trace", detail="tasks"), pytest.raises(ValueError, match=words):
+            w.run(lambda *_: pytest.fail("it ran"), None, config)
+    assert not files.folder.exists()
+
+
+@pytest.mark.spec("FLAG-RUN-6")
+@pytest.mark.parametrize("flag", ["enable_dump_tensor", "enable_pmu"])
+def test_endpoints_that_run_sub_tasks_do_not_dump_or_count(files, flag):
+    config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
+    words = f"{flag}=1: the endpoints"
+    fleet = sr.ProcessFleet()
+    with (
+        Worker(fleet=fleet, endpoints=1, num_sub_workers=1) as w,
+        pytest.raises(NotImplementedError, match=words),
+    ):
+        w.run(lambda *_: pytest.fail("it ran"), None, config)
+    assert not files.folder.exists()
+
+
+@pytest.mark.spec("FLAG-RUN-7")
+def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
+    path = str(tmp_path / "a.trace")
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+        handle, x = w.register(increase), w.zeros((4, 6), np.int64)
+        for given in (None, config, None):
+            w.run(lambda orch, *_: chain(orch, x, handle), None, given)
+        assert [one["task_id"] for one in files.deps["tasks"]] == ["0", "1", "2"]
+        assert len(files.swimlane["aicore_tasks"]) == len(files.pmu) == 3
+    trace = Trace.open(path)
+    assert (len(trace.runs), len(trace.ran), trace.is_whole) == (3, 9, True)
+
+
+@pytest.mark.spec("FLAG-RUN-8")
+def test_files_have_what_is_left_if_notes_were_dropped(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, x = w.register(increase), w.zeros((4, 6), np.int64)
+        mem = w._session.engine.mem
+        w.start()
+        at = journal.journal_at(mem, L.JOURNAL_OF_ORCH)
+        mem[at + L.J_MASK] = 15
+
+        def main(orch, *_):
+            held = mem[at + L.J_TAKEN]
+            for _ in range(3):
+                with orch.scope():
+                    chain(orch, x, handle)
+                    mem[at + L.J_TAKEN] = held  # as if nobody had emptied it
+            orch.drain()
+            mem[at + L.J_TAKEN] = mem[at + L.J_PUSHED]
+
+        w.run(main, None, config)
+    assert x.sum() == 9 * 24 and len(files.swimlane["aicore_tasks"]) == 9
+    assert files.scopes[0]["dropped"] > 0 and files.dump["dropped"] > 0
+    known = [one["task_id"] for one in files.deps["tasks"]]
+    assert 0 < len(known) < 9 and "-1" not in known
+    assert all(one["succ"] in known and one["pred"] in known for one in files.deps["edges"])

@@ -1,0 +1,151 @@
+"""FLAG-SWIM: who ran what."""
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from simpler_ref import CallConfig, Worker
+from simpler_ref import TensorArgType as T
+
+from .conftest import increase, make
+
+
+def program(orch, x, handle, *_):
+    """Submit two tasks to ring 0, a buffer and two tasks to ring 1, a group of two to ring 0."""
+    for _ in range(2):
+        orch.submit_sub(handle, make((x, T.INOUT)))
+    with orch.scope():
+        buffer = orch.alloc((4,), np.int64)
+        for _ in range(2):
+            orch.submit_sub(handle, make((x, T.INPUT), (buffer, T.INOUT)))
+    orch.submit_sub_group(handle, [make((x[:2], T.INOUT)), make((x[2:], T.INOUT))])
+
+
+IDS = [0, 1, 1 << 32 | 1, 1 << 32 | 2, 2, 2]
+"""Of what `program` has workers run; 1 << 32 is the buffer."""
+BETWEEN = {
+    "aicpu_tasks": 2,
+    "aicpu_scheduler_phases": 3,
+    "aicpu_orchestrator_phases": 4,
+}
+
+
+def joined(records):
+    """Join the two lists of tasks by core and number on it."""
+    scheduled = {(core, i): (sent, seen) for core, i, sent, seen in records["aicpu_tasks"]}
+    assert len(scheduled) == len(records["aicpu_tasks"]) == len(records["aicore_tasks"])
+    return [
+        (task, core, scheduled[core, i][0], begin, end, scheduled[core, i][1])
+        for core, task, i, begin, end in records["aicore_tasks"]
+    ]
+
+
+@pytest.mark.spec("FLAG-SWIM-1")
+def test_each_core_has_what_it_ran_in_order(flagged):
+    before = time.monotonic_ns()
+    records = flagged(program, enable_l2_swimlane=1).swimlane
+    after = time.monotonic_ns()
+    assert records["l2_swimlane_level"] == 1
+    assert records["metadata"] == {
+        "clock_freq_hz": 10**9,
+        "num_cores": 2,
+        "core_types": ["aiv", "aiv"],
+    }
+    assert not set(BETWEEN) & set(records)
+    tasks = records["aicore_tasks"]
+    assert sorted(one[1] for one in tasks) == sorted(IDS)
+    assert {one[0] for one in tasks if one[1] == 2} == {0, 1}
+    for core in (0, 1):
+        mine = [one for one in tasks if one[0] == core]
+        assert [one[2] for one in mine] == list(range(len(mine)))
+        times = [time for one in mine for time in one[3:]]
+        assert times == sorted(times) and before <= times[0] and times[-1] <= after
+
+
+@pytest.mark.spec("FLAG-SWIM-1")
+def test_tasks_that_wait_for_each_other_do_not_overlap(flagged):
+    tasks = flagged(program, enable_l2_swimlane=1).swimlane["aicore_tasks"]
+    spans = {task: (begin, end) for _, task, _, begin, end in tasks}
+    assert spans[0][1] <= spans[1][0] and spans[1][1] <= spans[1 << 32 | 1][0]
+
+
+@pytest.mark.spec("FLAG-SWIM-2")
+def test_both_lists_are_joined_by_core_and_number(flagged):
+    records = flagged(program, enable_l2_swimlane=2).swimlane
+    rows = joined(records)
+    assert sorted(row[0] for row in rows) == sorted(IDS)
+    for _, _, sent, begin, end, seen in rows:
+        assert sent <= begin <= end <= seen
+
+
+@pytest.mark.spec("FLAG-SWIM-2", "FLAG-SWIM-3", "FLAG-SWIM-4")
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_a_level_has_what_lower_ones_have_and_more(flagged, level):
+    records = flagged(program, enable_l2_swimlane=level).swimlane
+    assert {name for name in BETWEEN if name in records} == {
+        name for name, first in BETWEEN.items() if level >= first
+    }
+    assert records["metadata"].get("core_to_thread", []) == ([0, 0] if level >= 3 else [])
+
+
+@pytest.mark.spec("FLAG-SWIM-3")
+def test_the_scheduler_has_dispatched_and_completed_each_task(flagged):
+    records = flagged(program, enable_l2_swimlane=3).swimlane
+    (phases,) = records["aicpu_scheduler_phases"]
+    for kind in ("dispatch", "complete"):
+        of_kind = [one for one in phases if one["kind"] == kind]
+        assert sum(one["tasks_processed"] for one in of_kind) == 5
+        names = {"kind", "start_cycles", "end_cycles", "loop_iter", "tasks_processed"}
+        more = {"pop_hit", "pop_miss"} if kind == "dispatch" else set()
+        assert all(set(one) == names | more for one in of_kind)
+    assert all(one["kind"] != other["kind"] for one, other in pairwise(phases))
+    times = [time for one in phases for time in (one["start_cycles"], one["end_cycles"])]
+    assert times == sorted(times)
+    turns = [one["loop_iter"] for one in phases]
+    assert turns == sorted(turns)
+    seen = {row[5] for row in joined(records)}
+    assert max(seen) == phases[-1]["end_cycles"] and phases[-1]["kind"] == "complete"
+
+
+@pytest.mark.spec("FLAG-SWIM-3")
+def test_a_dispatch_says_whether_the_queue_was_empty_then(files):
+    config = CallConfig(enable_l2_swimlane=3, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, x = w.register(increase), w.zeros((3, 4), np.int64)
+
+        def main(orch, *_):
+            for row in x:
+                orch.submit_sub(handle, make((row, T.INOUT)))
+
+        w.run(main, None, config)
+    (phases,) = files.swimlane["aicpu_scheduler_phases"]
+    sent = [one for one in phases if one["kind"] == "dispatch"]
+    assert [one["pop_hit"] for one in sent] == [one["tasks_processed"] for one in sent]
+    assert sent[-1]["pop_miss"] == 1
+
+
+@pytest.mark.spec("FLAG-SWIM-4")
+def test_the_orch_thread_has_submitted_all_in_order(flagged):
+    def build(orch, x, handle):
+        program(orch, x, handle)
+        orch.submit_sub_many(handle, [x[:3]], [T.INOUT], count=3)
+
+    records = flagged(build, enable_l2_swimlane=4).swimlane
+    (phases,) = records["aicpu_orchestrator_phases"]
+    assert [one["submit_idx"] for one in phases] == list(range(9))
+    assert [one["task_id"] for one in phases] == [
+        0,
+        1,
+        *(1 << 32 | i for i in range(3)),
+        2,
+        3,
+        4,
+        5,
+    ]
+    times = [time for one in phases for time in (one["start_cycles"], one["end_cycles"])]
+    assert times == sorted(times)
+    assert all(one["start_cycles"] < one["end_cycles"] for one in phases)
+    begun = {task: begin for _, task, _, begin, _ in records["aicore_tasks"]}
+    assert all(one["start_cycles"] < begun.get(one["task_id"], 1 << 62) for one in phases)
