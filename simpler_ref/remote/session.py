@@ -441,7 +441,7 @@ class Session:
     def _serve_task(self, frame: Frame) -> None:
         """Run a task, and send its outcome.
 
-        Rule     REMOTE-FAIL-1, -2
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3
         """
         outcome, text = L.SUCCESS, ""
         try:

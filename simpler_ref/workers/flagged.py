@@ -53,7 +53,7 @@ def recorded(
 
     Notes
     -----
-    Rule     FLAG-RUN-1 to -5, -7
+    Rule     FLAG-RUN-1 to -5, -7, -8
     """
     _require_targets(session, config)
     _require_detail(session)

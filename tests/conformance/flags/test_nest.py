@@ -8,6 +8,8 @@ import pytest
 from simpler_ref import CallConfig, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.trace.flags import write
+from tests import far_side
+from tests.endpoints import INOUT, program
 
 from .conftest import Files, increase, make
 
@@ -107,3 +109,22 @@ def test_who_writes_files_waits_for_another_who_does(tmp_path):
         order.append("first")
     thread.join(30)
     assert order == ["first", "second"]
+
+
+@pytest.mark.spec("FLAG-NEST-3")
+def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
+    files = Files(tmp_path / "out")
+    with program(endpoints=1, num_sub_workers=1) as made:
+        buffer = made.buffer(0, np.arange(4))
+        handle = made.handle(far_side.add_one)
+
+        def orch_fn(orch, args, config):
+            given = made.args((buffer, INOUT))
+            orch.submit_next_level(handle, given, config_of(files.folder, **FLAGS))
+
+        made.worker.run(orch_fn)
+        assert made.values(buffer).tolist() == [1, 2, 3, 4]
+        made.worker.run(lambda orch, *_: orch.submit_next_level(handle, made.args((buffer, INOUT))))
+    names = [one for one in files.names() if one.startswith("name_map")]
+    assert [files.json(one)["level"] for one in names] == [3]
+    assert files.scopes[0]["total"] == 2 and files.swimlane["l2_swimlane_level"] == 4
