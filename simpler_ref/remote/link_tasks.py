@@ -76,7 +76,7 @@ class LinkTasks:
 
     Notes
     -----
-    Rule     REMOTE-AHEAD-1 to -4
+    Rule     REMOTE-AHEAD-1 to -4, -6
     """
 
     def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
