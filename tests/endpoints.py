@@ -25,8 +25,8 @@ BYTES = 4 * COUNT
 class Program:
     """A level 4 Worker with endpoints, and shorthands for what tests do with it."""
 
-    def __init__(self, endpoints=2, **spec):
-        self.worker = Worker(level=4)
+    def __init__(self, endpoints=2, depth=1, **spec):
+        self.worker = Worker(level=4, mailbox_depth=depth)
         self.ids = [
             self.worker.add_remote_worker(RemoteWorkerSpec(**spec)) for _ in range(endpoints)
         ]
@@ -129,9 +129,9 @@ def reference(buffer, offset=0, count=None):
 
 
 @contextmanager
-def program(endpoints=2, **spec):
-    """Yield a program whose workers run."""
-    made = Program(endpoints, **spec)
+def program(endpoints=2, depth=1, **spec):
+    """Yield a program whose workers run; links have so many frames."""
+    made = Program(endpoints, depth, **spec)
     with made.worker as worker:
         worker.init()
         worker.start()

@@ -54,6 +54,11 @@ def sleep(orch, args, config):
     time.sleep(60)
 
 
+def hold(orch, args, config):
+    """Wait until somebody opens the pipe that the configuration names."""
+    os.close(os.open(config.output_prefix, os.O_RDONLY))
+
+
 def tell(orch, args, config):
     """Write what the task sees of itself into its tensor: pid, block_dim, scalar."""
     args.tensor(0).numpy()[:3] = os.getpid(), config.block_dim, args.scalar(0)

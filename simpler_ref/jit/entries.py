@@ -422,6 +422,12 @@ def park_and_receive(mem, worker):
     return serve.park_and_receive(mem, worker)
 
 
+@entry(WORDS, INT, INT, nogil=False)
+def task_ahead(mem, worker, distance):
+    """Look for a task behind the current one that can start already."""
+    return serve.task_ahead(mem, worker, distance)
+
+
 @entry(WORDS, INT, INT, INT, nogil=False)
 def remember(mem, worker, local_slot, leaf):
     """Cache the local slot of the digest in the mailbox, and resolve it."""

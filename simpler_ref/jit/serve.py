@@ -263,6 +263,28 @@ def may_start(mem, frame):
 
 
 @kernel
+def task_ahead(mem, worker, distance):
+    """Say whether the task that is `distance` behind the current one can start already (worker side).
+
+    What it waits for has ended well, so it will start in its turn, unless the run is cancelled before.
+
+    Returns  its ticket: how often its frame was filled, and the number of the frame; that of the current
+             task for 0; else NONE
+    Ordering the load of the state pairs with the store in `send`: the frame is as it was sent
+    Rule     REMOTE-AHEAD-1, -2
+    """
+    w = worker_at(mem, worker)
+    at = int(mem[w + L.W_AT])
+    for _ in range(distance):
+        at = frame_after(mem, at)
+    if distance > 0:
+        state = load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
+        if state != L.TASK_READY or may_start(mem, w + at) != L.OK:
+            return L.NONE
+    return ((int(mem[w + at + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
+
+
+@kernel
 def receive(mem, worker):
     """Spin until a task or a request to stop is there, at most SPIN_NS (worker side).
 

@@ -78,6 +78,11 @@ def _without_last_beat(limit_s: float) -> int:
     return max(HEARTBEAT_MS, int(limit_s * 1000) - HEARTBEAT_MS) if limit_s else 0
 
 
+def has_message(socket: Any) -> bool:
+    """Say whether a message is there."""
+    return bool(socket.getsockopt(EVENTS) & POLLIN)
+
+
 def await_message(socket: Any, timeout_ms: int | None = None) -> bool:
     """Wait for a message, first awake; return whether there is one."""
     look, end = socket.getsockopt, time.monotonic_ns() + SPIN_NS

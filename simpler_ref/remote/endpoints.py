@@ -35,13 +35,14 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
+from .counters import COUNTERS
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .home import ADDRESS_BYTES, Homing, pack_homings
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES
-from .link import COUNTERS, LATE_BYTES, WHY_BYTES, Link
+from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange, require_current
 from .parent_tensors import ParentTensors
 from .queues import Queues

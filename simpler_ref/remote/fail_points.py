@@ -26,6 +26,8 @@ SESSION = (
 )
 COPIES = ("opening", "storing", "stored", "bringing", "brought", "coming", "taken", "settled")
 """Of both: where copies of the parent's tensors move."""
+AHEAD = ("ahead", "queued")
+"""Of the one and of the other: a task was sent before the one in front of it has ended."""
 
 
 def fail_point(name: str) -> None:

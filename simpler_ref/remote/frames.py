@@ -63,8 +63,9 @@ class OwnFrameType(enum.IntEnum):
     session does not have: FEATURE_COPIES."""
 
 
-FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES = 1, 2, 4
-FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES
+FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
+"""The last one: tasks may be sent before those sent earlier have ended; they run in order."""
+FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD
 """What this package takes beyond version 1 of the protocol."""
 
 

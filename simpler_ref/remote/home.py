@@ -170,24 +170,30 @@ class Home:
 
         Rule     REMOTE-COPY-2
         """
-        coming, at = {}, {}
-        for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True):
-            if not one.reads or one.source or not nbytes or self._held.get(one.key) == one.reads:
-                continue
-            coming[one.key] = ComingCopy(one.key, one.reads, nbytes)
-            at[one.key] = address
+        coming = self.missing(plan, addresses, sizes)
         if not coming:
             return
         fail_point("opening")
-        raw = ask(OPEN_COPIES.encode(ComingCopies(plan.run, tuple(coming.values()))))
+        copies = tuple(one for one, _address in coming.values())
+        raw = ask(OPEN_COPIES.encode(ComingCopies(plan.run, copies)))
         answer = WANTED_COPIES.decode(raw)
         if answer.error:
             raise MemoryError(answer.error)
         fail_point("storing")
         for key in answer.keys:
-            version, nbytes = coming[key].version, coming[key].nbytes
-            self.move_to(window_key(key, version), 0, at[key], nbytes)
+            one, address = coming[key]
+            self.move_to(window_key(key, one.version), 0, address, one.nbytes)
         fail_point("stored")
+
+    def missing(
+        self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]
+    ) -> dict[int, tuple[ComingCopy, int]]:
+        """Return, by key, what `store` has to store for a task, and from which address."""
+        return {
+            one.key: (ComingCopy(one.key, one.reads, nbytes), address)
+            for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True)
+            if one.reads and not one.source and nbytes and self._held.get(one.key) != one.reads
+        }
 
     def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
         """Say whether the session has what a task reads."""

@@ -24,10 +24,9 @@ import numpy as np
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import read_staged
-from ..engine.view.mailbox import MailboxView, ReceivedArgs, call_words
-from ..errors import ControlError, RemoteError, TaskError
+from ..engine.view.mailbox import MailboxView, ReceivedArgs
+from ..errors import ControlError, RemoteError
 from ..jit import layout as L
-from ..model.wire import TENSOR, bytes_of
 from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import (
@@ -42,10 +41,19 @@ from .buffers import (
 )
 from .chunks import CHUNK
 from .connection import Order, await_message, prepare, zmq
-from .copies import TASK_COPIES, CopiedTensor, TaskCopies
+from .counters import (
+    BYTES_RECEIVED,
+    BYTES_SENT,
+    CLOCK_OFFSET,
+    FRAMES_RECEIVED,
+    FRAMES_SENT,
+    HEALTH,
+    PID,
+    ROUND_TRIP,
+    SESSION,
+)
 from .fail_points import fail_point
 from .frames import (
-    FEATURE_COPIES,
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
     FEATURES,
@@ -55,18 +63,18 @@ from .frames import (
     HelloPayload,
     OwnFrameType,
     ReadyState,
-    decode_completion,
     decode_control_reply,
     decode_hello,
     encode_control,
     encode_hello,
 )
-from .home import ADDRESS_BYTES, Home, Plan, unpack_homings
+from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
+from .link_tasks import LinkTasks
 from .manifest import Manifest
 from .spec import RemoteWorkerSpec
-from .task_payloads import TaskPayloads, layouts_in
+from .task_payloads import TaskPayloads
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -81,16 +89,6 @@ _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
     "start_timeout_s",
 )
-
-
-COUNTERS = (
-    *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
-    *("health", "round_trip_ns", "clock_offset_ns", "pid"),
-    *("unmoved", "unmoved_ns"),
-)
-"""What a link counts; `unmoved` are tasks for which no tensor of the parent had to move."""
-SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
-HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, UNMOVED, UNMOVED_NS = range(6, 12)
 
 
 class Link(WorkerKind):
@@ -130,7 +128,7 @@ class Link(WorkerKind):
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_vacant = True
-        self._mailbox: MailboxView
+        self.mailbox: MailboxView
         self._place: Any = None
         self._home: Any = None
         self._sockets: list[Any] = []
@@ -170,7 +168,7 @@ class Link(WorkerKind):
 
         Rule     REMOTE-LINK-2, -6, -8
         """
-        self._mailbox = mailbox
+        self.mailbox = mailbox
         if self.is_vacant:
             self._learn()
         self.words[:] = 0
@@ -208,6 +206,7 @@ class Link(WorkerKind):
         self._watcher.start()
         self._starting = True
         self._home = Home(found.tensors, self._group, spec.silence_s)
+        self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -332,6 +331,12 @@ class Link(WorkerKind):
         self.why[:] = np.frombuffer(raw, np.uint8)
 
     @property
+    def place_name(self) -> str:
+        """What messages call the place of its session."""
+        name: str = self._place.name
+        return name
+
+    @property
     def successor(self) -> str:  # type: ignore[override]
         """What messages say of the next session."""
         wait_s = self._next_try - time.monotonic()
@@ -366,21 +371,31 @@ class Link(WorkerKind):
         vars(self).update(state)
 
     # ------------------------------------------------------------ frames
-    def _ask(
+    def exchange(
         self, kind: FrameType | OwnFrameType, payload: bytes, answer: FrameType | OwnFrameType
     ) -> Frame:
-        """Send a frame, and return the answer."""
+        """Send a frame, once all tasks that the session has are done, and return the answer."""
+        self._tasks.settle_all()
+        return self.receive(self.post(kind, payload), answer)
+
+    def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
+        """Send a frame, and return its number."""
+        words, order = self.words, self._order
         with self._lock:
-            raw = self._order.encode(kind, payload)
-            asked = self._order.sent
+            raw = order.encode(kind, payload)
             fail_point("encoded")
             self._send(raw)
             fail_point("sent")
-            words, order = self.words, self._order
             words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
+            return order.sent
+
+    def receive(self, asked: int, answer: FrameType | OwnFrameType) -> Frame:
+        """Wait for the answer to a frame; the session answers in order."""
+        words, order = self.words, self._order
+        with self._lock:
             await_message(self._frames)
             try:
-                frame = self._order.decode(self._frames.recv())
+                frame = order.decode(self._frames.recv())
                 if frame.header.frame_type != answer:
                     raise ValueError(f"remote_wire: frame.type: not {answer.name}")
                 if int.from_bytes(frame.payload[:8], "little") != asked:
@@ -411,7 +426,7 @@ class Link(WorkerKind):
         from .session import split_report
 
         raw = encode_control(name, 1, payload)
-        frame = self._ask(FrameType.CONTROL, raw, FrameType.CONTROL_REPLY)
+        frame = self.exchange(FrameType.CONTROL, raw, FrameType.CONTROL_REPLY)
         reply = decode_control_reply(frame.payload)
         if reply.error_code:
             text, trace = split_report(reply.error_message)
@@ -435,6 +450,7 @@ class Link(WorkerKind):
         if self.number in one.workers:
             with self._staged(one) as command:
                 self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
+            self._tasks.digests.add(one.digest)
             if self._starting:
                 self._commit(one)
         return one
@@ -473,6 +489,7 @@ class Link(WorkerKind):
         """
         if self.number not in installed.workers:
             return
+        self._tasks.digests.discard(installed.digest)
         name = ControlName.ABORT_REGISTER_CALLABLE
         if installed.digest_command in self._committed:
             name = ControlName.UNREGISTER_CALLABLE
@@ -481,77 +498,15 @@ class Link(WorkerKind):
 
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
-        return self._run_task
+        run: Callable[[ReceivedArgs], Any] = self._tasks.run
+        return run
 
     # ------------------------------------------------------------ tasks
-    def _run_task(self, args: ReceivedArgs) -> None:
-        """Have the session run a task.
-
-        Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
-        """
-        from .session import split_report
-
-        begun = time.monotonic_ns()
-        wires, scalars, kinds = call_words(args)
-        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
-        plan = None
-        if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
-            plan = Plan.from_words(words[-1 - words[-1] : -1])
-            del words[-1 - words[-1] :]
-            self._home.begin(plan.run)
-            if plan.goes_home:
-                (one,), data = plan.tensors, int.from_bytes(wires[0][:8], "little")
-                self._home.bring(one.key, one.reads, data, bytes_of(wires[0]))
-                return
-        payload = self._payloads.make(args, wires, words, bytes(kinds[: len(words)]))
-        kind: FrameType | OwnFrameType = FrameType.TASK
-        if self._payloads.has_more:
-            kind = OwnFrameType.TASK_MORE
-        copied = [] if plan is None else self._copied(plan, layouts_in(args, wires))
-        unmoved = self._home.has_all(copied)
-        if plan is not None:
-            kind = OwnFrameType.TASK_COPIES
-            payload = self._with_copies(plan, copied, wires, payload)
-        frame = self._ask(kind, payload, FrameType.COMPLETION)
-        done = decode_completion(frame.payload)
-        self._home.note(copied, not done.error_code)
-        self.words[TASKS] += 1
-        if unmoved:
-            self.words[UNMOVED] += 1
-            self.words[UNMOVED_NS] += time.monotonic_ns() - begun
-        if done.error_code:
-            text, trace = split_report(done.error_message)
-            raise TaskError(f"{self._place.name}: {text}", remote_traceback=trace)
-
-    def _copied(self, plan: Plan, layouts: Sequence[str]) -> list[CopiedTensor]:
-        """Return what the session is told of a task's copies."""
-        if not self._features & FEATURE_COPIES:
-            raise RemoteError(
-                f"{self._place.name} takes no tensors of the parent's memory: give RemoteTensorRefs"
-            )
-        return [
-            CopiedTensor(one.key, one.reads, one.makes, self._mover_of(one.source), layout)
-            for one, layout in zip(plan.tensors, layouts, strict=True)
-        ]
-
-    def _mover_of(self, source: int) -> str:
+    def mover_of(self, source: int) -> str:
         """Return where an endpoint's mover is; `source` is its number plus one, or 0."""
         if not source:
             return ""
         return bytes(self.movers[source - 1]).split(b"\0", 1)[0].decode()
-
-    def _with_copies(
-        self, plan: Plan, copied: list[CopiedTensor], wires: list[bytes], more: bytes
-    ) -> bytes:
-        """Return the payload of a TASK_COPIES, once what the parent has to store is stored."""
-        addresses = [int.from_bytes(wire[:8], "little") for wire in wires]
-
-        def ask(raw: bytes) -> bytes:
-            answer = OwnFrameType.OPEN_COPIES
-            return self._ask(OwnFrameType.OPEN_COPIES, raw, answer).payload
-
-        self._home.store(plan, addresses, [bytes_of(wire) for wire in wires], ask)
-        return TASK_COPIES.encode(TaskCopies(plan.run, more, tuple(copied), tuple(plan.dropped)))
 
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
@@ -559,6 +514,7 @@ class Link(WorkerKind):
 
         Rule     REMOTE-MEM-5
         """
+        self._tasks.settle_all()
         if command not in (L.LINK_STORE, L.LINK_FETCH):
             raise ControlError(f"an endpoint does not carry out request {command}")
         view = self._views.find(arg0, arg2)
@@ -587,10 +543,11 @@ class Link(WorkerKind):
 
         Rule     REMOTE-MEM-1, -5
         """
+        self._tasks.settle_all()
         if command == L.LINK_COUNTERS:
             if not self._features & FEATURE_COUNTERS:
                 return b"{}"
-            raw = self._ask(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
+            raw = self.exchange(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
         if command == L.LINK_BRING_HOME:
             return bytes(self._home.bring_newest(one) for one in unpack_homings(request))

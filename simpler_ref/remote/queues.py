@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .directory import HOME, Directory, Placed, Use
-from .link import TASKS, UNMOVED, UNMOVED_NS, Link
+from .link import Link
 
 TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""

@@ -115,6 +115,11 @@ class Registration:
         return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
 
     @cached_property
+    def digest(self) -> bytes:
+        """What tasks name it by."""
+        return decode_register_callable_command(self.command).digest
+
+    @cached_property
     def is_inner(self) -> bool:
         """Whether it is for the inner Workers."""
         target = decode_register_callable_command(self.command).target_registry

@@ -14,6 +14,7 @@ import socket as sockets
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
@@ -43,7 +44,7 @@ from .buffers import (
     encode_import_buffer_result,
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
-from .connection import SOURCE, Order, await_message, ended_descriptor, prepare, zmq
+from .connection import SOURCE, Order, await_message, ended_descriptor, has_message, prepare, zmq
 from .copies import (
     OPEN_COPIES,
     TASK_COPIES,
@@ -201,6 +202,8 @@ class Session:
         self._descriptors: set[int] = set()
         """Of the connection to the parent."""
         self._over = ""
+        self._waiting: deque[Frame] = deque()
+        """Frames that have come while another one was served."""
         self._closing = False
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
@@ -389,7 +392,7 @@ class Session:
         Rule     REMOTE-LINK-3; REMOTE-FAIL-5
         """
         while not self._over:
-            frame = self._receive()
+            frame = self._next()
             if frame is None:
                 continue
             kind = frame.header.frame_type
@@ -411,6 +414,21 @@ class Session:
                     self._manifest.endpoint_id,
                     kind.name,
                 )
+
+    def _next(self) -> Frame | None:
+        """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
+
+        Rule     REMOTE-AHEAD-1, -5
+        """
+        waiting = self._waiting
+        while not waiting or has_message(self._frames):
+            frame = self._receive()
+            if frame is None or frame.header.frame_type == FrameType.SHUTDOWN:
+                return frame
+            waiting.append(frame)
+            if len(waiting) > 1:
+                fail_point("queued")
+        return waiting.popleft()
 
     def _counters(self) -> bytes:
         """Return what was moved, and what there is, as JSON.

@@ -127,7 +127,7 @@ def arguments_of(notes: Notes) -> Array:
     rows["task"], rows["index"] = found["task"], operand & 0xFFFF
     rows["tag"] = operand >> 16 & 0xF
     rows["address"], rows["nbytes"] = found["time"], found["value"]
-    rows["provided"], place = operand >> 20 & 1, operand >> 24
+    rows["provided"], place = operand >> 20 & 1, operand >> 24 & 0xFFFF
     rows["memory"] = np.where(place == L.ELSEWHERE, -2, place - 1)
     rows["layout"] = -1
     views = _of(notes.orch, L.NOTED_LAYOUT)

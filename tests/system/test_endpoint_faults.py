@@ -289,6 +289,24 @@ def test_a_session_that_gets_a_tenth_of_a_core_is_not_lost():
         assert one.worker.endpoints()[0]["pid"] == pid
 
 
+@pytest.mark.parametrize("point", fail_points.AHEAD)
+def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
+    point, tmp_path, monkeypatch
+):
+    once = arm(point, tmp_path, monkeypatch)
+    with program(2, depth=8) as two:
+        seen = []
+        while once.exists():
+            buffers = [two.buffer(i, [1.0]) for i in (0, 1) for _ in range(20)]
+            try:
+                two.run(*[(far_side.add_one, two.args((one, INOUT))) for one in buffers])
+                assert [two.values(one)[0] for one in buffers] == [2.0] * 40
+            except WorkerLostError as error:
+                seen.append(error)
+        assert len(seen) == 1 and "endpoint" in str(seen[0])
+        two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 20)
+
+
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("whom", ["session", "link"])
 @pytest.mark.timeout(900)

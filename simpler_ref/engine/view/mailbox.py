@@ -341,6 +341,20 @@ class MailboxView(NamedTuple):
         self.engine.mem[self.start + L.W_HOME] = 0 if home is None else home + 1
         self.engine.mem[self.start + L.W_THREAD] = thread
 
+    def ticket(self, distance: int) -> int | None:
+        """Return what no other task of the worker has of the one so far behind its current one.
+
+        None if that is not there, or cannot start yet; see `frame_of` for where it is.
+        """
+        engine = self.engine
+        found = int(engine.kernels.task_ahead(engine.mem, self.worker, distance))
+        return None if found == L.NONE else found
+
+    @staticmethod
+    def frame_of(ticket: int) -> int:
+        """Return the number of the frame of a task."""
+        return ticket & L.LOW_HALF
+
     @property
     def leaf_word(self) -> int:
         """Offset of the word that is not 0 while compiled code runs; the loop clears it itself.

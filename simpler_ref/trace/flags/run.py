@@ -221,12 +221,12 @@ class FlaggedRun:
         return task
 
     def _note_tensor(self, number: int, operand: int, address: int, nbytes: int) -> None:
-        kind = operand >> 24 & L.TENSOR_DTYPE_MASK
+        kind = operand >> 40 & L.TENSOR_DTYPE_MASK
         dtype, item = "", 1  # of a described one its layout says
         if kind < len(L.DTYPE_SIZES):
             dtype, item = DataType(kind).name, L.DTYPE_SIZES[kind]
-        index, tag = operand & 0xFFFF, TAGS[operand >> 16 & 0xFF]
-        marked = bool(operand >> 40 & 1)
+        index, tag = operand & 0xFFFF, TAGS[operand >> 16 & 0xF]
+        marked = bool(operand >> 21 & 1)
         tensor = Tensor(index, tag, address, nbytes, marked, dtype, item)
         self._task(number).tensors[index] = tensor
 

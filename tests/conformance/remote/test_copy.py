@@ -90,9 +90,13 @@ def opened(endpoints=2, **options):
         yield made
 
 
-@pytest.fixture(scope="module")
-def mixed():
-    with opened() as made:
+DEPTHS = [1, 16]
+"""Tasks that an endpoint may have: with more than one, they are sent ahead (REMOTE-AHEAD)."""
+
+
+@pytest.fixture(scope="module", params=DEPTHS, ids="depth {}".format)
+def mixed(request):
+    with opened(mailbox_depth=request.param) as made:
         yield made
 
 
@@ -642,7 +646,7 @@ def test_random_programs_end_as_if_run_in_order(seed, checked):
     assert accepted > 15
 
 
-@pytest.fixture(scope="module")
-def checked():
-    with opened(check=True) as made:
+@pytest.fixture(scope="module", params=DEPTHS, ids="depth {}".format)
+def checked(request):
+    with opened(check=True, mailbox_depth=request.param) as made:
         yield made

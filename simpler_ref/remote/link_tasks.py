@@ -1,0 +1,226 @@
+"""The tasks of a link: it has the session run them, and sends those behind the current one ahead of time.
+
+A link with several mailbox frames sees the tasks that follow. Those that can start already go to the
+session before the current one has ended; it runs them in the order in which they come. So the session
+finds its next task waiting, and its way there costs nothing while another one runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
+from ..errors import RemoteError, TaskError
+from ..jit import layout as L
+from ..model.wire import TENSOR, bytes_of
+from .copies import TASK_COPIES, CopiedTensor, TaskCopies
+from .counters import TASKS, UNMOVED, UNMOVED_NS
+from .fail_points import fail_point
+from .frames import (
+    FEATURE_AHEAD,
+    FEATURE_COPIES,
+    CompletionPayload,
+    FrameType,
+    OwnFrameType,
+    decode_completion,
+)
+from .home import Home, Plan
+from .task_payloads import TaskPayloads, layouts_in
+
+if TYPE_CHECKING:
+    from .link import Link
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task as its mailbox has it."""
+
+    wires: list[bytes]
+    payload: bytes
+    plan: Plan | None
+    copied: list[CopiedTensor]
+
+    @property
+    def goes_home(self) -> bool:
+        return self.plan is not None and self.plan.goes_home
+
+    @property
+    def addresses(self) -> list[int]:
+        return [int.from_bytes(wire[:8], "little") for wire in self.wires]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [bytes_of(wire) for wire in self.wires]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A task that the session has: which one of this worker, and the number of its frame."""
+
+    ticket: int | None
+    sequence: int
+    copied: list[CopiedTensor]
+    unmoved: bool
+
+
+class LinkTasks:
+    """The tasks of one session, in the order in which it gets them.
+
+    Attributes
+    ----------
+    digests : set of bytes
+        Of the callables that the link knows: no task of another one is sent ahead.
+
+    Notes
+    -----
+    Rule     REMOTE-AHEAD-1 to -4, -6
+    """
+
+    def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
+        self._link, self._home, self._payloads = link, home, payloads
+        self._features = features
+        self._sent: deque[_Sent] = deque()
+        self.digests: set[bytes] = set()
+
+    def run(self, args: ReceivedArgs) -> None:
+        """Have the session run the current task.
+
+        Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
+        """
+        from .session import split_report
+
+        begun = time.monotonic_ns()
+        ticket = self._link.mailbox.ticket(0)
+        while self._sent and self._sent[0].ticket != ticket:
+            self._settle()  # the run was cancelled before its turn
+        if not self._sent:
+            task = self._read(args)
+            if task.goes_home:
+                self._send_ahead(type(args))
+                self._bring(task)
+                return
+            self._store(task)
+            self._post(ticket, task)
+        self._send_ahead(type(args))
+        unmoved = self._sent[0].unmoved
+        done = self._settle()
+        words = self._link.words
+        words[TASKS] += 1
+        if unmoved:
+            words[UNMOVED] += 1
+            words[UNMOVED_NS] += time.monotonic_ns() - begun
+        if done.error_code:
+            text, trace = split_report(done.error_message)
+            raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)
+
+    def settle_all(self) -> None:
+        """Wait for tasks that were sent ahead in vain: of a cancelled run.
+
+        Rule     REMOTE-AHEAD-4
+        """
+        while self._sent:
+            self._settle()
+
+    def _settle(self) -> CompletionPayload:
+        """Wait for the end of the oldest task that the session has, and note what it has made."""
+        sent = self._sent[0]
+        frame = self._link.receive(sent.sequence, FrameType.COMPLETION)
+        self._sent.popleft()
+        done = decode_completion(frame.payload)
+        self._home.note(sent.copied, not done.error_code)
+        return done
+
+    # ------------------------------------------------------------ ahead of time
+    def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
+        """Send the tasks that come next and can start, up to one that needs tensors of the parent first.
+
+        Rule     REMOTE-AHEAD-1 to -3
+        """
+        mailbox = self._link.mailbox
+        if not self._features & FEATURE_AHEAD:
+            return
+        for distance in range(max(1, len(self._sent)), mailbox.depth):
+            ticket = mailbox.ticket(distance)
+            if ticket is None:
+                return
+            task = self._look(kind, mailbox.box(mailbox.frame_of(ticket)))
+            if task is None:
+                return
+            self._post(ticket, task)
+            fail_point("ahead")
+
+    def _look(self, kind: type[ReceivedArgs], box: Any) -> _Task | None:
+        """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
+        if digest_in(box) not in self.digests:
+            return None
+        args = kind.__new__(kind)
+        args._box = box
+        try:
+            task = self._read(args)
+        except (ValueError, RemoteError):
+            return None
+        if task.goes_home or (
+            task.plan is not None and self._home.missing(task.plan, task.addresses, task.sizes)
+        ):
+            return None
+        return task
+
+    # ------------------------------------------------------------ one task
+    def _read(self, args: ReceivedArgs) -> _Task:
+        wires, scalars, kinds = call_words(args)
+        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
+        plan = None
+        if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
+            plan = Plan.from_words(words[-1 - words[-1] : -1])
+            del words[-1 - words[-1] :]
+            self._home.begin(plan.run)
+            if plan.goes_home:
+                return _Task(wires, b"", plan, [])
+        payload = self._payloads.make(args, wires, words, bytes(kinds[: len(words)]))
+        copied = [] if plan is None else self._copied(plan, layouts_in(args, wires))
+        return _Task(wires, payload, plan, copied)
+
+    def _bring(self, task: _Task) -> None:
+        assert task.plan is not None
+        (one,) = task.plan.tensors
+        self._home.bring(one.key, one.reads, task.addresses[0], task.sizes[0])
+
+    def _store(self, task: _Task) -> None:
+        """Store what the session needs of the parent's memory."""
+        if task.plan is None:
+            return
+
+        def ask(raw: bytes) -> bytes:
+            answer = OwnFrameType.OPEN_COPIES
+            return self._link.exchange(OwnFrameType.OPEN_COPIES, raw, answer).payload
+
+        self._home.store(task.plan, task.addresses, task.sizes, ask)
+
+    def _post(self, ticket: int | None, task: _Task) -> None:
+        """Send a task to the session."""
+        kind: FrameType | OwnFrameType = FrameType.TASK
+        payload, plan = task.payload, task.plan
+        if self._payloads.has_more:
+            kind = OwnFrameType.TASK_MORE
+        unmoved = self._home.has_all(task.copied)
+        if plan is not None:
+            kind = OwnFrameType.TASK_COPIES
+            copies = TaskCopies(plan.run, payload, tuple(task.copied), tuple(plan.dropped))
+            payload = TASK_COPIES.encode(copies)
+        sequence = self._link.post(kind, payload)
+        self._sent.append(_Sent(ticket, sequence, task.copied, unmoved))
+
+    def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
+        """Return what the session is told of a task's copies."""
+        if not self._features & FEATURE_COPIES:
+            raise RemoteError(
+                f"{self._link.place_name} takes no tensors of the parent's memory: give RemoteTensorRefs"
+            )
+        mover_of = self._link.mover_of
+        return [
+            CopiedTensor(one.key, one.reads, one.makes, mover_of(one.source), layout)
+            for one, layout in zip(plan.tensors, layouts, strict=True)
+        ]

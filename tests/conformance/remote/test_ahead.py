@@ -1,0 +1,331 @@
+"""REMOTE-AHEAD: tasks that are sent to endpoints before those in front of them have ended."""
+
+import errno
+import os
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zmq
+
+from simpler_ref import CallConfig, TaskArgs, TaskError, WorkerLostError
+from simpler_ref.jit import layout as L
+from simpler_ref.remote import frames, link
+from simpler_ref.remote.connection import Order
+from simpler_ref.remote.frames import FrameType
+from simpler_ref.remote.link_tasks import LinkTasks
+from simpler_ref.remote.session import Session
+from tests import far_side
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
+from tests.raw_session import ENDPOINT, SESSION, manifest
+from tests.support import Driver, reads, tasks_given, wait_until, writes
+from tests.system.programs import Concurrently
+
+DEPTH = 4
+KEY = 0x7000_0000
+
+
+class Held:
+    """An endpoint that is busy with a task until it is let go, and what its link has sent."""
+
+    def __init__(self, made, folder):
+        self.made, self.worker = made, made.worker
+        self._folder, self._log = folder, folder / "log"
+
+    def sent(self):
+        """Return, of each task that was sent, how many others the endpoint had then."""
+        return [int(line) for line in self._log.read_text().split()]
+
+    def hold(self, orch, name="pipe"):
+        """Submit a task that the endpoint is busy with."""
+        config = CallConfig()
+        config.output_prefix = str(self._folder / name)
+        os.mkfifo(config.output_prefix)
+        orch.submit_next_level(self.made.handle(far_side.hold), TaskArgs(), config, worker=0)
+
+    def let_go(self, name="pipe"):
+        """Let it end, once it has begun."""
+        wait_until(lambda: self._is_let_go(self._folder / name))
+
+    def _is_let_go(self, pipe):
+        try:
+            os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error  # nobody reads
+            return False
+        return True
+
+    def submit(self, orch, function, *tensors):
+        """Submit another task."""
+        orch.submit_next_level(self.made.handle(function), given(*tensors), worker=0)
+
+
+def given(*tensors, scalars=()):
+    """Return arguments: pairs of a buffer, or an array of the parent, and a tag."""
+    args = TaskArgs()
+    for one, tag in tensors:
+        args.add_tensor(one if isinstance(one, np.ndarray) else reference(one), tag)
+    for scalar in scalars:
+        args.add_scalar(scalar)
+    return args
+
+
+@contextmanager
+def held(folder, monkeypatch, depth=DEPTH):
+    """Give one; links are forked, so what is noted about them goes into a file."""
+    post = LinkTasks._post
+
+    def noted(self, ticket, task):
+        with (folder / "log").open("a") as file:
+            print(len(self._sent), file=file)
+        post(self, ticket, task)
+
+    monkeypatch.setattr(LinkTasks, "_post", noted)
+    with program(1, depth) as made:
+        made.handle(far_side.hold)
+        yield Held(made, folder)
+
+
+# ---------------------------------------------------------------- which tasks: the kernel
+@pytest.fixture
+def driver():
+    """Give an engine with one worker of several frames."""
+    made = Driver(depth=DEPTH, sub=1)
+    yield made
+    made.close()
+
+
+def ticket(driver, distance):
+    return int(driver.k.task_ahead(driver.mem, 0, distance))
+
+
+@pytest.mark.spec("REMOTE-AHEAD-1")
+def test_tasks_behind_the_current_one_have_tickets_of_their_own(driver):
+    seen = set()
+    for _ in range(3 * DEPTH):
+        while len(driver.all_given(0)) < DEPTH:
+            driver.submit()
+            driver.settle()
+        tickets = [ticket(driver, distance) for distance in range(DEPTH)]
+        assert L.NONE not in tickets and len(set(tickets)) == DEPTH
+        assert [one & L.LOW_HALF for one in tickets] == driver.frames(0)
+        assert tickets[0] not in seen
+        seen.add(tickets[0])
+        driver.post_done(0)
+        assert ticket(driver, 0) == tickets[1], "it is the same one when its turn comes"
+        driver.settle()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-1")
+def test_a_frame_without_a_task_has_no_ticket(driver):
+    driver.submit()
+    driver.settle()
+    assert [ticket(driver, distance) for distance in range(1, DEPTH)] == [L.NONE] * (DEPTH - 1)
+    driver.submit()
+    driver.settle()
+    assert ticket(driver, 1) != L.NONE == ticket(driver, 2)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-2")
+def test_a_task_that_waits_for_another_has_no_ticket_until_that_has_ended(driver):
+    driver.submit()
+    driver.submit(writes(KEY))
+    driver.submit(reads(KEY))
+    driver.settle()
+    assert len(driver.all_given(0)) == 3
+    assert ticket(driver, 1) != L.NONE == ticket(driver, 2)
+    driver.post_done(0)
+    assert ticket(driver, 1) == L.NONE
+    driver.post_done(0)
+    assert ticket(driver, 0) != L.NONE
+
+
+@pytest.mark.spec("REMOTE-AHEAD-2")
+def test_a_task_that_will_be_skipped_has_no_ticket(driver):
+    for _ in range(2):
+        driver.submit()
+    driver.settle()
+    assert ticket(driver, 1) != L.NONE
+    driver.finish_run(cancel=True)
+    assert ticket(driver, 1) == L.NONE
+
+
+# ---------------------------------------------------------------- 1: what an endpoint is sent
+@pytest.mark.spec("REMOTE-AHEAD-1")
+def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch) as it:
+        buffers = [it.made.buffer(0, [k]) for k in range(2)]
+        it.made.handle(far_side.add_one)
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")  # its link looks when this begins, and may be too early
+            it.hold(orch, "second")
+            for one in buffers:
+                it.submit(orch, far_side.add_one, (one, INOUT))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go("first")
+            wait_until(lambda: len(it.sent()) == DEPTH)
+            it.let_go("second")
+
+        it.worker.run(orch_fn)
+        assert [it.made.values(one)[0] for one in buffers] == [1, 2]
+        assert it.sent()[-1] >= 2
+
+
+@pytest.mark.spec("REMOTE-AHEAD-1", "REMOTE-AHEAD-2")
+@pytest.mark.parametrize("depth", [2, 3, 16])
+def test_chains_and_independent_tasks_do_the_same_at_every_depth(depth):
+    with program(2, depth) as two:
+        x = [two.worker.zeros(COUNT, np.float32) for _ in range(6)]
+
+        def orch_fn(orch, *_):
+            for k in range(60):
+                array = x[k % 5 if k % 7 else 5]
+                args = given((array, INOUT), scalars=[k])
+                orch.submit_next_level(two.handle(far_side.add_scalar), args)
+
+        two.handle(far_side.add_scalar)
+        expected = np.zeros(6)
+        for k in range(60):
+            expected[k % 5 if k % 7 else 5] += k
+        for round_ in range(1, 3):
+            two.worker.run(orch_fn)
+            assert [one[-1] for one in x] == (round_ * expected).tolist()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-1")
+def test_a_failure_is_that_of_its_task_and_the_others_run(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch) as it:
+        buffer, other = it.made.buffer(0, [1]), it.made.buffer(0, [1])
+        for function in (far_side.add_one, far_side.fail):
+            it.made.handle(function)
+
+        def orch_fn(orch, *_):
+            it.hold(orch)
+            it.submit(orch, far_side.fail, (other, INOUT))
+            it.submit(orch, far_side.add_one, (other, INOUT))
+            it.submit(orch, far_side.add_one, (buffer, INOUT))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go()
+
+        with pytest.raises(TaskError, match="no, says"):
+            it.worker.run(orch_fn)
+        assert it.made.values(buffer)[0] == 2, "it stood behind the one that failed"
+        assert it.made.values(other)[0] == 1, "it waited for the one that failed"
+
+
+# ---------------------------------------------------------------- 2, 3: what waits for its turn
+def held_copies(it):
+    """Run a task that needs a tensor of the parent among others; return what was sent when."""
+    x = it.worker.zeros(COUNT, np.float32)
+    y = it.worker.zeros(COUNT, np.float32)
+    for function in (far_side.copy, far_side.nothing):
+        it.made.handle(function)
+
+    def orch_fn(orch, *_):
+        it.hold(orch)
+        it.submit(orch, far_side.nothing)
+        it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
+        it.submit(orch, far_side.nothing)
+        wait_until(lambda: tasks_given(it.worker) == DEPTH)
+        it.let_go()
+
+    x[:] = 3
+    it.worker.run(orch_fn)
+    assert y.tolist() == [3] * COUNT
+    return it.sent()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-2")
+def test_a_task_that_needs_tensors_of_the_parent_is_sent_in_its_turn(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch) as it:
+        assert held_copies(it)[2:] == [0, 1]
+
+
+@pytest.mark.spec("REMOTE-AHEAD-3")
+def test_an_endpoint_without_the_feature_gets_one_task_at_a_time(tmp_path, monkeypatch):
+    assert frames.FEATURES & 8
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~8)
+    with held(tmp_path, monkeypatch) as it:
+        assert held_copies(it) == [0] * DEPTH
+
+
+# ---------------------------------------------------------------- 4: cancelled runs
+class Stop(Exception):
+    """What the orchestration function raises."""
+
+
+@pytest.mark.spec("REMOTE-AHEAD-4")
+def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch) as it:
+        x = it.worker.zeros(COUNT, np.float32)
+        mem = it.worker._session.engine.mem
+        for function in (far_side.clear, far_side.add_one, far_side.nothing):
+            it.made.handle(function)
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")
+            it.hold(orch, "second")
+            it.submit(orch, far_side.nothing)
+            it.submit(orch, far_side.clear, (x, EXISTING))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go("first")
+            wait_until(lambda: len(it.sent()) == DEPTH)
+            raise Stop
+
+        def let_go():
+            words = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(DEPTH)]
+            wait_until(lambda: (mem[words] == L.SKIPPED).sum() >= 2)
+            it.let_go("second")
+
+        x[:] = 5
+        with pytest.raises(Stop), Concurrently(let_go):
+            it.worker.run(orch_fn)
+        assert x[0] == 0, "it was sent, so it has run"
+        it.made.run((far_side.add_one, given((x, INOUT)), {"worker": 0}))
+        assert x.tolist() == [1] * COUNT
+
+
+# ---------------------------------------------------------------- 5: the end of a session
+@pytest.mark.spec("REMOTE-AHEAD-1", "REMOTE-AHEAD-5")
+def test_shutdown_goes_before_tasks_that_have_not_begun():
+    session, order = Session(manifest(), -1, "", None), Order(SESSION, ENDPOINT)
+    with zmq.Context() as context:
+        session._frames, parent = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        session._peer = parent.identity = b"parent"
+        session._frames.bind("inproc://frames")
+        parent.connect("inproc://frames")
+        for payload in (b"1", b"2", b"3"):
+            parent.send(order.encode(FrameType.TASK, payload))
+        assert [session._next().payload for _ in range(2)] == [b"1", b"2"]
+        parent.send(order.encode(FrameType.TASK, b"4"))
+        assert session._next().payload == b"3", "in order"
+        parent.send(order.encode(FrameType.SHUTDOWN))
+        assert session._next().header.frame_type == FrameType.SHUTDOWN
+        for one in (session._frames, parent):
+            one.close(linger=0)
+
+
+# ---------------------------------------------------------------- 6: lost endpoints
+@pytest.mark.spec("REMOTE-AHEAD-6")
+def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch) as it:
+        for function in (far_side.die, far_side.add_one, far_side.nothing):
+            it.made.handle(function)
+        x = [it.worker.zeros(COUNT, np.float32) for _ in range(2)]
+
+        def orch_fn(orch, *_):
+            it.hold(orch)
+            it.submit(orch, far_side.die)
+            for one in x:
+                it.submit(orch, far_side.add_one, (one, INOUT))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go()
+
+        with pytest.raises(WorkerLostError, match="endpoint 0"):
+            it.worker.run(orch_fn)
+        for one in x:
+            it.worker.renew(one)
+        tasks = [(far_side.add_one, given((one, INOUT)), {"worker": 0}) for one in x]
+        it.made.run(*tasks)
+        assert [one.tolist() for one in x] == [[1] * COUNT] * 2
