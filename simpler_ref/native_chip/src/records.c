@@ -25,39 +25,44 @@ int64_t now_ns(void)
 
 /* ---------------------------------------------------------------- growing arrays */
 
-static bool make_room(void **items, size_t *room, size_t wanted, size_t size)
+/* Return an array with room for `wanted` items, the old one if it has; NULL if there is no memory. */
+static void *with_room(void *items, size_t *room, size_t wanted, size_t size)
 {
     if (wanted <= *room)
-        return true;
-    size_t larger = 2 * wanted;
-    void *made = realloc(*items, larger * size);
-    if (made == NULL)
-        return false;
-    *items = made;
-    *room = larger;
-    return true;
+        return items;
+    void *made = realloc(items, 2 * wanted * size);
+    if (made != NULL)
+        *room = 2 * wanted;
+    return made;
 }
 
 bool records_launch(Records *records, int64_t begin, int64_t end)
 {
-    if (!make_room((void **)&records->launches, &records->launch_room, records->launched + 1,
-                   sizeof *records->launches))
+    LaunchRecord *launches = with_room(records->launches, &records->launch_room,
+                                       records->launched + 1, sizeof *launches);
+    if (launches == NULL)
         return false;
-    records->launches[records->launched++] = (LaunchRecord){begin, end};
+    records->launches = launches;
+    launches[records->launched++] = (LaunchRecord){begin, end};
     return true;
 }
 
 BlockRecord *records_wave(Records *records, size_t blocks)
 {
-    if (!make_room((void **)&records->blocks, &records->room, records->count + blocks,
-                   sizeof *records->blocks) ||
-        !make_room((void **)&records->waves, &records->wave_room, records->waved + 1,
-                   sizeof *records->waves))
+    BlockRecord *all =
+        with_room(records->blocks, &records->room, records->count + blocks, sizeof *all);
+    if (all == NULL)
         return NULL;
-    BlockRecord *made = records->blocks + records->count;
+    records->blocks = all;
+    size_t *waves =
+        with_room(records->waves, &records->wave_room, records->waved + 1, sizeof *waves);
+    if (waves == NULL)
+        return NULL;
+    records->waves = waves;
+    BlockRecord *made = all + records->count;
     for (size_t i = 0; i < blocks; i++)
         made[i] = (BlockRecord){.core = -1};
-    records->waves[records->waved++] = records->count;
+    waves[records->waved++] = records->count;
     records->count += blocks;
     return made;
 }
