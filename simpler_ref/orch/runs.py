@@ -16,6 +16,7 @@ from ..system.signals import Failures
 from ..workers import ending
 from ..workers.life import Life
 from ..workers.manager import log
+from ..workers.progress import Progress
 from ..workers.session import Session
 from .configs import require_supported
 from .orchestrator import Orchestrator
@@ -96,7 +97,14 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
     return orch_fn
 
 
-def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int) -> RunTiming:
+def run(
+    life: Life,
+    orch_fn: OrchFunction,
+    args: Any,
+    config: CallConfig,
+    start: int,
+    progress: bool = False,
+) -> RunTiming:
     """Run an orchestration function, after what the last run may have left behind."""
 
     def act(session: Session) -> RunTiming:
@@ -104,7 +112,19 @@ def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start:
         life.start_workers(session)
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
-        return _run(session, life.tree.words(life.registry), orch_fn, args, config, start)
+        words = life.tree.words(life.registry)
+        if not progress:
+            return _run(session, words, orch_fn, args, config, start)
+        name = getattr(orch_fn, "__qualname__", "run")
+        session.progress = bar = Progress(session.engine.view, name)
+        succeeded = False
+        try:
+            timing = _run(session, words, orch_fn, args, config, start)
+            succeeded = True
+            return timing
+        finally:
+            session.progress = None
+            bar.end(succeeded)
 
     return life.alone(act)
 
