@@ -651,11 +651,14 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         orch_fn: OrchFunction | CallableHandle,
         args: Any = None,
         config: CallConfig | None = None,
+        *,
+        progress: bool = False,
     ) -> RunTiming:
         """Run an orchestration function, and return when every task it submitted is done.
 
         `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
-        handle of a ChipCallable instead, and the chip runs it on `args`.
+        handle of a ChipCallable instead, and the chip runs it on `args`. With `progress` a progress bar
+        on stderr shows how many tasks have ended, while this thread waits for them.
 
         Raises
         ------
@@ -675,7 +678,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
-        return runs.run(self._life, function, args, knobs, start)
+        return runs.run(self._life, function, args, knobs, start, progress)
 
     def record(
         self,

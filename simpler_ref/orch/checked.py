@@ -127,7 +127,7 @@ class CheckedOrchestrator(Orchestrator):
                     if not has_address(args._tensors[i]):
                         args._tensors[i] = wire
             at += len(args._tensors)
-        self._places[plan.task.number] = sys.intern(plan.task.place)
+        self._places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
         self._history.add(plan, provided)
 
     def _place_of(self, task: int) -> str:

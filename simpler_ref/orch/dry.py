@@ -224,6 +224,7 @@ class CheckedDryRun(CheckedOrchestrator, DryRun):
         DryRun.__init__(self, worker, engine, args)
         heap = engine.heap.ctypes.data
         self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
+        self._places = {}
 
 
 def _number(raw: bytes) -> str:

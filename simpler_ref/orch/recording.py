@@ -429,6 +429,7 @@ class CheckedRecorder(CheckedOrchestrator, Recorder):
         Recorder.__init__(self, worker, engine, args)
         heap = engine.heap.ctypes.data
         self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
+        self._places = {}
 
 
 def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:

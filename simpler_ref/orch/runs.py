@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..system.signals import Failures
 from ..workers import ending, flagged
 from ..workers.life import Life
 from ..workers.manager import log
+from ..workers.progress import shown
 from ..workers.session import Session
 from .configs import require_supported
 from .orchestrator import Orchestrator
@@ -104,7 +106,14 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
     return orch_fn
 
 
-def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int) -> RunTiming:
+def run(
+    life: Life,
+    orch_fn: OrchFunction,
+    args: Any,
+    config: CallConfig,
+    start: int,
+    progress: bool = False,
+) -> RunTiming:
     """Run an orchestration function, after what the last run may have left behind."""
 
     def act(session: Session) -> RunTiming:
@@ -113,9 +122,11 @@ def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start:
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
         words = life.tree.words(life.registry)
-        if life.options.level == 2 or not flagged.is_asked(config):
-            return _run(session, words, orch_fn, args, config, start)
-        with flagged.recorded(life, session, orch_fn, config):
+        flags = life.options.level != 2 and flagged.is_asked(config)
+        with (
+            flagged.recorded(life, session, orch_fn, config) if flags else nullcontext(),
+            shown(session, getattr(orch_fn, "__qualname__", "run")) if progress else nullcontext(),
+        ):
             return _run(session, words, orch_fn, args, config, start)
 
     return life.alone(act)

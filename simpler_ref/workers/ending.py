@@ -16,9 +16,7 @@ def drain(session: Session, failures: Failures = ()) -> None:
     mem, kernels = session.engine.mem, session.engine.kernels
     kernels.finish_run(mem, bool(failures))
     while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
-        if session.manager is not None:
-            session.watch().look(failures[-1] if failures else None)
-            session.domains.look(session, failures)
+        session.look(failures)
 
 
 def end_early(session: Session, failures: Failures) -> Failures:

@@ -73,9 +73,6 @@ class Host:
     def look(self) -> None:
         """Tell of tasks that keep a thread waiting, and end waits for ranks that will not come.
 
-        See `Watch.look`, `Domains.look`.
+        See `Session.look`.
         """
-        session = self._life.live()
-        if session.manager is not None:
-            session.watch().look()
-            session.domains.look(session)
+        self._life.live().look()

@@ -16,13 +16,14 @@ from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..errors import ControlError, WorkerLostError
 from ..model.visibility import remove_visibility
-from ..system.signals import signals_blocked
+from ..system.signals import Failures, signals_blocked
 from . import asked
 from .installer import Installer
 from .kinds import WorkerKind
 from .manager import WorkerManager
 from .options import Options
 from .processes import ProcessManager
+from .progress import Progress
 from .start_method import StartMethod
 from .threads import ThreadManager
 from .watch import Watch
@@ -83,6 +84,8 @@ class Session:
         self.traced_children: list[str] = []
         """Files of the traces of child Workers, beside that of this one."""
         self._watch: Watch | None = None
+        self.progress: Progress | None = None
+        """The progress bar of the run, if it is wanted."""
 
     def start_anew(self) -> None:
         """Start all workers, with the registered callables, and the Scheduler thread."""
@@ -157,6 +160,14 @@ class Session:
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
         return self.watch().stuck_group()
+
+    def look(self, failures: Failures = ()) -> None:
+        """Do what is due while a run waits, about ten times a second: messages, domains, progress."""
+        if self.manager is not None:
+            self.watch().look(failures[-1] if failures else None)
+            self.domains.look(self, failures)
+        if self.progress is not None:
+            self.progress.show()
 
     def report(self) -> str:
         """Say what the workers do and what waits, for a user who asks.

@@ -1,0 +1,80 @@
+"""SEE-BAR: progress of a run."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from simpler_ref import TaskError, Worker
+from simpler_ref import TensorArgType as T
+from simpler_ref.workers.progress import Progress
+
+from .conftest import fail, increase, make
+
+
+@pytest.fixture(params=["tqdm", "text"])
+def kind(request, monkeypatch):
+    if request.param == "text":
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    else:
+        tqdm = pytest.importorskip("tqdm")
+        monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # it would start a thread for good
+    return request.param
+
+
+def hold(args):
+    gate = args.tensor(0).numpy()
+    while gate[0] == 0:
+        pass
+
+
+@pytest.mark.spec("SEE-BAR-1", "SEE-BAR-2")
+def test_it_shows_the_tasks_that_have_ended_at_the_end_all(kind, mode, capsys):
+    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+        good = w.register(increase)
+        x = w.zeros(8, np.int64)
+
+        def build(orch, args, config):
+            orch.alloc((8,), np.int64)
+            for _ in range(3):
+                orch.submit_sub(good, make((x, T.INOUT)))
+
+        w.run(build)
+        assert capsys.readouterr().err == ""
+        timing = w.run(build, progress=True)
+        last = capsys.readouterr().err.rstrip().rsplit("\r", 1)[-1]
+    assert timing.tasks == 4
+    assert build.__qualname__ in last and ("3/3" if kind == "tqdm" else ": 3 of 3 tasks") in last
+
+
+@pytest.mark.spec("SEE-BAR-1")
+def test_it_shows_where_a_run_is_that_waits(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with Worker(level=3, num_sub_workers=1) as w:
+        holds, good = w.register(hold), w.register(increase)
+        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
+
+        def build(orch, args, config):
+            orch.submit_sub(good, make((x, T.INOUT)))
+            orch.drain()
+            orch.submit_sub(holds, make((gate, T.INPUT)))
+            orch.submit_sub(good, make((x, T.INOUT)))
+            w._session.look()
+            gate[0] = 1
+
+        w.run(build, progress=True)
+    shown = capsys.readouterr().err.split("\r")
+    assert any(one.endswith((": 1 of 3 tasks", ": 2 of 3 tasks")) for one in shown)
+
+
+@pytest.mark.spec("SEE-BAR-2")
+def test_of_a_run_that_fails_the_end_is_not_shown(kind, capsys, monkeypatch):
+    monkeypatch.setattr(Progress, "show", lambda self: None)  # only the end would show tasks
+    with Worker(level=3, num_sub_workers=1) as w:
+        bad = w.register(fail)
+        x = w.zeros(8, np.int64)
+        with pytest.raises(TaskError, match="on purpose"):
+            w.run(lambda orch, *_: orch.submit_sub(bad, make((x, T.INOUT))), progress=True)
+        assert w._session.progress is None
+    last = capsys.readouterr().err.rstrip().rsplit("\r", 1)[-1]
+    assert "1/1" not in last and "1 of 1" not in last
