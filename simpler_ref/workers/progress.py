@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.view import View
-from .session import Session
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class Progress:
