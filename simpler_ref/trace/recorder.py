@@ -160,11 +160,16 @@ class Recorder:
         )
         self._thread.start()
 
-    def flush(self) -> None:
-        """Have written all that was noted, and go on."""
-        if self._thread is not None:
-            self._stop()
-            self.start()
+    def flush(self, timeout_s: float = JOIN_TIMEOUT_S) -> bool:
+        """Have all that was noted so far written, and say whether it was in time."""
+        if self._thread is None or not self._thread.is_alive():
+            return False
+        with self._written:
+            for _ in range(2):  # the first round may have begun before, and be past some of it
+                self._plain.ask_collector(self._mem)
+                if not self._written.wait(timeout_s):
+                    return False
+        return True
 
     def poke(self) -> None:
         """Have written what there is, if that was long ago."""
@@ -177,15 +182,10 @@ class Recorder:
 
         Only for the first MOST_STORIES errors of a trace: reading takes time.
         """
-        if self._thread is None or self._stories == MOST_STORIES:
+        if self._stories == MOST_STORIES:
             return False
         self._stories += 1
-        with self._written:
-            for _ in range(2):  # the first round may have begun before, and be past some of it
-                self._plain.ask_collector(self._mem)
-                if not self._written.wait(WRITE_TIMEOUT_S):
-                    return False
-        return True
+        return self.flush(WRITE_TIMEOUT_S)
 
     def end(self) -> str | None:
         """End the trace, and return its file; what was noted is written then."""
@@ -194,20 +194,14 @@ class Recorder:
             return None
         self._plain.end_trace(self._mem)
         self._engine.kernels = self._plain
-        self._stop()
-        self.path = None
-        return path
-
-    def _stop(self) -> None:
-        """Have written all that was noted, and end the collector's thread."""
-        assert self.path is not None
         self._ending = True
         self._plain.ask_collector(self._mem)
         if self._thread is None:
-            self._collect(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+            self._collect(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
         else:
             self._thread.join(JOIN_TIMEOUT_S)
-        self._thread = None
+        self._thread = self.path = None
+        return path
 
     def note_function(self, function: Any) -> None:
         """Say that an orchestration function is run: what it submits without a line is its own."""

@@ -76,7 +76,8 @@ def recorded(
             yield
             about = about._replace(failed=False)
         finally:
-            session.recorder.flush()
+            if not session.recorder.flush():
+                log.warning("the files in %s lack what could not be noted in time", folder)
             _write(session, path, config, about)
 
 
