@@ -37,11 +37,12 @@ settings.register_profile(
 settings.load_profile("simpler")
 
 
-# a shell's background job ignores Ctrl-C, one under nohup the hang-up, and so would its children
+# a job in the background ignores Ctrl-C and Ctrl-\, under nohup the hang-up: so would its children
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 # ---------------------------------------------------------------- rules and tests

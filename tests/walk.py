@@ -67,6 +67,7 @@ def live_words(driver):
     parts = [
         (L.RING_BLOCK, L.SCOPE_STACK + few),
         (L.SCHED, L.CANDIDATES),
+        (L.ERROR_STATE, L.ERROR_NEEDING + L.STORY_WORDS),
         (L.PASS_LOCK, L.HEADER_WORDS),
     ]
     parts += [(first, first + few) for first in ahead]

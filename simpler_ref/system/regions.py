@@ -34,7 +34,7 @@ PAGE = mmap.PAGESIZE
 SHM = "/dev/shm"
 _ALIGN = 1 << 21
 _LOW, _HIGH = 1 << 45, 1 << 46
-"""The addresses of regions: programs, heaps and libraries of a 47-bit address space are far away."""
+"""The addresses of regions: below those of simulated chips, far from programs, heaps and libraries."""
 _WINDOWS_LOW, _WINDOWS_HIGH = 0x500000000000, 0x540000000000
 """Those of windows: beyond the addresses that simulated chips have for their own memory."""
 _ATTEMPTS = 16

@@ -59,8 +59,7 @@ class Host:
     def worker_name(self, worker: int) -> str:
         """Return what messages call a worker."""
         manager = self._life.live().manager
-        assert manager is not None, "a worker was given a task"
-        return manager.name(worker)
+        return f"worker {worker}" if manager is None else manager.name(worker)
 
     def explain_handle(self, handle: CallableHandle, pool: int) -> Exception:
         """Say why a pool does not take a handle."""

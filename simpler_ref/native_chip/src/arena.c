@@ -13,7 +13,7 @@
 /* The devices' part of the address space: programs, stacks, heaps and mappings are elsewhere on every
  * 64-bit Linux with 47 bits or more for a process, and so does the shadow memory of sanitizers. From its end
  * to 0x540000000000 is room for windows that devices share: addresses without an owner. */
-#define DEVICES_FIRST 0x210000000000ULL
+#define DEVICES_FIRST 0x400000000000ULL
 #define DEVICES_END 0x500000000000ULL
 
 #ifndef MAP_FIXED_NOREPLACE
