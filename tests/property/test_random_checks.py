@@ -175,7 +175,8 @@ def draw(rng, oracle, care):
     usable = [one for one in every if oracle.sizes[one]]
     if what < 0.65 and usable:
         buffer = rng.choice(usable)
-        low = 8 if bold and oracle.sizes[buffer] > 8 else 0
+        # a part of one that is closed may be at an address that has been given out again
+        low = 8 if bold and oracle.sizes[buffer] > 8 and buffer in oracle.open else 0
         return (buffer, low, oracle.sizes[buffer]), tag
     low, high = rng.choice(SHARED if bold else APART)
     return ("shared", low, high), tag
