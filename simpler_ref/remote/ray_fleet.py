@@ -218,6 +218,8 @@ class _Keeper:
 
     def __init__(self, ray: Any, group: Any, options: Mapping[str, Any]) -> None:
         self._ray, self._group, self._resources = ray, group, options["resources"]
+        # actors get what they need of this package by value: its import takes longer than all else
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__package__.partition(".")[0]])
         self._idle = [self._actor() for _ in range(options["number"])]  # they start meanwhile
         self.name = f"simpler_ref-{secrets.token_hex(16)}"
         self._socket = sockets.socket(sockets.AF_UNIX)
