@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from contextlib import contextmanager
 
-from serve import WORKERS, DagPeer, by_levels, call, serve, versions
+from serve import WORKERS, DagPeer, by_levels, call, of_one_function, serve, versions
 
 
 @contextmanager
@@ -14,6 +14,9 @@ def start():
     with multiprocessing.Pool(WORKERS) as pool:
 
         def each(calls):
+            function, arguments = of_one_function(calls)
+            if function is not None:
+                return pool.starmap(function, arguments, chunksize=1)
             return pool.map(call, calls, chunksize=1)
 
         each([(abs, (-1,))] * 100)

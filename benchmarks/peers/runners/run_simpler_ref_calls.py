@@ -12,7 +12,16 @@ from contextlib import contextmanager
 
 import numpy as np
 import scipy.linalg  # noqa: F401 (workers are new for each request, and inherit it)
-from serve import DEPTH, WORKERS, DagPeer, by_levels, call, serve, versions
+from serve import (
+    DEPTH,
+    WORKERS,
+    DagPeer,
+    by_levels,
+    call,
+    of_one_function,
+    serve,
+    versions,
+)
 
 from simpler_ref import Worker, __version__
 
@@ -45,7 +54,14 @@ def prepare(worker: Worker):
 
 def prepare_map(worker: Worker):
     """Return how a Dag becomes a map for each level."""
-    return by_levels(lambda calls: list(worker.map(call, calls)))
+
+    def each(calls):
+        function, arguments = of_one_function(calls)
+        if function is not None:
+            return list(worker.starmap(function, arguments))
+        return list(worker.map(call, calls))
+
+    return by_levels(each)
 
 
 class Calls:

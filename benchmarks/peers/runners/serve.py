@@ -181,6 +181,12 @@ def call(task: Call) -> Any:
     return function(*arguments)
 
 
+def of_one_function(calls: list[Call]) -> tuple[Callable[..., Any] | None, list[tuple[Any, ...]]]:
+    """Return the function of all calls, None if they have several, and the arguments of each."""
+    functions = {function for function, _ in calls}
+    return functions.pop() if len(functions) == 1 else None, [arguments for _, arguments in calls]
+
+
 def by_levels(each: Callable[[list[Call]], Sequence[Any]]) -> Callable[[Dag], Execute]:
     """Return how to run a Dag on a pool whose tasks cannot wait for each other.
 
