@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
@@ -68,6 +68,9 @@ def _child_mode(level: int | None, start_method: str | None) -> str:
     Rule     WM-CHIP-9
     """
     return "thread" if level == 2 and start_method is None else "process"
+
+
+G = TypeVar("G")
 
 
 class Worker(CallMethods, MemoryMethods, RemoteMethods):
@@ -703,14 +706,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        function, knobs = self._require_function("record", orch_fn, config)
-
-        def act(session: Session) -> Graph:
-            graph = record(self, session, function, args, knobs)
-            session.require_own_process()  # refuses a process that orch_fn forked
-            return graph
-
-        return self._life.alone(act)
+        return self._listen("record", record, orch_fn, args, config)
 
     def graph(
         self,
@@ -735,12 +731,23 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         -----
         Rule     SEE-GRAPH-1
         """
-        function, knobs = self._require_function("graph", orch_fn, config)
+        return self._listen("graph", graph_of, orch_fn, args, config)
 
-        def act(session: Session) -> TaskGraph:
-            graph = graph_of(self, session, function, args, knobs)
+    def _listen(
+        self,
+        what: str,
+        listen: Callable[..., G],
+        orch_fn: OrchFunction | CallableHandle,
+        args: Any,
+        config: CallConfig | None,
+    ) -> G:
+        """Return what is made of the calls of an orchestration function, of which no task runs."""
+        function, knobs = self._require_function(what, orch_fn, config)
+
+        def act(session: Session) -> G:
+            made = listen(self, session, function, args, knobs)
             session.require_own_process()  # refuses a process that orch_fn forked
-            return graph
+            return made
 
         return self._life.alone(act)
 

@@ -151,6 +151,8 @@ class Probe:
                 if getattr(error, "errno", errno.EIO) == errno.EIO:
                     return
                 raise
+            if not part:
+                return
             yield part
             address += len(part)
 
