@@ -17,7 +17,7 @@ class _Here(threading.local):
 
 
 here = _Here()
-_open: list[Any] = []
+opened: list[Any] = []
 """The streams of the open Workers, or their entrances, the innermost one last."""
 
 
@@ -44,32 +44,32 @@ class Entrance:
 
 def enter(stream: Any, entrance: Entrance | None = None) -> None:
     """Make a stream the one that calls go to, or put it in the place of its Worker's entrance."""
-    if entrance in _open:
-        _open[_open.index(entrance)] = stream
+    if entrance in opened:
+        opened[opened.index(entrance)] = stream
     else:
-        _open.append(stream)
+        opened.append(stream)
 
 
 def leave(stream: Any) -> None:
     """Undo `enter`."""
-    if stream in _open:
-        _open.remove(stream)
+    if stream in opened:
+        opened.remove(stream)
 
 
 def current() -> Any:
     """Return the stream of the innermost open Worker; None without one, and inside a task."""
-    if not _open or here.in_task:
+    if not opened or here.in_task:
         return None
-    innermost = _open[-1]
+    innermost = opened[-1]
     return _first_stream() if type(innermost) is Entrance else innermost
 
 
 def _first_stream() -> Any:
-    for one in reversed(tuple(_open)):
+    for one in reversed(tuple(opened)):
         stream = one.stream() if type(one) is Entrance else one
         if stream is not None:
             return stream
     return None
 
 
-os.register_at_fork(after_in_child=_open.clear)
+os.register_at_fork(after_in_child=opened.clear)

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .stream import Stream
     from .unasked import Unasked
 
-_MISSING: Any = object()
-
 
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """The value of a call, once it has ended.
@@ -23,10 +21,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     Rule     CALL-FUTURE-1 to -5; CALL-CANCEL-4
     """
 
-    _stream: Stream
-    _slot = 0
+    __slots__ = ("_slot", "_stream", "_value")  # which quick.c reads and writes, too
+    _stream: Stream | None
+    """That of the call, None once its value is here."""
+    _slot: int
     """The call's slot, 0 once its value is here."""
-    _value: Any = _MISSING
+    _value: Any
     _error: BaseException | None = None
     _is_cancelled = False
     _unasked: Unasked | None = None
@@ -46,12 +46,17 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         ):
             raise AttributeError(f"a Future has no attribute {name!r}")
         concurrent.futures.Future.__init__(self)
-        self._stream.watch(self)
+        stream = self._stream
+        if stream is None:
+            self.finish()
+        else:
+            stream.watch(self)
         return getattr(self, name)
 
     def __del__(self) -> None:
-        if self._slot:
-            self._stream.drop_later(self._slot)
+        slot = getattr(self, "_slot", 0)  # which it has not yet, if making it was cut short
+        if slot and self._stream is not None:
+            self._stream.drop_later(slot)
 
     # ------------------------------------------------------------ the value
     def result(self, timeout: float | None = None) -> Any:
@@ -67,7 +72,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         concurrent.futures.TimeoutError
             The call has not ended within `timeout` seconds.
         """
-        if self._slot and not self._stream.take(self):
+        stream = self._stream
+        if stream is not None and not stream.take(self):
             self._wait(timeout)
         if self._error is not None:
             self._ask()
@@ -98,27 +104,30 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until the value, or the error, is here."""
-        if self._slot:
+        stream = self._stream
+        if stream is not None:
             deadline = None if timeout is None else time.monotonic() + timeout
-            if not self._stream.wait(self, deadline):
+            if not stream.wait(self, deadline):
                 raise concurrent.futures.TimeoutError(
                     f"{self!r} has not ended within {timeout} s; it goes on"
                 )
-            self._stream.fetch(self)
+            stream.fetch(self)
 
     def done(self) -> bool:
         """Say whether the call has ended."""
-        slot = self._slot
-        return not slot or self._stream.has_settled(slot) or not self._slot
+        stream, slot = self._stream, self._slot
+        return stream is None or not slot or stream.has_settled(slot) or not self._slot
 
     def running(self) -> bool:
         """Say whether a worker runs the call."""
-        return bool(self._slot) and self._stream.is_running(self._slot)
+        stream, slot = self._stream, self._slot
+        return stream is not None and slot != 0 and stream.is_running(slot)
 
     def cancelled(self) -> bool:
         """Say whether the call was cancelled."""
-        if self._slot and self.done():
-            self._stream.fetch(self)
+        stream = self._stream
+        if stream is not None and self.done():
+            stream.fetch(self)
         return self._is_cancelled
 
     def cancel(self) -> bool:
@@ -131,8 +140,9 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         -----
         Rule     CALL-CANCEL-1 to -4
         """
-        if self._slot:
-            self._stream.cancel(self)
+        stream = self._stream
+        if stream is not None:
+            stream.cancel(self)
         return self._is_cancelled
 
     # ------------------------------------------------------------ as others use it
@@ -156,8 +166,9 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         return asyncio.wrap_future(self).__await__()
 
     def __repr__(self) -> str:
-        if self._slot:
-            return f"<Future of {self._stream.describe(self._slot)}>"
+        stream, slot = self._stream, self._slot
+        if stream is not None and slot:
+            return f"<Future of {stream.describe(slot)}>"
         if self._error is not None:
             return f"<Future: failed with {type(self._error).__name__}>"
         return f"<Future: returned {type(self._value).__name__}>"

@@ -205,19 +205,20 @@ class _Chunk(_Single):
     seconds = 0.0
     """How long it took in the worker."""
 
-    def __init__(self, future: Future, name: str, first: int, count: int) -> None:
+    def __init__(self, stream: Stream, future: Future, name: str, first: int, count: int) -> None:
         super().__init__(future)
         self.count = count
+        self._stream = stream
         self._name = name
         self._first = first
-        self._number = future._stream.number_of(future)
+        self._number = stream.number_of(future)
 
     def _values(self, value: Any) -> Iterator[Any]:
         done = _Done(*value)
         self.seconds = done.seconds
         if not done.errors and type(done.values) is not outcomes.Several:
             return iter(done.values)
-        stream, name, number, first = self.future._stream, self._name, self._number, self._first
+        stream, name, number, first = self._stream, self._name, self._number, self._first
 
         def take(place: int) -> Any:
             if place in done.errors:
@@ -451,7 +452,8 @@ class Results:
             else:
                 future = self._stream.submit(self._chunks, (sent, self._pickled), {})
                 first = self._taken - len(items)
-                return _Chunk(future, self._chunks.__qualname__, first, len(items))  # type: ignore[attr-defined]
+                name = self._chunks.__qualname__  # type: ignore[attr-defined]
+                return _Chunk(self._stream, future, name, first, len(items))
         args = items[0] if self._star else (items[0],)
         return _Single(self._stream.submit(self._task, args, {}))
 

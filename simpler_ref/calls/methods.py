@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
-from . import mapping
+from . import mapping, quick
 from .current import here
 from .futures import Future
 from .mapping import Results
@@ -190,3 +190,6 @@ class CallMethods:
         Rule     CALL-TILES-1 to -3
         """
         return Tiles(array, shape, halo)
+
+
+quick.adopt(CallMethods, Task)

@@ -188,8 +188,8 @@ class Packer:
         futures: list[tuple[Future, int]],
     ) -> int:
         """Add the value of a call: if it has not been fetched, the worker gets it from its slot."""
-        slot = future._slot
-        if slot and future._stream._arrays is self._arrays:  # the same stream
+        stream, slot = future._stream, future._slot
+        if slot and stream is not None and stream._arrays is self._arrays:  # the same stream
             scalars.append(_integer(slot, L.FUTURE))
             futures.append((future, slot))
             return VALUE

@@ -24,6 +24,7 @@ from ..jit import entries, kernel
 from ..jit import layout as L
 from ..model.wire import TAG_AT, TENSOR_BYTES
 from . import forms
+from .current import here, opened
 from .futures import Future
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class Quick:
         ``call(stream, task, args)`` submits a call and returns its future; None if that is not usual.
     take : Callable
         ``take(future)`` gives a future its value, if that is there and a word, and says whether it has.
+    keep : Callable
+        ``keep(references)`` does so for all futures that weak references still find, and returns those
+        whose values may be there, but are not usual.
+    drop_all : Callable
+        ``drop_all()`` drops all calls whose futures have died; with the turn.
+    native
+        By which methods.c knows it.
 
     Notes
     -----
@@ -67,6 +75,7 @@ class Quick:
         futures: dict[int, Any],
         dropped: deque[int],
         fetching: set[int],
+        tasks: dict[Any, Task],
     ) -> None:
         self._plans: dict[Task, bytes] = {}
         self._dtypes: dict[int, np.dtype[Any]] = {}
@@ -75,14 +84,14 @@ class Quick:
             _numbers(session),
             (
                 *(turns.lock.acquire, turns.lock.release, (False,)),
-                *(self._plans, futures, dropped, dropped.popleft, fetching),
-                *(object.__new__, (Future,), np.ndarray, float, int),
-                *(np.bool_, np.int64, np.float64, None, True, False),
-                *("_stream", "_slot", "_value", 0),
+                *(self._plans, futures, dropped, dropped.popleft, fetching, dropped.append),
+                *(tasks, Future, np.ndarray, float, int),
+                *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
             ),
         )
         self._learn: Callable[[bytes], None]
-        self.call, self.take, self._learn, self._forget, self._start, look = made
+        self.call, self.take, self.keep, self.drop_all, *rest = made
+        self._learn, self._forget, self._start, look, self.native = rest
         _require_numpy(look)
 
     def start(self, word: int, dead: dict[int, int]) -> None:
@@ -150,6 +159,8 @@ class Slow:
     Rule     CALL-QUICK-4
     """
 
+    native = None
+
     def call(self, *_: object) -> None:
         """Return nothing."""
 
@@ -157,7 +168,11 @@ class Slow:
         """Return False."""
         return False
 
-    start = stop = know = learn = forget = call
+    def keep(self, references: list[Any]) -> list[Future]:
+        """Return the futures that weak references still find."""
+        return [future for reference in references if (future := reference()) is not None]
+
+    start = stop = know = learn = forget = drop_all = call
 
 
 def _words(words: Any) -> bytes:
@@ -179,8 +194,45 @@ def _numbers(session: Session) -> bytes:
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
             *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
+            *map(_place_of, ("_stream", "_slot", "_value")),
         ]
     )
+
+
+def _place_of(name: str) -> int:
+    """Return how many bytes of a future come before one of its `__slots__`."""
+    future, value = object.__new__(Future), object()
+    setattr(future, name, value)
+    words = (ctypes.c_size_t * (Future.__basicsize__ // L.WORD)).from_address(id(future))
+    place = L.WORD * list(words).index(id(value))
+    delattr(future, name)
+    return place
+
+
+# ---------------------------------------------------------------- methods
+def adopt(workers: type, tasks: type) -> None:
+    """Let usual calls of methods be native: those that submit, and those of futures.
+
+    Rule     CALL-QUICK-5
+    """
+    if not _is_possible():
+        return
+    classes = workers, tasks, Future, Future
+    names = "submit", "__call__", "__del__", "__setattr__"
+    before = [getattr(one, name) for one, name in zip(classes, names, strict=True)]
+    objects = (
+        *before,
+        *(opened, here, "in_task", "_life", "stream", "native", tasks, False, None),
+    )
+    places = _words([_place_of("_stream"), _place_of("_slot")])
+    _made("methods", places, objects, tuple(zip(classes, map(_text_of, before), strict=True)))
+
+
+def _text_of(method: Any) -> bytes:
+    """Return the parameters and the docstring of a method, as the interpreter keeps those of its own."""
+    parameters = inspect.signature(method).parameters.values()
+    plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters])
+    return f"{method.__name__}{plain}\n--\n\n{method.__doc__}".replace("(", "($", 1).encode()
 
 
 # ---------------------------------------------------------------- in a worker
@@ -243,14 +295,14 @@ def _sizes(source: str) -> _Sizes:
     return _Sizes(*words)
 
 
-def _made(source: str, numbers: bytes, objects: tuple[Any, ...]) -> Any:
+def _made(source: str, numbers: bytes, objects: tuple[Any, ...], *more: Any) -> Any:
     """Return what a source makes of numbers and objects."""
     sizes = _sizes(source)
     assert (len(numbers), len(objects)) == (sizes.numbers, sizes.objects)
     make = _library()[f"simpler_ref_{source}"]
     make.restype = ctypes.py_object
-    make.argtypes = [ctypes.py_object, ctypes.py_object]
-    return make(numbers, objects)
+    make.argtypes = [ctypes.py_object] * (2 + len(more))
+    return make(numbers, objects, *more)
 
 
 @functools.cache
@@ -279,6 +331,7 @@ def make(
     futures: dict[int, Any],
     dropped: deque[int],
     fetching: set[int],
+    tasks: dict[Any, Task],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, turns, futures, dropped, fetching) if _is_possible() else Slow()
+    return Quick(session, turns, futures, dropped, fetching, tasks) if _is_possible() else Slow()

@@ -68,7 +68,11 @@ class Stream:
         self._futures: dict[int, weakref.ref[Future]] = {}
         self._fetching: set[int] = set()
         self._turns = Turns(session.engine)
-        self._quick = quick.make(session, self._turns, self._futures, self._dropped, self._fetching)
+        self._tasks: dict[Any, Task] = {}
+        self._quick = quick.make(
+            session, self._turns, self._futures, self._dropped, self._fetching, self._tasks
+        )
+        self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take = self._quick.take
         self._arrays = SentArrays(session, self._quick)
@@ -77,7 +81,6 @@ class Stream:
         self._names = session.call_names
         self._limits: dict[int, float] = {}
         self._word = -1
-        self._tasks: dict[Any, Task] = {}
         self._failures = Failures()
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
@@ -457,11 +460,8 @@ class Stream:
 
     def _keep_values(self) -> None:
         """Fetch the values of all calls that have ended and still have a future."""
-        for reference in list(self._futures.values()):
-            future = reference()
-            if future is None or not future._slot or self.take(future):
-                continue
-            if self.has_settled(future._slot):
+        for future in self._quick.keep(list(self._futures.values())):
+            if future._slot and self.has_settled(future._slot):
                 self._fetch(future)
 
     # ------------------------------------------------------------ wait
@@ -608,7 +608,7 @@ class Stream:
             if slot and future._slot == slot:  # no handler was quicker
                 self._copy_outcome(future, slot)
                 self._futures.pop(slot, None)
-                future._slot = 0
+                future._slot, future._stream = 0, None
                 self._kernels.drop_call(self._mem, slot)
         finally:
             fetching.discard(slot)
@@ -732,6 +732,7 @@ class Stream:
             self._kernels.drop_call(self._mem, slot)
 
     def _drop_all(self) -> None:
+        self._quick.drop_all()
         while self._dropped:
             slot = self._dropped.popleft()
             self._futures.pop(slot, None)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from . import calls, claims, journal, mailbox, program, ring, schedule, serve, submit, tensormap
 from . import layout as L
-from .atomics import fence, fetch_add, load, now_ns, store, thread_id, wire_words, words_at
+from .atomics import fence, fetch_add, now_ns, store, thread_id, wire_words, words_at
 from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
 
 Entry = Callable[..., int]
@@ -188,14 +188,14 @@ def call_from_c(memory, size, callable_word, counts, words, count):
 def read_outcome_from_c(memory, size, slot, outcome):
     """Write the kind and the word of a call's value to an address.
 
-    Returns  1; or 0 if the call has not ended, or has failed, or its value is more than a word
+    Returns  1; or 0 if the call has not ended; or 2 if it has failed, or its value is more than a word
     """
     mem = words_at(memory, size)
-    if mem[L.STREAM] == 0 or load(mem, slot + L.S_STATE) != L.COMPLETED:
+    if mem[L.STREAM] == 0 or not schedule.has_settled(mem, slot):
         return 0
     kind = mem[slot + L.S_KIND]
-    if kind >= L.VALUE_BLOCK:
-        return 0
+    if kind >= L.VALUE_BLOCK or mem[slot + L.S_STATE] == L.FAILED:
+        return 2
     words = words_at(outcome, 2)
     words[0] = kind
     words[1] = mem[slot + L.S_VALUE]

@@ -53,11 +53,6 @@ struct inside {
 
 static struct inside *of(PyObject *self) { return PyCapsule_GetPointer(self, NULL); }
 
-static PyObject *new_reference(PyObject *object) {
-    Py_IncRef(object);
-    return object;
-}
-
 static void forget(struct inside *s) {
     for (int i = 0; i < TABLE; i++) {
         PyObject *make = s->views[i].make;

@@ -23,7 +23,8 @@ typedef struct {
     const char *doc;
 } PyMethodDef;
 
-enum { METH_FASTCALL = 0x80 };
+enum { METH_KEYWORDS = 0x02, METH_FASTCALL = 0x80 };
+enum { PY_TP_NEW = 65 };
 
 void Py_IncRef(PyObject *object);
 void Py_DecRef(PyObject *object); /* this and the one above: of NULL, too */
@@ -33,17 +34,25 @@ void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
 void PyErr_Clear(void);
 PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
+PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
+PyObject *PyObject_CallFunctionObjArgs(PyObject *callable, ...); /* up to NULL */
 PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
-int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
+int PyObject_GenericSetAttr(PyObject *object, PyObject *name, PyObject *value);
+int PyObject_SetAttrString(PyObject *object, const char *name, PyObject *value);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
 char *PyBytes_AsString(PyObject *bytes);
 intptr_t PyBytes_Size(PyObject *bytes);
+PyObject *PyDict_New(void);
 PyObject *PyDict_GetItemWithError(PyObject *dict, PyObject *key);
 int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *value);
 int PyDict_DelItem(PyObject *dict, PyObject *key);
 intptr_t PyDict_Size(PyObject *dict);
 intptr_t PyObject_Size(PyObject *object);
+PyObject *PyList_New(intptr_t size);
+int PyList_Append(PyObject *list, PyObject *item);
+intptr_t PyList_Size(PyObject *list);
+PyObject *PyList_GetItem(PyObject *list, intptr_t index);
 PyObject *PyTuple_New(intptr_t size);
 intptr_t PyTuple_Size(PyObject *tuple);
 PyObject *PyTuple_GetItem(PyObject *tuple, intptr_t index);
@@ -56,5 +65,14 @@ PyObject *PyFloat_FromDouble(double number);
 double PyFloat_AsDouble(PyObject *number);
 PyObject *PyWeakref_NewRef(PyObject *object, PyObject *callback);
 void PyObject_GC_UnTrack(void *object);
+void PyObject_GC_Track(void *object);
+int PyObject_GC_IsTracked(PyObject *object);
+void *PyType_GetSlot(PyObject *type, int slot);
+PyObject *PyDescr_NewMethod(PyObject *type, PyMethodDef *method);
+
+static inline PyObject *new_reference(PyObject *object) {
+    Py_IncRef(object);
+    return object;
+}
 
 #endif

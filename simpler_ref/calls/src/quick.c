@@ -6,7 +6,7 @@
  * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
  * allocates no object that the garbage collector knows.
  */
-#include "python_abi.h"
+#include "quick.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -63,6 +63,7 @@ struct numbers {
     int64_t code_none, code_true, code_false, code_value;
     int64_t is_signed, is_double, is_future; /* kinds of scalars */
     int64_t none, boolean, integer, floating, numpy_bool, numpy_integer, numpy_double; /* kinds of values */
+    int64_t at_stream, at_slot, at_value; /* bytes of a future before its parts */
 };
 
 /* Objects of Python, in the order in which quick.py gives them. */
@@ -75,8 +76,9 @@ enum {
     DROPPED,
     POP_DROPPED,
     FETCHING, /* slots whose values Python is just fetching, maybe around a signal handler */
-    NEW,
-    FUTURE_TYPE, /* its arguments */
+    DROP,     /* appends to DROPPED */
+    TASKS,    /* of plain functions */
+    FUTURE_TYPE,
     ARRAY_TYPE,
     FLOAT_TYPE,
     INT_TYPE,
@@ -86,16 +88,15 @@ enum {
     NONE,
     TRUE,
     FALSE,
-    STREAM_NAME,
-    SLOT_NAME,
-    VALUE_NAME,
     ZERO,
+    NOTHING, /* an empty tuple */
     OBJECTS
 };
 
 struct quick {
     struct numbers n;
     PyObject *o[OBJECTS]; /* of a tuple, which the functions keep */
+    PyObject *(*new)(PyObject *type, PyObject *args, PyObject *names);
     PyObject *dead; /* a dict: workers that have died; none while no calls are possible */
     int64_t word;
     struct layout layouts[TABLE];
@@ -103,9 +104,38 @@ struct quick {
 
 static struct quick *of(PyObject *self) { return PyCapsule_GetPointer(self, NULL); }
 
-static PyObject *new_reference(PyObject *object) {
-    Py_IncRef(object);
-    return object;
+/* ---------------------------------------------------------------- futures */
+/* A part of a future, such as its slot: the place of one of its `__slots__`; NULL until it has one. */
+static PyObject **part(PyObject *future, int64_t at) { return (PyObject **)((char *)future + at); }
+
+static void set_part(PyObject *future, int64_t at, PyObject *value) {
+    PyObject *before = *part(future, at);
+    *part(future, at) = new_reference(value);
+    if (before != NULL)
+        Py_DecRef(before);
+}
+
+static int64_t slot_of(const struct quick *q, PyObject *future) {
+    PyObject *number = *part(future, q->n.at_slot);
+    return number == NULL ? 0 : PyLong_AsLongLong(number);
+}
+
+static bool is_future(const struct quick *q, const PyObject *value) {
+    return (PyObject *)value->type == q->o[FUTURE_TYPE];
+}
+
+/* Return a future that the garbage collector need not look at, as long as nothing is set in it but what is here:
+ * the stream, while its call is in it, and numbers. See `Future.__setattr__` in methods.c.
+ *
+ * The collector looks at all objects that it knows whenever these have grown by a quarter. */
+static PyObject *new_future(struct quick *q, PyObject *stream) {
+    PyObject *future = q->new(q->o[FUTURE_TYPE], q->o[NOTHING], NULL);
+    if (future != NULL) {
+        PyObject_GC_UnTrack(future);
+        set_part(future, q->n.at_stream, stream);
+        set_part(future, q->n.at_slot, q->o[ZERO]);
+    }
+    return future;
 }
 
 /* ---------------------------------------------------------------- the turn */
@@ -127,9 +157,9 @@ static void leave_turn(struct quick *q) {
         Py_DecRef(nothing);
 }
 
-/* Drop two calls whose futures have died, so that these do not become more and more. */
-static void drop_two(struct quick *q) {
-    for (int i = 0; i < 2 && PyObject_Size(q->o[DROPPED]) > 0; i++) {
+/* Drop some calls whose futures have died, so that these do not become more and more. */
+static void drop(struct quick *q, intptr_t most) {
+    for (; most > 0 && PyObject_Size(q->o[DROPPED]) > 0; most--) {
         PyObject *slot = PyObject_CallObject(q->o[POP_DROPPED], NULL);
         if (slot == NULL) {
             PyErr_Clear();
@@ -189,43 +219,25 @@ static bool add_array(struct quick *q, const struct array *array, int64_t tag, i
     return true;
 }
 
-static int64_t slot_of(struct quick *q, PyObject *future) {
-    PyObject *number = PyObject_GetAttr(future, q->o[SLOT_NAME]);
-    int64_t slot = number == NULL ? 0 : PyLong_AsLongLong(number);
-    if (number != NULL)
-        Py_DecRef(number);
-    return slot;
-}
-
-static bool is_future(const struct quick *q, const PyObject *value) {
-    return (PyObject *)value->type == PyTuple_GetItem(q->o[FUTURE_TYPE], 0);
-}
-
 /* Return the slot from which a worker gets the value of a future; 0 if it is of another stream, or fetched. */
 static int64_t awaited_slot(struct quick *q, PyObject *future, const PyObject *stream) {
-    PyObject *its = PyObject_GetAttr(future, q->o[STREAM_NAME]);
-    if (its == NULL)
-        return 0;
-    Py_DecRef(its);
-    return its == stream && PyObject_Size(q->o[FETCHING]) == 0 ? slot_of(q, future) : 0;
+    bool is_ours = *part(future, q->n.at_stream) == stream;
+    return is_ours && PyObject_Size(q->o[FETCHING]) == 0 ? slot_of(q, future) : 0;
 }
 
-/* Return what a future's call has returned, once that was fetched; NULL if it is an array. */
+/* Return what a future's call has returned, once that was fetched; NULL if it is an array, or has failed. */
 static PyObject *fetched(struct quick *q, PyObject *future) {
-    PyObject *value = PyObject_GetAttr(future, q->o[VALUE_NAME]);
-    if (value == NULL)
-        return NULL;
-    Py_DecRef(value); /* the future keeps it */
-    return (PyObject *)value->type == q->o[ARRAY_TYPE] ? NULL : value;
+    PyObject *value = *part(future, q->n.at_value);
+    return value == NULL || (PyObject *)value->type == q->o[ARRAY_TYPE] ? NULL : value;
 }
 
 /* Pack the arguments of a call; return the counts of tensors and scalars, or -1. */
-static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
-                    int64_t *words) {
+static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
+                    intptr_t given, int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
-    int64_t given = PyTuple_Size(args), count = given > plan->named ? given : plan->named;
+    int64_t count = given > plan->named ? given : plan->named;
     for (int64_t i = 0; i < count; i++) {
-        PyObject *value = i < given ? PyTuple_GetItem(args, i) : plan->parameters[i].given;
+        PyObject *value = i < given ? args[i] : plan->parameters[i].given;
         int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];
         int64_t slot = is_future(q, value) ? awaited_slot(q, value, stream) : 0;
         if (slot == 0 && is_future(q, value))
@@ -279,22 +291,7 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
 }
 
 /* ---------------------------------------------------------------- a call */
-static PyObject *new_future(struct quick *q, PyObject *stream) {
-    PyObject *future = PyObject_CallObject(q->o[NEW], q->o[FUTURE_TYPE]);
-    if (future == NULL)
-        return NULL;
-    if (PyObject_SetAttr(future, q->o[STREAM_NAME], stream) < 0 ||
-        PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) < 0) {
-        Py_DecRef(future);
-        return NULL;
-    }
-    return future;
-}
-
-/* Return a weak reference that the garbage collector need not look at: it keeps nothing, so it is in no cycle.
- *
- * The collector looks at all objects that it knows whenever these have grown by a quarter.
- */
+/* Return a weak reference that the garbage collector need not look at: it keeps nothing, so it is in no cycle. */
 static PyObject *weak_reference(PyObject *future) {
     PyObject *made = PyWeakref_NewRef(future, NULL);
     if (made != NULL)
@@ -306,21 +303,22 @@ static PyObject *weak_reference(PyObject *future) {
  *
  * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
  */
-static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *args,
-                  PyObject *future, PyObject *weak) {
+static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
+                  intptr_t given, PyObject *future, PyObject *weak) {
     int64_t words[MOST_WORDS];
-    int64_t counts = pack(q, stream, plan, args, words);
+    int64_t counts = pack(q, stream, plan, args, given, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
         return 0;
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
     int64_t length = tensors * TENSOR_WORDS + numbers * SCALAR_WORDS;
-    drop_two(q);
+    drop(q, 2);
     int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
     if (slot < 0)
         return 0;
     PyObject *number = PyLong_FromLongLong(slot);
-    bool is_kept = number != NULL && PyDict_SetItem(q->o[FUTURES], number, weak) == 0 &&
-                   PyObject_SetAttr(future, q->o[SLOT_NAME], number) == 0;
+    bool is_kept = number != NULL && PyDict_SetItem(q->o[FUTURES], number, weak) == 0;
+    if (is_kept)
+        set_part(future, q->n.at_slot, number);
     Py_DecRef(number);
     if (is_kept)
         return 1;
@@ -329,23 +327,18 @@ static int submit(struct quick *q, const PyObject *stream, const struct plan *pl
     return -1;
 }
 
-/* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
-static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
-    struct quick *q = of(self);
-    if (count != 3 || q->dead == NULL)
-        return new_reference(q->o[NONE]);
-    PyObject *known = PyDict_GetItemWithError(q->o[PLANS], given[1]);
+PyObject *call_quickly(struct quick *q, PyObject *stream, PyObject *task, PyObject *const *args, intptr_t given) {
+    PyObject *known = q->dead == NULL ? NULL : PyDict_GetItemWithError(q->o[PLANS], task);
     const struct plan *plan = known == NULL ? NULL : (const void *)PyBytes_AsString(known);
-    PyObject *args = given[2];
-    if (plan == NULL || PyTuple_Size(args) < plan->least || PyTuple_Size(args) > plan->most) {
+    if (plan == NULL || given < plan->least || given > plan->most) {
         PyErr_Clear();
-        return new_reference(q->o[NONE]);
+        return NULL;
     }
-    PyObject *future = new_future(q, given[0]);
+    PyObject *future = new_future(q, stream);
     PyObject *weak = future == NULL ? NULL : weak_reference(future);
     int submitted = 0;
     if (weak != NULL && take_turn(q)) {
-        submitted = submit(q, given[0], plan, args, future, weak);
+        submitted = submit(q, stream, plan, args, given, future, weak);
         leave_turn(q);
     }
     PyErr_Clear();
@@ -353,7 +346,27 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
     if (submitted > 0)
         return future;
     Py_DecRef(future);
-    return submitted < 0 ? PyErr_NoMemory() : new_reference(q->o[NONE]);
+    return submitted < 0 ? PyErr_NoMemory() : NULL;
+}
+
+PyObject *quick_task_of(const struct quick *q, PyObject *function) {
+    return PyDict_GetItemWithError(q->o[TASKS], function);
+}
+
+PyObject *drop_later(const struct quick *q, PyObject *slot) {
+    return PyObject_CallFunctionObjArgs(q->o[DROP], slot, NULL);
+}
+
+/* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
+static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    PyObject *args[MOST_ARGUMENTS], *future = NULL;
+    intptr_t length = count == 3 ? PyTuple_Size(given[2]) : -1;
+    for (intptr_t i = 0; i < length && i < MOST_ARGUMENTS; i++)
+        args[i] = PyTuple_GetItem(given[2], i);
+    if (length >= 0 && length <= MOST_ARGUMENTS)
+        future = call_quickly(q, given[0], given[1], args, length);
+    return future != NULL || PyErr_Occurred() != NULL ? future : new_reference(q->o[NONE]);
 }
 
 /* ---------------------------------------------------------------- a value */
@@ -393,10 +406,11 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
     PyObject *number = PyLong_FromLongLong(slot);
     bool is_given = number != NULL && q->dead != NULL && slot_of(q, future) == slot &&
-                    PyObject_Size(q->o[FETCHING]) == 0 &&
-                    PyObject_SetAttr(future, q->o[VALUE_NAME], value) == 0 &&
-                    PyObject_SetAttr(future, q->o[SLOT_NAME], q->o[ZERO]) == 0;
+                    PyObject_Size(q->o[FETCHING]) == 0;
     if (is_given) {
+        set_part(future, q->n.at_value, value);
+        set_part(future, q->n.at_slot, q->o[ZERO]);
+        set_part(future, q->n.at_stream, q->o[NONE]);
         PyDict_DelItem(q->o[FUTURES], number);
         q->n.drop(q->n.memory, q->n.size, slot);
     }
@@ -405,23 +419,57 @@ static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *valu
     return is_given;
 }
 
+/* Give a future its value if its call has ended.
+ *
+ * Returns  1 if it has one now; 0 if the call has not ended; or 2 if it has, and that is not usual
+ */
+static int64_t take_value(struct quick *q, PyObject *future) {
+    int64_t slot = q->dead == NULL ? 0 : slot_of(q, future), outcome[2];
+    int64_t found = slot > 0 ? q->n.read_outcome(q->n.memory, q->n.size, slot, (int64_t)outcome) : 2;
+    if (found != 1)
+        return found;
+    PyObject *value = value_of(q, outcome[0], outcome[1]);
+    bool is_given = false;
+    if (value != NULL && take_turn(q)) {
+        is_given = give(q, future, slot, value);
+        leave_turn(q);
+    }
+    Py_DecRef(value);
+    PyErr_Clear();
+    return is_given ? 1 : 2;
+}
+
 /* take(future): give a future its value if its call has ended; return whether it has one. */
 static PyObject *take(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
-    bool is_given = false;
-    int64_t slot = q->dead == NULL || count != 1 ? 0 : slot_of(q, given[0]);
-    int64_t outcome[2];
-    if (slot > 0 && q->n.read_outcome(q->n.memory, q->n.size, slot, (int64_t)outcome)) {
-        PyObject *value = value_of(q, outcome[0], outcome[1]);
-        if (value != NULL && take_turn(q)) {
-            is_given = give(q, given[0], slot, value);
-            leave_turn(q);
+    return new_reference(q->o[count == 1 && take_value(q, given[0]) == 1 ? TRUE : FALSE]);
+}
+
+/* keep(references): do so for all futures that weak references still find; return those whose values, which may be
+ * there, are not usual. */
+static PyObject *keep(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    PyObject *others = PyList_New(0);
+    intptr_t length = others == NULL || count != 1 ? 0 : PyList_Size(given[0]);
+    for (intptr_t i = 0; i < length; i++) {
+        PyObject *future = PyObject_CallObject(PyList_GetItem(given[0], i), NULL);
+        bool is_other = is_future(q, future) && take_value(q, future) == 2;
+        bool is_kept = !is_other || PyList_Append(others, future) == 0;
+        Py_DecRef(future);
+        if (!is_kept) {
+            Py_DecRef(others);
+            return NULL;
         }
-        if (value != NULL)
-            Py_DecRef(value);
     }
-    PyErr_Clear();
-    return new_reference(q->o[is_given ? TRUE : FALSE]);
+    return others;
+}
+
+/* drop_all(): drop all calls whose futures have died; with the turn. */
+static PyObject *drop_all(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    (void)given, (void)count;
+    drop(q, INTPTR_MAX);
+    return new_reference(q->o[NONE]);
 }
 
 /* ---------------------------------------------------------------- what it knows */
@@ -485,6 +533,7 @@ static void release(PyObject *capsule) {
 
 static PyMethodDef methods[] = {
     {"call", call, METH_FASTCALL, NULL},     {"take", take, METH_FASTCALL, NULL},
+    {"keep", keep, METH_FASTCALL, NULL},     {"drop_all", drop_all, METH_FASTCALL, NULL},
     {"learn", learn, METH_FASTCALL, NULL},   {"forget", forget, METH_FASTCALL, NULL},
     {"start", start, METH_FASTCALL, NULL},   {"look", look, METH_FASTCALL, NULL},
 };
@@ -502,8 +551,9 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     memcpy(&q->n, packed, sizeof q->n);
     for (int i = 0; i < OBJECTS; i++)
         q->o[i] = PyTuple_GetItem(objects, i);
+    q->new = PyType_GetSlot(q->o[FUTURE_TYPE], PY_TP_NEW);
     PyObject *self = PyCapsule_New(q, NULL, release);
-    PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
+    PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS + 1);
     for (int i = 0; made != NULL && i < METHODS; i++) {
         PyObject *function = PyCFunction_NewEx(&methods[i], self, objects);
         if (function != NULL) {
@@ -513,7 +563,9 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
             made = NULL;
         }
     }
-    if (self != NULL)
+    if (made != NULL)
+        PyTuple_SetItem(made, METHODS, self);
+    else
         Py_DecRef(self);
     return made;
 }

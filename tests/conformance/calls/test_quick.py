@@ -1,6 +1,7 @@
 """CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
 
 import gc
+import inspect
 import operator
 import os
 import signal
@@ -613,6 +614,24 @@ def test_without_memory_a_call_has_its_value_or_an_error(one_worker, without_mem
 
 @native_only
 @pytest.mark.spec("CALL-QUICK-3")
+@pytest.mark.parametrize(
+    "submit", [lambda w: w.submit, lambda w: lambda *given: given[0](*given[1:])]
+)
+def test_without_memory_methods_submit_or_raise(one_worker, without_memory, submit):
+    submit = submit(one_worker)
+    assert [submit(same, 1000).result() for _ in range(2)] == [1000, 1000]
+    made, missing = [], 0
+    for n in range(30):
+        try:
+            made.append(without_memory(n, submit, same, 1000))
+        except MemoryError:
+            missing += 1
+    assert missing < 30
+    assert {one.result() for one in made} == {1000}
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-3")
 @pytest.mark.parametrize("value", [1000, np.int64(1000), 0.5])
 def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memory, value):
     made = [same(value) for _ in range(12)]
@@ -620,6 +639,11 @@ def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memo
     taken = [without_memory(n, one_worker._life.stream.take, one) for n, one in enumerate(made)]
     assert taken.count(False) in range(1, 12)
     assert [one.result() for one in made] == 12 * [value]
+
+
+@sr.task
+def divide_one_by(value):
+    return 1 // value
 
 
 def stream_of_closed(mode):
@@ -634,6 +658,7 @@ def stream_of_closed(mode):
         x = w.share(np.zeros(3))
         for n in range(3):
             made.append(count(n))
+            wait_until(made[-1].done)  # then its value is fetched by native code
             made[-1].result()
             add(x, n).result()
         return weakref.ref(w._life.stream)
@@ -645,6 +670,83 @@ def test_nothing_keeps_the_stream_of_a_worker_that_is_closed(mode):
     stream = stream_of_closed(mode)
     gc.collect()
     assert stream() is None
+
+
+@native_only
+@pytest.mark.spec("CALL-QUICK-5")
+def test_futures_of_usual_calls_are_no_work_for_the_garbage_collector(one_worker):
+    made = [one_worker.submit(same, n) for n in range(100)] + [same(n) for n in range(100)]
+    assert not any(map(gc.is_tracked, made[1:]))
+    assert [one.result() for one in made] == 2 * list(range(100))
+
+
+@pytest.mark.spec("CALL-QUICK-5")
+def test_a_future_that_leads_back_to_itself_is_collected(one_worker):
+    same(0).result()
+    future = same(1)
+    future.mine = [future]
+    found = weakref.ref(future)
+    del future
+    gc.collect()
+    assert found() is None
+
+
+@pytest.mark.spec("CALL-QUICK-5")
+def test_a_future_whose_error_leads_back_to_it_is_collected(one_worker):
+    def ask():
+        divide_one_by(0).exception()
+        future = divide_one_by(0)
+        with pytest.raises(ZeroDivisionError):
+            future.result()
+        return weakref.ref(future)
+
+    found = ask()
+    gc.collect()
+    assert found() is None
+
+
+# ---------------------------------------------------------------- the methods
+@pytest.mark.spec("CALL-QUICK-5")
+def test_methods_look_like_those_of_python():
+    names = list(inspect.signature(sr.Worker.submit).parameters)
+    assert names == ["self", "function", "args", "kwargs"]
+    assert "return its future" in sr.Worker.submit.__doc__
+    assert "\n--\n" not in sr.Worker.submit.__doc__
+
+
+@pytest.mark.spec("CALL-QUICK-5")
+def test_methods_can_be_overridden():
+    class Doubling(sr.Worker):
+        def submit(self, function, /, *args, **kwargs):
+            return super().submit(function, *(2 * one for one in args), **kwargs)
+
+    with Doubling(num_sub_workers=1) as w:
+        assert [w.submit(same, n).result() for n in (1, 2, 3)] == [2, 4, 6]
+        assert w.submit(pow, 2, exp=3).result() == 64
+
+
+@pytest.mark.spec("CALL-QUICK-5")
+def test_methods_leave_what_is_not_usual_to_python(one_worker):
+    same(0).result()
+    with pytest.raises(TypeError, match="missing"):
+        one_worker.submit(same)
+    with pytest.raises(TypeError, match="submit"):
+        one_worker.submit()
+    with pytest.raises(TypeError, match="a call needs a function, got int"):
+        one_worker.submit(3, 4)
+    with pytest.raises(TypeError):
+        one_worker.submit([], 4)  # which has no hash
+    assert one_worker.submit(same, value=5).result() == 5
+    assert same(value="a").result() == "a"
+
+
+@pytest.mark.spec("CALL-QUICK-5")
+def test_in_a_task_of_a_thread_a_native_call_is_a_plain_call():
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
+        assert [same(n).result() for n in range(3)] == [0, 1, 2]
+        assert w.submit(lambda: same(7) + 1).result() == 8
+        with pytest.raises(RuntimeError, match="a task cannot submit tasks"):
+            w.submit(lambda: w.submit(same, 7)).result()
 
 
 # ---------------------------------------------------------------- where that code is not used
