@@ -562,7 +562,7 @@ def runtime_that_counts(folder, events):
     sources = [one for one in sources if not one.endswith(left_out)]
     made = folder / "runtime.so"
     flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
-    includes = ["-include", str(folder / "events.h"), f"-I{INCLUDE_DIR}"]
+    includes = ["-D_GNU_SOURCE=", "-include", str(folder / "events.h"), f"-I{INCLUDE_DIR}"]
     subprocess.run(["cc", *flags, *includes, *sources, "-o", str(made), "-ldl"], check=True)
     return made
 
