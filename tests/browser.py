@@ -23,8 +23,11 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 SHIFT = 8
-SEEN = ("mousemove", "mouseup", "wheel", "keyup", "input")
-"""What tells that the page got an event: the browser may answer before."""
+COUNT = """
+seen = {mousemove: 0, mouseup: 0, wheel: 0, keyup: 0, input: 0};
+for (const kind in seen) addEventListener(kind, () => seen[kind]++, true);
+"""
+"""Counts the events that the page gets: the browser may answer before it has one."""
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13}
 
 
@@ -144,9 +147,7 @@ class Browser:
         self.call("Page.navigate", url="about:blank")  # another fragment alone would not load it
         self.call("Page.navigate", url=f"file://{path}{fragment}")
         self._until("document.body?.dataset.ready")
-        self.value(
-            f"seen = 0; for (const kind of {list(SEEN)}) addEventListener(kind, () => seen++, true)"
-        )
+        self.value(COUNT)
         self.drawn()
 
     def _until(self, condition):
@@ -158,11 +159,11 @@ class Browser:
             time.sleep(0.01)
 
     @contextmanager
-    def _felt(self):
-        """Wait until the page has got what is done in this block, and has drawn itself anew."""
-        before = self.value("seen")
+    def _felt(self, kind):
+        """Wait until the page has the event that this block makes, and has drawn itself anew."""
+        before = self.value(f"seen.{kind}")
         yield
-        self._until(f"seen > {before}")
+        self._until(f"seen.{kind} > {before}")
         self.drawn()
 
     def drawn(self):
@@ -193,7 +194,7 @@ class Browser:
 
     def point(self, at):
         """Move the mouse to a point."""
-        with self._felt():
+        with self._felt("mousemove"):
             self._mouse("mouseMoved", at)
 
     def drag(self, start, *stops):
@@ -203,7 +204,7 @@ class Browser:
         self._mouse("mousePressed", start, **held)
         for at in stops:
             self._mouse("mouseMoved", at, button="left", buttons=1)
-        with self._felt():
+        with self._felt("mouseup"):
             self._mouse("mouseReleased", (start, *stops)[-1], **held)
 
     click = drag
@@ -212,12 +213,12 @@ class Browser:
         """Click twice."""
         self.click(at)
         self._mouse("mousePressed", at, button="left", clickCount=2)
-        with self._felt():
+        with self._felt("mouseup"):
             self._mouse("mouseReleased", at, button="left", clickCount=2)
 
     def wheel(self, at, down=0, right=0, modifiers=0):
         """Turn the wheel."""
-        with self._felt():
+        with self._felt("wheel"):
             self._mouse("mouseWheel", at, deltaX=right, deltaY=down, modifiers=modifiers)
 
     def press(self, *keys):
@@ -227,10 +228,10 @@ class Browser:
             if key == "Enter":
                 code["text"] = "\r"
             self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **code)
-            with self._felt():
+            with self._felt("keyup"):
                 self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def write(self, text):
         """Write text where the keyboard's focus is."""
-        with self._felt():
+        with self._felt("input"):
             self.call("Input.insertText", text=text)
