@@ -10,7 +10,10 @@ from setuptools.command.build_ext import build_ext
 HERE = "simpler_ref/native_chip"
 SOURCES = {
     "_shim": ["shim", "image", "faults", "domain"],
-    "_runtime": ["runtime", "run", "pool", "callable", "arena", "records"],
+    "_runtime": [
+        *("runtime", "run", "pool", "callable", "arena"),
+        *("records", "swimlane", "deps", "dump", "scopes", "counted", "counters"),
+    ],
     "_launch_all": ["launch_all"],
 }
 LINKED_WITH = {"_runtime": "_shim"}
@@ -22,7 +25,9 @@ HEADERS = {
         "simpler_domain",
         "simpler_domain_calls",
     ],
-    "src": ["arena", "callable", "faults", "image", "pool", "records", "run"],
+    "src": [
+        *("arena", "callable", "counters", "events", "faults", "image", "pool", "records", "run"),
+    ],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 LINK_FLAGS = ["-pthread", "-Wl,--no-undefined,-rpath,$ORIGIN"]

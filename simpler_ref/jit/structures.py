@@ -103,7 +103,12 @@ TENSOR = Structure(
         Member("ndims", U32, meaning="dimensions in use"),
         Member("dtype", U8, meaning="an enum SimplerDataType"),
         Member("child_memory", U8, meaning="1: `data` is an address on the device"),
-        Member("padding", U8, 6, meaning="0; on its way into submit, the tag comes first"),
+        Member(
+            "padding",
+            U8,
+            6,
+            meaning="0; the tag, on its way into submit; then 1 if marked for dumps",
+        ),
     ),
 )
 

@@ -384,17 +384,22 @@ def frame_bytes(counts):
 def store_arguments(mem, slot, words, slab_bytes):
     """Copy everything into the slot, tensors without their tags; carve the slabs of the outputs.
 
-    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5
+    Marks stay on what next-level workers get: chips dump by them.
+
+    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-7
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & L.LOW_HALF
     slab = slab_before_cursor(mem, int(mem[slot + L.S_RING]) & 7, slab_bytes)
+    kept = L.TENSOR_KIND_MASK
+    if kind_of(mem, slot) == L.NEXT_LEVEL:
+        kept |= 1 << L.TENSOR_MARK_SHIFT
     at = tensors_at(mem, slot)
     for i in range(tensors):
         t = i * TENSOR_WORDS
         for k in range(TENSOR_WORDS - 1):
             mem[at + t + k] = words[t + k]
-        mem[at + t + L.TENSOR_KIND] = words[t + L.TENSOR_KIND] & L.TENSOR_KIND_MASK
+        mem[at + t + L.TENSOR_KIND] = words[t + L.TENSOR_KIND] & kept
         if is_auto_output(words, t):
             nbytes = align(nbytes_of(words, t))
             if nbytes > 0:

@@ -221,6 +221,7 @@ def with_address(wire: bytes, address: bytes) -> bytes:
     return replaced(wire, 0, address)
 
 
-def without_tag(wire: bytes) -> bytes:
-    """Return the tensor without its tag."""
-    return wire[:TAG_AT] + _PADDING
+def without_tag(wire: bytes, keep_mark: bool = False) -> bytes:
+    """Return the tensor without its tag, and without its mark unless a chip is to see that."""
+    plain = wire[:TAG_AT] + _PADDING
+    return marked(plain) if keep_mark and wire[MARK_AT : MARK_AT + 1] == b"\1" else plain

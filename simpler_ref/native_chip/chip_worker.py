@@ -559,7 +559,7 @@ def _parts(args: TaskArgs | ChipStorageTaskArgs) -> list[bytes]:
     """Return the tensors, then the scalars, of a blob."""
     if isinstance(args, TaskArgs):
         require_plain([args._tensors], "the arguments of a chip")
-        tensors = [without_tag(wire) for wire in args._tensors]
+        tensors = [without_tag(wire, keep_mark=True) for wire in args._tensors]
         return [*tensors, *(raw[:SCALAR_BYTES] for raw in args._scalars)]
     tensors = [bytes(args.tensors_[i]) for i in range(args.tensor_count())]
     return [*tensors, *(args.scalar(i).to_bytes(8, "little") for i in range(args.scalar_count()))]

@@ -30,12 +30,12 @@ class Event(NamedTuple):
     config: int
 
 
-_CYCLES = Event("cycles", 0, 0)
+CYCLES = Event("cycles", 0, 0)
 _INSTRUCTIONS = Event("instructions", 0, 1)
 _BRANCHES, _BRANCH_MISSES = Event("branches", 0, 4), Event("branch_misses", 0, 5)
 _REFERENCES, _MISSES = Event("cache_references", 0, 2), Event("cache_misses", 0, 3)
 _FRONTEND, _BACKEND = Event("stalled_frontend", 0, 7), Event("stalled_backend", 0, 8)
-_HARDWARE = {
+HARDWARE = {
     1: (_INSTRUCTIONS, _BRANCHES, _BRANCH_MISSES),
     2: (_INSTRUCTIONS, _FRONTEND, _BACKEND),
     4: (_REFERENCES, _MISSES, Event("bus_cycles", 0, 6)),
@@ -44,7 +44,7 @@ _HARDWARE = {
     7: (Event("dtlb_reads", 3, 3), Event("dtlb_read_misses", 3, 3 | 1 << 16)),
     8: (Event("llc_reads", 3, 2), Event("llc_read_misses", 3, 2 | 1 << 16)),
 }
-_SOFTWARE = (
+SOFTWARE = (
     *("sw_minor_faults", "sw_major_faults"),
     *("sw_voluntary_switches", "sw_involuntary_switches"),
 )
@@ -86,7 +86,7 @@ def has_hardware(event_type: int) -> bool:
 
 def names_of(event_type: int, hardware: bool) -> tuple[str, ...]:
     """Return the names of the counters of a type, after the cycles."""
-    return tuple(one.name for one in _HARDWARE[event_type]) if hardware else _SOFTWARE
+    return tuple(one.name for one in HARDWARE[event_type]) if hardware else SOFTWARE
 
 
 class Counters:
@@ -101,7 +101,7 @@ class Counters:
         self._fds: list[int] = []
         if hardware:
             try:
-                for event in (_CYCLES, *_HARDWARE[event_type]):
+                for event in (CYCLES, *HARDWARE[event_type]):
                     self._fds.append(_open(event))
             except OSError:
                 self.close()

@@ -3,7 +3,7 @@
 `page.html` is the page without data. Its script unpacks columns of numbers, each of which stands there as
 the differences of neighbours, and draws only as many boxes as the screen has pixels.
 
-Rule     SEE-PAGE-1 to -3
+Rule     SEE-PAGE-1 to -7
 """
 
 from __future__ import annotations

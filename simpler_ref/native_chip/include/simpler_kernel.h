@@ -57,6 +57,19 @@ struct SimplerDevice {
 /* An orchestration function. Returns 0, or an error code that fails the run. */
 typedef int32_t SimplerOrchestration(SimplerDevice *device, const SimplerChipStorageTaskArgs *args);
 
+/* Mark a tensor: with `enable_dump_tensor` 1 its elements are written into a file before launches that read
+ * it, and after launches that write it. Those that `TaskArgs.dump` has marked come with their mark.
+ * Rule FLAG-CHIP-7 */
+static inline void simpler_dump(SimplerContinuousTensor *tensor)
+{
+    tensor->padding[1] = 1;
+}
+
+static inline int simpler_is_marked(const SimplerContinuousTensor *tensor)
+{
+    return tensor->padding[1] == 1;
+}
+
 /* The elements of a tensor; 0 if one of its dimensions is. */
 static inline uint64_t simpler_elements(const SimplerContinuousTensor *tensor)
 {

@@ -33,7 +33,7 @@ typedef struct SimplerContinuousTensor {
     uint32_t ndims;             /* dimensions in use */
     uint8_t dtype;              /* an enum SimplerDataType */
     uint8_t child_memory;       /* 1: `data` is an address on the device */
-    uint8_t padding[6];         /* 0; on its way into submit, the tag comes first */
+    uint8_t padding[6];         /* 0; the tag, on its way into submit; then 1 if marked for dumps */
 } SimplerContinuousTensor;
 
 /* Execution knobs of one run, 1052 bytes. */

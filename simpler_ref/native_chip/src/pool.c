@@ -81,8 +81,6 @@ static void guard_block(Wave *wave, uint32_t item)
     Block block;
     Fault fault;
     char what[128];
-    if (atomic_load_explicit(&wave->status, memory_order_relaxed) != PTO2_OK)
-        return;
     block.launch = launch_of(wave, item);
     block.args = block.launch->args;
     const int32_t index = block.args.block_idx = (int32_t)(item - block.launch->first);
@@ -98,16 +96,31 @@ static void guard_block(Wave *wave, uint32_t item)
     blame(wave, &block, fault.signal ? PTO2_E_FAULT : PTO2_E_KERNEL, what);
 }
 
+static void record_block(Wave *wave, uint32_t item, int32_t core)
+{
+    BlockRecord *record = &wave->records[item];
+    uint64_t before[MAX_COUNTS];
+    if (wave->counters != NULL)
+        counters_read(wave->counters, core, before);
+    record->core = core;
+    record->begin = now_ns();
+    guard_block(wave, item);
+    record->end = record->seen = now_ns();
+    if (wave->counters == NULL)
+        return;
+    counters_read(wave->counters, core, record->counts);
+    for (int i = 0; i < MAX_COUNTS; i++)
+        record->counts[i] -= before[i];
+}
+
 static void run_block(Wave *wave, uint32_t item, int32_t core)
 {
-    BlockRecord *record = wave->records == NULL ? NULL : &wave->records[item];
-    if (record != NULL) {
-        record->core = core;
-        record->begin = now_ns();
-    }
-    guard_block(wave, item);
-    if (record != NULL)
-        record->end = record->seen = now_ns();
+    if (atomic_load_explicit(&wave->status, memory_order_relaxed) != PTO2_OK)
+        return;
+    if (wave->records == NULL)
+        guard_block(wave, item);
+    else
+        record_block(wave, item, core);
 }
 
 /* ---------------------------------------------------------------- the queue; all under the lock */

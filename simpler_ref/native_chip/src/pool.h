@@ -33,6 +33,7 @@ typedef struct Wave {
     atomic_int status; /* of the first block that failed; the others are then left out */
     char text[512];
     BlockRecord *records; /* of its items; NULL if nothing is recorded */
+    Counters *counters; /* to be read around each of them; NULL if none are */
     Launch launches[MAX_LAUNCHES];
 } Wave;
 

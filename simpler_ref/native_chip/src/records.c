@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -12,9 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "simpler_layout.h"
-
-#define FILE_NAME "l2_swimlane_records.json"
+#include "pool.h"
 
 int64_t now_ns(void)
 {
@@ -23,61 +20,100 @@ int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---------------------------------------------------------------- growing arrays */
+/* ---------------------------------------------------------------- what is recorded */
 
-/* Return an array with room for `wanted` items, the old one if it has; NULL if there is no memory. */
-static void *with_room(void *items, size_t *room, size_t wanted, size_t size)
+void *list_add(List *list, size_t count, size_t size)
 {
-    if (wanted <= *room)
-        return items;
-    void *made = realloc(items, 2 * wanted * size);
-    if (made != NULL)
-        *room = 2 * wanted;
-    return made;
+    const size_t wanted = list->count + count;
+    if (wanted > list->room || list->items == NULL) {
+        void *made = realloc(list->items, 2 * (wanted + 8) * size);
+        if (made == NULL)
+            return NULL;
+        list->items = made;
+        list->room = 2 * (wanted + 8);
+    }
+    void *added = (char *)list->items + list->count * size;
+    memset(added, 0, count * size);
+    list->count = wanted;
+    return added;
 }
 
-bool records_launch(Records *records, int64_t begin, int64_t end)
+const LaunchRecord *launch_record(const Records *records, size_t i)
 {
-    LaunchRecord *launches = with_room(records->launches, &records->launch_room,
-                                       records->launched + 1, sizeof *launches);
-    if (launches == NULL)
+    return (const LaunchRecord *)records->launches.items + i;
+}
+
+const SimplerContinuousTensor *tensor_record(const Records *records, const LaunchRecord *launch, int32_t i)
+{
+    return (const SimplerContinuousTensor *)records->tensors.items + launch->first_tensor + i;
+}
+
+bool records_asked(const SimplerCallConfig *config)
+{
+    return config->enable_l2_swimlane || config->enable_dump_tensor || config->enable_pmu ||
+           config->enable_dep_gen || config->enable_scope_stats;
+}
+
+static bool add_scope(Records *records, bool begins, int32_t depth, uint64_t heap)
+{
+    ScopeRecord *made = list_add(&records->scopes, 1, sizeof *made);
+    if (made != NULL)
+        *made = (ScopeRecord){begins, depth, records->waiting, records->launches.count, heap};
+    return made != NULL;
+}
+
+/* Whether launches were made since the last wave ended. */
+static bool in_wave(const Records *records)
+{
+    return records->waiting < records->launches.count;
+}
+
+bool records_launch(Records *records, const Core *core, const SimplerCoreArgs *args, uint64_t heap,
+                    int64_t begin, int64_t end)
+{
+    const size_t first = records->tensors.count, count = (size_t)args->tensor_count;
+    if (!in_wave(records) && !add_scope(records, true, 1, heap))
         return false;
-    records->launches = launches;
-    launches[records->launched++] = (LaunchRecord){begin, end};
+    SimplerContinuousTensor *tensors = list_add(&records->tensors, count, sizeof *tensors);
+    if (tensors == NULL)
+        return false;
+    memcpy(tensors, args->tensors, count * sizeof *tensors);
+    LaunchRecord *made = list_add(&records->launches, 1, sizeof *made);
+    if (made != NULL)
+        *made = (LaunchRecord){core, begin, end, records->waves.count, first, args->tensor_count};
+    return made != NULL;
+}
+
+bool records_wave(Records *records, size_t count, BlockRecord **blocks)
+{
+    size_t *wave = list_add(&records->waves, 1, sizeof *wave);
+    *blocks = NULL;
+    if (wave == NULL)
+        return false;
+    *wave = records->blocks.count;
+    if (!records->config->enable_l2_swimlane && !records->config->enable_pmu)
+        return true;
+    BlockRecord *made = list_add(&records->blocks, count, sizeof *made);
+    for (size_t i = 0; made != NULL && i < count; i++)
+        made[i].core = -1;
+    *blocks = made;
+    return made != NULL;
+}
+
+bool records_wave_end(Records *records, uint64_t heap, bool failed)
+{
+    const size_t first = records->waiting;
+    if (!add_scope(records, false, 1, heap))
+        return false;
+    records->waiting = records->launches.count;
+    for (size_t i = first; i < records->launches.count && !failed; i++)
+        if (!dump_launch(records, i, NULL, 0, true))
+            return false;
     return true;
 }
 
-BlockRecord *records_wave(Records *records, size_t blocks)
-{
-    BlockRecord *all =
-        with_room(records->blocks, &records->room, records->count + blocks, sizeof *all);
-    if (all == NULL)
-        return NULL;
-    records->blocks = all;
-    size_t *waves =
-        with_room(records->waves, &records->wave_room, records->waved + 1, sizeof *waves);
-    if (waves == NULL)
-        return NULL;
-    records->waves = waves;
-    BlockRecord *made = all + records->count;
-    for (size_t i = 0; i < blocks; i++)
-        made[i] = (BlockRecord){.core = -1};
-    waves[records->waved++] = records->count;
-    records->count += blocks;
-    return made;
-}
+/* ---------------------------------------------------------------- the files */
 
-void records_free(Records *records)
-{
-    free(records->blocks);
-    free(records->launches);
-    free(records->waves);
-    *records = (Records){0};
-}
-
-/* ---------------------------------------------------------------- the file */
-
-/* What ran, by core, then by time: the order in which each core has its numbers. */
 static int by_core(const void *a, const void *b)
 {
     const BlockRecord *one = a, *other = b;
@@ -86,102 +122,38 @@ static int by_core(const void *a, const void *b)
     return (one->begin > other->begin) - (one->begin < other->begin);
 }
 
-/* Rule FLAG-CHIP-2 */
-static void write_cores(FILE *file, const BlockRecord *ran, size_t count, bool scheduled)
+/* Collect what ran, in the order in which each core has its numbers; false if there is no memory. */
+static bool sort_blocks(const Records *records, Ran *ran)
 {
-    size_t number = 0;
-    fprintf(file, ",\n\"%s\": [", scheduled ? "aicpu_tasks" : "aicore_tasks");
-    for (size_t i = 0; i < count; i++) {
-        const BlockRecord *one = &ran[i];
-        number = i > 0 && one[-1].core == one->core ? number + 1 : 0;
-        const char *comma = i > 0 ? ", " : "";
-        if (scheduled)
-            fprintf(file, "%s[%d, %zu, %" PRId64 ", %" PRId64 "]", comma, one->core, number,
-                    one->queued, one->seen);
-        else
-            fprintf(file, "%s[%d, %u, %zu, %" PRId64 ", %" PRId64 "]", comma, one->core,
-                    one->launch, number, one->begin, one->end);
-    }
+    const BlockRecord *all = records->blocks.items;
+    ran->count = 0;
+    ran->blocks = malloc(records->blocks.count * sizeof *all + 1);
+    for (size_t i = 0; ran->blocks != NULL && i < records->blocks.count; i++)
+        if (all[i].core >= 0)
+            ran->blocks[ran->count++] = all[i];
+    if (ran->count > 0)
+        qsort(ran->blocks, ran->count, sizeof *all, by_core);
+    return ran->blocks != NULL;
+}
+
+const char *dtype_name(const SimplerContinuousTensor *tensor)
+{
+    static const char *const names[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_NAMES;
+    return names[tensor->dtype];
+}
+
+void write_elements(FILE *file, const SimplerContinuousTensor *tensor)
+{
+    uint64_t strides[SIMPLER_MAX_DIMS], stride = 1;
+    for (uint32_t d = tensor->ndims; d-- > 0; stride *= tensor->shapes[d])
+        strides[d] = stride;
+    fprintf(file, "\"dtype\": \"%s\", \"shape\": [", dtype_name(tensor));
+    for (uint32_t d = 0; d < tensor->ndims; d++)
+        fprintf(file, "%s%u", d > 0 ? ", " : "", tensor->shapes[d]);
+    fprintf(file, "], \"strides\": [");
+    for (uint32_t d = 0; d < tensor->ndims; d++)
+        fprintf(file, "%s%" PRIu64, d > 0 ? ", " : "", strides[d]);
     fprintf(file, "]");
-}
-
-/* One phase of each kind for a wave: handing out its blocks, and taking note of their ends.
- * Rule FLAG-CHIP-3 */
-static void write_phases(FILE *file, const BlockRecord *wave, size_t count, size_t turn)
-{
-    int64_t first = INT64_MAX, last = 0, ended = INT64_MAX, seen = 0;
-    size_t ran = 0;
-    for (size_t i = 0; i < count; i++) {
-        const BlockRecord *one = &wave[i];
-        if (one->core < 0)
-            continue;
-        ran++;
-        first = one->queued < first ? one->queued : first;
-        last = one->queued > last ? one->queued : last;
-        ended = one->end < ended ? one->end : ended;
-        seen = one->seen > seen ? one->seen : seen;
-    }
-    if (ran == 0)
-        return;
-    fprintf(file,
-            "%s{\"kind\": \"dispatch\", \"start_cycles\": %" PRId64 ", \"end_cycles\": %" PRId64
-            ", \"loop_iter\": %zu, \"tasks_processed\": %zu, \"pop_hit\": %zu, \"pop_miss\": 0}",
-            turn > 0 ? ", " : "", first, last, turn, ran, ran);
-    fprintf(file,
-            ", {\"kind\": \"complete\", \"start_cycles\": %" PRId64 ", \"end_cycles\": %" PRId64
-            ", \"loop_iter\": %zu, \"tasks_processed\": %zu}",
-            ended, seen, turn, ran);
-}
-
-static void write_scheduler(FILE *file, const Records *records)
-{
-    fprintf(file, ",\n\"aicpu_scheduler_phases\": [[");
-    for (size_t i = 0; i < records->waved; i++) {
-        size_t first = records->waves[i];
-        size_t end = i + 1 < records->waved ? records->waves[i + 1] : records->count;
-        write_phases(file, records->blocks + first, end - first, i);
-    }
-    fprintf(file, "]]");
-}
-
-static void write_orchestrator(FILE *file, const Records *records)
-{
-    fprintf(file, ",\n\"aicpu_orchestrator_phases\": [[");
-    for (size_t i = 0; i < records->launched; i++)
-        fprintf(file,
-                "%s{\"submit_idx\": %zu, \"task_id\": %zu, \"start_cycles\": %" PRId64
-                ", \"end_cycles\": %" PRId64 "}",
-                i > 0 ? ", " : "", i, i, records->launches[i].begin, records->launches[i].end);
-    fprintf(file, "]]");
-}
-
-static void write_list(FILE *file, const char *name, const char *item, int32_t count)
-{
-    fprintf(file, ", \"%s\": [", name);
-    for (int32_t i = 0; i < count; i++)
-        fprintf(file, "%s%s", i > 0 ? ", " : "", item);
-    fprintf(file, "]");
-}
-
-/* Rule FLAG-CHIP-1 */
-static void write_all(FILE *file, const Records *records, int level, const BlockRecord *ran,
-                      size_t count)
-{
-    int32_t cores = count > 0 ? ran[count - 1].core + 1 : 0;
-    fprintf(file, "{\"l2_swimlane_level\": %d,\n", level);
-    fprintf(file, "\"metadata\": {\"clock_freq_hz\": 1000000000, \"num_cores\": %d", cores);
-    write_list(file, "core_types", "\"aiv\"", cores);
-    if (level >= 3)
-        write_list(file, "core_to_thread", "0", cores);
-    fprintf(file, "}");
-    write_cores(file, ran, count, false);
-    if (level >= 2)
-        write_cores(file, ran, count, true);
-    if (level >= 3)
-        write_scheduler(file, records);
-    if (level >= 4)
-        write_orchestrator(file, records);
-    fprintf(file, "}\n");
 }
 
 /* Make a folder and those above it. */
@@ -203,36 +175,119 @@ static bool make_folders(const char *folder)
     return true;
 }
 
-static bool write_into(int folder, const Records *records, int level)
+enum { SWIMLANE, DEPS, DUMPS, SCOPES, COUNTS, FILES };
+static const struct {
+    const char *folder; /* below the prefix */
+    const char *name;
+} files[FILES] = {
+    [SWIMLANE] = {"", "l2_swimlane_records.json"},
+    [DEPS] = {"", "deps.json"},
+    [DUMPS] = {"args_dump", "args_dump/args_dump.json"},
+    [SCOPES] = {"scope_stats", "scope_stats/scope_stats.jsonl"},
+    [COUNTS] = {"", "pmu.csv"},
+};
+
+static bool is_asked(const Records *records, int which)
 {
-    BlockRecord *ran = malloc(records->count * sizeof *ran + 1);
-    int fd = ran == NULL ? -1
-                         : openat(folder, FILE_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    bool done = false;
-    if (file != NULL) {
-        size_t count = 0;
-        for (size_t i = 0; i < records->count; i++)
-            if (records->blocks[i].core >= 0)
-                ran[count++] = records->blocks[i];
-        qsort(ran, count, sizeof *ran, by_core);
-        write_all(file, records, level, ran, count);
-        done = !ferror(file);
-        done = fclose(file) == 0 && done;
-    } else if (fd >= 0) {
-        close(fd);
-    }
-    free(ran);
-    return done;
+    const SimplerCallConfig *config = records->config;
+    const int32_t flags[FILES] = {
+        [SWIMLANE] = config->enable_l2_swimlane, [DEPS] = config->enable_dep_gen,
+        [DUMPS] = config->enable_dump_tensor,    [SCOPES] = config->enable_scope_stats,
+        [COUNTS] = config->enable_pmu,
+    };
+    return flags[which] != 0;
 }
 
-bool records_write(const Records *records, int level, const char *folder, char *why, size_t room)
+static bool write_one(int folder, int which, const Records *records, const Ran *ran, bool failed)
 {
-    int fd = make_folders(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    bool done = fd >= 0 && flock(fd, LOCK_EX) == 0 && write_into(fd, records, level);
-    if (!done)
-        snprintf(why, room, "%s/" FILE_NAME " cannot be written: %s", folder, strerror(errno));
+    if (files[which].folder[0] != '\0' && mkdirat(folder, files[which].folder, 0777) != 0 && errno != EEXIST)
+        return false;
+    const int fd = openat(folder, files[which].name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (file == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    bool done = true;
+    switch (which) {
+    case SWIMLANE: write_swimlane(file, records, ran); break;
+    case DEPS: done = write_deps(file, records); break;
+    case DUMPS: write_dumps(file, records); break;
+    case SCOPES: write_scopes(file, records, failed); break;
+    case COUNTS: write_counts(file, records, ran); break;
+    }
+    done = done && !ferror(file);
+    return fclose(file) == 0 && done && (which != DUMPS || dump_store(records, folder));
+}
+
+/* The folder of the files, which ends with a NUL. */
+static void folder_of(const Records *records, char folder[SIMPLER_OUTPUT_PREFIX_SIZE])
+{
+    snprintf(folder, SIMPLER_OUTPUT_PREFIX_SIZE, "%.*s", SIMPLER_OUTPUT_PREFIX_SIZE - 1,
+             records->config->output_prefix);
+}
+
+static bool complain(char *why, size_t room, const Records *records, const char *name, int error)
+{
+    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
+    folder_of(records, folder);
+    snprintf(why, room, "%s/%s cannot be written: %s", folder, name, strerror(error));
+    return false;
+}
+
+static bool write_all(Records *records, const char *folder, bool failed, char *why, size_t room)
+{
+    Ran ran = {NULL, 0};
+    bool done = true;
+    const int fd = make_folders(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    const bool ready = fd >= 0 && flock(fd, LOCK_EX) == 0 && sort_blocks(records, &ran);
+    for (int which = 0; which < FILES && done; which++)
+        if (is_asked(records, which) && !(ready && write_one(fd, which, records, &ran, failed)))
+            done = complain(why, room, records, files[which].name, errno);
+    free(ran.blocks);
     if (fd >= 0)
         close(fd);
     return done;
+}
+
+bool records_begin(Records *records, const SimplerCallConfig *config, const char *name, char *why, size_t room)
+{
+    *records = (Records){.config = config, .name = name};
+    const int32_t dumps = config->enable_dump_tensor;
+    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
+    folder_of(records, folder);
+    if (dumps != 0 && !(make_folders(folder) && dump_open(records, folder)))
+        return complain(why, room, records, "args_dump/args.bin", errno);
+    if (add_scope(records, true, 0, 0) &&
+        (config->enable_pmu == 0 || counters_open(&records->counters, config->enable_pmu, MAX_CORES)))
+        return true;
+    complain(why, room, records, "the files", ENOMEM);
+    records_free(records);
+    return false;
+}
+
+/* Rule FLAG-CHIP-1 */
+bool records_write(Records *records, uint64_t heap, bool failed, char *why, size_t room)
+{
+    const int error = atomic_load(&records->counters.error);
+    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
+    folder_of(records, folder);
+    if ((in_wave(records) && !add_scope(records, false, 1, heap)) || !add_scope(records, false, 0, heap))
+        return complain(why, room, records, "the files", ENOMEM);
+    if (!write_all(records, folder, failed, why, room))
+        return false;
+    return error == 0 || complain(why, room, records, files[COUNTS].name, error);
+}
+
+void records_free(Records *records)
+{
+    List *const lists[] = {&records->blocks, &records->launches, &records->waves,
+                           &records->tensors, &records->dumps, &records->scopes};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        free(lists[i]->items);
+    if (records->bin > 0)
+        close(records->bin);
+    counters_close(&records->counters, MAX_CORES);
+    *records = (Records){0};
 }

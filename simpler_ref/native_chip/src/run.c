@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,20 +67,21 @@ static int32_t check_flags(Chip *chip, const SimplerCallConfig *config)
 {
     const struct {
         const char *name;
-        int32_t value;
-    } flags[] = {{"enable_dump_tensor", config->enable_dump_tensor},
-                 {"enable_pmu", config->enable_pmu},
-                 {"enable_dep_gen", config->enable_dep_gen},
-                 {"enable_scope_stats", config->enable_scope_stats}};
+        int32_t value, most;
+    } flags[] = {{"enable_l2_swimlane", config->enable_l2_swimlane, 4},
+                 {"enable_dump_tensor", config->enable_dump_tensor, 3},
+                 {"enable_dep_gen", config->enable_dep_gen, 1},
+                 {"enable_scope_stats", config->enable_scope_stats, 1}};
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (flags[i].value != 0)
-            return chip_fail(chip, PTO2_E_CONFIG,
-                             "%s is %d, which the simulated chip cannot record; it records "
-                             "enable_l2_swimlane only: leave the other flags at 0",
-                             flags[i].name, flags[i].value);
-    if (config->enable_l2_swimlane != 0 && config->output_prefix[0] == '\0')
+        if (flags[i].value < 0 || flags[i].value > flags[i].most)
+            return chip_fail(chip, PTO2_E_CONFIG, "%s is %d; it can be 0 to %d", flags[i].name,
+                             flags[i].value, flags[i].most);
+    if (config->enable_pmu != 0 && !counters_knows(config->enable_pmu))
+        return chip_fail(chip, PTO2_E_CONFIG, "enable_pmu is %d; it can be 0, 1, 2, or 4 to 8",
+                         config->enable_pmu);
+    if (records_asked(config) && config->output_prefix[0] == '\0')
         return chip_fail(chip, PTO2_E_CONFIG,
-                         "enable_l2_swimlane is on without output_prefix: say where the file shall go");
+                         "diagnostics are on without output_prefix: say where the files shall go");
     return PTO2_OK;
 }
 
@@ -261,9 +263,8 @@ typedef struct Run {
     int32_t feeders;
     int32_t status; /* of the first error: nothing is launched after it */
     int32_t returned;
-    int32_t level; /* of enable_l2_swimlane */
+    bool recorded; /* a flag is on */
     Records records;
-    uint32_t before_wave; /* launches of earlier waves */
 } Run;
 
 static int32_t note(Run *run, int32_t status)
@@ -273,18 +274,33 @@ static int32_t note(Run *run, int32_t status)
     return status;
 }
 
-/* Have the blocks of a wave recorded; false if there is no memory. */
+/* What the run has allocated. */
+static uint64_t heap_of(const Run *run)
+{
+    return run->chip->arena.end - run->chip->arena.lowest;
+}
+
+static int32_t cannot_record(Run *run)
+{
+    return note(run, chip_fail(run->chip, PTO2_E_SYSTEM, "what the run's flags ask for cannot be recorded: %s",
+                               strerror(errno)));
+}
+
+/* Have a wave recorded that is about to run: its blocks, and what its launches read. */
 static bool record_wave(Run *run, Wave *wave)
 {
-    wave->records = records_wave(&run->records, wave->items);
-    if (wave->records == NULL)
+    Records *records = &run->records;
+    const size_t first = records->waiting;
+    if (!records_wave(records, wave->items, &wave->records))
         return false;
     for (uint32_t i = 0; i < wave->count; i++) {
         const Launch *one = &wave->launches[i];
-        for (int32_t block = 0; block < one->args.block_dim; block++)
-            wave->records[one->first + (uint32_t)block].launch = run->before_wave + i;
+        for (int32_t block = 0; block < one->args.block_dim && wave->records != NULL; block++)
+            wave->records[one->first + (uint32_t)block].launch = (uint32_t)first + i;
+        if (!dump_launch(records, first + i, one->args.scalars, one->args.scalar_count, false))
+            return false;
     }
-    run->before_wave += wave->count;
+    wave->counters = records->counters.event_type != 0 ? &records->counters : NULL;
     return true;
 }
 
@@ -296,15 +312,19 @@ static int32_t barrier(SimplerDevice *device)
     if (run->status != PTO2_OK || wave->count == 0)
         return run->status;
     wave->feeders = run->feeders;
-    if (run->level > 0 && !record_wave(run, wave))
-        return note(run, chip_fail(run->chip, PTO2_E_MEMORY, "no memory for the records of the run"));
+    if (run->recorded && !record_wave(run, wave))
+        return cannot_record(run);
     pool_run(&run->chip->pool, wave);
     wave->records = NULL;
     wave->count = wave->items = 0;
     int32_t status = atomic_load(&wave->status);
     if (status != PTO2_OK)
         chip_fail(run->chip, status, "%s: %s", run->callable->name, wave->text);
-    return note(run, status);
+    note(run, status);
+    if (run->recorded && !records_wave_end(&run->records, heap_of(run), status != PTO2_OK) &&
+        status == PTO2_OK)
+        return cannot_record(run);
+    return status;
 }
 
 /* Rule CHIP-ARGS-6 */
@@ -368,7 +388,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     int32_t blocks = block_dim == 0 ? device->block_dim : block_dim;
     if (note(run, check_launch(run, core, blocks, tensor_count, scalar_count)) != PTO2_OK)
         return run->status;
-    const int64_t began = run->level > 0 ? now_ns() : 0;
+    const int64_t began = run->recorded ? now_ns() : 0;
     Launch *made = &wave->launches[wave->count];
     made->core = core;
     made->first = wave->items;
@@ -384,8 +404,9 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
         return run->status;
     wave->count++;
     wave->items += (uint32_t)blocks;
-    if (run->level > 0 && !records_launch(&run->records, began, now_ns()))
-        note(run, chip_fail(run->chip, PTO2_E_MEMORY, "no memory for the records of the run"));
+    if (run->recorded &&
+        !records_launch(&run->records, core, &made->args, heap_of(run), began, now_ns()))
+        return cannot_record(run);
     return run->status;
 }
 
@@ -448,9 +469,7 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
     run->feeders = config->aicpu_thread_num;
     run->status = PTO2_OK;
     run->returned = 0;
-    run->level = config->enable_l2_swimlane;
-    run->records = (Records){0};
-    run->before_wave = 0;
+    run->recorded = records_asked(config);
     chip->wave.records = NULL;
     chip->wave.count = chip->wave.items = 0;
     atomic_store_explicit(&chip->wave.status, PTO2_OK, memory_order_relaxed);
@@ -473,12 +492,15 @@ static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Stag
     return copy_tensors(chip, staging, SIMPLER_OUT);
 }
 
-/* Write what was recorded, also of a run that has failed, whose status then is the one that counts. */
-static int32_t write_records(Run *run, const SimplerCallConfig *config, int32_t status)
+/* Run, and write what was recorded, also of a run that has failed: then that is the error that counts. */
+static int32_t run_recorded(Run *run, const SimplerChipStorageTaskArgs *args, Staging *staging,
+                            const SimplerCallConfig *config)
 {
-    char why[1300], folder[SIMPLER_OUTPUT_PREFIX_SIZE];
-    snprintf(folder, sizeof folder, "%.*s", SIMPLER_OUTPUT_PREFIX_SIZE - 1, config->output_prefix);
-    bool written = records_write(&run->records, run->level, folder, why, sizeof why);
+    char why[1300];
+    if (!records_begin(&run->records, config, run->callable->name, why, sizeof why))
+        return chip_fail(run->chip, PTO2_E_SYSTEM, "%s", why);
+    int32_t status = run_staged(run, args, staging);
+    bool written = records_write(&run->records, heap_of(run), status != PTO2_OK, why, sizeof why);
     records_free(&run->records);
     if (!written && status == PTO2_OK)
         return chip_fail(run->chip, PTO2_E_SYSTEM, "%s", why);
@@ -500,7 +522,7 @@ int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageT
         return status;
     faults_enter_thread();
     begin(&run, chip, callable, config);
-    status = run_staged(&run, args, &staging);
+    status = run.recorded ? run_recorded(&run, args, &staging, config) : run_staged(&run, args, &staging);
     arena_return_all(&chip->arena);
-    return run.level > 0 ? write_records(&run, config, status) : status;
+    return status;
 }

@@ -134,7 +134,7 @@ def test_tensors_that_make_no_sense_are_refused(adder):
         ({"block_dim": 25}, "block_dim is 25; this chip has 24 cores"),
         ({"aicpu_thread_num": 0}, "aicpu_thread_num is 0; give 1 to 64"),
         ({"aicpu_thread_num": 65}, "aicpu_thread_num is 65"),
-        ({"enable_pmu": 1, "output_prefix": "x"}, "enable_pmu is 1, which the simulated chip"),
+        ({"enable_pmu": 3, "output_prefix": "x"}, "enable_pmu is 3; it can be 0, 1, 2, or 4 to 8"),
     ],
 )
 def test_knobs_out_of_range_are_refused(adder, fields, words):

@@ -1,21 +1,28 @@
 """FLAG-CHIP: runs of the simulated chip."""
 
+import subprocess
+
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, TaskError, Worker
+from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.native_chip import (
     ChipCallable,
     ChipError,
     ChipStatus,
     ChipWorker,
+    CoreCallable,
     compile_kernel,
 )
+from simpler_ref.native_chip.abi import INCLUDE_DIR
+from simpler_ref.native_chip.header import EVENTS, events_text
 from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
 
 from .conftest import Files, make
+from .test_dump import NAMES
+from .test_pmu import FIRST
 from .test_swim import joined
 
 BLOCKS = 24
@@ -34,7 +41,46 @@ int32_t waves(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
     }
     return 0;
 }
+
+/* Two launches side by side, then one of their sum, which goes through memory of the run. */
+int32_t diamond(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    const SimplerContinuousTensor *t = args->tensors_;
+    SimplerContinuousTensor a = t[2], b = t[2];
+    a.data = device->alloc(device, 4 * simpler_elements(&a));
+    b.data = device->alloc(device, 4 * simpler_elements(&b));
+    a.padding[1] = b.padding[1] = 0;
+    if (args->scalars_[0])
+        simpler_dump(&b);
+    const SimplerContinuousTensor left[] = {t[0], t[1], a}, right[] = {t[1], t[1], b};
+    const SimplerContinuousTensor sum[] = {a, b, t[2]};
+    device->launch(device, 0, 2, left, 3, 0, 0);
+    device->launch(device, 0, 2, right, 3, 0, 0);
+    device->barrier(device);
+    return device->launch(device, 0, 2, sum, 3, 0, 0);
+}
+
+/* Marks, a barrier, then what returns an error in its last block. */
+int32_t half(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    const uint64_t scalars[2] = {1, 5};
+    device->launch(device, 0, 2, args->tensors_, 1, 0, 0);
+    device->barrier(device);
+    device->launch(device, 0, 3, args->tensors_, 1, 0, 0);
+    return device->launch(device, 1, 1, 0, 0, scalars, 2);
+}
+
+/* A launch of its own arguments, whatever they are. */
+int32_t passes(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    return device->launch(device, 0, 1, args->tensors_, args->tensor_count_, args->scalars_,
+                          args->scalar_count_);
+}
 """
+NOTHING = (
+    '#include "simpler_kernel.h"\nint32_t simpler_kernel(const SimplerCoreArgs *a) { return !a; }'
+)
+ALL_FLAGS = {"enable_dump_tensor": 2, "enable_pmu": 1, "enable_dep_gen": 1, "enable_scope_stats": 1}
 
 
 def config_of(files, level=4, **fields):
@@ -49,6 +95,18 @@ def chip():
         made.prepare(0, ChipCallable.from_kernel(K.mark_core()))
         made.prepare(1, waves)
         yield made
+
+
+def prepared(chip, name, signature, *cores):
+    """Return the slot of one of these functions."""
+    children = list(enumerate(cores))
+    chip.prepare(5, ChipCallable.build(signature, name, compile_kernel(FUNCTION), children))
+    return 5
+
+
+@pytest.fixture
+def diamond(chip):
+    return prepared(chip, "diamond", [*K.ADD, D.SCALAR], K.add_core())
 
 
 @pytest.fixture
@@ -136,17 +194,405 @@ def test_a_folder_that_cannot_be_made_is_an_error(chip, tmp_path):
         chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
 
 
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
+    written = {
+        "enable_l2_swimlane": ["l2_swimlane_records.json"],
+        "enable_dump_tensor": ["args_dump/args.bin", "args_dump/args_dump.json"],
+        "enable_pmu": ["pmu.csv"],
+        "enable_dep_gen": ["deps.json"],
+        "enable_scope_stats": ["scope_stats/scope_stats.jsonl"],
+    }
+    for flag, names in written.items():
+        files = Files(tmp_path / flag)
+        config = CallConfig(output_prefix=str(files.folder), **{flag: 1})
+        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
+        assert files.names() == names
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_a_folder_that_cannot_be_made_fails_a_run_with_dumps_before_it_begins(chip, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    seen = np.zeros(BLOCKS, np.int32)
+    config = config_of(Files(tmp_path / "file" / "below"), enable_dump_tensor=2)
+    with pytest.raises(ChipError, match=r"args_dump/args.bin cannot be written: Not a dir"):
+        chip.run_args(0, host_args(seen), config)
+    assert not seen.any()
+    chip.run_args(0, host_args(seen))
+    assert seen.all()
+
+
+@pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8", "FLAG-CHIP-9")
+def test_a_run_that_fails_has_what_was_done(chip, files):
+    slot = prepared(chip, "half", [D.INOUT], K.mark_core(), K.bad_core())
+    with pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"):
+        chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), config_of(files, **ALL_FLAGS))
+    ran = [one[1] for one in files.swimlane["aicore_tasks"]]
+    assert ran.count(0) == 2 and ran.count(1) <= 3 and ran.count(2) == 1
+    assert sorted(int(one["task_id"], 16) for one in files.pmu) == sorted(ran)
+    edges = [(one["pred"], one["succ"]) for one in files.deps["edges"]]
+    assert edges == [("0", "1"), ("0", "2")]
+    told = [(one["task_id"], one["stage"], one["kind"]) for one in files.dump["args"]]
+    before, after = "before_dispatch", "after_completion"
+    assert told == [
+        ("0x0", before, "tensor"),
+        ("0x0", after, "tensor"),
+        ("0x1", before, "tensor"),
+        ("0x2", before, "scalar"),
+        ("0x2", before, "scalar"),
+    ]
+    summary, *lines = files.scopes
+    assert summary["fatal"] is True
+    assert [one["phase"] for one in lines] == ["begin", "begin", "end", "begin", "end", "end"]
+
+
+@pytest.mark.spec("FLAG-CHIP-2")
+def test_blocks_that_are_left_out_after_a_failure_have_no_record(chip, files, monkeypatch):
+    core = CoreCallable.build([D.INOUT], compile_kernel(NOTHING.replace("!a", "a->block_idx == 0")))
+    slot = prepared(chip, "passes", [D.INOUT], core)
+    with pytest.raises(ChipError, match="block 0 of 1"):
+        chip.run_args(slot, host_args(np.zeros(4, np.int32)), config_of(files))
+    fails = ChipCallable.from_kernel(core)
+    chip.prepare(6, fails)
+    with pytest.raises(ChipError, match="block 0 of 24"):
+        chip.run_args(6, host_args(np.zeros(4, np.int32)), config_of(files, block_dim=BLOCKS))
+    assert 1 <= len(files.swimlane["aicore_tasks"]) < BLOCKS
+
+
 @pytest.mark.spec("FLAG-CHIP-4")
 @pytest.mark.parametrize(
-    "flag", ["enable_dump_tensor", "enable_pmu", "enable_dep_gen", "enable_scope_stats"]
+    ("flag", "value", "words"),
+    [
+        ("enable_dump_tensor", 4, "it can be 0 to 3"),
+        ("enable_pmu", 3, "it can be 0, 1, 2, or 4 to 8"),
+        ("enable_pmu", 9, "it can be 0, 1, 2, or 4 to 8"),
+        ("enable_dep_gen", 2, "it can be 0 to 1"),
+        ("enable_scope_stats", 2, "it can be 0 to 1"),
+    ],
 )
-def test_other_flags_are_refused_by_name(chip, files, flag):
-    config = config_of(files, **{flag: 1})
+def test_values_that_mean_nothing_are_refused_by_name(chip, files, flag, value, words):
+    config = config_of(files, **{flag: value})
     seen = np.zeros(BLOCKS, np.int32)
-    with pytest.raises(ChipError, match=f"{flag} is 1, which the simulated chip cannot") as found:
+    with pytest.raises(ChipError, match=f"{flag} is {value}; {words}") as found:
         chip.run_args(0, host_args(seen), config)
     assert found.value.code == ChipStatus.CONFIG and not seen.any()
     assert not files.folder.exists()
+
+
+@pytest.mark.spec("FLAG-CHIP-4")
+@pytest.mark.parametrize("flag", ["enable_l2_swimlane", *ALL_FLAGS])
+def test_a_flag_without_a_folder_is_refused(chip, flag):
+    wire = CallConfig(output_prefix="x", **{flag: 1}).to_bytes().replace(b"x", b"\0")
+    raw = host_args(np.zeros(BLOCKS, np.int32))
+    view = (1).to_bytes(8, "little") + raw._tensors[0]
+    with pytest.raises(ChipError, match="without output_prefix") as found:
+        chip.run(0, view, len(view), wire)
+    assert found.value.code == ChipStatus.CONFIG
+
+
+# ---------------------------------------------------------------- the graph
+@pytest.mark.spec("FLAG-CHIP-5")
+def test_launches_are_tasks_and_barriers_are_edges(chip, files, diamond):
+    x, y = K.numbers(6)
+    out = np.zeros(6, np.float32)
+    config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
+    chip.run_args(diamond, host_args(x, y, out, scalars=(0,)), config)
+    assert out.tolist() == (x + 3 * y).tolist()
+    deps = files.deps
+    assert [one["task_id"] for one in deps["tasks"]] == ["0", "1", "2"]
+    assert all(one["scope"] == "manual" for one in deps["tasks"])
+    assert all(one["kernel_ids"] == [-1, 0, -1] for one in deps["tasks"])
+    assert [one["type"] for one in deps["tasks"][0]["args"]] == [
+        "INPUT",
+        "INPUT",
+        "OUTPUT_EXISTING",
+    ]
+    shape = {"dtype": "FLOAT32", "shape": [6], "start_offset": "0", "strides": [1]}
+    for task in deps["tasks"]:
+        for i, one in enumerate(task["args"]):
+            assert one == {"idx": i, "type": one["type"], "tensor_id": one["tensor_id"]} | shape
+    left, right, both = ([one["tensor_id"] for one in task["args"]] for task in deps["tasks"])
+    assert right[:2] == [left[1]] * 2 and both[:2] == [left[2], right[2]]
+    assert len({*left, *right, *both}) == len(deps["tensors"]) == 5
+    assert [one["tensor_id"] for one in deps["tensors"]] == [str(i) for i in range(5)]
+    assert all(one["buffer_numel"] == "6" and one["version"] == 0 for one in deps["tensors"])
+    assert len({one["buffer_addr"] for one in deps["tensors"]}) == 5
+    explicit = {"arg": -1, "source": "explicit"}
+    assert deps["edges"] == [{"pred": pred, "succ": "2"} | explicit for pred in "01"]
+
+
+@pytest.mark.spec("FLAG-CHIP-5")
+def test_the_barrier_that_a_full_wave_needs_has_edges_too(chip, files):
+    chip.run_args(1, host_args(np.zeros(BLOCKS, np.int32)), config_of(files, enable_dep_gen=1))
+    edges = [(int(one["pred"]), int(one["succ"])) for one in files.deps["edges"]]
+    first, second, third = range(64), range(64, 70), range(70, 71)
+    assert edges == [
+        (pred, succ)
+        for before, after in ((first, second), (second, third))
+        for succ in after
+        for pred in before
+    ]
+    (buffer,) = files.deps["tensors"]
+    assert buffer["dtype"] == "INT32" and buffer["buffer_numel"] == str(BLOCKS)
+    ran = {}
+    for _, task, _, begin, end in files.swimlane["aicore_tasks"]:
+        old = ran.get(task, (begin, end))
+        ran[task] = (min(begin, old[0]), max(end, old[1]))
+    assert all(ran[pred][1] <= ran[succ][0] for pred, succ in edges)
+
+
+@pytest.mark.spec("FLAG-CHIP-5", "FLAG-CHIP-6")
+@pytest.mark.parametrize("dtype", list(DataType))
+def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files, dtype):
+    size = dtype.itemsize if hasattr(dtype, "itemsize") else None
+    raw = np.zeros(2 * 3 * 4 * 8, np.uint8)
+    tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
+    core = CoreCallable.build([D.IN], compile_kernel(NOTHING))
+    slot = prepared(chip, "passes", [D.IN], core)
+    config = config_of(files, enable_dep_gen=1, enable_dump_tensor=2)
+    chip.run_args(slot, make((tensor, T.INPUT)), config)
+    (task,), (entry,) = files.deps["tasks"], files.dump["args"]
+    for one in (task["args"][0], entry):
+        assert (one["dtype"], one["shape"], one["strides"]) == (dtype.name, [2, 3, 4], [12, 4, 1])
+    assert entry["bin_size"] == tensor.nbytes() and (size is None or size * 24 == entry["bin_size"])
+    assert files.deps["tensors"][0]["dtype"] == dtype.name
+
+
+# ---------------------------------------------------------------- arguments
+def dumped(files):
+    """Return each entry as task, stage, number and elements."""
+    return [
+        (one["task_id"], one["stage"], one["arg_index"], files.elements(one).tolist())
+        for one in files.dump["args"]
+    ]
+
+
+def before(task, i, elements):
+    return (f"{task:#x}", "before_dispatch", i, elements.tolist())
+
+
+def after(task, i, elements):
+    return (f"{task:#x}", "after_completion", i, elements.tolist())
+
+
+@pytest.mark.spec("FLAG-CHIP-6")
+def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_after_it(
+    chip, files, diamond
+):
+    x, y = K.numbers(6)
+    config = CallConfig(enable_dump_tensor=2, output_prefix=str(files.folder))
+    chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
+    assert dumped(files) == [
+        *(before(0, 0, x), before(0, 1, y), before(1, 0, y), before(1, 1, y)),
+        *(after(0, 2, x + y), after(1, 2, y + y)),
+        *(before(2, 0, x + y), before(2, 1, y + y), after(2, 2, x + 3 * y)),
+    ]
+    manifest = files.dump
+    assert all(set(one) == NAMES and one["func_id"] == 0 for one in manifest["args"])
+    assert {one["role"] for one in manifest["args"] if "before" in one["stage"]} == {"input"}
+    assert {one["role"] for one in manifest["args"] if "after" in one["stage"]} == {"output"}
+    assert (manifest["bin_file"], manifest["dump_tensor_level"]) == ("args.bin", 2)
+    assert manifest["total_args"] == manifest["total_tensors"] == 9
+    assert files.names() == ["args_dump/args.bin", "args_dump/args_dump.json"]
+
+
+@pytest.mark.spec("FLAG-CHIP-6")
+def test_inout_is_dumped_twice_and_scalars_once(chip, files):
+    core = CoreCallable.build([D.INOUT, D.SCALAR], compile_kernel(NOTHING))
+    slot = prepared(chip, "passes", [D.INOUT, D.SCALAR], core)
+    x = np.arange(4, dtype=np.int32)
+    config = CallConfig(enable_dump_tensor=2, output_prefix=str(files.folder))
+    chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
+    assert dumped(files) == [before(0, 0, x), before(0, 1, np.uint64(1 << 60)), after(0, 0, x)]
+    scalar = files.dump["args"][1]
+    assert (scalar["kind"], scalar["dtype"], scalar["role"]) == ("scalar", "UINT64", "input")
+    assert [one["role"] for one in files.dump["args"]] == ["inout", "input", "inout"]
+    assert [files.dump[f"total_{one}"] for one in ("args", "tensors", "scalars")] == [3, 2, 1]
+
+
+@pytest.mark.spec("FLAG-CHIP-6")
+def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(chip, files, diamond):
+    def told(level):
+        x, y = K.numbers(6)
+        config = CallConfig(enable_dump_tensor=level, output_prefix=str(files.folder))
+        chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
+        left_out = ("bin_offset", "bin_size")
+        return [
+            {name: value for name, value in one.items() if name not in left_out}
+            for one in files.dump["args"]
+        ]
+
+    whole = told(2)
+    assert told(3) == whole
+    assert files.dump["bin_file"] is None and files.names() == ["args_dump/args_dump.json"]
+    assert all(one["bin_size"] == 0 for one in files.dump["args"])
+    assert files.dump["truncated_args"] == 0
+
+
+MARKED = [before(2, 1, np.float32([1] * 6)), after(1, 2, np.float32([1] * 6))]
+
+
+@pytest.mark.spec("FLAG-CHIP-7")
+@pytest.mark.parametrize("by_function", [0, 1])
+def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, diamond, by_function):
+    x, y = K.numbers(6)
+    args = host_args(x, y, np.zeros(6, np.float32), scalars=(by_function,))
+    args.dump(0, 2)
+    config = CallConfig(enable_dump_tensor=1, output_prefix=str(files.folder))
+    chip.run_args(diamond, args, config)
+    found = dumped(files)
+    assert before(0, 0, x) in found and after(2, 2, x + 3 * y) in found
+    assert all(one in found for one in MARKED) is bool(by_function)
+    assert len(found) == 2 + 2 * by_function
+    chip.run_args(diamond, host_args(x, y, x, scalars=(0,)), config)
+    assert dumped(files) == []
+
+
+@pytest.mark.spec("FLAG-CHIP-7")
+@pytest.mark.parametrize("level", [2, 3])
+def test_marks_of_a_task_reach_its_chip(files, level):
+    options = {"level": 2} if level == 2 else {"level": 3, "device_ids": [0]}
+    config = CallConfig(enable_dump_tensor=1, output_prefix=str(files.folder))
+    with Worker(**options) as w:
+        handle = w.register(ChipCallable.from_kernel(K.add_core()))
+        x, y, out = (w.zeros(4, np.float32) for _ in range(3))
+        x[:] = 3
+        args = make((x, T.INPUT), (y, T.INPUT), (out, T.OUTPUT_EXISTING))
+        args.dump(x, out)
+        if level == 2:
+            w.run(handle, args, config)
+        else:
+            w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
+        assert dumped(files) == [before(0, 0, np.float32([3] * 4)), after(0, 2, x)]
+
+
+# ---------------------------------------------------------------- scopes
+@pytest.mark.spec("FLAG-CHIP-8")
+def test_a_run_and_its_waves_are_scopes(chip, files, diamond):
+    x, y = K.numbers(6)
+    config = CallConfig(enable_scope_stats=1, output_prefix=str(files.folder))
+    chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
+    summary, *lines = files.scopes
+    heap = 5 * 64  # three tensors of the run, two that the function has allocated
+    assert summary == {
+        "version": 6,
+        "fatal": False,
+        "dropped": 0,
+        "total": 6,
+        "task_window_max": [2],
+        "heap_max": [heap],
+        "dep_pool_max": [0],
+        "tensormap_max": 0,
+    }
+    told = [
+        (one["phase"], one["depth"], one["task_window_start"], one["task_window_end"])
+        for one in lines
+    ]
+    assert told == [
+        ("begin", 0, 0, 0),
+        *(("begin", 1, 0, 0), ("end", 1, 0, 2)),
+        *(("begin", 1, 2, 2), ("end", 1, 2, 3)),
+        ("end", 0, 3, 3),
+    ]
+    assert [one["heap_end"] for one in lines] == [0, *[heap] * 5]
+    assert all(one["site"] == "diamond" and one["ring"] == 0 for one in lines)
+    assert all(one["heap_start"] == one["dep_pool_end"] == one["tensormap"] == 0 for one in lines)
+
+
+@pytest.mark.spec("FLAG-CHIP-8")
+def test_a_full_wave_ends_and_the_next_one_begins(chip, files):
+    config = CallConfig(enable_scope_stats=1, output_prefix=str(files.folder))
+    chip.run_args(1, host_args(np.zeros(BLOCKS, np.int32)), config)
+    summary, *lines = files.scopes
+    assert summary["task_window_max"] == [64]
+    ends = [one["task_window_end"] for one in lines if one["phase"] == "end"]
+    assert ends == [64, 70, 71, 71]
+
+
+# ---------------------------------------------------------------- counters
+@pytest.mark.spec("FLAG-CHIP-9")
+@pytest.mark.parametrize("event", [1, 2, 4, 5, 6, 7, 8])
+def test_each_block_has_a_row(chip, files, event):
+    seen = np.zeros(BLOCKS, np.int32)
+    chip.run_args(0, host_args(seen), config_of(files, 1, enable_pmu=event, block_dim=7))
+    ran = [(core, hex(task)) for core, task, *_ in files.swimlane["aicore_tasks"]]
+    assert [(int(one["core_id"]), one["task_id"]) for one in files.pmu] == ran
+    assert len(ran) == 7
+    for one in files.pmu:
+        assert list(one)[:6] == FIRST and list(one)[-1] == "event_type"
+        told = (one["core_type"], one["event_type"], one["func_id"], one["thread_id"])
+        assert told == ("aiv", str(event), "0", "0")
+
+
+BURN = """
+#include <time.h>
+#include "simpler_kernel.h"
+
+int32_t simpler_kernel(const SimplerCoreArgs *args)
+{
+    struct timespec now, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    end.tv_nsec += args->block_idx == 1 ? 2000000 : 0;
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - end.tv_sec) * 1000000000 + now.tv_nsec < end.tv_nsec);
+    return 0;
+}
+"""
+
+
+def burnt(chip, files):
+    """Return the rows of two blocks, of which the second uses 2 ms of the processor."""
+    chip.prepare(8, ChipCallable.from_kernel(CoreCallable.build([], compile_kernel(BURN))))
+    config = CallConfig(enable_pmu=1, block_dim=2, output_prefix=str(files.folder))
+    chip.run_args(8, host_args(), config)
+    return sorted(files.pmu, key=lambda one: int(one["pmu_total_cycles"]))
+
+
+def runtime_that_counts(folder, events):
+    """Return a simulated chip that knows only these events, of type 1."""
+    fake = EVENTS.read_text().partition("static const EventSet")[0]
+    fake += (
+        f"static const EventSet event_sets[] = {{{{1, {len(events)}, {{{', '.join(events)}}}}}}};"
+    )
+    fake += EVENTS.read_text().partition("};\n\n")[2]
+    (folder / "events.h").write_text(fake)
+    sources = sorted(str(one) for one in EVENTS.parent.glob("*.c"))
+    left_out = ("shim.c", "domain.c", "launch_all.c")
+    sources = [one for one in sources if not one.endswith(left_out)]
+    made = folder / "runtime.so"
+    flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+    includes = ["-D_GNU_SOURCE=", "-include", str(folder / "events.h"), f"-I{INCLUDE_DIR}"]
+    subprocess.run(["cc", *flags, *includes, *sources, "-o", str(made), "-ldl"], check=True)
+    return made
+
+
+@pytest.mark.spec("FLAG-CHIP-9")
+def test_without_the_processors_counters_there_are_the_systems(tmp_path, files):
+    runtime = runtime_that_counts(tmp_path, ['{"none", 77, 0}'])
+    with ChipWorker(runtime=runtime) as chip:
+        _, heavy = rows = burnt(chip, files)
+    names = ["minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"]
+    assert all(list(one)[6:-1] == [f"sw_{name}" for name in names] for one in rows)
+    assert int(heavy["pmu_total_cycles"]) >= 2_000_000
+    assert all(int(one[name]) >= 0 for one in rows for name in list(one)[5:-1])
+
+
+@pytest.mark.spec("FLAG-CHIP-9")
+def test_the_processors_counters_are_read_where_there_are_some(tmp_path, files):
+    """The system's clock stands for a processor's counter: where there are none, it has this one."""
+    runtime = runtime_that_counts(tmp_path, ['{"cycles", 1, 0}', '{"clock", 1, 1}'])
+    with ChipWorker(runtime=runtime) as chip:
+        _, heavy = rows = burnt(chip, files)
+    if "sw_minor_faults" in heavy:
+        pytest.skip("this system lets nobody count")
+    assert all(list(one) == [*FIRST, "clock", "event_type"] for one in rows)
+    assert int(heavy["pmu_total_cycles"]) > 1_000_000 and int(heavy["clock"]) > 1_000_000
+
+
+@pytest.mark.spec("FLAG-CHIP-9")
+def test_the_chip_has_the_events_of_the_host():
+    assert EVENTS.read_text() == events_text(), "run python -m simpler_ref.native_chip.header"
 
 
 @pytest.mark.spec("FLAG-CHIP-1")
@@ -154,19 +600,24 @@ def test_a_worker_of_level_2_and_a_task_of_level_3_record_their_chip(tmp_path):
     two, task, run = (Files(tmp_path / name) for name in ("two", "task", "run"))
     with Worker(level=2) as w:
         handle = w.register(ChipCallable.from_kernel(K.mark_core()))
+        bad = w.register(ChipCallable.from_kernel(K.bad_core()))
         seen = np.zeros(BLOCKS, np.int32)
         w.run(handle, host_args(seen), config_of(two, block_dim=5))
-        with pytest.raises(TaskError, match="enable_pmu is 1"):
-            w.run(handle, host_args(seen), config_of(two, enable_pmu=1))
-    assert len(two.swimlane["aicore_tasks"]) == 5
+        with pytest.raises(TaskError, match="returned error"):
+            w.run(bad, host_args(scalars=(1, 5)), config_of(two, block_dim=1, **ALL_FLAGS))
+        assert len(two.pmu) == 1 and two.scopes[0]["fatal"]
+        w.run(handle, host_args(seen), config_of(two, block_dim=5, **ALL_FLAGS))
+    assert len(two.swimlane["aicore_tasks"]) == len(two.pmu) == 5
+    assert len(two.deps["tasks"]) == 1 and len(two.dump["args"]) == 2 and len(two.scopes) == 5
     with Worker(level=3, device_ids=[0]) as w:
         handle = w.register(ChipCallable.from_kernel(K.mark_core()))
         x = w.zeros(BLOCKS, np.int32)
 
         def main(orch, *_):
-            orch.submit_next_level(handle, make((x, T.INOUT)), config_of(task, block_dim=6))
+            config = config_of(task, block_dim=6, **ALL_FLAGS)
+            orch.submit_next_level(handle, make((x, T.INOUT)), config)
 
         w.run(main, None, config_of(run, enable_dump_tensor=2, enable_dep_gen=1))
-    assert len(task.swimlane["aicore_tasks"]) == 6
+    assert len(task.swimlane["aicore_tasks"]) == len(task.pmu) == 6
     assert len(run.swimlane["aicore_tasks"]) == 1 and len(run.deps["tasks"]) == 1
     assert run.dump["args"] == []  # of the chip's task, which has flags of its own

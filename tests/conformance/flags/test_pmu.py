@@ -62,8 +62,8 @@ def test_without_the_processors_counters_there_are_the_systems(flagged, mode, mo
 def test_the_processors_counters_are_read_where_there_are_some(flagged, monkeypatch):
     """The system's clock stands for a processor's counter: where there are none, it has this one."""
     clock = counters.Event("cycles", 1, 0)
-    monkeypatch.setattr(counters, "_CYCLES", clock)
-    monkeypatch.setattr(counters, "_HARDWARE", {1: (counters.Event("clock", 1, 1),)})
+    monkeypatch.setattr(counters, "CYCLES", clock)
+    monkeypatch.setattr(counters, "HARDWARE", {1: (counters.Event("clock", 1, 1),)})
     if not counters.has_hardware(1):
         pytest.skip("this system lets nobody count")
     rows = flagged(program, functions=(increase, burn), enable_pmu=1).pmu
@@ -75,6 +75,6 @@ def test_the_processors_counters_are_read_where_there_are_some(flagged, monkeypa
 @pytest.mark.spec("FLAG-PMU-2")
 def test_counters_that_cannot_be_opened_leave_no_descriptor(monkeypatch):
     events = {1: (counters.Event("none", 77, 0),)}
-    monkeypatch.setattr(counters, "_HARDWARE", events)
-    monkeypatch.setattr(counters, "_CYCLES", counters.Event("clock", 1, 0))
+    monkeypatch.setattr(counters, "HARDWARE", events)
+    monkeypatch.setattr(counters, "CYCLES", counters.Event("clock", 1, 0))
     assert counters.has_hardware(1) is False

@@ -4,11 +4,15 @@ import base64
 import gzip
 import json
 import re
+import time
 
 import numpy as np
 import pytest
 
-from simpler_ref import Trace
+from simpler_ref import TaskArgs, Trace, Worker
+from simpler_ref import TensorArgType as T
+from tests import browser
+from tests.browser import SHIFT, Browser
 
 from .conftest import chain
 
@@ -88,3 +92,292 @@ def test_names_stay_text(traced, path, tmp_path):
         contents(text)[0]["functions"] == ["function 0x0", evil]
         or evil in contents(text)[0]["functions"]
     )
+
+
+# ---------------------------------------------------------------- in a browser
+TASKS = 12
+"""Tasks of a run: each third one is `rest`, which no other waits for."""
+
+
+def rest(args):
+    time.sleep(0.002)
+
+
+def work(args):
+    time.sleep(0.002)
+
+
+def build(orch, x, *handles):
+    for i in range(TASKS):
+        args = TaskArgs()
+        args.add_tensor(x, T.NO_DEP if i % 3 == 0 else T.INOUT)
+        orch.submit_sub(handles[i % 3 == 0], args)
+
+
+@pytest.fixture
+def shown(path, tmp_path):
+    """Return the trace of two runs of a chain beside lone tasks, and a browser that shows its page."""
+    program = browser.find()
+    if program is None:
+        pytest.skip("there is no chromium: install it, and these tests run")
+    with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 20, child_mode="thread") as w:
+        handles, x = [w.register(one) for one in (work, rest)], w.zeros(8, np.int64)
+        w.run(lambda orch, *_: None)
+        with w.trace(path):
+            for _ in range(2):
+                w.run(lambda orch, *_: build(orch, x, *handles))
+    trace = Trace.open(path)
+    trace.write_page(tmp_path / "page.html")
+    with Browser(program, tmp_path / "profile") as page:
+        page.open(tmp_path / "page.html")
+        yield trace, page
+        assert page.complaints == []
+
+
+def view(page):
+    return page.value("[from, until]")
+
+
+def box_of(page, task):
+    """Return where the middle of a task's box is, by the clock and the order of lanes alone."""
+    span, share, lane = page.value(
+        f"[until - from, ((C.begun[{task - 1}] + C.ended[{task - 1}]) / 2 - from) / (until - from),"
+        f" laneOf({task})]"
+    )
+    assert span > 0 and 0 < share < 1
+    left, top = page.place("#time", 0, 0)
+    right, _ = page.place("#time", 1, 0)
+    return left + 130 + share * (right - left - 130), top + 26 * lane + 13
+
+
+def colour_at(page, at):
+    left, top = page.place("#time", 0, 0)
+    x, y = int(at[0] - left), int(at[1] - top)
+    return page.value(
+        f"Array.from($('time').getContext('2d').getImageData({x} * devicePixelRatio,"
+        f" {y} * devicePixelRatio, 1, 1).data)"
+    )
+
+
+def story(page):
+    return page.value("$('story').textContent")
+
+
+def title(page):
+    return story(page).partition("\n")[0]
+
+
+@pytest.mark.spec("SEE-PAGE-4")
+def test_wheel_and_keys_zoom_around_a_place_and_back(shown):
+    _, page = shown
+    whole = view(page)
+    at = page.place("#time", 0.7, 0.5)
+    under = f"tOf({at[0] - page.place('#time', 0, 0)[0]})"
+    before = page.value(under)
+    page.wheel(at, down=-500)
+    first, last = view(page)
+    assert last - first < 0.5 * whole[1] and 0 < first < before < last < whole[1]
+    assert page.value(under) == pytest.approx(before, abs=whole[1] / 1e6)
+    size = last - first
+    page.press("+")
+    assert view(page)[1] - view(page)[0] == pytest.approx(0.6 * size)
+    assert sum(view(page)) == pytest.approx(first + last)  # around the middle
+    page.press("-")
+    assert view(page) == pytest.approx([first, last])
+    page.press("ArrowUp", "ArrowUp", "ArrowDown", "ArrowDown")
+    assert view(page) == pytest.approx([first, last])
+    page.press("ArrowRight")
+    assert view(page) == pytest.approx([first + size / 5, last + size / 5])
+    page.press("ArrowLeft")
+    assert view(page) == pytest.approx([first, last])
+    for _ in range(3):
+        page.wheel(at, down=1000)
+    assert view(page) == whole
+    for _ in range(9):
+        page.wheel(at, down=-3000)
+    assert view(page)[1] - view(page)[0] == pytest.approx(20)  # and no further
+    page.click(page.place("#fit"))
+    assert view(page) == whole
+
+
+@pytest.mark.spec("SEE-PAGE-4")
+def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
+    _, page = shown
+    whole = view(page)
+    start = page.place("#time", 0.5, 0.5)
+    page.drag(start, (start[0] + 200, start[1]))
+    assert view(page) == whole  # there is nothing beside it
+    page.wheel(start, down=-400)
+    first, last = view(page)
+    per_pixel = page.value("(until - from) / (width - LEFT)")
+    for canvas in ("#time", "#axis", "#curves"):
+        start = page.place(canvas, 0.5, 0.5)
+        page.drag(start, (start[0] + 40, start[1]), (start[0] + 90, start[1] + 300))
+        assert view(page) == pytest.approx([first - 90 * per_pixel, last - 90 * per_pixel])
+        page.drag(start, (start[0] - 90, start[1]))
+        assert view(page) == pytest.approx([first, last])
+    assert page.value("[selected, getSelection().toString()]") == [0, ""]
+    page.wheel(start, down=50, modifiers=SHIFT)
+    assert view(page) == pytest.approx([first + 50 * per_pixel, last + 50 * per_pixel])
+    page.wheel(start, right=-50)
+    assert view(page) == pytest.approx([first, last])
+    page.wheel(start, right=-100_000)
+    assert view(page) == pytest.approx([0, last - first])
+    page.double_click(page.place("#axis"))
+    assert view(page) == whole
+
+
+@pytest.mark.spec("SEE-PAGE-4")
+def test_only_the_left_button_drags_and_only_while_it_is_down(shown):
+    _, page = shown
+    at = page.place("#time", 0.5, 0.5)
+    page.wheel(at, down=-400)
+    first = view(page)
+    page._mouse("mouseMoved", at)
+    page._mouse("mousePressed", at, button="right", clickCount=1)
+    page.point((at[0] + 60, at[1]))
+    page._mouse("mouseReleased", at, button="right", clickCount=1)
+    assert view(page) == first
+    page._mouse("mousePressed", at, button="left", clickCount=1)
+    page.point((at[0] + 60, at[1]))  # no button is down any more: it was let go elsewhere
+    assert view(page) == first
+
+
+@pytest.mark.spec("SEE-PAGE-5")
+def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
+    trace, page = shown
+    page.click(box_of(page, 6))
+    assert title(page) == "task 5 (work)"
+    told = trace.find(5).why().splitlines()
+    for word in ("submitted", "began on", "ended after", "waited for task 4 (work)"):
+        assert word in story(page) and any(word in line for line in told)
+    around = page.value(
+        "[...document.querySelectorAll('#graph [data-task]')].map(e => +e.dataset.task)"
+    )
+    assert sorted(around) == [5, 6, 8]
+    page.click(page.place("#graph [data-task='8']"))
+    assert title(page) == "task 7 (work)" and "waited for task 5 (work)" in story(page)
+    page.click(page.place("#story [data-task]"))
+    assert title(page) == "task 5 (work)"
+    page.click(box_of(page, 1))
+    assert title(page) == "task 0 (rest)" and "waited" not in story(page)
+    lone = page.value(
+        "[...document.querySelectorAll('#graph [data-task]')].map(e => +e.dataset.task)"
+    )
+    assert lone == [1]
+
+
+@pytest.mark.spec("SEE-PAGE-5")
+def test_a_mouse_that_rests_on_a_box_sees_its_name(shown):
+    _, page = shown
+    page.point(box_of(page, 3))
+    name, duration = page.value("$('tip').innerText.split('\\n')")
+    assert name == "task 2 (work)" and duration.endswith("ms")
+    page.point(page.place("#time", 0.01, 0.5))
+    assert page.value("$('tip').style.display") == "none"
+
+
+@pytest.mark.spec("SEE-PAGE-5")
+def test_a_neighbour_that_is_out_of_view_comes_into_it(shown):
+    _, page = shown
+    page.click(box_of(page, 6))
+    page.wheel(box_of(page, 6), down=-1500)
+    assert page.value("C.begun[7] > until")
+    page.click(page.place("#graph [data-task='8']"))
+    assert page.value("from <= C.begun[7] && C.ended[7] <= until")
+    page.click(box_of(page, 8))
+    assert title(page) == "task 7 (work)"
+
+
+@pytest.mark.spec("SEE-PAGE-5")
+def test_an_address_with_a_task_opens_with_it(shown, tmp_path):
+    _, page = shown
+    page.open(tmp_path / "page.html", "#task=6")
+    assert title(page) == "task 5 (work)"
+
+
+@pytest.mark.spec("SEE-PAGE-6")
+def test_search_dims_all_else_and_enter_goes_on(shown):
+    _, page = shown
+    places = {task: box_of(page, task) for task in (1, 2)}
+    rest_was, work_was = (colour_at(page, at) for at in places.values())
+    page.click(page.place("#search"))
+    page.write("RES")
+    assert colour_at(page, places[1]) == rest_was != colour_at(page, places[2])
+    seen = []
+    for _ in range(2 * TASKS // 3 + 1):
+        page.press("Enter")
+        seen.append(title(page))
+    assert seen == [f"task {i} (rest)" for i in (0, 3, 6, 9, 0, 3, 6, 9, 0)]
+    whole = view(page)
+    page.write("+-")  # keys that are meant for the field do not zoom
+    page.press("ArrowLeft", "ArrowUp")
+    assert view(page) == whole and page.value("wanted.size") == 0
+    page.press("Enter")
+    assert title(page) == "task 0 (rest)"
+    page.click(page.place("tr[data-function=work]"))
+    assert page.value("$('search').value") == "work"
+    assert colour_at(page, places[2]) == work_was
+
+
+@pytest.mark.spec("SEE-PAGE-6")
+def test_search_finds_the_number_that_messages_have_in_each_run(shown):
+    _, page = shown
+    page.click(page.place("#search"))
+    page.write("#5")
+    page.press("Enter")
+    assert (title(page), page.value("selected")) == ("task 5 (work)", 6)
+    page.press("Enter")
+    assert (title(page), page.value("selected")) == ("task 5 (work)", TASKS + 6)
+    page.press("Enter")
+    assert page.value("selected") == 6
+    for nonsense in ("x", "99", "", "1.5", "-1"):
+        page.value(f"$('search').value = '#{nonsense}'")
+        page.press("Enter")
+        assert (title(page), page.value("selected")) == ("task 5 (work)", 6)
+
+
+@pytest.mark.spec("SEE-PAGE-6")
+def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
+    trace, page = shown
+    on, off = trace.critical_path[1], 1
+    assert off not in trace.critical_path
+    places = {task: box_of(page, task) for task in (on, off)}
+    bright, other = (colour_at(page, at) for at in places.values())
+    page.click(page.place("#critical"))
+    assert page.value("$('critical').getAttribute('aria-pressed')") == "true"
+    assert colour_at(page, places[on]) == bright and colour_at(page, places[off]) != other
+    page.click(page.place("#critical"))
+    assert page.value("$('critical').getAttribute('aria-pressed')") == "false"
+    assert colour_at(page, places[off]) == other
+    listed = page.value(
+        "[...document.querySelectorAll('#path [data-task]')].map(e => +e.dataset.task)"
+    )
+    assert listed == trace.critical_path[:12]
+    page.value("document.querySelector('#path').scrollIntoView()")
+    page.click(page.place(f"#path [data-task='{on}']"))
+    assert story(page).endswith("on the critical path")
+
+
+@pytest.mark.spec("SEE-PAGE-7")
+@pytest.mark.parametrize(("width", "height"), [(1300, 900), (1000, 260), (560, 700), (320, 500)])
+def test_in_a_window_of_any_size_all_parts_have_the_same_time_at_the_same_place(
+    shown, width, height
+):
+    _, page = shown
+    page.wheel(page.place("#time", 0.5, 0.5), down=-100)
+    before = view(page)
+    page.resize(width, height)
+    assert view(page) == before
+    sizes = page.value("['axis', 'time', 'curves'].map(id => $(id).clientWidth)")
+    assert sizes == [page.value("width")] * 3 and sizes[0] > 160
+    drawn = page.value("['axis', 'time', 'curves'].map(id => $(id).width / devicePixelRatio)")
+    assert drawn == pytest.approx(sizes, abs=1)
+    assert page.value("document.documentElement.scrollWidth <= innerWidth")
+    task = page.value(
+        "Array.from(C.begun.keys()).find(i => C.begun[i] > from && C.ended[i] < until) + 1"
+    )
+    page.value(f"$('lanes').scrollTop = 26 * laneOf({task})")
+    page.value("$('lanes').scrollIntoView()")
+    page.click(box_of(page, task))
+    assert page.value("selected") == task
