@@ -1,7 +1,7 @@
 """``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find.
 
-``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`; ``python -m simpler_ref top PID``
-what a running process does, see `workers/top_command.py`.
+``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
+``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class Listener:
 
     def __init__(self, answer: Callable[[], bytes]) -> None:
         self._answer = answer
+        self._connection: socket.socket | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             name = NAME.format(pid=os.getpid()) + os.urandom(8).hex()
@@ -68,22 +69,25 @@ class Listener:
             self._socket.close()
 
     def abandon(self) -> None:
-        """In a process just forked: leave both to the parent."""
+        """In a process just forked: leave all of it to the parent."""
         self._socket.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _serve(self) -> None:
         while True:
             try:
-                connection, _ = self._socket.accept()
+                self._connection, _ = self._socket.accept()
             except OSError as error:
                 if not _may_pass(error):
                     return
                 time.sleep(0.1)
                 continue
-            with connection, suppress(OSError):  # who asks may go away
+            with self._connection as connection, suppress(OSError):  # who asks may go away
                 connection.settimeout(_PATIENCE_S)
-                if user_of(connection) == os.geteuid():
+                if peer_of(connection)[1] == os.geteuid():
                     connection.sendall(self._answer())
+                connection.shutdown(socket.SHUT_WR)  # a process forked meanwhile may have it, too
 
 
 def _may_pass(error: OSError) -> bool:
@@ -91,22 +95,14 @@ def _may_pass(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def process_of(connection: socket.socket) -> int:
-    """Return the process at the other end, as the system knows it."""
-    return _peer(connection)[0]
-
-
-def user_of(connection: socket.socket) -> int:
-    """Return the user at the other end, as the system knows it.
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end, as the system knows them.
 
     Rule     SEE-TOP-5
     """
-    return _peer(connection)[1]
-
-
-def _peer(connection: socket.socket) -> tuple[Any, ...]:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(raw)
+    process, user, _group = _CREDENTIALS.unpack(raw)
+    return process, user
 
 
 # ---------------------------------------------------------------- the Workers of this process

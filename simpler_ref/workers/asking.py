@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from . import answering, top
 DEADLINE_S = 5.0
 """How long an answer may take. The thread that answers needs the lock of the interpreter."""
 _CHUNK = 1 << 16
+_NAME = re.compile("@(" + re.escape(answering.NAME).replace(r"\{pid\}", "([0-9]+)") + "[0-9a-f]+)")
 
 
 class NoAnswerError(Exception):
@@ -71,29 +73,33 @@ def _with_below(row: top.Row, names: dict[int, list[str]], until: float) -> top.
 # ---------------------------------------------------------------- one process
 def _names() -> dict[int, list[str]]:
     """Return the names of the sockets on which processes answer."""
-    first = "@" + answering.NAME.split("{")[0]
     found: dict[int, list[str]] = {}
-    with open("/proc/net/unix") as lines:
-        for line in lines:
-            name = line.split()[-1]
-            if name.startswith(first):
-                number = name[len(first) :].split(".")[0]
-                if number.isdigit():
-                    found.setdefault(int(number), []).append(name[1:])
+    with open("/proc/net/unix", errors="replace") as sockets:
+        for name, pid in _NAME.findall(sockets.read()):
+            found.setdefault(int(pid), []).append(name)
     return found
 
 
 def _ask(pid: int, names: dict[int, list[str]], until: float) -> list[top.Top]:
+    silent = False
     for name in dict.fromkeys(names.get(pid, [])):  # connections have the same name
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             raw = _read(connection, name, pid, until)
         if raw:
             return _understand(pid, raw)
+        silent |= raw is None
+    if silent:
+        raise SilentError(
+            f"process {pid} does not answer: it is stopped, or one of its threads is in native code "
+            f"that keeps the lock of the interpreter. `py-spy dump --native --pid {pid}` shows where"
+        )
     raise NoAnswerError(f"process {pid} has no open Worker any more")
 
 
-def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes:
-    """Return the answer; nothing if the socket is gone, or that of a process which only says it is `pid`.
+def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes | None:
+    """Return the answer, None if it does not come in time.
+
+    It is empty if the socket is gone, or that of a process which only says that it is `pid`.
 
     Rule     SEE-TOP-4, -5
     """
@@ -101,7 +107,7 @@ def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes
     try:
         connection.settimeout(max(0.001, until - time.monotonic()))
         connection.connect("\0" + name)
-        if answering.process_of(connection) != pid:
+        if answering.peer_of(connection)[0] != pid:
             return b""
         while True:
             connection.settimeout(max(0.001, until - time.monotonic()))
@@ -110,10 +116,7 @@ def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes
                 return b"".join(chunks)
             chunks.append(chunk)
     except (TimeoutError, BlockingIOError):
-        raise SilentError(
-            f"process {pid} does not answer: it is stopped, or one of its threads is in native code that "
-            f"keeps the lock of the interpreter. `py-spy dump --native --pid {pid}` shows where"
-        ) from None
+        return None
     except OSError:
         return b""
 

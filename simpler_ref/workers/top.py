@@ -175,7 +175,9 @@ def _program(life: Life, session: Session) -> str:
 
 def _rows(session: Session, named: list[int], are_calls: bool) -> Iterator[Row]:
     manager, now = session.manager, time.monotonic_ns()
-    for worker in () if manager is None else manager.present():
+    if manager is None:
+        return
+    for worker in manager.present():
         kind, pid = session.kinds[worker], manager.pids.get(worker)
         row = Row(worker_name(session.kinds, worker), pid, "idle", below=_below(kind))
         if worker in manager.dead:
