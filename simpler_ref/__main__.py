@@ -1,6 +1,7 @@
 """``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find.
 
 ``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
+``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ def main(arguments: list[str]) -> int:
         from .trace.command import main as show_trace
 
         return show_trace(arguments[1:])
+    if arguments[:1] == ["top"]:
+        from .workers.top_command import main as show_top
+
+        return show_top(arguments[1:])
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
-        print("usage: python -m simpler_ref [number of workers | trace FILE]", file=sys.stderr)
+        print(
+            "usage: python -m simpler_ref [number of workers | trace FILE | top PID]",
+            file=sys.stderr,
+        )
         return 2
     workers = int(arguments[0]) if arguments else 1
     print(f"simpler_ref {__version__}")

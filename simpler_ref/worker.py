@@ -39,11 +39,13 @@ from .system.cores import Placement, Seat, find_cores
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import hygiene, tracing
+from .workers.asking import complete
 from .workers.host import Host
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
 from .workers.options import Option, Options
 from .workers.session import Session
+from .workers.top import Top, look
 from .workers.tree import Tree
 
 DEFAULT_ARENA_SIZE = 1 << 32
@@ -821,6 +823,24 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """
         view = self._life.live().engine.view
         return view.ended, view.next_task_id
+
+    def top(self) -> Top:
+        """Return what the Worker does now: tasks and queues of its workers, what waits, its rings.
+
+        Print it, look at its attributes, or let a notebook show it. May be called from any thread, also
+        during a run, which does not wait for it. Child Workers are below the workers that they run in.
+        ``python -m simpler_ref top PID`` shows the same of another process.
+
+        Raises
+        ------
+        RuntimeError
+            Not initialised, or closed.
+
+        Notes
+        -----
+        Rule     SEE-TOP-8
+        """
+        return complete(look(self._life, self._life.live()))
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""

@@ -58,8 +58,8 @@ def told(way, error):
 def live_words(driver):
     """Return the offsets of the words that change while an engine serves a few small tasks.
 
-    Left out are the places of buffers in the TensorMap; and what stands in a mailbox behind its state,
-    since no kernel acts on that.
+    Left out are the places of buffers in the TensorMap; and what no kernel acts on: what stands in a
+    mailbox behind its state, and when a task began.
     """
     mem = driver.mem
     few = 32
@@ -73,7 +73,8 @@ def live_words(driver):
     parts += [(first, first + few) for first in ahead]
     for frame in range(int(mem[L.WORKERS] * mem[L.DEPTH])):
         first = int(mem[L.A_WORKERS]) + frame * L.WORKER_WORDS
-        parts.append((first, first + L.W_CACHE))
+        parts.append((first, first + L.W_SINCE))
+        parts.append((first + L.W_SINCE + 1, first + L.W_CACHE))
         parts.append((first + L.W_SLOT, first + L.W_MAILBOX + L.MAIL_COMMAND + 1))
     fifos = range(L.A_FIFO, L.A_FIFO + int(mem[L.RINGS]))
     for queue in (L.A_WIRING, L.A_READY, L.A_READY + L.SUB, *fifos):

@@ -145,8 +145,9 @@ class Registry:
         return handle in self._words[handle._namespace, L.SUB]
 
     def name(self, index: int) -> str:
-        """Return the name of the callable at an index."""
-        return self._used[index].name if index in self._used else "?"
+        """Return the name of the callable at an index; any thread may ask."""
+        found = self._used.get(index)
+        return "?" if found is None else found.name
 
     def names(self) -> dict[bytes, str]:
         """Return the name of each installed callable, by its digest."""

@@ -238,6 +238,7 @@ class Stream:
         """
         turns, lock, view = self._turns, self._turns.lock, self._engine.view
         try:
+            self._engine.lacks = "room for another call"
             with turns.entrance:
                 turns.turn.acquire()
             before = view.live
@@ -254,6 +255,7 @@ class Stream:
                 lock.release()
             except RuntimeError:  # an exception came before it had the turn
                 pass
+            self._engine.lacks = ""
         turns.let_others_first()
 
     def _clear(self) -> None:

@@ -57,6 +57,8 @@ class Engine:
         Runs begun so far; ids are unique within one.
     layouts : Layouts
         The numbers of layouts, for the program; workers read them with objects of their own.
+    lacks : str
+        While the program waits for room for another task: what it waits for; else empty.
     placement : Placement
         The available cores, how long threads spin, and the core of each worker.
 
@@ -80,6 +82,7 @@ class Engine:
     ) -> None:
         self.kernels = _kernels()
         self.runs = 0
+        self.lacks = ""
         window = L.DEFAULT_TASK_WINDOW if task_window is None else task_window
         one_ring = ring_depth == 1 and task_window is not None
         words, geometry = L.plan(

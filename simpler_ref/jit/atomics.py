@@ -42,7 +42,7 @@ _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _EINTR = 4
 _ETIMEDOUT = 110
-_CLOCK_MONOTONIC = 1
+_CLOCK_MONOTONIC, _CLOCK_COARSE = 1, 6
 _SIGKILL = int(signal.SIGKILL)
 _CORE_SET_WORDS = 16  # glibc's cpu_set_t
 
@@ -121,6 +121,9 @@ if INTERPRETED:
 
     def now_ns():
         return time.monotonic_ns()
+
+    def coarse_ns():
+        return time.clock_gettime_ns(_CLOCK_COARSE)
 
     def unlikely(condition):
         return condition
@@ -388,18 +391,31 @@ else:
 
         return signature(types.void, types.int64), codegen
 
+    def _clock(builder, number):
+        """Return what a clock of the system says, ns."""
+        spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        clock = _external(builder, "clock_gettime", _I32, [_I32, spec.type])
+        builder.call(clock, [ir.Constant(_I32, number), spec])
+        zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
+        seconds = builder.load(builder.gep(spec, [zero, zero]), typ=_I64)
+        rest = builder.load(builder.gep(spec, [zero, one]), typ=_I64)
+        return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
+
     @intrinsic
     def now_ns(typingctx):
         """Return the monotonic clock, ns."""
 
         def codegen(context, builder, sig, args):
-            spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
-            clock = _external(builder, "clock_gettime", _I32, [_I32, spec.type])
-            builder.call(clock, [ir.Constant(_I32, _CLOCK_MONOTONIC), spec])
-            zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
-            seconds = builder.load(builder.gep(spec, [zero, zero]), typ=_I64)
-            rest = builder.load(builder.gep(spec, [zero, one]), typ=_I64)
-            return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
+            return _clock(builder, _CLOCK_MONOTONIC)
+
+        return signature(types.int64), codegen
+
+    @intrinsic
+    def coarse_ns(typingctx):
+        """Return the monotonic clock at its last tick, a few ms ago, ns: in a sixth of the time."""
+
+        def codegen(context, builder, sig, args):
+            return _clock(builder, _CLOCK_COARSE)
 
         return signature(types.int64), codegen
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
+    coarse_ns,
     exchange,
     fence,
     futex_wait,
@@ -124,12 +125,14 @@ def post(mem, w, state, error):
 def post_done(mem, w, outcome):
     """Answer the task in the current frame, and go on to the next one (worker side).
 
+    Effects  W_SINCE is 0 before the answer, so nobody takes it for when the next task began
     Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
              the results; and a thread that sees that worker's answer sees this one
     Rule     SCHED-MAIL-2; SPEED-DEPTH-2
     """
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_ran(mem, w, outcome)
+    mem[w + L.W_SINCE] = 0
     post(mem, w, L.TASK_DONE, outcome)
     if mem[L.DEPTH] == 1:
         return
@@ -146,10 +149,11 @@ def post_done(mem, w, outcome):
 
 @kernel
 def note_beginning(mem, w, number):
-    """Note when a task, or a control request, begins, if a trace is taken (worker side).
+    """Note when a task, or a control request, begins (worker side): exactly, if a trace is taken.
 
-    Rule     SEE-NOTE-2
+    Rule     SEE-NOTE-2; SEE-TOP-2
     """
+    mem[w + L.W_SINCE] = coarse_ns()
     if unlikely(mem[L.TRACING] != 0):
         mem[w + L.W_NUMBER] = number
         mem[w + L.W_BEGAN] = now_ns()

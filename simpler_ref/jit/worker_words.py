@@ -184,6 +184,12 @@ W_BEGAN = WORKER.word(
     "W_BEGAN", "while a trace is taken: when its task or request began, ns; 0: it has none"
 )
 W_NUMBER = WORKER.word("W_NUMBER", "likewise: the number of its task in the trace")
+W_SINCE = WORKER.word(
+    "W_SINCE",
+    "when its task or request began, ns, by a clock that ticks every few ms; 0: it has none",
+    read_by="worker; anyone as hint",
+    ordering="hint",
+)
 
 WORKER.line(
     "what other workers read",

@@ -33,8 +33,15 @@ class Room:
 
         Notes
         -----
-        Rule     ORCH-BACK-1, -2, -4; SEE-HANG-2
+        Rule     ORCH-BACK-1, -2, -4; SEE-HANG-2; SEE-TOP-3
         """
+        self._engine.lacks = "room for another task"
+        try:
+            return self._wait(code, attempt, wire)
+        finally:
+            self._engine.lacks = ""
+
+    def _wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
         timeout_ns = int(self._host.alloc_timeout_s * 1e9)
         since = time.monotonic_ns()

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ..model import visibility
 from ..system import regions, thread_pools
+from . import answering
 from .processes import close_inherited
 
 
@@ -51,5 +52,6 @@ def _leave_to_parent() -> None:
     visibility.forget_visibility()
     close_inherited()
     regions.close_inherited()
+    answering.leave_to_parent()
     for worker in list(_workers):
         worker.disown()

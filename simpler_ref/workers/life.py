@@ -15,7 +15,7 @@ from ..engine.shared_arrays import Arena
 from ..model import visibility
 from ..system.cores import Placement
 from ..system.signals import Failures, until_done
-from . import ending
+from . import answering, ending
 from .manager import WorkerManager
 from .options import Options
 from .session import Session
@@ -178,6 +178,7 @@ class Life:
                         self._refuse_in_run()
                         if not self.streaming:  # no other thread has made a call meanwhile
                             self._runner = threading.get_ident()
+                            session.pushed_before = session.engine.view.pushed
                             self.running = mine = True
             with self._in_run:
                 try:
@@ -333,6 +334,7 @@ class Life:
     def release(self) -> None:
         """Take down what the Worker owns."""
         self._leave_entrance()
+        answering.leave(self)
         if self.stream is not None:
             self.stream.close()
             self.stream = None
@@ -367,6 +369,7 @@ class Life:
                     if self.options.child_mode == "process":
                         self._send_children_away()
                     session.start_anew()
+                    answering.listen(self)
                 else:
                     session.replace_dead(dead)
                 self.needs_start = False

@@ -86,6 +86,8 @@ class Session:
         self._watch: Watch | None = None
         self.progress: Progress | None = None
         """The progress bar of the run, if it is wanted."""
+        self.pushed_before = 0
+        """How many tasks were submitted before the run."""
 
     def start_anew(self) -> None:
         """Start all workers, with the registered callables, and the Scheduler thread."""

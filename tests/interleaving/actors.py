@@ -317,6 +317,7 @@ STAND_INS = {
     atomics.futex_wait: lambda mem, i, expected, ns: here().futex_wait(i, expected, ns),
     atomics.futex_wake: lambda mem, i: here().futex_wake(i),
     atomics.now_ns: lambda: here().now_ns(),
+    atomics.coarse_ns: lambda: here().clock,
     atomics.pause: lambda: here().give_way(),
     atomics.yield_core: lambda: here().give_way(),
     atomics.core_here: lambda: 0,

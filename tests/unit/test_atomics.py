@@ -21,6 +21,8 @@ from ..system.programs import Fork
 
 ROUNDS = 300 if INTERPRETED else 50_000
 FOREVER = -1
+LATEST_TICK_NS = 10**9
+"""More than passes between two ticks of the coarse clock: that of a virtual machine may be late."""
 
 
 @pytest.fixture
@@ -78,6 +80,11 @@ def test_the_clock_is_the_monotonic_one():
     kernels.yield_core()
     now = kernels.now_ns()
     assert before <= now <= time.monotonic_ns()
+
+
+def test_the_coarse_clock_is_the_monotonic_one_at_a_tick_before():
+    before = time.monotonic_ns() - LATEST_TICK_NS
+    assert before <= kernels.coarse_ns() <= time.monotonic_ns()
 
 
 @pytest.fixture

@@ -1,0 +1,316 @@
+"""What the Workers of a process do at the moment, as data, as a table and as JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..engine.introspection import mib
+from ..engine.view import activity
+from ..engine.view.mailbox import MailboxView
+from .kinds import NestedWorker
+from .manager import worker_name
+
+if TYPE_CHECKING:
+    from .life import Life
+    from .session import Session
+
+COLUMNS = ("worker", "pid", "task", "function", "running", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one worker does.
+
+    Attributes
+    ----------
+    name : str
+        Its kind, and its index among those of its kind.
+    pid : int | None
+        Its process; None if it is a thread of the program.
+    state : str
+        ``"running"``, ``"idle"`` or ``"lost"``.
+    task : int | None
+        The id of the task that it runs; with that, `function` is the name of its callable, and
+        `running_s` how long it has run so far, in seconds.
+    function : str | None
+    running_s : float | None
+    queue : int
+        How many more tasks it was given, or wait for just this worker.
+    below : tuple[Top, ...]
+        The Workers that run in it, as a child Worker does.
+    silent : bool
+        It has Workers that have not answered in time, so that they are missing in `below`.
+    """
+
+    name: str
+    pid: int | None
+    state: str
+    task: int | None = None
+    function: str | None = None
+    running_s: float | None = None
+    queue: int = 0
+    below: tuple[Top, ...] = ()
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RingRow:
+    """What is in use of a heap ring: by how many tasks, how many bytes of its size."""
+
+    tasks: int
+    used: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """What a Worker does at a moment; `Worker.top` returns it. ``str()`` is a table.
+
+    Attributes
+    ----------
+    pid : int
+        The process that it is in.
+    level : int
+    program : str
+        What the threads of the program do with it: ``"no run"``, ``"a run"``, ``"calls"``, ``"waits for
+        its tasks"``, or ``"waits for room …"``.
+    ended, submitted : int
+        Tasks of the run, without buffers, or calls; 0 where there are none.
+    for_inputs : int
+        Tasks that wait for other tasks.
+    for_worker : int
+        Tasks that wait for a free worker.
+    alive, window : int
+        Tasks that are alive, with those that have ended and whose memory is kept; how many may be.
+    workers : tuple[Row, ...]
+    rings : tuple[RingRow, ...]
+
+    Notes
+    -----
+    Rule     SEE-TOP-1 to -3
+    """
+
+    pid: int
+    level: int
+    program: str
+    ended: int
+    submitted: int
+    for_inputs: int
+    for_worker: int
+    alive: int
+    window: int
+    workers: tuple[Row, ...] = field(default=())
+    rings: tuple[RingRow, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks.
+
+        Rule     SEE-TOP-8
+        """
+        return "<table>" + "".join(_html_rows(self, 0)) + "</table>"
+
+
+# ---------------------------------------------------------------- looking
+def look(life: Life, session: Session) -> Top:
+    """Return what a Worker of this process does, which is open, or was a moment ago.
+
+    No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as long as
+    it is looked at.
+
+    Rule     SEE-TOP-1, -3
+    """
+    view, mem = session.engine.view, session.engine.mem
+    ended, submitted = _progress(life, session)
+    counts = activity.count_tasks(mem)
+    rings = [view.ring(number) for number in range(view.ring_count)]
+    return Top(
+        pid=session.pid,
+        level=life.options.level,
+        program=_program(life, session),
+        ended=ended,
+        submitted=submitted,
+        for_inputs=counts.pending,
+        for_worker=counts.ready,
+        alive=view.live,
+        window=view.window,
+        workers=tuple(_rows(session, counts.named, life.streaming)),
+        rings=tuple(
+            RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
+            for tasks, ring in zip(counts.rings, rings, strict=True)
+        ),
+    )
+
+
+def _progress(life: Life, session: Session) -> tuple[int, int]:
+    """Return how many tasks of the run, or calls, have ended, and how many there are."""
+    view = session.engine.view
+    if life.streaming:
+        return view.ended, view.next_task_id
+    if not life.running:
+        return 0, 0
+    ended = view.ended  # first: it is not above the other then
+    return ended, view.pushed - session.pushed_before
+
+
+def _program(life: Life, session: Session) -> str:
+    """Say what the threads of the program do with a Worker."""
+    view, lacks = session.engine.view, session.engine.lacks
+    if lacks:
+        number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
+        return f"waits for {lacks}" + ("" if life.streaming else f" in ring {number}")
+    if life.streaming:
+        return "calls"
+    if not life.running:
+        return "no run"
+    return "a run" if view.scope_depth or not view.live else "waits for its tasks"
+
+
+def _rows(session: Session, named: list[int], are_calls: bool) -> Iterator[Row]:
+    manager, now = session.manager, time.monotonic_ns()
+    if manager is None:
+        return
+    for worker in manager.present():
+        kind, pid = session.kinds[worker], manager.pids.get(worker)
+        row = Row(worker_name(session.kinds, worker), pid, "idle", below=_below(kind))
+        if worker in manager.dead:
+            yield replace(row, state="lost")
+            continue
+        mailbox = MailboxView(session.engine, worker)
+        given, found = mailbox.given, activity.running(session.engine.mem, mailbox.start)
+        queue = max(0, given - (found is not None)) + named[worker]
+        if found is None:
+            yield replace(row, queue=queue)
+            continue
+        yield replace(
+            row,
+            state="running",
+            task=found.task,
+            function=_function(session, found, are_calls),
+            running_s=max(0, now - found.since_ns) / 1e9,
+            queue=queue,
+        )
+
+
+def _function(session: Session, found: activity.Running, is_call: bool) -> str:
+    """Return the name of what a task calls."""
+    if is_call and found.key in session.call_names:
+        return session.call_names[found.key]
+    return session.registry.name(found.callable)
+
+
+def _below(kind: Any) -> tuple[Top, ...]:
+    """Return what the child Worker of a thread does, which is in this process."""
+    life = kind.inner._life if isinstance(kind, NestedWorker) else None
+    return () if life is None else tuple(look_if_open(life))
+
+
+def look_if_open(life: Life) -> Iterator[Top]:
+    """Yield what a Worker does if it is open in this process."""
+    session = life.session
+    if session is not None and session.pid == os.getpid():
+        yield look(life, session)
+
+
+# ---------------------------------------------------------------- as JSON
+def as_data(top: Top) -> dict[str, Any]:
+    """Return plain data, for JSON."""
+    return asdict(top)
+
+
+def from_data(data: Mapping[str, Any]) -> Top:
+    """Return what `as_data` has been given."""
+    workers = [
+        Row(**{**one, "below": tuple(map(from_data, one["below"]))}) for one in data["workers"]
+    ]
+    rings = [RingRow(**one) for one in data["rings"]]
+    return Top(**{**data, "workers": tuple(workers), "rings": tuple(rings)})
+
+
+# ---------------------------------------------------------------- as a table
+def _headline(top: Top) -> str:
+    tasks = "calls" if top.program == "calls" else "tasks"
+    head = f"Worker of level {top.level}, process {top.pid}: {top.program}"
+    if top.program == "no run":
+        return head
+    return f"{head}, {top.ended} of {top.submitted} {tasks} have ended"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.state == "lost":
+        return (row.name, "" if row.pid is None else str(row.pid), "", "lost", "", "")
+    pid = "thread" if row.pid is None else str(row.pid)
+    task = "" if row.task is None else str(row.task)
+    running = "" if row.running_s is None else _duration(row.running_s)
+    return (row.name, pid, task, row.function or "", running, str(row.queue or ""))
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _sums(top: Top) -> list[str]:
+    """Say what waits, and what is in use; nothing where there are no tasks."""
+    if top.program == "no run" and not top.alive:
+        return []
+    lines = [f"waiting: {top.for_inputs} for inputs, {top.for_worker} for a free worker"]
+    lines += [
+        f"ring {number}: {ring.tasks} tasks, {mib(ring.used)} of {mib(ring.size)}"
+        for number, ring in enumerate(top.rings)
+        if ring.tasks or ring.used or not number
+    ]
+    lines.append(f"window: {top.alive} of {top.window} tasks")
+    return lines
+
+
+def _lines(top: Top) -> Iterator[str]:
+    cells = [COLUMNS, *map(_cells, top.workers)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = (True, False, False, True, False, False)
+
+    def text(row: tuple[str, ...]) -> str:
+        padded = [
+            one.ljust(width) if to_left else one.rjust(width)
+            for one, width, to_left in zip(row, widths, left, strict=True)
+        ]
+        return ("  " + "  ".join(padded)).rstrip()
+
+    yield _headline(top)
+    yield text(COLUMNS)
+    for row, shown in zip(top.workers, cells[1:], strict=True):
+        yield text(shown)
+        for inner in row.below:
+            yield from ("      " + line for line in _lines(inner))
+        if row.silent:
+            yield "      its Worker does not answer"
+    yield from ("  " + line for line in _sums(top))
+
+
+def _html_rows(top: Top, depth: int) -> Iterator[str]:
+    def wide(text: str) -> str:
+        return f'<tr><td colspan="{len(COLUMNS)}" {indent}>{escape(text)}</td></tr>'
+
+    indent = f'style="text-align: left; padding-left: {1 + 2 * depth}em"'
+    yield wide(_headline(top))
+    yield "<tr>" + "".join(f"<th>{name}</th>" for name in COLUMNS) + "</tr>"
+    for row in top.workers:
+        first, *others = map(escape, _cells(row))
+        yield f"<tr><td {indent}>{first}</td>" + "".join(f"<td>{one}</td>" for one in others)
+        yield "</tr>"
+        for inner in row.below:
+            yield from _html_rows(inner, depth + 1)
+        if row.silent:
+            yield wide("its Worker does not answer")
+    yield from map(wide, _sums(top))

@@ -1,0 +1,600 @@
+"""SEE-TOP: what a running Worker does."""
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref import TensorArgType as T
+from simpler_ref import Worker
+from simpler_ref.engine.view import activity
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.workers import answering, asking, top, top_command
+from simpler_ref.workers.asking import NoAnswerError, SilentError, ask
+from simpler_ref.workers.top import Row
+
+from ...kernels import kernels
+from ...support import Driver, small_engine, unmap, updates, wait_until
+from ...system.programs import Fork
+from .conftest import increase, main, make
+
+
+def wait_at_gate(args):
+    gate = args.tensor(0).numpy()
+    while gate[0] == 0:
+        pass
+
+
+def even(args):
+    """Take a while, so that it can be seen."""
+    for _ in range(3000):
+        pass
+
+
+def odd(args):
+    even(args)
+
+
+@contextlib.contextmanager
+def in_background(w, build, gate):
+    """Run an orchestration function on a thread of its own; open the gate at the end."""
+    failures = []
+
+    def run():
+        try:
+            w.run(build)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        gate[0] = 1
+        thread.join()
+    assert not failures, failures
+
+
+def names_of(pid):
+    """Return the names of the sockets on which a process answers."""
+    return asking._names().get(pid, [])
+
+
+def sockets():
+    return Path("/proc/net/unix").read_text()
+
+
+def until(ask_again, is_it):
+    """Return what is asked for, once it is as expected."""
+    found = []
+    wait_until(lambda: found.append(ask_again()) or is_it(found[-1]))
+    return found[-1]
+
+
+def are_running(one, number=1):
+    return sum(row.state == "running" for row in one.workers) == number
+
+
+# ---------------------------------------------------------------- what it tells
+@pytest.mark.spec("SEE-TOP-1", "SEE-TOP-3", "SEE-TOP-8")
+def test_it_tells_what_each_worker_runs_and_what_waits(mode):
+    with Worker(level=3, num_sub_workers=2, child_mode=mode, heap_ring_size=1 << 20) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        gate, x, y = w.zeros(1, np.int64), w.zeros(8, np.int64), w.zeros(8, np.int64)
+
+        def build(orch, args, config):
+            buffer = orch.alloc((1024,), np.uint8)
+            orch.submit_sub(waits, make((gate, T.INPUT), (x, T.INOUT), (buffer, T.INPUT)))
+            orch.submit_sub(waits, make((gate, T.INPUT), (y, T.INOUT)))
+            for _ in range(3):
+                orch.submit_sub(good, make((x, T.INOUT)))
+            orch.submit_sub(good, make((gate, T.INPUT)))
+
+        with in_background(w, build, gate):
+            drains = "waits for its tasks"
+            first = until(w.top, lambda one: are_running(one, 2) and one.program == drains)
+            later = w.top()
+        pids = w.worker_pids() if mode == "process" else [None, None]
+        assert (w.top().program, w.top().ended, w.top().submitted) == ("no run", 0, 0)
+        assert [row.state for row in w.top().workers] == ["idle", "idle"]
+    assert [row.name for row in later.workers] == ["sub_worker 0", "sub_worker 1"]
+    assert [row.pid for row in later.workers] == pids
+    assert [row.function for row in later.workers] == ["wait_at_gate"] * 2
+    assert sorted(row.task for row in later.workers) == [1, 2]
+    assert [row.queue for row in later.workers] == [0, 0]
+    times = [(a.running_s, b.running_s) for a, b in zip(first.workers, later.workers, strict=True)]
+    assert all(0 <= a <= b for a, b in times)
+    assert (later.for_inputs, later.for_worker) == (3, 1)
+    assert (later.ended, later.submitted) == (0, 6)
+    ring = later.rings[0]
+    assert (ring.tasks, ring.used, ring.size) == (later.alive, 1024, 1 << 20)
+    assert later.alive == 7 and (later.pid, later.level) == (os.getpid(), 3)
+
+
+@pytest.mark.spec("SEE-TOP-1")
+def test_the_queue_of_a_worker_has_what_it_was_given_and_what_waits_for_it():
+    with Worker(num_sub_workers=2, mailbox_depth=2) as w:
+        gate = w.zeros(1, np.int64)
+        task = sr.task(stay, workers=[1])
+        with w:
+            futures = [task(gate) for _ in range(5)]
+            one = until(w.top, lambda one: one.workers[1].state == "running")
+            one = until(w.top, lambda one: one.workers[1].queue == 4)
+            gate[0] = 1
+            for future in futures:
+                future.result()
+    assert one.workers[0] == Row("sub_worker 0", one.workers[0].pid, "idle")
+    assert (one.program, one.workers[1].function) == ("calls", "stay")
+    assert (one.ended, one.submitted) == (0, 5)
+
+
+def stay(gate):
+    while gate[0] == 0:
+        pass
+
+
+@pytest.mark.spec("SEE-TOP-3")
+def test_it_tells_that_the_program_waits_for_room():
+    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096) as w:
+        waits = w.register(wait_at_gate)
+        gate = w.zeros(1, np.int64)
+
+        def build(orch, args, config):
+            for _ in range(2):
+                with orch.scope():
+                    one = orch.alloc((4096,), np.uint8)
+                    orch.submit_sub(waits, make((gate, T.INPUT), (one, T.INPUT)))
+
+        with in_background(w, build, gate):
+            one = until(w.top, lambda one: one.program.startswith("waits for room"))
+        assert one.program == "waits for room for another task in ring 1"
+        assert (one.rings[1].used, one.rings[1].size) == (4096, 4096)
+        assert w.top().program == "no run"
+
+
+@pytest.mark.spec("SEE-TOP-1")
+def test_a_worker_that_has_died_is_lost(monkeypatch):
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        (pid,) = w.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        one = until(w.top, lambda one: one.workers[0].state == "lost")
+    assert one.workers == (Row("sub_worker 0", pid, "lost"),) and "lost" in str(one)
+
+
+# ---------------------------------------------------------------- what belongs together
+class Changing:
+    """An engine's words, which change to those of the next situation after so many reads each."""
+
+    def __init__(self, situations, reads):
+        self._situations, self._reads = situations, reads
+        self.count = 0
+
+    def item(self, i):
+        now = sum(self.count >= one for one in self._reads)
+        self.count += 1
+        return self._situations[now].item(i)
+
+
+@pytest.fixture
+def situations():
+    """Return the words of one worker from the first of two tasks to the end of the second."""
+    engine = small_engine(sub=1)
+    driver = Driver(engine)
+    mem, found = engine.mem, []
+    start = driver._worker(0)
+
+    def note(name):
+        found.append((name, mem.copy()))
+
+    driver.begin_run()
+    driver.open_scope()
+    for number, address in enumerate((1 << 20, 1 << 21)):
+        driver.submit(updates(address), callable=number)
+        driver.settle()
+        note(f"{number} was sent")
+        kernels.receive(mem, 0)
+        mem[start + L.W_SINCE] = 100 + number  # the clock is too coarse for a test
+        note(f"{number} runs")
+        driver.post_done(0)
+        note(f"{number} has ended")
+        driver.settle()
+        note(f"{number} is collected")
+    driver.finish_everything()
+    yield start, found
+    unmap(engine)
+
+
+@pytest.mark.spec("SEE-TOP-2")
+def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situations):
+    start, found = situations
+    mems = [mem for _, mem in found]
+    expected = {name: activity.running(mem, start) for name, mem in found}
+    seen = {one[:2] + one[3:] for one in expected.values() if one is not None}
+    assert seen == {(0, 0, 100), (1, 1, 101)}
+    assert [name for name, one in expected.items() if one] == ["0 runs", "1 runs"]
+    whole = Changing([mems[1]], [])
+    activity.running(whole, start)
+    answers = set()
+    most = whole.count + 6  # in the second look, which repeats the first, everything has changed
+    for reads_before in itertools.combinations_with_replacement(range(most), 4):
+        told = activity.running(Changing(mems[1:6], reads_before), start)
+        answers.add(None if told is None else told[:2] + told[3:])
+    assert answers == {None, (0, 0, 100), (1, 1, 101)}
+
+
+@pytest.mark.spec("SEE-TOP-2", "SEE-TOP-4")
+def test_looks_during_many_small_tasks_are_whole_and_do_not_disturb_them():
+    tasks = 50 if INTERPRETED else 2000
+    with Worker(level=3, num_sub_workers=2, mailbox_depth=4) as w:
+        handles = w.register(even), w.register(odd)
+        x, stop = w.zeros((2, 8), np.int64), threading.Event()
+        rows, looks = [], []
+
+        def build(orch, args, config):
+            for i in range(tasks):
+                orch.submit_sub(handles[i % 2], make((x[i % 2], T.INPUT)))
+
+        def keep_looking():
+            while not stop.is_set():
+                one = w.top()
+                looks.append(one)
+                rows.extend(row for row in one.workers if row.task is not None)
+
+        thread = threading.Thread(target=keep_looking)
+        thread.start()
+        try:
+            while len(rows) < 20:
+                assert w.run(build).tasks == tasks
+        finally:
+            stop.set()
+            thread.join()
+    assert {(row.task % 2, row.function) for row in rows} <= {(0, "even"), (1, "odd")}
+    assert all(0 <= row.task < tasks for row in rows)
+    for one in looks:
+        assert one.ended >= 0 and 0 <= one.submitted <= tasks
+        assert 0 <= one.for_inputs + one.for_worker <= tasks
+        assert all(0 <= row.queue <= tasks for row in one.workers)
+        assert json.loads(json.dumps(top.as_data(one)))
+
+
+# ---------------------------------------------------------------- asking another process
+@pytest.mark.spec("SEE-TOP-4")
+def test_a_program_whose_threads_are_in_kernels_answers_another_process(mode):
+    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+        waits = w.register(wait_at_gate)
+        gate = w.zeros(1, np.int64)
+        us = os.getpid()
+        w.start()
+
+        def look():
+            try:
+                (one,) = until(lambda: ask(us), lambda found: are_running(found[0]))
+                assert one.workers[0].function == "wait_at_gate"
+            finally:
+                gate[0] = 1
+
+        with Fork(look) as asker:
+            w.run(lambda orch, args, config: orch.submit_sub(waits, make((gate, T.INPUT))))
+            assert asker.wait() == 0
+
+
+@pytest.mark.spec("SEE-TOP-4")
+def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer():
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        us, (out, into) = os.getpid(), os.pipe()
+
+        def look():
+            try:
+                with pytest.raises(SilentError, match="keeps the lock of the interpreter"):
+                    while True:
+                        ask(us, 0.2)
+            finally:
+                os.write(into, b"1")
+
+        with Fork(look) as asker:
+            ctypes.PyDLL(None).read(out, ctypes.create_string_buffer(1), 1)  # it keeps the lock
+            assert asker.wait() == 0
+        os.close(out)
+        os.close(into)
+        assert len(ask(us)) == 1
+
+
+@pytest.mark.spec("SEE-TOP-5")
+def test_other_users_get_no_answer(monkeypatch):
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        (name,) = names_of(os.getpid())
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("\0" + name)
+            assert json.loads(connection.makefile().read())["pid"] == os.getpid()
+        me = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("\0" + name)
+            assert connection.recv(1) == b""
+        with pytest.raises(NoAnswerError, match=f"belongs to user {me}, and this is user {me + 1}"):
+            ask(os.getpid())
+
+
+@pytest.mark.spec("SEE-TOP-5")
+def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
+    out, into = os.pipe()
+    with Fork(lambda: os.read(out, 1)) as other, socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind("\0" + answering.NAME.format(pid=other.pid) + "0")
+        impostor.listen()
+        with pytest.raises(NoAnswerError, match=f"process {other.pid} has no open Worker any more"):
+            ask(other.pid)
+        os.write(into, b"1")
+        assert other.wait() == 0
+    os.close(out)
+    os.close(into)
+
+
+@pytest.mark.spec("SEE-TOP-5")
+def test_what_cannot_be_shown_is_an_error_that_says_so(capsys):
+    with Fork(lambda: None) as gone:
+        ended = gone.pid
+        assert gone.wait() == 0
+    with Worker(level=3, num_sub_workers=1) as w:
+        expected = "has no open Worker whose workers are started"
+        w.init()
+        with pytest.raises(NoAnswerError, match=expected):
+            ask(os.getpid())
+        w.start()
+        remedy = (
+            f"process {os.getpid()}, above it, has one: `python -m simpler_ref top {os.getpid()}`"
+        )
+        (pid,) = w.worker_pids()
+        assert main(["top", str(pid), "--once"]) == 1
+        assert remedy in capsys.readouterr().err
+    assert main(["top", str(os.getpid())]) == 1
+    assert expected in capsys.readouterr().err
+    assert main(["top", str(ended)]) == 1
+    assert f"there is no process {ended}" in capsys.readouterr().err
+    for text in ("0", "nan", "soon", "86400"):
+        assert main(["top", "1", "--interval", text]) == 2
+        assert "is no number of seconds above 0" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- what it leaves
+def answering_threads():
+    return [one for one in threading.enumerate() if one.name == "simpler-top"]
+
+
+@pytest.mark.spec("SEE-TOP-6")
+def test_it_is_there_while_a_worker_is_open():
+    us = os.getpid()
+    with Worker(level=3, num_sub_workers=1) as first, Worker(level=3, num_sub_workers=1) as second:
+        first.init()
+        assert not names_of(us) and not answering_threads()
+        first.start()
+        second.start()
+        (name,) = names_of(us)
+        assert len(answering_threads()) == 1
+        first.close()
+        assert names_of(us) == [name] and len(ask(us)) == 1
+    assert not names_of(us) and not answering_threads()
+    with pytest.raises(NoAnswerError):
+        ask(us)
+
+
+@pytest.mark.spec("SEE-TOP-6")
+def test_a_process_that_was_killed_leaves_nothing():
+    out, into = os.pipe()
+
+    def program():
+        with Worker(level=3, num_sub_workers=1) as w:
+            w.start()
+            os.write(into, b"1")
+            signal.pause()
+
+    with Fork(program) as running:
+        os.read(out, 1)
+        (name,) = names_of(running.pid)
+        assert len(ask(running.pid)) == 1
+        os.kill(running.pid, signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+        assert name not in sockets()
+    os.close(out)
+    os.close(into)
+
+
+@pytest.mark.spec("SEE-TOP-6")
+def test_a_forked_process_neither_answers_nor_keeps_the_socket():
+    us, (out, into) = os.getpid(), os.pipe()
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        (name,) = names_of(us)
+
+        def child():
+            assert not names_of(os.getpid()) and answering._open == [] and not answering_threads()
+            assert len(ask(us)) == 1
+            with Worker(level=3, num_sub_workers=1) as own:
+                own.start()
+                (one,) = ask(os.getpid())
+                assert one.pid == os.getpid()
+            os.write(into, b"1")
+            signal.pause()
+
+        with Fork(child) as forked:
+            os.read(out, 1)
+            w.close()
+            assert name not in sockets()
+            os.kill(forked.pid, signal.SIGKILL)
+            forked.wait()
+    os.close(out)
+    os.close(into)
+
+
+# ---------------------------------------------------------------- several Workers
+@pytest.mark.spec("SEE-TOP-7")
+def test_workers_of_workers_are_below_them(mode):
+    with Worker(level=4, num_sub_workers=1, child_mode=mode) as w:
+        below = [Worker(level=3, num_sub_workers=1, child_mode=mode) for _ in range(2)]
+        inner = [one.register(wait_at_gate) for one in below]
+        for one in below:
+            w.add_worker(one)
+        gate = w.zeros(1, np.int64)
+        given = make((gate, T.INPUT))
+        outer = w.register(lambda orch, args, config: orch.submit_sub(inner[0], given))
+
+        def build(orch, args, config):
+            orch.submit_next_level(outer, make((gate, T.INPUT)), worker=0)
+
+        def is_it(one):
+            return one.workers and one.workers[0].below and are_running(one.workers[0].below[0])
+
+        with in_background(w, build, gate):
+            one = until(w.top, is_it)
+            (asked,) = until(lambda: ask(os.getpid()), lambda found: is_it(found[0]))
+    for found in (one, asked):
+        assert [len(row.below) for row in found.workers] == [1, 1, 0]
+        (first,), (second,) = (row.below for row in found.workers[:2])
+        assert (first.level, second.level) == (3, 3)
+        assert first.workers[0].function == "wait_at_gate" and are_running(second, 0)
+        assert (first.pid == os.getpid()) == (mode == "thread")
+        lines = str(found).splitlines()
+        assert "  sub_worker 0" in lines[-5]
+        at = next(i for i, line in enumerate(lines) if "child_worker 0" in line)
+        assert lines[at + 1].startswith("      Worker of level 3, process")
+        assert "wait_at_gate" in lines[at + 3]
+
+
+@pytest.mark.spec("SEE-TOP-7")
+def test_two_workers_of_a_process_are_shown_one_after_another(capsys):
+    with Worker(level=3, num_sub_workers=1) as a, Worker(level=3, num_sub_workers=2) as b:
+        a.start()
+        b.start()
+        assert [len(one.workers) for one in ask(os.getpid())] == [1, 2]
+        assert main(["top", str(os.getpid()), "--once"]) == 0
+        assert capsys.readouterr().out == f"{a.top()}\n\n{b.top()}\n"
+
+
+@pytest.mark.spec("SEE-TOP-7")
+def test_a_worker_whose_own_worker_is_silent_says_so(monkeypatch):
+    with Worker(level=4, num_sub_workers=0) as w:
+        w.add_worker(Worker(level=3, num_sub_workers=1))
+        w.start()
+        (pid,) = w.worker_pids()
+        monkeypatch.setattr(asking, "DEADLINE_S", 0.2)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            one = w.top()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert one.workers[0].silent and "its Worker does not answer" in str(one)
+        assert "its Worker does not answer" in one._repr_html_()
+
+
+# ---------------------------------------------------------------- how it is shown
+def shown():
+    return top.Top(
+        pid=7,
+        level=3,
+        program="a run",
+        ended=1,
+        submitted=4,
+        for_inputs=1,
+        for_worker=0,
+        alive=4,
+        window=8,
+        workers=(
+            Row("sub_worker 0", 12, "running", 3, "<i>&", 75.5, 2),
+            Row("sub_worker 1", None, "idle"),
+        ),
+        rings=(top.RingRow(4, 1 << 20, 1 << 21),),
+    )
+
+
+@pytest.mark.spec("SEE-TOP-8")
+def test_the_table_has_a_line_for_each_worker():
+    assert str(shown()).splitlines() == [
+        "Worker of level 3, process 7: a run, 1 of 4 tasks have ended",
+        "  worker           pid  task  function     running  queue",
+        "  sub_worker 0      12     3  <i>&      1 min 15 s      2",
+        "  sub_worker 1  thread",
+        "  waiting: 1 for inputs, 0 for a free worker",
+        "  ring 0: 4 tasks, 1.0 MiB of 2.0 MiB",
+        "  window: 4 of 8 tasks",
+    ]
+    assert top.from_data(json.loads(json.dumps(top.as_data(shown())))) == shown()
+
+
+@pytest.mark.spec("SEE-TOP-8")
+def test_names_are_text_in_a_notebook():
+    html = shown()._repr_html_()
+    assert "&lt;i&gt;&amp;" in html and "<i>" not in html
+    assert html.count("<tr>") == html.count("</tr>") == 7
+
+
+@pytest.mark.spec("SEE-TOP-9")
+def test_tables_are_shown_until_the_process_ends():
+    out, into = os.pipe()
+
+    def program():
+        with Worker(level=3, num_sub_workers=1) as w:
+            w.start()
+            os.write(into, b"1")
+            signal.pause()
+
+    with Fork(program) as running:
+        pid = running.pid
+        os.read(out, 1)
+        command = [
+            sys.executable,
+            "-m",
+            "simpler_ref",
+            "top",
+            str(running.pid),
+            "--interval",
+            "0.01",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as looking:
+            read = [looking.stdout.readline() for _ in range(20)]
+            os.kill(running.pid, signal.SIGKILL)
+            running.wait()
+            rest = looking.stdout.read()
+    assert looking.returncode == 0
+    first = f"Worker of level 3, process {pid}: no run\n"
+    assert read[0] == first and read[1:].count(first) >= 2 and "\x1b" not in "".join(read)
+    assert rest.splitlines()[-1] in (
+        f"there is no process {pid}",
+        f"process {pid} has no open Worker any more",
+        f"process {pid} has ended while it was asked",
+    )
+    os.close(out)
+    os.close(into)
+
+
+@pytest.mark.spec("SEE-TOP-9")
+def test_a_terminal_shows_each_table_in_place_of_the_last_one(monkeypatch, capsys):
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        slept = []
+
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 2:
+                w.close()
+
+        monkeypatch.setattr(top_command.time, "sleep", sleep)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert main(["top", str(os.getpid()), "--interval", "2.5"]) == 0
+    text = capsys.readouterr().out
+    assert slept == [2.5, 2.5] and text.count("\x1b[H\x1b[JWorker of level 3") == 2
+    assert text.endswith(f"process {os.getpid()} has no open Worker whose workers are started\n")
