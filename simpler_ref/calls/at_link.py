@@ -20,7 +20,7 @@ from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
 from ..engine.view.blocks import Blocks, data_of
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
-from ..errors import ControlError, RemoteError, TaskError
+from ..errors import ControlError, RemoteError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
@@ -59,7 +59,7 @@ class AnsweredError(Exception):
 
 # ---------------------------------------------------------------- what the program says of a function
 class Function(NamedTuple):
-    """How the sessions of endpoints get a function: by name, or serialised; empty where that cannot be."""
+    """How sessions get a function: by name, or serialised; empty where that cannot be."""
 
     name: str
     by_name: bytes
@@ -119,7 +119,7 @@ def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
 
 
 class OfCalls(Registration):
-    """The one callable of a stream at endpoints: links find the function of each call by its first scalar."""
+    """The one callable of a stream at endpoints: links find the function of each call."""
 
     is_of_calls = True
 
@@ -163,6 +163,14 @@ class AtLink:
     def run(self, args: ReceivedArgs) -> None:
         """Have the session run a call, and leave its value where the future finds it."""
         begun = time.monotonic_ns()
+        try:
+            self._run(args, begun)
+        except TransferError as error:
+            if not error.refused:
+                self._link.give_up(str(error))  # so the call is lost, and may be run again
+            raise
+
+    def _run(self, args: ReceivedArgs, begun: int) -> None:
         link, home = self._link, self._home
         link.settle_tasks()
         wires, words, bare = call_words(args)
@@ -193,7 +201,7 @@ class AtLink:
         """Refuse a call for one sub worker of an endpoint that is lost."""
         if plan.sub_worker != ANY_SUB_WORKER and plan.home != self._link.number:
             raise TaskError(
-                f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home} only, which is lost"
+                f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home}, which is lost"
             )
 
     def _count(self, begun: int, moved: bool) -> None:

@@ -85,7 +85,8 @@ class Kept:
     def shares(self, other: Kept) -> bool:
         """Say whether two arrays may share a byte."""
         try:
-            return bool(np.shares_memory(self.view, other.view, max_work=_MOST_WORK))
+            most: Any = _MOST_WORK  # numpy's types know two numbers only
+            return bool(np.shares_memory(self.view, other.view, max_work=most))
         except np.exceptions.TooHardError:
             return True
 
@@ -111,7 +112,7 @@ class Use:
 class FarArrays:
     """The arrays of a stream's calls.
 
-    Rule     CALL-FAR-3, -4
+    Rule     CALL-FAR-3, -4, -11
     """
 
     def __init__(self, engine: Engine) -> None:

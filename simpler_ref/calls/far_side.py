@@ -200,7 +200,7 @@ def _array(far: FarArray, address: int) -> Array:
 
 
 def _data(piece: Piece, beside: dict[int, Array]) -> memoryview:
-    return memoryview(beside[piece.key] if piece.key else piece.data)
+    return beside[piece.key].data if piece.key else memoryview(piece.data)
 
 
 def _value(kind: int, word: int, blocks: Iterator[Piece], beside: dict[int, Array]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
-from ..errors import TaskError, WorkerLostError, WorkerStartError
+from ..errors import TaskError, WorkerStartError
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import TENSOR_BYTES
@@ -79,6 +79,14 @@ class SpreadStream(Stream):
                 )
         return task.workers
 
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether all endpoints have agreed to what is pickled.
+
+        Rule     CALL-FAR-7
+        """
+        return all(link.spec.serialized for link in self._endpoints.links())
+
     # ------------------------------------------------------------ submit
     def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
         """Place a call, and submit it with what its link has to know.
@@ -114,7 +122,8 @@ class SpreadStream(Stream):
     def _place(self, named: int, uses: list[Use]) -> tuple[int, int]:
         """Return the endpoint for a call, and the only sub worker there that may run it."""
         if named >= 0:
-            return self._endpoints.seats()[named]
+            seat: tuple[int, int] = self._endpoints.seats()[named]
+            return seat
         return self._endpoints.likely_first(uses, self._queues), ANY_SUB_WORKER
 
     # ------------------------------------------------------------ endpoints that have died
@@ -156,15 +165,6 @@ class SpreadStream(Stream):
                 self._kernels.hand_on(self._mem, link.number, other)
 
     # ------------------------------------------------------------ errors
-    def _describe_error(self, slot: int) -> TaskError:
-        """Return the error of a call; that of a lost endpoint says why it was lost."""
-        error = super()._describe_error(slot)
-        if isinstance(error, WorkerLostError) and error.worker is not None:
-            said = self._session.kinds[error.worker].last_words()
-            if said and said not in str(error):
-                error.args = (f"{error}: {said}",)
-        return error
-
     def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
         """Return the error of one item of many that were one call, of a sub worker of some endpoint."""
         what = f"sub worker {worker} of an endpoint, call {number} ({name}), item {item}"

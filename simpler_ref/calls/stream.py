@@ -175,6 +175,11 @@ class Stream:
                 self._quick.know(task, plan)
         return self._plans[task]
 
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether calls may have arguments that are pickled."""
+        return True
+
     def _payload_of(self, task: Task) -> bytes:
         """Return the bytes from which workers make a task."""
         return task.payload()
@@ -695,7 +700,8 @@ class Stream:
             where = f"{self._name(worker)}, {what}"
             limit = self._limits.get(key_of(call.key))
             if limit is None or code != -limits.SIGNAL:
-                return describe_lost(where, code, details, after="another takes its place")
+                said = self._session.kinds[worker].last_words()
+                return describe_lost(where, code, details, "", "another takes its place", said)
             return TaskTimeoutError(
                 f"{where}: it ran longer than its limit of {limit:g} s, and was ended with its worker",
                 limit=limit,

@@ -399,7 +399,12 @@ class Endpoints:
 
         Rule     CALL-FAR-8
         """
-        return self._first_of([link.number for link in self.links()], uses, queues)
+        present = [link.number for link in self.links()]
+        if not present:
+            raise RuntimeError(
+                "no endpoint with sub workers is left for calls: add one with add_remote_worker"
+            )
+        return self._first_of(present, uses, queues)
 
     def _settled(self, i: int, wire: RemoteWire, link: Link) -> RemoteWire:
         """Return a tensor at the address that the link knows."""

@@ -64,7 +64,7 @@ class FarCall:
 
     Notes
     -----
-    Rule     CALL-FAR-11
+    Rule     REMOTE-TASK-9
     """
 
     run: int
@@ -94,6 +94,10 @@ class FarOutcome:
         Of a value that is more than a word: its block.
     text, trace, exception : bytes
         What was raised: described, its traceback, and as a block; empty where that cannot be sent.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-10
     """
 
     sequence: int

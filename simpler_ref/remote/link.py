@@ -505,7 +505,7 @@ class Link(WorkerKind):
         """Return a function that has the session run a callable's tasks."""
         run: Callable[[ReceivedArgs], Any] = self._tasks.run
         if installed.is_of_calls:
-            self.calls = installed.inside_for(self)
+            self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
             run = self.calls.run
         return run
 
@@ -513,6 +513,10 @@ class Link(WorkerKind):
         """Keep what a call has raised where its future finds it."""
         if installed.is_of_calls:
             self.calls.answer_failure(error)
+
+    def give_up(self, why: str) -> None:
+        """End this process, since the session is lost; unless it is being stopped."""
+        self._give_up(why)
 
     def settle_tasks(self) -> None:
         """Wait for the tasks that the session has."""
