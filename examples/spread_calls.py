@@ -1,6 +1,6 @@
-"""Calls of tasks, on workers of this machine or of endpoints: columns of a matrix get mean 0 and deviation 1.
+"""Calls of tasks, on this machine or on endpoints: columns of a matrix get mean 0 and deviation 1.
 
-The program says nothing about where a call runs: `python spread_calls.py --endpoints 2` runs it unchanged.
+Nothing says where a call runs: `python spread_calls.py --endpoints 2` runs the same program.
 """
 
 import numpy as np

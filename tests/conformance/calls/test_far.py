@@ -181,7 +181,9 @@ def test_functions_that_no_module_has_travel_once(w):
     for _ in range(5):
         local(x, 2).result()
     assert x.tolist() == [18] * 4
-    assert sum(one["frames_sent"] for one in w.endpoints()) - before == 5 * 2  # a copy, and the call
+    assert (
+        sum(one["frames_sent"] for one in w.endpoints()) - before == 5 * 2
+    )  # a copy, and the call
 
 
 @pytest.mark.spec("CALL-FAR-2")
