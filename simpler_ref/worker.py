@@ -16,7 +16,6 @@ from .callables.runnable import require_runnable
 from .calls.current import Entrance, enter, leave
 from .calls.local import Initializer
 from .calls.methods import CallMethods
-from .calls.stream import Stream
 from .errors import CallableError
 from .jit import layout as L
 from .model.arguments import TaskArgs
@@ -388,8 +387,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             if life.endpoints is not None:
                 session.endpoints = life.endpoints
                 life.endpoints.prepare(session.arena.zeros)
-            if life.tree.subs and not life.parent_level:
-                life.stream = Stream(life, session, self.register)
+            life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)

@@ -259,7 +259,7 @@ class Results:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._bar = bar
-        self._alone = not _are_values(task) or task.has_limits
+        self._alone = not _are_values(task) or task.has_limits or not stream.takes_pickles
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
         self._size = chunksize or 1

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 from ..system.types import Array
 from . import mapping, quick
 from .current import here
+from .far_side import FarCalls
 from .futures import Future
 from .mapping import Results
+from .spread import SpreadStream
 from .stream import Stream
 from .tasks import Task
 from .tiles import Tiles
 
 if TYPE_CHECKING:
+    from ..remote.copies import Copies
+    from ..remote.dispatcher import Dispatcher
+    from ..remote.mover import Mover
     from ..workers.life import Life
+    from ..workers.session import Session
     from ..workers.tree import Tree
 
 
@@ -24,6 +30,8 @@ class CallMethods:
 
     _life: Life
     _tree: Tree
+    register: Any
+    _add_callable: Any
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
         """Call a function in a worker, and return its future; see `task`.
@@ -90,7 +98,7 @@ class CallMethods:
         """
         return mapping.results(
             self._stream(),
-            len(self._tree.subs),
+            self._workers_for_calls,
             function,
             iterables,
             chunksize=chunksize,
@@ -114,7 +122,7 @@ class CallMethods:
         """
         return mapping.results(
             self._stream(),
-            len(self._tree.subs),
+            self._workers_for_calls,
             function,
             (iterable,),
             star=True,
@@ -122,6 +130,11 @@ class CallMethods:
             timeout=timeout,
             progress=progress,
         )
+
+    @property
+    def _workers_for_calls(self) -> int:
+        """How many workers take calls."""
+        return len(self._tree.subs) or self._life.endpoints.sub_workers
 
     def _stream(self) -> Stream:
         """Return the stream of calls.
@@ -138,10 +151,24 @@ class CallMethods:
             raise RuntimeError(
                 "this Worker has no workers for Python tasks: give num_sub_workers"
                 if self._life.endpoints is None
-                else "calls run on workers of this machine, not at endpoints: use run and submit_sub"
+                else "no endpoint of this Worker has sub workers for calls: give "
+                "RemoteWorkerSpec(num_sub_workers=…)"
             )
         stream: Stream = self._life.stream
         return stream
+
+    def _make_stream(self, session: Session) -> Stream | None:
+        """Return the stream of a Worker that is opened: to its own sub workers if it has any."""
+        life = self._life
+        if life.parent_level or not life.takes_calls:
+            return None
+        if self._tree.subs:
+            return Stream(life, session, self.register)
+        return SpreadStream(life, session, self.register, self._add_callable)
+
+    def _calls_from(self, dispatcher: Dispatcher, copies: Copies, mover: Mover) -> FarCalls:
+        """Return what serves the calls of another Worker, of which this one is an endpoint."""
+        return FarCalls(self._stream, dispatcher, copies, mover)
 
     def _stream_for_calls(self) -> Stream | None:
         """Return the stream of a Worker that was entered, opening it, if it can have one.
@@ -149,7 +176,7 @@ class CallMethods:
         Rule     CALL-STREAM-1
         """
         life = self._life
-        if life.closed or life.parent_level or not self._tree.subs:
+        if life.closed or life.parent_level or not life.takes_calls:
             return None
         life.live()
         stream: Stream | None = life.stream

@@ -283,6 +283,15 @@ def decode_word(kind: int, word: int) -> Any:
     return make(decode_word(plain, word))
 
 
+def size_of(memory: memoryview) -> int:
+    """Return how many bytes `write` has written into a block."""
+    count, size = _HEAD.unpack_from(memory)
+    end = _align(_WORD.size * (1 + count)) + size
+    for size in struct.unpack_from(f"{count - 1}q", memory, _HEAD.size):
+        end = _align(end) + size
+    return int(end)
+
+
 def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
     """Return the value in a block that `write` has written, and whether it refers to the block.
 
@@ -351,6 +360,17 @@ def error_block(exception: BaseException) -> bytes:
     return _bytes_of(encode_error(exception))
 
 
+def report_block(text: str, trace: str, exception: bytes) -> bytes:
+    """Return the block that `decode_error` reads, of an exception that was encoded before."""
+    return _bytes_of(_block(ERROR, pickle.dumps((text, trace, exception), 5)))
+
+
+def read_report(memory: memoryview) -> tuple[str, str, bytes]:
+    """Return the text, the traceback and the pickled exception in the block of an error."""
+    report: tuple[str, str, bytes] = decode_block(memory)[0]
+    return report
+
+
 def _bytes_of(outcome: Outcome) -> bytes:
     block = bytearray(outcome.nbytes)
     write(outcome.parts, memoryview(block))
@@ -391,7 +411,7 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> TaskError:
     **details : Any
         `task`, `callable_name`, `worker` and `pid` of the `TaskError`.
     """
-    (text, trace, block), _ = decode_block(memory)
+    text, trace, block = read_report(memory)
     original: object = None
     if block:
         try:

@@ -125,6 +125,12 @@ class Signature:
         )
         return cls(parameters, lambda *args, **kwargs: (args, kwargs))
 
+    @classmethod
+    def like(cls, parameters: tuple[Parameter, ...]) -> Signature:
+        """Return the signature with some parameters, of calls that give a value for each."""
+        bare = [inspect.Parameter(one.name, one.kind) for one in parameters]
+        return cls(parameters, _binder("call", inspect.Signature(bare)))
+
     @property
     def is_plain(self) -> bool:
         """Whether each argument is a value of its own, by position."""

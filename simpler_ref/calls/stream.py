@@ -165,7 +165,7 @@ class Stream:
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
                 'ended: leave out timeout=, or use child_mode="process"'
             )
-        payload = task.payload()
+        payload = self._payload_of(task)
         with self._turns.entrance, self._turns.turn:
             if task not in self._plans:
                 block = self._blocks.take(len(payload))
@@ -177,6 +177,15 @@ class Stream:
                 self._plans[task] = plan = Plan(task, block.offset, workers)
                 self._quick.know(task, plan)
         return self._plans[task]
+
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether calls may have arguments that are pickled."""
+        return True
+
+    def _payload_of(self, task: Task) -> bytes:
+        """Return the bytes from which workers make a task."""
+        return task.payload()
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the workers of the engine that a task names."""
@@ -282,11 +291,7 @@ class Stream:
     def _begin(self) -> None:
         """Begin, with all workers at work."""
         if self._word < 0:
-            register = self._register()
-            assert register is not None, "its Worker is open"
-            handle = register(Caller())
-            self._word = self._life.tree.words(self._life.registry)[1][handle]
-            self._handle = handle
+            self._word = self._word_of_calls()
         with self._life.lock:
             self._life.prepare_stream()
             with signals_blocked():
@@ -294,6 +299,13 @@ class Stream:
                 self._kernels.begin_stream(self._mem)
                 self._open = True
                 self._start_quick()
+
+    def _word_of_calls(self) -> int:
+        """Register what runs calls, and return the callable word of a call."""
+        register = self._register()
+        assert register is not None, "its Worker is open"
+        handle = self._handle = register(Caller())
+        return self._life.tree.words(self._life.registry)[1][handle]
 
     def _start_quick(self) -> None:
         """Let usual calls be quick, unless what tasks print has to come first, or lines are traced."""
@@ -634,6 +646,18 @@ class Stream:
                 future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
                 future._error.__cause__ = problem
 
+    def raw_outcome(self, future: Future) -> tuple[int, int] | None:
+        """Return kind and word of what a call that has ended has returned or raised.
+
+        None if it has failed in another way, or the future has its value or its error already.
+        """
+        slot = future._slot
+        if not slot:
+            return None
+        has_failed, kind, word = self._engine.view.outcome(slot)
+        is_there = kind == L.VALUE_ERROR and word > 0 if has_failed else True
+        return (kind, word) if is_there else None
+
     def _value_in(self, block: int) -> Any:
         """Return the value in a block, which is held for as long as arrays of the value refer to it."""
         lease = _Lease(self._engine, block)
@@ -678,7 +702,8 @@ class Stream:
             where = f"{self._name(worker)}, {what}"
             limit = self._limits.get(key_of(call.key))
             if limit is None or code != -limits.SIGNAL:
-                return describe_lost(where, code, details, after="another takes its place")
+                said = self._session.kinds[worker].last_words()
+                return describe_lost(where, code, details, "", "another takes its place", said)
             return TaskTimeoutError(
                 f"{where}: it ran longer than its limit of {limit:g} s, and was ended with its worker",
                 limit=limit,

@@ -20,7 +20,7 @@ from ..jit import layout as L
 from .compiled import OPTIONS, Code
 from .current import current
 from .limits import MOST_S
-from .signatures import Signature
+from .signatures import Parameter, Signature
 
 _serials = itertools.count(os.getpid() << 32)
 """Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
@@ -103,8 +103,50 @@ class Task:
         options = None if self.code is None else self.code.options
         return _remake, (self.py_func, self.timeout, options)
 
+    def to_travel(self) -> _Travelling:
+        """Return what is pickled for an endpoint, where a task needs all that is known of it here."""
+        return _Travelling(self)
+
+    def on(self, workers: tuple[int, ...]) -> Task:
+        """Return the same task for some sub workers; none: for all."""
+        made = Task(self.py_func, self.signature, self.timeout, self.retries, self.code, workers)
+        made.__name__ = made.__qualname__ = self.__qualname__  # type: ignore[attr-defined]
+        return made
+
     def __repr__(self) -> str:
         return f"<task {self.__qualname__}>"  # type: ignore[attr-defined]
+
+
+class _Travelling:
+    """A task on its way to an endpoint; unpickled there, it is one."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        task = self._task
+        options = None if task.code is None else task.code.options
+        about = task.timeout, task.retries, options, task.__qualname__  # type: ignore[attr-defined]
+        return _arrive, (task.py_func, task.signature.parameters, *about)
+
+    def __call__(self) -> None:
+        """Refuse: it is no function before it has arrived."""
+        raise TypeError("a task is called where it has arrived")
+
+
+def _arrive(
+    function: Callable[..., Any],
+    parameters: tuple[Parameter, ...],
+    timeout: float | None,
+    retries: int,
+    options: dict[str, Any] | None,
+    name: str,
+) -> Task:
+    """Return a task at an endpoint."""
+    code = None if options is None else Code(function, options)
+    made = Task(function, Signature.like(parameters), timeout, retries, code)
+    made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
+    return made
 
 
 def _remake(

@@ -13,7 +13,7 @@ from .graph import cancel_one, wire
 from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
-from .queues import has_ready, pop_wiring
+from .queues import has_ready, pop_affinity, pop_wiring, push_affinity
 from .submit import request_cancel
 
 
@@ -96,6 +96,22 @@ def strand(mem, stranded):
     """
     become_scheduler(mem)
     mem[L.STREAM] = L.STRANDED if stranded else L.CALLS
+    hand_over(mem)
+
+
+@kernel
+def hand_on(mem, worker, other):
+    """Have another worker run the ready tasks that only one worker may run, which is lost (Orch thread).
+
+    Effects  the chain of the one behind that of the other, S_CALLABLE of each task
+    Rule     CALL-FAR-10
+    """
+    become_scheduler(mem)
+    w = worker_at(mem, worker)
+    while mem[w + L.W_AFFINITY_HEAD] != L.NONE:
+        slot = pop_affinity(mem, w, L.NEXT_LEVEL)
+        mem[slot + L.S_CALLABLE] += (other - worker) << L.WORD_WORKER
+        push_affinity(mem, worker_at(mem, other), L.NEXT_LEVEL, slot)
     hand_over(mem)
 
 

@@ -271,6 +271,13 @@ def strand(mem, stranded):
     return L.OK
 
 
+@entry(WORDS, INT, INT, nogil=True)
+def hand_on(mem, worker, other):
+    """Have another worker run the tasks that wait for a lost one; see `claims.hand_on`."""
+    claims.hand_on(mem, worker, other)
+    return L.OK
+
+
 @entry(WORDS, INT, nogil=False)
 def want_orch(mem, wanted):
     """Say whether another thread wants to be the Orch thread of the stream: the one that helps leaves."""

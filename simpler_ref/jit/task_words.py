@@ -103,6 +103,8 @@ S_CALLABLE = SLOT.word(
     "S_CALLABLE",
     "the callable word: index of the callable, worker type, the one worker that may run it, "
     "configuration; −1 for an alloc",
+    written_by="Orch; Scheduler: `hand_on`",
+    ordering="wiring, then lock",
 )
 S_COUNTS = SLOT.word(
     "S_COUNTS",

@@ -50,6 +50,11 @@ class Dispatcher:
         self._prepared: dict[tuple[int, bytes], Any] = {}
         self._live: dict[tuple[int, bytes], Any] = {}
 
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether the endpoint has agreed to serialised callables, and so to anything that is pickled."""
+        return self._serialized
+
     # ------------------------------------------------------------ looking things up
     def find(self, digest: bytes) -> Any:
         """Return the callable of a task: for one of the inner Worker, a function that submits it there.

@@ -360,12 +360,51 @@ class Endpoints:
                 "register it for others with workers=[…]"
             )
         free = [number for number in present if number not in taken] or present
+        return self._first_of(free, uses_of(wires), self.queues)
+
+    def _first_of(self, free: Sequence[int], uses: Any, queues: Queues) -> int:
+        """Return which of some endpoints is likely to begin a task first; those alike take turns.
+
+        Rule     REMOTE-COPY-7
+        """
         start = next(self._turn)
         manager = self._life.live().manager
         alive = [number for number in free if manager is None or number not in manager.dead] or free
         turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
-        uses = uses_of(wires)
-        return min(turns, key=lambda number: self.queues.start_s(number, uses))
+        return min(turns, key=lambda number: queues.start_s(number, uses))
+
+    # ------------------------------------------------------------ calls
+    def links(self) -> list[Link]:
+        """Return the links whose endpoints take calls: those with sub workers."""
+        return [link for link in self._links() if link.spec.worker["num_sub_workers"]]
+
+    @property
+    def sub_workers(self) -> int:
+        """How many sub workers the endpoints have."""
+        return sum(link.spec.worker["num_sub_workers"] for link in self._links())
+
+    def seats(self) -> list[tuple[int, int]]:
+        """Return the sub workers of all endpoints: the endpoint and the number there of each.
+
+        Rule     CALL-FAR-9
+        """
+        return [
+            (link.number, one)
+            for link in self.links()
+            for one in range(link.spec.worker["num_sub_workers"])
+        ]
+
+    def likely_first(self, uses: Any, queues: Queues) -> int:
+        """Return the endpoint that is likely to begin a call first.
+
+        Rule     CALL-FAR-8
+        """
+        present = [link.number for link in self.links()]
+        if not present:
+            raise RuntimeError(
+                "no endpoint with sub workers is left for calls: add one with add_remote_worker"
+            )
+        return self._first_of(present, uses, queues)
 
     def _settled(self, i: int, wire: RemoteWire, link: Link) -> RemoteWire:
         """Return a tensor at the address that the link knows."""

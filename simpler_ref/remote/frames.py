@@ -61,11 +61,16 @@ class OwnFrameType(enum.IntEnum):
     OPEN_COPIES = 67
     """Copies that the parent is about to store into the session's memory; answered with those that the
     session does not have: FEATURE_COPIES."""
+    TASK_CALL = 68
+    """The call of a function; answered with its value or its error: FEATURE_CALLS."""
+    VALUE_TAKEN = 69
+    """The parent has what the last TASK_CALL has returned; not answered: FEATURE_CALLS."""
 
 
 FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD
+FEATURE_CALLS = 16
+FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD | FEATURE_CALLS
 """What this package takes beyond version 1 of the protocol."""
 
 

@@ -170,12 +170,17 @@ class Home:
 
         Rule     REMOTE-COPY-2
         """
-        coming = self.missing(plan, addresses, sizes)
+        self.store_all(plan.run, self.missing(plan, addresses, sizes), ask)
+
+    def store_all(
+        self, run: int, coming: dict[int, tuple[ComingCopy, int]], ask: Callable[[bytes], bytes]
+    ) -> None:
+        """Store versions, each from its address, of which the session says that it wants them."""
         if not coming:
             return
         fail_point("opening")
         copies = tuple(one for one, _address in coming.values())
-        raw = ask(OPEN_COPIES.encode(ComingCopies(plan.run, copies)))
+        raw = ask(OPEN_COPIES.encode(ComingCopies(run, copies)))
         answer = WANTED_COPIES.decode(raw)
         if answer.error:
             raise MemoryError(answer.error)
@@ -194,6 +199,16 @@ class Home:
             for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True)
             if one.reads and not one.source and nbytes and self._held.get(one.key) != one.reads
         }
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Forget tensors that nobody names any more."""
+        for key in keys:
+            for known in (self._held, self._made, self._brought):
+                known.pop(key, None)
+
+    def has(self, key: int, version: int) -> bool:
+        """Say whether the session has a version."""
+        return self._held.get(key) == version
 
     def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
         """Say whether the session has what a task reads."""

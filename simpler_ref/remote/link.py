@@ -54,6 +54,7 @@ from .counters import (
 )
 from .fail_points import fail_point
 from .frames import (
+    FEATURE_CALLS,
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
     FEATURES,
@@ -119,6 +120,8 @@ class Link(WorkerKind):
     why: Any
     movers: Any
     spec: RemoteWorkerSpec
+    calls: Any = None
+    """What runs calls, once there are any."""
     late: Any = None
     """Bytes in shared memory: what an endpoint that joins later was asked for."""
     has_left = False
@@ -437,7 +440,7 @@ class Link(WorkerKind):
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
         """Return the registration that is staged under a name."""
         self._starting = False
-        return requests.Registration.from_bytes(read_staged(name, size))
+        return requests.registration_from(read_staged(name, size))
 
     def install(self, target: Any) -> requests.Registration:
         """Have the session prepare a callable; at the start, also commit it.
@@ -446,7 +449,7 @@ class Link(WorkerKind):
         """
         one: requests.Registration = target
         if isinstance(target, bytes):
-            one = requests.Registration.from_bytes(target)
+            one = requests.registration_from(target)
         if self.number in one.workers:
             with self._staged(one) as command:
                 self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
@@ -490,6 +493,8 @@ class Link(WorkerKind):
         if self.number not in installed.workers:
             return
         self._tasks.digests.discard(installed.digest)
+        if self.calls is not None:
+            self.calls.forget(installed.digest)
         name = ControlName.ABORT_REGISTER_CALLABLE
         if installed.digest_command in self._committed:
             name = ControlName.UNREGISTER_CALLABLE
@@ -499,7 +504,34 @@ class Link(WorkerKind):
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
         run: Callable[[ReceivedArgs], Any] = self._tasks.run
+        if installed.is_of_calls:
+            self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
+            run = self.calls.run
         return run
+
+    def report(self, installed: requests.Registration, error: BaseException) -> None:
+        """Keep what a call has raised where its future finds it."""
+        if installed.is_of_calls:
+            self.calls.answer_failure(error)
+
+    def give_up(self, why: str) -> None:
+        """End this process, since the session is lost; unless it is being stopped."""
+        self._give_up(why)
+
+    def settle_tasks(self) -> None:
+        """Wait for the tasks that the session has."""
+        self._tasks.settle_all()
+
+    @property
+    def home(self) -> Home:
+        """The parent's memory, as it serves it to its session."""
+        found: Home = self._home
+        return found
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether the session knows frames of calls."""
+        return bool(self._features & FEATURE_CALLS)
 
     # ------------------------------------------------------------ tasks
     def mover_of(self, source: int) -> str:
@@ -552,7 +584,7 @@ class Link(WorkerKind):
         if command == L.LINK_BRING_HOME:
             return bytes(self._home.bring_newest(one) for one in unpack_homings(request))
         if command == L.LINK_COMMIT:
-            self._commit(requests.Registration.from_bytes(request))
+            self._commit(requests.registration_from(request))
             return b""
         asked = requests.Request.from_bytes(request)
         result = self.ask(asked.name, asked.payload)

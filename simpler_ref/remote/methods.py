@@ -55,6 +55,7 @@ class RemoteMethods:
             raise RuntimeError(
                 "the links of endpoints are processes: give Worker(child_mode='process')"
             )
+        self._life.finish_stream()
         with self._life.lock:
             if self._life.endpoints is None:
                 self._life.require_before_init("the first add_remote_worker")
@@ -78,6 +79,7 @@ class RemoteMethods:
         -----
         Rule     REMOTE-LINK-10
         """
+        self._life.finish_stream()
         with self._life.lock:
             self._require_between_runs("remove_remote_worker")
             self._endpoints().remove(worker)

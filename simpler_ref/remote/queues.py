@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from .counters import TASKS, UNMOVED, UNMOVED_NS
-from .directory import HOME, Directory, Placed, Use
+from .directory import HOME, Placed
 from .link import Link
 
 TASK_S = 1e-3
@@ -14,13 +15,20 @@ BYTES_PER_S = 1e8
 """How fast tensors are taken to move: the cores at both ends have work meanwhile."""
 
 
+class Outlook(Protocol):
+    """Knows which tensors a task needs that others make, and which bytes an endpoint misses."""
+
+    def outlook(self, uses: Any, where: int) -> tuple[Sequence[Any], int]:
+        """Return both."""
+
+
 class Queues:
     """The tasks that wait for each endpoint, as the thread that submits them counts.
 
     Rule     REMOTE-COPY-7
     """
 
-    def __init__(self, link: Callable[[int], Link], directory: Directory) -> None:
+    def __init__(self, link: Callable[[int], Link], directory: Outlook) -> None:
         self._link, self._directory = link, directory
         self._given: dict[int, int] = {}
 
@@ -28,7 +36,7 @@ class Queues:
         """Begin with empty queues."""
         self._given = {link.number: int(link.words[TASKS]) for link in links}
 
-    def start_s(self, number: int, uses: Sequence[Use]) -> float:
+    def start_s(self, number: int, uses: Any) -> float:
         """Estimate in how many seconds an endpoint would begin a task.
 
         What the task reads is made when the queue of its maker has come to that: an endpoint whose
@@ -48,6 +56,9 @@ class Queues:
 
     def note_given(self, placed: Placed) -> None:
         """Note that an endpoint was given a task."""
-        number = placed.where
+        placed.set_turn(self.take_turn(placed.where))
+
+    def take_turn(self, number: int) -> int:
+        """Note that an endpoint was given a task, and return which one of its tasks it is."""
         turn = self._given[number] = self._given.get(number, 0) + 1
-        placed.set_turn(turn)
+        return turn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from bisect import bisect
 from dataclasses import astuple, dataclass, replace
@@ -77,6 +78,8 @@ class Registration:
     workers: tuple[int, ...]
     command: bytes
     blob: bytes = b""
+    is_of_calls = False
+    """Whether its tasks are calls, each of which names its function; see `calls.at_link`."""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""
@@ -124,6 +127,18 @@ class Registration:
         """Whether it is for the inner Workers."""
         target = decode_register_callable_command(self.command).target_registry
         return target == RemoteRegistryTarget.INNER_L3_WORKER
+
+
+OF_CALLS = b"calls"
+"""How the bytes of a registration begin that is of calls; a pickle of it follows."""
+
+
+def registration_from(raw: bytes) -> Registration:
+    """Read what `to_bytes` of any registration returns."""
+    if raw.startswith(OF_CALLS):
+        found: Registration = pickle.loads(raw[len(OF_CALLS) :])
+        return found
+    return Registration.from_bytes(raw)
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,7 @@ class Session:
 
         self._stores = Stores(manifest.endpoint_id, self._mover, empty)
         self._copies = Copies(self._mover, empty)
+        self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
         pair = new_pair() if manifest.is_secure else None
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._health = self._socket(pair)
@@ -406,6 +407,10 @@ class Session:
                 self._serve_control(frame)
             elif kind == OwnFrameType.OPEN_COPIES:
                 self._send(kind, self._open_copies(frame))
+            elif kind == OwnFrameType.TASK_CALL:
+                self._serve_call(frame)
+            elif kind == OwnFrameType.VALUE_TAKEN:
+                self._calls.forget_value()
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             else:
@@ -469,6 +474,20 @@ class Session:
                 raise
             outcome, text = L.TASK_FAILURE, report_of(error)
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
+        fail_point("completed")
+
+    def _serve_call(self, frame: Frame) -> None:
+        """Run a call, and send what became of it.
+
+        Rule     CALL-FAR-1
+        """
+        try:
+            answer = self._calls.serve(frame.payload, frame.header.sequence)
+        except BaseException as error:
+            if self._over:
+                raise
+            answer = self._calls.failure(error, frame.header.sequence)
+        self._send(OwnFrameType.TASK_CALL, answer)
         fail_point("completed")
 
     def _run(self, frame: Frame) -> None:

@@ -246,7 +246,7 @@ class Life:
             sub=len(self.tree.subs),
             endpoints=len(self.tree.endpoints()),
             depth=options.mailbox_depth,
-            blocks_size=options.values_size if self.tree.subs else 0,
+            blocks_size=options.values_size if self.takes_calls else 0,
             placement=self._place(),
         )
         return Session(
@@ -257,6 +257,13 @@ class Life:
             self.registry,
             options,
             self._method or self._new_method(),
+        )
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether it has workers that take calls: sub workers, or endpoints with some."""
+        return bool(self.tree.subs) or (
+            self.endpoints is not None and self.endpoints.sub_workers > 0
         )
 
     def enter(self, entrance: Any, worker: object) -> None:

@@ -96,8 +96,10 @@ class Session:
         self.registry.forget_tombstones()
         self.method.decide()
         self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
-        if self.child_mode == "process":
-            self.inherited = {} if self.method.spawn else inherited()
+        if len(self.kinds) == len(self.next_level) or self.method.spawn:
+            self.inherited = {}  # calls, if there are any, go to endpoints
+        elif self.child_mode == "process":
+            self.inherited = inherited()
         if self.kinds:
             self.manager = self._mode()(
                 self.engine,

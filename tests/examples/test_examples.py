@@ -261,7 +261,7 @@ def test_the_gaussian_process_on_endpoints_does_too(size, tile, endpoints):
 
 
 @pytest.mark.parametrize("where", [(), ("--endpoints=2",)], ids=["here", "two endpoints"])
-@pytest.mark.parametrize("what", ["cholesky", "stencil", "training"])
+@pytest.mark.parametrize("what", ["cholesky", "stencil", "training", "calls"])
 def test_programs_that_say_nothing_of_places_run_anywhere(what, where):
     out = output_of(f"spread_{what}.py", *where)
     assert re.match(r"as (numpy's|in numpy): True", out), out

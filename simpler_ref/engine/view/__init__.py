@@ -297,6 +297,12 @@ class View:
             word(slot + L.S_VALUE),
         )
 
+    def is_under_way(self, slot: int, task: int) -> bool:
+        """Say whether a call has neither ended nor failed, whatever its slot is used for by now."""
+        word = self._word
+        waits_or_runs = word(slot + L.S_STATE) in (L.PENDING, L.READY, L.RUNNING)
+        return waits_or_runs and word(slot + L.S_ID) == task
+
     def call_story(self, slot: int) -> Story:
         """Return what surrounds a call that has failed."""
         return call_story(self._mem, slot)

@@ -565,8 +565,6 @@ def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
         assert program(worker) == expected
         assert (worker.level, worker.num_sub_workers) == (4, 0)
         assert all(one["tasks"] for one in worker.endpoints())
-        with pytest.raises(RuntimeError, match="calls run on workers of this machine"):
-            worker.submit(add_offset, None)
 
 
 @pytest.mark.spec("REMOTE-COPY-11")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.remote import far_calls
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
@@ -328,3 +329,57 @@ def test_a_text_that_is_no_layout_is_refused(text):
 
     with pytest.raises(ValueError, match="is no layout"):
         read_layout(text, 16)
+
+
+CALL = far_calls.FarCall(
+    7,
+    bytes(range(32)),
+    far_calls.ANY_SUB_WORKER,
+    1,
+    b"\6\4\3",
+    b"\1",
+    b"\2" * 8,
+    (far_calls.FarArray(5, 1, 2, 16, "[\"'<f8'\", [2], [8]]"),),
+    far_calls.Piece(b"abc"),
+    (far_calls.Piece(b"", 9, 70000),),
+    (3,),
+)
+
+
+@pytest.mark.spec("REMOTE-TASK-9")
+def test_a_call_has_these_bytes():
+    from simpler_ref.remote.frames import FEATURES, OwnFrameType
+
+    assert (OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN, FEATURES & 16) == (68, 69, 16)
+
+    def blob(raw):
+        return len(raw).to_bytes(4, "little") + raw
+
+    def words(*values):
+        return b"".join(one.to_bytes(8, "little") for one in values)
+
+    expected = words(7) + bytes(range(32)) + (-1).to_bytes(4, "little", signed=True)
+    expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\1") + blob(b"\2" * 8)
+    expected += (1).to_bytes(4, "little") + words(5, 1, 2, 16) + blob(b"[\"'<f8'\", [2], [8]]")
+    expected += blob(b"abc") + words(0, 0)
+    expected += (1).to_bytes(4, "little") + blob(b"") + words(9, 70000)
+    expected += (1).to_bytes(4, "little") + words(3)
+    assert far_calls.FAR_CALL.encode(CALL) == expected
+    assert far_calls.FAR_CALL.decode(expected) == CALL
+    for raw in (expected[:-1], expected + b"x"):
+        with pytest.raises(ValueError, match="remote_wire: TASK_CALL"):
+            far_calls.FAR_CALL.decode(raw)
+
+
+@pytest.mark.spec("REMOTE-TASK-10")
+def test_the_answer_to_a_call_has_these_bytes():
+    made = far_calls.FarOutcome(4, 2, 1, far_calls.Piece(b"v", 6, 1), b"t", b"", b"e")
+
+    def blob(raw):
+        return len(raw).to_bytes(4, "little") + raw
+
+    expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
+    expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    expected += blob(b"t") + blob(b"") + blob(b"e")
+    assert far_calls.FAR_OUTCOME.encode(made) == expected
+    assert far_calls.FAR_OUTCOME.decode(expected) == made

@@ -1,0 +1,376 @@
+"""Calls in the link of an endpoint: to its session, with what they need, and back with what they made.
+
+A link gets calls as a worker of this machine does. It sends the session the function once, then for each
+call what that does not have; and it is the link that leaves the value where the future finds it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from ctypes import memmove
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..callables.identity import CallableKind, build_python_serialized_descriptor
+from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
+from ..engine.view.blocks import Blocks, data_of
+from ..engine.view.layouts import Layouts
+from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
+from ..errors import ControlError, RemoteError, TaskError, TransferError
+from ..jit import layout as L
+from ..model.tensor import view_memory
+from ..model.wire import SHAPE_AT
+from ..remote.callable_target import RemoteCallable, by_name
+from ..remote.callables import RemoteRegistryTarget, encode_register_callable_command
+from ..remote.copies import ComingCopy, CopiedTensor, window_key
+from ..remote.counters import TASKS, UNMOVED, UNMOVED_NS
+from ..remote.dispatcher import PAYLOAD_VERSION
+from ..remote.far_calls import (
+    ANY_SUB_WORKER,
+    FAR_CALL,
+    FAR_OUTCOME,
+    MOST_INLINE,
+    FarArray,
+    FarCall,
+    FarOutcome,
+    Piece,
+)
+from ..remote.frames import ControlName, OwnFrameType
+from ..remote.layouts import layout_text
+from ..remote.mover import new_key
+from ..remote.requests import OF_CALLS, Registration
+from ..system.types import Array, address_of
+from . import outcomes
+from .far_arrays import copied_layout, is_whole, layout_of
+from .forms import VALUE, Form, Forms
+from .tasks import Task
+
+if TYPE_CHECKING:
+    from ..remote.link import Link
+
+
+class AnsweredError(Exception):
+    """A call has failed, and its future will find why."""
+
+
+# ---------------------------------------------------------------- what the program says of a function
+class Function(NamedTuple):
+    """How sessions get a function: by name, or serialised; empty where that cannot be."""
+
+    name: str
+    by_name: bytes
+    serialized: bytes
+
+    @classmethod
+    def of(cls, task: Task) -> Function:
+        """Return that of a task."""
+        named = b""
+        for target in (task, task.py_func):
+            found = by_name(target)
+            if isinstance(found, RemoteCallable):
+                named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
+        raw = serialize(task.to_travel())
+        serialized = b""
+        if not raw.startswith(BY_REGISTRATION):
+            descriptor = build_python_serialized_descriptor(raw)
+            serialized = _command(CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw))
+        return cls(task.__qualname__, named, serialized)  # type: ignore[attr-defined]
+
+
+class Plan(NamedTuple):
+    """What the program has decided about a call, behind its other scalars.
+
+    `home` is the endpoint that it was submitted to, `sub_worker` the only one of it that may run it;
+    `arrays` are key and versions of each, in two words.
+    """
+
+    run: int
+    home: int
+    sub_worker: int
+    dropped: Sequence[int]
+    arrays: Sequence[tuple[int, int]]
+
+    def words(self) -> list[int]:
+        """Return it as words; the last one is how many there are before it."""
+        told = [self.run, self.home, self.sub_worker, len(self.dropped), *self.dropped]
+        for one in self.arrays:
+            told += one
+        return [*told, len(told)]
+
+    @classmethod
+    def take(cls, words: list[int], kinds: list[int]) -> Plan:
+        """Take it out of the scalars of a call, where a block of data may follow it."""
+        end = len(words) - (kinds[len(words) - 1] == L.PAYLOAD)
+        start = end - 1 - words[end - 1]
+        run, home, sub_worker, count, *rest = words[start : end - 1]
+        del words[start:end], kinds[start:end]
+        arrays = list(zip(rest[count::2], rest[count + 1 :: 2], strict=True))
+        return cls(run, home, sub_worker, rest[:count], arrays)
+
+
+def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
+    registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
+    digest = sha256(descriptor).digest()
+    return encode_register_callable_command(registry, kind, digest, PAYLOAD_VERSION, payload)
+
+
+class OfCalls(Registration):
+    """The one callable of a stream at endpoints: links find the function of each call."""
+
+    is_of_calls = True
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes."""
+        return OF_CALLS + pickle.dumps(self)
+
+    def inside_for(self, link: Link) -> AtLink:
+        """Return what a link runs calls with."""
+        return AtLink(link)
+
+
+class _Array(NamedTuple):
+    """An array of a call: its memory, and what the session is told."""
+
+    view: Array
+    far: FarArray
+
+
+class AtLink:
+    """What a link keeps for calls.
+
+    Rule     CALL-FAR-1 to -3
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._home = link, link.home
+        mailbox = link.mailbox
+        self._mem = mailbox.engine.mem
+        self._call = CallWords(mailbox)
+        self._blocks = Blocks(self._mem, mailbox.worker + 1)
+        self._layouts = Layouts(mailbox.engine)
+        self._forms = Forms()
+        self._digests: dict[int, bytes] = {}
+
+    def forget(self, digest: bytes) -> None:
+        """Note that the session has been told to forget a callable."""
+        self._digests = {key: one for key, one in self._digests.items() if one != digest}
+
+    # ------------------------------------------------------------ one call
+    def run(self, args: ReceivedArgs) -> None:
+        """Have the session run a call, and leave its value where the future finds it."""
+        begun = time.monotonic_ns()
+        try:
+            self._run(args, begun)
+        except TransferError as error:
+            if not error.refused:
+                self._link.give_up(str(error))  # so the call is lost, and may be run again
+            raise
+
+    def _run(self, args: ReceivedArgs, begun: int) -> None:
+        link, home = self._link, self._home
+        link.settle_tasks()
+        wires, words, bare = call_words(args)
+        kinds = list(bare[: len(words)])
+        plan = Plan.take(words, kinds)
+        home.begin(plan.run)
+        self._require_mine(plan)
+        form = self._forms.form_of(words)
+        digest = self._digests.get(form.key) or self._teach(form.key)
+        arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
+        call, coming, packed = self._far_call(plan, digest, form, words, kinds, arrays)
+        home.store_all(plan.run, coming, self._ask)
+        kind = OwnFrameType.TASK_CALL
+        answer = FAR_OUTCOME.decode(link.exchange(kind, FAR_CALL.encode(call), kind).payload)
+        del packed
+        succeeded = answer.kind != L.VALUE_ERROR
+        try:
+            if succeeded:
+                self._bring(arrays)
+        finally:
+            home.forget(plan.dropped)
+            copied = [CopiedTensor(one.far.key, one.far.reads, one.far.makes) for one in arrays]
+            home.note(copied, succeeded)
+        self._count(begun, bool(coming))
+        self._leave(answer)
+
+    def _require_mine(self, plan: Plan) -> None:
+        """Refuse a call for one sub worker of an endpoint that is lost."""
+        if plan.sub_worker != ANY_SUB_WORKER and plan.home != self._link.number:
+            raise TaskError(
+                f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home}, which is lost"
+            )
+
+    def _count(self, begun: int, moved: bool) -> None:
+        words = self._link.words
+        words[TASKS] += 1
+        if not moved:
+            words[UNMOVED] += 1
+            words[UNMOVED_NS] += time.monotonic_ns() - begun
+
+    def _ask(self, raw: bytes) -> bytes:
+        kind = OwnFrameType.OPEN_COPIES
+        return self._link.exchange(kind, raw, kind).payload
+
+    def _teach(self, key: int) -> bytes:
+        """Have the session know a function, and return its digest.
+
+        Rule     CALL-FAR-2
+        """
+        link = self._link
+        if not link.takes_calls:
+            raise RemoteError(f"{link.place_name} knows no calls: install the same version on both")
+        function: Function = pickle.loads(bytes(data_of(self._mem, key)))
+        ways = [one for one in (function.by_name, function.serialized) if one]
+        if function.by_name and not link.spec.serialized:
+            ways.remove(function.serialized)
+        if not ways:
+            raise TypeError(
+                f"{function.name} cannot be sent to an endpoint: no module has it by its name, and it "
+                "refers to something that cannot be pickled"
+            )
+        for command in ways:
+            one = Registration((link.number,), command)
+            try:
+                link.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
+                link.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
+            except ControlError:
+                if command is ways[-1]:
+                    raise
+                continue
+            self._digests[key] = one.digest
+            return one.digest
+        raise AssertionError
+
+    # ------------------------------------------------------------ what it needs
+    def _array(self, wire: bytes, words: tuple[int, int]) -> _Array:
+        """Return an array of this machine, and what the session is told of it."""
+        dtype, shape, strides = layout = layout_of(self._layouts, wire)
+        address = int.from_bytes(wire[:SHAPE_AT], "little")
+        view = view_memory(address, shape, dtype, strides=strides)
+        key, versions = words
+        text = layout_text(copied_layout(layout))
+        reads, makes = versions >> 32, versions & L.LOW_HALF
+        return _Array(view, FarArray(key, reads, makes, view.nbytes, text))
+
+    def _far_call(
+        self,
+        plan: Plan,
+        digest: bytes,
+        form: Form,
+        words: list[int],
+        kinds: list[int],
+        arrays: Sequence[_Array],
+    ) -> tuple[FarCall, dict[int, tuple[ComingCopy, int]], list[Any]]:
+        """Return a call as it travels, what moves beside it, and what that is read from."""
+        coming: dict[int, tuple[ComingCopy, int]] = {}
+        packed: list[Any] = []
+        for view, far in arrays:
+            if far.reads and not self._home.has(far.key, far.reads):
+                source = (
+                    view if is_whole((view.dtype, view.shape, view.strides)) else view.copy("C")
+                )
+                packed.append(source)
+                coming[far.key] = ComingCopy(far.key, far.reads, far.nbytes), address_of(source)
+
+        def piece(data: memoryview) -> Piece:
+            if data.nbytes <= MOST_INLINE:
+                return Piece(bytes(data))
+            key = new_key()
+            memory = np.frombuffer(data, np.uint8)
+            coming[key] = ComingCopy(key, 1, data.nbytes), address_of(memory)
+            return Piece(b"", key, data.nbytes)
+
+        count = form.codes.count(VALUE)
+        values = []
+        for at in range(form.end, form.end + count):
+            if kinds[at] == L.FETCHED | L.VALUE_BLOCK:
+                block = data_of(self._mem, words[at])
+                values.append(piece(block[: outcomes.size_of(block)]))
+        sent = slice(form.end, form.end + count)
+        call = FarCall(
+            plan.run,
+            digest,
+            plan.sub_worker,
+            form.named,
+            bytes(form.codes),
+            bytes(kinds[sent]),
+            np.array(words[sent], np.int64).tobytes(),
+            [one.far for one in arrays],
+            piece(self._items(words, kinds)) if form.has_items else Piece(),
+            values,
+            plan.dropped,
+        )
+        return call, coming, packed
+
+    def _items(self, words: list[int], kinds: list[int]) -> memoryview:
+        """Return the pickle of names and values."""
+        if kinds[-1] == L.PAYLOAD:
+            return data_of(self._mem, words[-1])
+        size = words[-1]
+        first = len(words) - 1 - -(-size // L.WORD)
+        return memoryview(np.array(words[first:-1], np.int64).tobytes())[:size]
+
+    # ------------------------------------------------------------ what it has made
+    def _bring(self, arrays: Sequence[_Array]) -> None:
+        """Have what was written come home: all of it, or nothing if the endpoint is lost meanwhile.
+
+        Rule     CALL-FAR-3
+        """
+        made = {one.far.key: one for one in arrays if one.far.makes}
+        came = []
+        for view, far in made.values():
+            copy = np.empty(far.nbytes, np.uint8)
+            self._home.move_from(window_key(far.key, far.makes), 0, address_of(copy), far.nbytes)
+            came.append((view, copy))
+        for view, copy in came:
+            if is_whole((view.dtype, view.shape, view.strides)):
+                memmove(address_of(view), address_of(copy), view.nbytes)
+            else:
+                view[...] = np.ndarray(view.shape, view.dtype, copy)
+
+    def _leave(self, answer: FarOutcome) -> None:
+        """Leave what the session has answered where the future finds it.
+
+        Rule     CALL-FAR-5, -6
+        """
+        agreed = self._link.spec.serialized
+        if answer.kind == L.VALUE_ERROR:
+            parts = answer.text.decode(errors="replace"), answer.trace.decode(errors="replace")
+            report = outcomes.report_block(*parts, answer.exception if agreed else b"")
+            self._answer(L.VALUE_ERROR, memoryview(report))
+            raise AnsweredError(parts[0])
+        if answer.kind < L.VALUE_BLOCK:
+            word = answer.word - (answer.word >> 63 << 64)  # a signed integer
+            self._call.answer(answer.kind, word)
+            return
+        if not agreed:
+            raise TypeError("the endpoint has not agreed to serialised values, and has sent one")
+        if not answer.value.key:
+            self._answer(L.VALUE_BLOCK, memoryview(answer.value.data))
+            return
+        value = answer.value
+        try:
+            block = self._blocks.take(value.nbytes, self._call.slot)
+            address = address_of(np.frombuffer(block.data, np.uint8))
+            self._home.move_from(value.key, 0, address, value.nbytes)
+            self._call.answer(L.VALUE_BLOCK, block.offset)
+        finally:
+            self._link.post(OwnFrameType.VALUE_TAKEN, b"")
+
+    def _answer(self, kind: int, data: memoryview) -> None:
+        block = self._blocks.take(data.nbytes, self._call.slot)
+        block.data[:] = data
+        self._call.answer(kind, block.offset)
+
+    def answer_failure(self, error: BaseException) -> None:
+        """Leave what has gone wrong on the way."""
+        if isinstance(error, AnsweredError):
+            return
+        try:
+            self._answer(L.VALUE_ERROR, memoryview(outcomes.error_block(error)))
+        except MemoryError:
+            self._call.answer(L.VALUE_NO_ROOM, 0)

@@ -1,0 +1,175 @@
+"""The stream of calls of a Worker whose calls go to endpoints.
+
+Each call is given to the link of the endpoint that is likely to begin it first; the arrays follow. All
+else, hazards and futures above all, is as with workers of this machine.
+"""
+
+from __future__ import annotations
+
+import pickle
+from hashlib import sha256
+from typing import Any
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import CallableKind, TargetNamespace
+from ..errors import TaskError, WorkerStartError
+from ..jit import layout as L
+from ..model.scalars import INTEGER
+from ..model.wire import TENSOR_BYTES
+from ..remote.far_calls import ANY_SUB_WORKER
+from ..remote.queues import Queues
+from . import outcomes
+from .at_link import Function, OfCalls, Plan
+from .far_arrays import FarArrays, Use
+from .stream import Stream
+from .tasks import Task
+
+_integer = INTEGER.pack
+_DIGEST = sha256(b"the calls of a stream").hexdigest()
+
+
+class SpreadStream(Stream):
+    """The calls of one open Worker, at its endpoints.
+
+    Rule     CALL-FAR-1 to -4, -8 to -10
+    """
+
+    def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
+        super().__init__(life, session, register)
+        self._add_callable, self._endpoints = add, life.endpoints
+        self._far_arrays = FarArrays(session.engine)
+        self._queues = Queues(self._endpoints._link, self._far_arrays)
+        handle = CallableHandle(
+            f"sha256:{_DIGEST}",
+            CallableKind.PYTHON_IMPORT,
+            TargetNamespace.REMOTE_TASK_DISPATCHER,
+            "call",
+        )
+        target = OfCalls((), b"")
+        add(handle, target, target.to_bytes())
+        self._handle = handle
+
+    # ------------------------------------------------------------ what is known before
+    def _word_of_calls(self) -> int:
+        return self._life.tree.words(self._life.registry)[0][self._handle]
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._endpoints.begin_run()
+        self._far_arrays.clear()
+        self._queues.begin_run(self._endpoints.links())
+
+    def _start_quick(self) -> None:
+        """Let no call be quick: each is placed."""
+
+    def _payload_of(self, task: Task) -> bytes:
+        return pickle.dumps(Function.of(task))
+
+    def _require_workers(self, task: Task) -> tuple[int, ...]:
+        """Return the sub workers that a task names, counted through all endpoints.
+
+        Rule     CALL-FAR-9
+        """
+        there = len(self._endpoints.seats())
+        for one in task.workers:
+            if one >= there:
+                raise ValueError(
+                    f"{task!r} is for sub worker {one}, and those of this Worker's endpoints are 0 to "
+                    f"{there - 1}: name another in workers=, or give more endpoints"
+                )
+        return task.workers
+
+    @property
+    def takes_pickles(self) -> bool:
+        """Whether all endpoints have agreed to what is pickled.
+
+        Rule     CALL-FAR-7
+        """
+        return all(link.spec.serialized for link in self._endpoints.links())
+
+    # ------------------------------------------------------------ submit
+    def _submit(self, word: int, counts: int, wire: bytes, data: bytes) -> int:
+        """Place a call, and submit it with what its link has to know.
+
+        Rule     CALL-FAR-8
+        """
+        view = self._engine.view
+        if view.ended == view.next_task_id:
+            self._queues.begin_run(self._endpoints.links())
+        tensors = counts & L.LOW_HALF
+        wires = [
+            wire[at : at + TENSOR_BYTES] for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES)
+        ]
+        uses = self._far_arrays.uses_of(wires)
+        where, sub_worker = self._place((word >> L.WORD_WORKER & L.WORKER_MASK) - 1, uses)
+        plan = Plan(
+            self._endpoints.tensors.run_number,
+            where,
+            sub_worker,
+            self._far_arrays.dropped(where),
+            [use.words for use in uses],
+        )
+        words = plan.words()
+        wire += b"".join([_integer(one, L.SIGNED) for one in words])
+        slot = super()._submit(
+            self._word | (where + 1) << L.WORD_WORKER, counts + (len(words) << L.HALF), wire, data
+        )
+        if slot != L.WOULD_BLOCK:
+            turn = self._queues.take_turn(where)
+            self._far_arrays.note(uses, where, (slot, view.next_task_id - 1), turn)
+        return slot
+
+    def _place(self, named: int, uses: list[Use]) -> tuple[int, int]:
+        """Return the endpoint for a call, and the only sub worker there that may run it."""
+        if named >= 0:
+            seat: tuple[int, int] = self._endpoints.seats()[named]
+            return seat
+        return self._endpoints.likely_first(uses, self._queues), ANY_SUB_WORKER
+
+    # ------------------------------------------------------------ endpoints that have died
+    def _lacks_workers(self) -> bool:
+        if super()._lacks_workers():
+            return True
+        self._hand_on()
+        return False
+
+    def _replace_dead(self) -> None:
+        """Start sessions for lost endpoints; the calls of those that stay lost go to others.
+
+        Rule     CALL-FAR-10
+        """
+        super()._replace_dead()
+        if self._alive():
+            self._queues.begin_run(self._endpoints.links())
+            self._hand_on()
+            return
+        words = [link.last_words() for link in self._endpoints.links()]
+        self._why_stranded = WorkerStartError(f"all endpoints are lost: {'; '.join(words)}")
+        self._strand()
+        raise self._why_stranded
+
+    def _alive(self) -> list[int]:
+        manager = self._session.manager
+        dead = {} if manager is None else manager.dead
+        return [link.number for link in self._endpoints.links() if link.number not in dead]
+
+    def _hand_on(self) -> None:
+        """Give the calls that wait for lost endpoints to others."""
+        manager = self._session.manager
+        if manager is None or not manager.dead:
+            return
+        alive = self._alive()
+        for i, link in enumerate(self._endpoints.links()):
+            if link.number not in alive and alive:
+                other = alive[i % len(alive)]
+                self._kernels.hand_on(self._mem, link.number, other)
+
+    # ------------------------------------------------------------ errors
+    def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
+        """Return the error of one item of many that were one call, of a sub worker of some endpoint."""
+        what = f"sub worker {worker} of an endpoint, call {number} ({name}), item {item}"
+        details = {"task": number, "callable_name": name}
+        return outcomes.decode_error(memoryview(block), what, **details)
+
+
+__all__ = ["SpreadStream"]

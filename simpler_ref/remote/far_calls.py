@@ -1,0 +1,147 @@
+"""Calls in frames: the call of a function at an endpoint, and what it has returned or raised.
+
+A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
+else. Bytes of more than `MOST_INLINE` travel beside the frame, as copies of tensors do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .copies import MOST_DROPPED
+from .fields import I32, POSITIVE, U32, U64, Blob, Exactly, Many, Message, Text
+from .limits import MAX_STRING_BYTES, MAX_TENSORS
+
+MOST_INLINE = 1 << 16
+ANY_SUB_WORKER = -1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes: in the frame, or so many in a window, or in a copy, that has a key."""
+
+    data: bytes = b""
+    key: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class FarArray:
+    """An array of a call: a copy, the versions that the call reads and makes (0: none), its layout."""
+
+    key: int
+    reads: int
+    makes: int
+    nbytes: int
+    layout: str
+
+
+@dataclass(frozen=True)
+class FarCall:
+    """A call; see `calls.forms` for its codes.
+
+    Attributes
+    ----------
+    run : int
+        Which run, or stream of calls, of the parent: copies of an earlier one are stale.
+    digest : bytes
+        Of the function.
+    sub_worker : int
+        The only one that may run it, or `ANY_SUB_WORKER`.
+    named : int
+        How many arguments, the last ones, have names.
+    codes, kinds, words : bytes
+        A byte for each argument; for each of those that are words the kind, and eight bytes.
+    arrays : sequence of FarArray
+        In the order of the arguments.
+    items : Piece
+        Names, and values that are pickled.
+    values : sequence of Piece
+        The values of calls that are more than a word, in the order of the arguments.
+    dropped : sequence of int
+        Copies that the session forgets before.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-9
+    """
+
+    run: int
+    digest: bytes
+    sub_worker: int
+    named: int
+    codes: bytes
+    kinds: bytes
+    words: bytes
+    arrays: Sequence[FarArray] = ()
+    items: Piece = Piece()
+    values: Sequence[Piece] = ()
+    dropped: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class FarOutcome:
+    """What became of a call.
+
+    Attributes
+    ----------
+    sequence : int
+        Of the frame that asked.
+    kind, word : int
+        Of the value; if `kind` is that of an error the three texts say which.
+    value : Piece
+        Of a value that is more than a word: its block.
+    text, trace, exception : bytes
+        What was raised: described, its traceback, and as a block; empty where that cannot be sent.
+
+    Notes
+    -----
+    Rule     REMOTE-TASK-10
+    """
+
+    sequence: int
+    kind: int
+    word: int = 0
+    value: Piece = Piece()
+    text: bytes = b""
+    trace: bytes = b""
+    exception: bytes = b""
+
+
+_PIECE = Message("TASK_CALL.piece", Piece, data=Blob(MOST_INLINE), key=U64, nbytes=U64)
+_ARRAY = Message(
+    "TASK_CALL.arrays",
+    FarArray,
+    key=U64,
+    reads=U64,
+    makes=U64,
+    nbytes=U64,
+    layout=Text(MAX_STRING_BYTES),
+)
+FAR_CALL = Message(
+    "TASK_CALL",
+    FarCall,
+    run=U64,
+    digest=Exactly(32),
+    sub_worker=I32,
+    named=U32,
+    codes=Blob(),
+    kinds=Blob(),
+    words=Blob(),
+    arrays=Many(_ARRAY, MAX_TENSORS),
+    items=_PIECE,
+    values=Many(_PIECE, MAX_TENSORS),
+    dropped=Many(POSITIVE, MOST_DROPPED),
+)
+FAR_OUTCOME = Message(
+    "TASK_CALL answer",
+    FarOutcome,
+    sequence=U64,
+    kind=U32,
+    word=U64,
+    value=_PIECE,
+    text=Blob(),
+    trace=Blob(),
+    exception=Blob(),
+)

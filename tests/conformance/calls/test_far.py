@@ -1,0 +1,539 @@
+"""CALL-FAR: calls at endpoints."""
+
+import asyncio
+import concurrent.futures
+import os
+import random
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref import RemoteError, RemoteWorkerSpec, TaskError, WorkerLostError
+from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStartError
+from simpler_ref.remote import ProcessFleet
+
+from ... import far_calls
+from ...far_calls import (
+    add,
+    axpy,
+    compiled_total,
+    copy,
+    fill,
+    keep,
+    pid,
+    scale,
+    total,
+    wait_for,
+)
+
+
+@contextmanager
+def opened(endpoints=2, subs=1, fleet=None):
+    """Give a Worker with endpoints."""
+    spec = RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True)
+    with sr.Worker(fleet=spec, endpoints=endpoints) as w:
+        yield w
+
+
+class Moody(ProcessFleet):
+    """A fleet that starts no session of the first endpoint while there is a file."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def start(self, manifest, endpoint):
+        if endpoint == 0 and self.file.exists():
+            raise RemoteError("not in the mood")
+        return super().start(manifest, endpoint)
+
+
+@pytest.fixture
+def w():
+    """Give an open Worker with two endpoints."""
+    with opened() as w:
+        yield w
+
+
+def moved(w, name="copies_stored"):
+    """Return how many copies were stored at endpoints, or another sum."""
+    return sum(one[name] for one in w.transfers())
+
+
+# ---------------------------------------------------------------- as on this machine
+@pytest.mark.spec("CALL-FAR-1")
+def test_a_program_of_calls_runs_at_endpoints_unchanged(w):
+    x = w.share(np.arange(1000.0))
+    y = w.zeros_like(x)
+    for _ in range(10):
+        axpy(y, x, 0.5)
+    assert total(y).result() == 5 * x.sum()
+    assert sum(w.map(total, w.tiles(x, 125))) == x.sum()
+    assert np.array_equal(y, 5 * x)
+    assert pid().result() not in {os.getpid(), *w.worker_pids()}
+    assert list(w.map(lambda i: i * i, range(50))) == [i * i for i in range(50)]
+    assert list(w.starmap(add, [(1, 2), ("a", "b")])) == [3, "ab"]
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_futures_are_arguments_and_work_with_what_waits_for_futures(w):
+    first = add(1, 2)
+    assert add(first, b=7).result() == 10
+    assert add(add("a", "b"), add("c", "d")).result() == "abcd"
+    several = [add(i, i) for i in range(5)]
+    done, left = concurrent.futures.wait(several, timeout=60)
+    assert not left
+    assert sorted(one.result() for one in done) == [0, 2, 4, 6, 8]
+    told = []
+    several[0].add_done_callback(lambda one: told.append(one.result()))
+    assert told == [0]
+
+    async def ask():
+        return await add(20, 22)
+
+    assert asyncio.run(ask()) == 42
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_runs_and_calls_take_turns(w):
+    values = w.zeros(8, np.float64)
+    handle = w.register(far_calls.add_one)
+
+    def orch_fn(orch, args, config):
+        task = sr.TaskArgs()
+        task.add_tensor(values, sr.TensorArgType.INOUT)
+        orch.submit_sub(handle, task)
+
+    for k in range(3):
+        fill(values, float(k))
+        w.run(orch_fn)
+        assert values.tolist() == [k + 1.0] * 8
+        assert total(values).result() == 8 * (k + 1)
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_a_worker_with_sub_workers_of_its_own_calls_these():
+    with sr.Worker(level=4, num_sub_workers=1) as w:
+        w.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1, serialized=True))
+        assert w.submit(os.getppid).result() != os.getpid()
+        assert w.submit(os.getpid).result() in w.worker_pids()
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_endpoints_without_sub_workers_take_no_calls():
+    with sr.Worker(level=4) as w:
+        w.add_remote_worker(RemoteWorkerSpec(serialized=True))
+        assert add(1, 2) == 3  # a plain call
+        with pytest.raises(RuntimeError, match="num_sub_workers"):
+            w.submit(add, 1, 2)
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_a_call_that_waits_is_cancelled(w, tmp_path):
+    gate = tmp_path / "gate"
+    values = w.zeros(4, np.float64)
+    first = wait_for(values, str(gate))
+    second = add(first, 1)
+    assert second.cancel()
+    gate.touch()
+    assert first.result() == 0
+    with pytest.raises(TaskCancelledError):
+        second.result()
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_a_time_limit_holds_at_an_endpoint(w):
+    with pytest.raises(TaskTimeoutError, match=r"limit of 0\.2 s"):
+        far_calls.sleep_long().result()
+    assert add(1, 1).result() == 2
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_compiled_tasks_run_at_endpoints(w):
+    x = w.share(np.arange(100.0))
+    assert compiled_total(x, 2).result() == 2 * x.sum()
+    with pytest.raises(TypeError, match="cannot be compiled"):
+        compiled_total(x, add("a", "b")).result()
+
+
+@pytest.mark.spec("CALL-FAR-1")
+def test_arguments_are_named_and_starred(w):
+    assert far_calls.describe(1, 2, 3, k=[4], z=None).result() == "1 (2, 3) [4] {'z': None}"
+
+
+# ---------------------------------------------------------------- functions
+@pytest.mark.spec("CALL-FAR-2")
+def test_functions_that_no_module_has_travel_once(w):
+    made = []
+
+    @sr.task
+    def local(x: sr.InOut, k):
+        x += k + len(made)
+
+    x = w.zeros(4, np.int64)
+    for _ in range(4):
+        local(x, 2).result()
+    before = sum(one["frames_sent"] for one in w.endpoints())
+    for _ in range(5):
+        local(x, 2).result()
+    assert x.tolist() == [18] * 4
+    assert (
+        sum(one["frames_sent"] for one in w.endpoints()) - before == 5 * 2
+    )  # a copy, and the call
+
+
+@pytest.mark.spec("CALL-FAR-2")
+def test_an_endpoint_imports_only_what_it_allows():
+    allowed = RemoteWorkerSpec(num_sub_workers=1, modules=[far_calls.__name__])
+    with sr.Worker(fleet=allowed, endpoints=1) as w:
+        x = w.share(np.arange(4.0))
+        assert total(x).result() == 6
+        with pytest.raises(TaskError, match="does not import from"):
+            w.submit(os.getpid).result()
+        with pytest.raises(TaskError, match="takes no serialised callables"):
+            w.submit(lambda: 1).result()
+        assert add(1, 2).result() == 3
+
+
+@pytest.mark.spec("CALL-FAR-2")
+def test_what_cannot_be_sent_fails_its_call_and_says_why(w):
+    lock = __import__("threading").Lock()
+    with pytest.raises(TypeError, match="cannot be sent to an endpoint"):
+        w.submit(lambda: lock).result()
+
+
+# ---------------------------------------------------------------- arrays
+@pytest.mark.spec("CALL-FAR-3")
+def test_what_a_call_has_written_is_there_however_its_end_is_noticed(w):
+    x = w.zeros(1000, np.float64)
+    for notice in (
+        lambda one: one.result(),
+        lambda one: one.exception(),
+        lambda one: concurrent.futures.wait([one]),
+        lambda one: total(x).result(),
+        lambda one: w.run(lambda *_: None),
+        lambda one: [time.sleep(0.001) for _ in iter(one.done, True)],
+    ):
+        x[:] = 1
+        notice(axpy(x, x, 2))
+        assert x.tolist() == [3] * 1000
+    with opened(1) as other:
+        y = other.zeros(3, np.float64)
+        fill(y, 7.0)
+    assert y.tolist() == [7] * 3
+
+
+@pytest.mark.spec("CALL-FAR-3")
+def test_a_call_that_fails_leaves_its_arrays_as_they_were(w):
+    x = w.share(np.arange(4.0))
+    with pytest.raises(ZeroDivisionError):
+        far_calls.spoil(x).result()
+    assert x.tolist() == [0, 1, 2, 3]
+    fill(x, 3.0)
+    scale(x, 2.0).result()
+    assert x.tolist() == [6] * 4
+
+
+@pytest.mark.spec("CALL-FAR-3")
+def test_views_of_any_kind_are_read_and_written(w):
+    x = w.share(np.arange(80.0).reshape(10, 8))
+    expected = np.arange(80.0).reshape(10, 8)
+    for view in (
+        lambda x: x[::2],
+        lambda x: x[::-1],
+        lambda x: x[2:7, 3:],
+        lambda x: x.T,
+        lambda x: x[:, ::-2],
+        lambda x: x[3],
+        lambda x: x[:0],
+        lambda x: x[4, 4:5],
+    ):
+        view(expected)[...] *= 3
+        scale(view(x), 3.0)
+        assert total(view(x)).result() == view(expected).sum()
+        assert np.array_equal(x, expected)
+    assert total(np.broadcast_to(x[0], (3, 8))).result() == 3 * expected[0].sum()
+
+
+@pytest.mark.spec("CALL-FAR-3")
+def test_arrays_of_other_types_arrive(w):
+    record = np.zeros(3, [("a", "i4"), ("b", "f8")])
+    x = w.share(record)
+    far_calls.set_field(x, 5).result()
+    assert x["b"].tolist() == [5.0] * 3
+    z = w.share(np.array([1 + 2j, 3]))
+    scale(z, 2).result()
+    assert z.tolist() == [2 + 4j, 6]
+
+
+@pytest.mark.spec("CALL-FAR-4")
+def test_copies_stay_while_calls_use_an_array(w, tmp_path):
+    gate = tmp_path / "gate"
+    x, y = w.share(np.ones(1000)), w.zeros(1000)
+    before = moved(w)
+    held = wait_for(x, str(gate))  # so all others are submitted while it is under way
+    for _ in range(8):
+        axpy(y, x, 1.0)
+    gate.touch()
+    assert held.result() == 1000
+    assert total(y).result() == 8000
+    assert moved(w) - before <= 3  # y goes where x is, or both to the other one
+
+
+@pytest.mark.spec("CALL-FAR-4")
+def test_what_the_program_writes_between_calls_is_seen(w):
+    x = w.zeros(100, np.float64)
+    for k in range(20):
+        x[:] = k
+        assert total(x).result() == 100 * k
+        assert total(x[10:20]).result() == 10 * k
+
+
+@pytest.mark.spec("CALL-FAR-4")
+def test_what_another_view_has_written_is_seen(w, tmp_path):
+    gate = tmp_path / "gate"
+    x = w.zeros(100, np.float64)
+    held = [wait_for(x, str(gate)) for _ in range(2)]
+    totals = []
+    for k in range(1, 6):
+        fill(x[10 * k : 10 * k + 20], float(k))
+        totals.append((total(x), total(x[::3]), total(x[15:35])))
+    gate.touch()
+    expected = np.zeros(100)
+    for k, found in enumerate(totals, 1):
+        expected[10 * k : 10 * k + 20] = k
+        wanted = [expected.sum(), expected[::3].sum(), expected[15:35].sum()]
+        assert [one.result() for one in found] == wanted
+    assert [one.result() for one in held] == [0, 0]
+
+
+@pytest.mark.spec("CALL-FAR-4")
+def test_a_cancelled_reader_keeps_no_copy(w, tmp_path):
+    gate = tmp_path / "gate"
+    x, y = w.zeros(100, np.float64), w.zeros(100, np.float64)
+    assert total(x).result() == 0
+    held = wait_for(y, str(gate))
+    reader = far_calls.total_after(x, held)
+    assert reader.cancel()
+    x[:] = 1
+    other = total(x)
+    gate.touch()
+    assert other.result() == 100
+
+
+# ---------------------------------------------------------------- values and errors
+@pytest.mark.spec("CALL-FAR-5")
+def test_values_of_any_kind_and_size_travel_both_ways(w):
+    large = np.arange(300_000.0)
+    for value in (None, True, -1, 1 << 62, 1 << 70, 0.5, "text", [1, {"a": (2,)}], b"x" * 100_000):
+        assert keep(value).result() == value
+        assert add(keep([value]), []).result() == [value]
+    assert np.array_equal(keep(large).result(), large)
+    assert np.array_equal(add(keep(large), large).result(), 2 * large)
+    assert type(keep(np.float64(2)).result()) is np.float64
+    assert keep(bytearray(20 << 20)).result() == bytearray(20 << 20)
+
+
+@pytest.mark.spec("CALL-FAR-6")
+def test_an_error_keeps_its_type_and_has_the_traceback(w):
+    with pytest.raises(KeyError, match="no such") as caught:
+        far_calls.refuse("no such").result()
+    assert isinstance(caught.value, TaskError)
+    assert "in refuse" in caught.value.remote_traceback
+    assert caught.value.callable_name == "refuse"
+    with pytest.raises(far_calls.OwnError) as caught:
+        far_calls.refuse_with_own(3).result()
+    assert caught.value.code == 3
+    after = add(far_calls.refuse("first"), 1)
+    with pytest.raises(KeyError, match="first"):
+        after.result()
+    found = list(w.map(far_calls.divide, [1, 2]))
+    assert found == [1.0, 0.5]
+    results = w.map(far_calls.divide, [0, 1])
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert next(results) == 1.0
+
+
+@pytest.mark.spec("CALL-FAR-6")
+@pytest.mark.spec("CALL-FAR-7")
+def test_an_endpoint_that_has_not_agreed_unpickles_nothing():
+    with sr.Worker(fleet=RemoteWorkerSpec(num_sub_workers=1), endpoints=1) as w:
+        x = w.share(np.arange(4.0))
+        scale(x, 2.0)
+        assert total(x).result() == 12
+        assert add(add(1, 2), 0.5).result() == 3.5
+        assert keep(None).result() is None
+        with pytest.raises(TaskError, match="serialized=True"):
+            keep("text").result()
+        with pytest.raises(TaskError, match="serialized=True"):
+            far_calls.text().result()
+        with pytest.raises(TaskError, match="no such") as caught:
+            far_calls.refuse_number(1).result()
+        assert not isinstance(caught.value, KeyError)
+        assert "in refuse_number" in caught.value.remote_traceback
+        assert list(w.map(far_calls.divide, [1, 2, 4])) == [1.0, 0.5, 0.25]
+
+
+# ---------------------------------------------------------------- places
+@pytest.mark.spec("CALL-FAR-8")
+def test_independent_calls_go_to_all_endpoints_and_follow_their_arrays(w):
+    before = [one["tasks"] for one in w.endpoints()]
+    assert len({pid().result() for _ in range(4)}) == 2
+    assert all(one["tasks"] > count for one, count in zip(w.endpoints(), before, strict=True))
+    x = w.zeros(200_000, np.float64)
+    places = [far_calls.add_one_and_say_where(x) for _ in range(6)]
+    assert len({one.result() for one in places}) == 1
+    assert x[0] == 6
+
+
+@pytest.mark.spec("CALL-FAR-9")
+def test_workers_are_counted_through_all_endpoints():
+    with opened(2, subs=2) as w:
+        made = [sr.task(workers=k)(far_calls.who) for k in range(4)]
+        found = [one().result() for one in made]
+        assert len(set(found)) == 4
+        assert [one().result() for one in made] == found
+        with pytest.raises(ValueError, match="are 0 to 3"):
+            w.submit(sr.task(workers=4)(far_calls.who))
+
+
+# ---------------------------------------------------------------- lost endpoints
+@pytest.mark.spec("CALL-FAR-10")
+def test_a_killed_endpoint_fails_the_call_it_runs_and_others_go_on(tmp_path):
+    gate = tmp_path / "gate"
+    with opened(2) as w:
+        x = w.share(np.arange(4.0))
+        held = wait_for(x, str(gate))
+        while not (tmp_path / "gate.pid").exists():
+            time.sleep(0.01)
+        others = [add(i, i) for i in range(6)]
+        os.kill(int((tmp_path / "gate.pid").read_text()), signal.SIGKILL)
+        with pytest.raises(WorkerLostError, match=r"endpoint.*wait_for.*lost before") as caught:
+            held.result()
+        assert caught.value.callable_name == "wait_for"
+        assert [one.result() for one in others] == [0, 2, 4, 6, 8, 10]
+        scale(x, 2.0).result()
+        assert x.tolist() == [0, 2, 4, 6]
+        assert all(one["alive"] for one in w.endpoints())
+
+
+@pytest.mark.spec("CALL-FAR-10")
+def test_a_lost_call_with_retries_runs_again(tmp_path):
+    with opened(2) as w:
+        x = w.share(np.arange(4.0))
+        y = w.zeros_like(x)
+        axpy(y, x, 1.0)
+        axpy(y, x, 1.0)
+        first = far_calls.die_once(y, str(tmp_path / "died"))
+        after = total(y)
+        assert first.result() == 12
+        assert after.result() == 24
+        assert y.tolist() == [0, 4, 8, 12]
+
+
+@pytest.mark.spec("CALL-FAR-10")
+def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
+    fleet = Moody(tmp_path / "moody")
+    with opened(2, fleet=fleet) as w:
+        assert len({pid().result() for _ in range(4)}) == 2
+        fleet.file.touch()
+        gate = str(tmp_path / "gate")
+        values = [w.full(4, k, np.float64) for k in range(6)]
+        held = [wait_for(one, gate) for one in values]
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
+        time.sleep(0.2)
+        (tmp_path / "gate").touch()
+        outcomes = [one.exception() for one in held]
+        lost = [one for one in outcomes if one is not None]
+        assert len(lost) <= 1
+        assert all(isinstance(one, WorkerLostError) for one in lost)
+        assert [add(i, 1).result() for i in range(4)] == [1, 2, 3, 4]
+        only = sr.task(workers=0)(far_calls.who)
+        with pytest.raises(TaskError, match="lost"):
+            only().result()
+
+
+@pytest.mark.spec("CALL-FAR-10")
+def test_when_all_endpoints_stay_lost_calls_say_so(tmp_path):
+    fleet = Moody(tmp_path / "moody")
+    with opened(1, fleet=fleet) as w:
+        assert add(1, 2).result() == 3
+        fleet.file.touch()
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
+        while w.endpoints()[0]["alive"]:
+            time.sleep(0.01)
+        for _ in range(2):
+            with pytest.raises(WorkerStartError, match="not in the mood"):
+                add(1, 2)
+        fleet.file.unlink()
+        assert add(1, 2).result() == 3
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.spec("CALL-FAR-11")
+def test_arrays_that_share_some_bytes_are_refused_if_one_is_written(w):
+    x = w.share(np.arange(10.0))
+    with pytest.raises(ValueError, match="arrays 0 and 1 of the call share some bytes"):
+        copy(x[1:], x[:-1])
+    copy(x[1::2], x[::2]).result()
+    assert x.tolist() == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+    assert far_calls.total_of_both(x[1:], x[:-1]).result() == 72
+    axpy(x, x, 1.0).result()
+    assert x[2] == 4
+
+
+# ---------------------------------------------------------------- random programs
+@pytest.mark.spec("CALL-FAR-3")
+@pytest.mark.spec("CALL-FAR-4")
+def test_random_programs_do_what_they_do_in_sequence(w):
+    for seed in range(8):
+        run_at_random(w, random.Random(seed))
+
+
+def run_at_random(w, chance):
+    """Make random calls, and the same in sequence on other arrays."""
+    arrays = [w.share(np.arange(48.0) + k) for k in range(3)]
+    models = [one.copy() for one in arrays]
+    pending = []
+
+    def view(a):
+        """Return a random part of an array, of which its model has the same."""
+        first = chance.randrange(40)
+        part = slice(first, chance.randrange(first + 1, 49), chance.choice([1, 1, 1, 2, 3]))
+        turned = slice(None, None, chance.choice([1, 1, -1]))
+        return arrays[a][part][turned], models[a][part][turned]
+
+    for _ in range(60):
+        a, b = chance.sample(range(3), 2)
+        (x, model), (y, other) = view(a), view(b)
+        what = chance.randrange(8)
+        if what == 0:
+            fill(x, float(what))
+            model[...] = what
+        elif what in (1, 2):
+            scale(x, 0.5)
+            model[...] *= 0.5
+        elif what in (3, 4):
+            size = min(len(x), len(y))
+            axpy(x[:size], y[:size], 0.25)
+            model[:size] += 0.25 * other[:size]
+        elif what == 5:
+            pending.append((total(x), model.sum()))
+        elif what == 6 and pending:
+            found, expected = pending.pop(chance.randrange(len(pending)))
+            assert found.result() == pytest.approx(expected, rel=1e-12)
+        elif what == 7 and chance.random() < 0.3:
+            concurrent.futures.wait([total(one) for one in arrays])
+            for one, its in zip(arrays, models, strict=True):
+                assert np.array_equal(one, its)
+            arrays[a][:] = models[a][:] = chance.random()
+    for found, expected in pending:
+        assert found.result() == pytest.approx(expected, rel=1e-12)
+    w.run(lambda *_: None)
+    for one, its in zip(arrays, models, strict=True):
+        assert np.array_equal(one, its)

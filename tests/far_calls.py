@@ -1,0 +1,171 @@
+"""Tasks that endpoints run in tests, which they import by name."""
+
+import os
+import time
+from pathlib import Path
+
+import simpler_ref as sr
+
+
+class OwnError(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+@sr.task
+def axpy(y: sr.InOut, x: sr.In, a):
+    y += a * x
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def total_after(x: sr.In, _):
+    return float(x.sum())
+
+
+@sr.task
+def total_of_both(x: sr.In, y: sr.In):
+    return float(x.sum() + y.sum())
+
+
+@sr.task
+def scale(x: sr.InOut, a):
+    x *= a
+
+
+@sr.task
+def fill(x: sr.Out, a):
+    x[...] = a
+
+
+@sr.task
+def copy(y: sr.Out, x: sr.In):
+    y[...] = x
+
+
+@sr.task
+def set_field(x: sr.InOut, a):
+    x["b"] = a
+
+
+@sr.task
+def add_one_and_say_where(x: sr.InOut):
+    x += 1
+    return os.getppid()
+
+
+@sr.task
+def spoil(x: sr.InOut):
+    x[...] = -1
+    return 1 / 0
+
+
+@sr.task
+def add(a, b):
+    return a + b
+
+
+@sr.task
+def keep(value):
+    return value
+
+
+@sr.task
+def text():
+    return "text"
+
+
+@sr.task
+def pid():
+    return os.getpid()
+
+
+@sr.task
+def describe(a, *rest, k, **more):
+    return f"{a} {rest} {k} {more}"
+
+
+@sr.task
+def refuse(what):
+    raise KeyError(what)
+
+
+@sr.task
+def refuse_number(_):
+    raise KeyError("no such")
+
+
+@sr.task
+def refuse_with_own(code):
+    raise OwnError(code)
+
+
+def divide(x):
+    return 1 / x
+
+
+@sr.task(timeout=0.2)
+def sleep_long():
+    time.sleep(60)
+
+
+@sr.task(compiled=True)
+def compiled_total(x: sr.In, k):
+    return k * x.sum()
+
+
+def who():
+    return os.getpid()
+
+
+@sr.task
+def wait_for(x: sr.In, gate):
+    """Wait until a file is there; say in another one which session waits."""
+    Path(f"{gate}.new").write_text(str(session()))
+    os.replace(f"{gate}.new", f"{gate}.pid")
+    while not os.path.exists(gate):
+        time.sleep(0.001)
+    return float(x.sum())
+
+
+@sr.task(retries=1)
+def die_once(y: sr.InOut, mark):
+    """Kill the session above, the first time."""
+    if not os.path.exists(mark):
+        Path(mark).touch()
+        y[...] = 77
+        kill_session()
+    y *= 2
+    return float(y.sum() / 2)
+
+
+def kill_session():
+    """Kill the session of this sub worker, and wait for the end that comes with it."""
+    os.kill(session(), 9)
+    time.sleep(60)
+
+
+def session():
+    """Return the process of this sub worker's session: the outermost, since workers look the same."""
+    for one in ancestors():
+        if b"simpler_ref.endpoint" in Path(f"/proc/{one}/cmdline").read_bytes():
+            found = one
+    return found
+
+
+def ancestors():
+    """Return the processes above this one, the nearest first."""
+    one = os.getpid()
+    while one > 1:
+        one = int(Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        if one:
+            yield one
+
+
+def add_one(args):
+    args.tensor(0).numpy()[...] += 1
