@@ -31,7 +31,7 @@ from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
-from ..workers.story import story_of_call
+from ..workers.story import story_of_call, story_of_item
 from . import current, limits, outcomes, quick
 from .arrays import SentArrays
 from .forms import key_of
@@ -689,11 +689,15 @@ class Stream:
             )
         return self._raised(data_of(self._mem, call.value), call.worker, what, details)
 
-    def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
-        """Return the error of one item of many that were one call."""
+    def item_error(
+        self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
+    ) -> TaskError:
+        """Return the error of one item of many that were one call; its story ends with its origin."""
         what = f"call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}
-        return self._raised(memoryview(block), worker, what, details)
+        error = self._raised(memoryview(block), worker, what, details)
+        tell(error, f"{story_of_item(self._session, error)}\n{origin}")
+        return error
 
     def _raised(
         self, block: memoryview, worker: int, what: str, details: dict[str, Any]
