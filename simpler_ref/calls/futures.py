@@ -46,7 +46,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         ):
             raise AttributeError(f"a Future has no attribute {name!r}")
         concurrent.futures.Future.__init__(self)
-        self._stream.watch(self)
+        try:
+            self._stream.watch(self)
+        except RuntimeError:  # it will never end: nobody must wait for it the next time
+            vars(self).pop("_condition")
+            vars(self).pop("_state")
+            raise
         return getattr(self, name)
 
     def __del__(self) -> None:

@@ -22,6 +22,7 @@ from ..errors import TaskError, tell
 from ..orch.checked import caller
 from . import outcomes
 from .current import here
+from .dry import DryStream, NoValues
 from .futures import Future
 from .signatures import Mode
 from .stream import Stream
@@ -496,7 +497,7 @@ def _are_values(task: Task) -> bool:
 
 # ---------------------------------------------------------------- what Worker has
 def results(
-    stream: Stream,
+    stream: Stream | DryStream,
     workers: int,
     function: Any,
     iterables: Sequence[Iterable[Any]],
@@ -505,7 +506,7 @@ def results(
     chunksize: int | None,
     timeout: float | None,
     progress: bool,
-) -> Results:
+) -> Results | NoValues:
     """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
     what = "starmap" if star else "map"
     task = function if isinstance(function, Task) else stream.task_of(function)
@@ -519,6 +520,8 @@ def results(
     if not star:
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
+    if isinstance(stream, DryStream):
+        return stream.results(task, rows, star=star or len(iterables) > 1)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
     return Results(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..system.types import Array
 from . import mapping
 from .current import here
+from .dry import DryStream, NoValues
 from .futures import Future
 from .mapping import Results
 from .stream import Stream
@@ -53,7 +54,7 @@ class CallMethods:
         chunksize: int | None = None,
         timeout: float | None = None,
         progress: bool = False,
-    ) -> Results:
+    ) -> Results | NoValues:
         """Call a function for each item, and return the results in order, in an iterator.
 
         It begins at once, and reads items as results are asked for: only some calls are in flight. Items
@@ -107,7 +108,7 @@ class CallMethods:
         chunksize: int | None = None,
         timeout: float | None = None,
         progress: bool = False,
-    ) -> Results:
+    ) -> Results | NoValues:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`.
 
         Rule     CALL-MAP-1
@@ -123,8 +124,8 @@ class CallMethods:
             progress=progress,
         )
 
-    def _stream(self) -> Stream:
-        """Return the stream of calls.
+    def _stream(self) -> Stream | DryStream:
+        """Return the stream of calls, or what is in its place in a dry run.
 
         Rule     CALL-STREAM-5
         """
@@ -140,6 +141,9 @@ class CallMethods:
                 if self._life.endpoints is None
                 else "calls run on workers of this machine, not at endpoints: use run and submit_sub"
             )
+        dry: DryStream | None = self._life.dry
+        if dry is not None and dry.is_mine:
+            return dry
         stream: Stream = self._life.stream
         return stream
 

@@ -44,16 +44,18 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
     return _indented(lines + _from_trace(session, failed.task))
 
 
-def story_of_call(session: Session, slot: int, error: TaskError) -> str:
-    """Return the story of a call that has failed by itself.
+def story_of_call(session: Session, slot: int, error: TaskError, place: str) -> str:
+    """Return the story of a call that has failed by itself; `place` is its line, if that is known.
 
-    Rule     SEE-STORY-2, -5
+    Rule     SEE-STORY-2, -4, -5
     """
     story = session.engine.view.call_story(slot)
     lines = [
         _ran(session, f"call {error.task} ({error.callable_name})", error),
         *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
     ]
+    if place:
+        lines.append(f"submitted at {place}")
     return _indented(lines + _from_trace(session, error.task))
 
 
