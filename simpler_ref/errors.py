@@ -83,6 +83,17 @@ class TaskError(RuntimeError):
         remote_traceback: str = "",
     ) -> None:
         super().__init__(message)
+        self._describe(task, callable_name, worker, pid, remote_traceback)
+
+    def _describe(
+        self,
+        task: int = -1,
+        callable_name: str = "",
+        worker: int | None = None,
+        pid: int | None = None,
+        remote_traceback: str = "",
+    ) -> None:
+        """Set the attributes."""
         self.task = task
         self.callable_name = callable_name
         self.worker = worker

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
-from .callables.runnable import require_runnable, takes_arguments
+from .callables.runnable import fits, require_runnable
 from .calls.current import Entrance, enter, leave
 from .calls.dry import graph_of_calls
 from .calls.local import Initializer
@@ -717,7 +717,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     ) -> TaskGraph:
         """Call an orchestration function without executing anything, and say what would wait for what.
 
-        A function without parameters makes calls of tasks: the graph is that of these calls.
+        A function that takes no arguments makes calls of tasks: the graph is that of these calls.
 
         The graph has the tasks in order, the lines that submit them, and why each depends on others:
         the tensor, and both tags. ``str(graph)`` is the same each time, for tests; with ``check=True``,
@@ -734,7 +734,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         -----
         Rule     SEE-GRAPH-1, -8
         """
-        if not takes_arguments(orch_fn):
+        if callable(orch_fn) and not fits(orch_fn, 3) and fits(orch_fn, 0):
             return self._graph_of_calls(orch_fn, args, config)
         return self._listen("graph", graph_of, orch_fn, args, config)
 

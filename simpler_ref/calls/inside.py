@@ -192,7 +192,7 @@ class Inside:
 class GuardedInside(Inside):
     """Runs calls, each by Python, and has a guard compare the arrays that these only read.
 
-    Rule     ORCH-CHECK-13
+    Rule     SEE-INPUT-1
     """
 
     def __init__(self, mailbox: MailboxView, guard: Guard) -> None:
@@ -215,7 +215,7 @@ class GuardedInside(Inside):
     ) -> Any:
         values = [*positional, *named.values()]
         names = [*(f"argument {i}" for i in range(len(positional))), *named]
-        remedy = "annotate the parameter with InOut"
+        remedy = "Annotate it with InOut"
         inputs = [
             Input(i, names[i], value, remedy)
             for i, (code, value) in enumerate(zip(form.codes, values, strict=True))

@@ -89,7 +89,7 @@ class _Placed(TaskError):
 
     def settle(self, original: Exception, message: str, details: dict[str, Any]) -> None:
         """Set the attributes of a `TaskError`."""
-        TaskError.__init__(self, message, **details)
+        self._describe(**details)  # `__init__` would go on to that of the exception's own class
         self.args = original.args
         self.__message = message
         if not isinstance(original, _Placed):

@@ -112,7 +112,7 @@ class CheckedOrchestrator(Orchestrator):
     def _note_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
         """Note the tensors that tasks may write while others have them as INPUT: nothing is wrong then.
 
-        Rule     ORCH-CHECK-16
+        Rule     SEE-INPUT-4
         """
         mine: list[list[Tensor]] = []
         at = 0

@@ -82,7 +82,7 @@ def all_races(trace: Trace) -> Iterator[Race]:
 def _written(trace: Trace) -> Iterator[Race]:
     """Yield the tasks whose INPUTs have changed, as a Worker with ``check=True`` has found.
 
-    Rule     SEE-RACE-7
+    Rule     SEE-INPUT-5
     """
     for number, index, worker, low, high in trace.wrote.tolist():
         if not 1 <= number <= len(trace.tasks):

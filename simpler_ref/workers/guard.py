@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 class Guard:
     """Compares the inputs of one worker's tasks.
 
-    Rule     ORCH-CHECK-13 to -16
+    Rule     SEE-INPUT-1 to -4
     """
 
     def __init__(self, mailbox: MailboxView) -> None:
@@ -58,7 +58,7 @@ class Guard:
         def guarded(args: ReceivedArgs) -> Any:
             tensors = [args.tensor(i) for i in range(args.tensor_count())]
             inputs = [
-                Input(i, f"tensor {i}", _bytes_of(one), "tag the tensor INOUT")
+                Input(i, f"tensor {i}", _bytes_of(one), "Tag it INOUT")
                 for i, one in enumerate(tensors)
                 if one.is_read_only
             ]
@@ -100,7 +100,7 @@ class Guard:
     def _note(self, one: Input, first: int, last: int) -> None:
         """Note it in the trace.
 
-        Rule     SEE-RACE-7
+        Rule     SEE-INPUT-5
         """
         mailbox = self._mailbox
         engine, word = mailbox.engine, L.NOTED_WROTE | one.number << 8
@@ -157,13 +157,12 @@ def _changed(seen: Seen) -> tuple[int, int] | None:
 
 
 def _message(seen: Seen, first: int, last: int) -> str:
-    one = seen.input
-    within = "of bytes" if isinstance(seen.before, bytes) else "some of bytes"
+    """Return what happened and what to do, in the few bytes that a mailbox has for it."""
+    one, some = seen.input, "" if isinstance(seen.before, bytes) else "some of "
     return (
-        f"{KIND}: {within} {first} to {last} of {one.name}, an INPUT of {one.array.nbytes} bytes at "
-        f"{_span(one.array)[0]:#x}, changed while the task ran. If the task writes there, {one.remedy}, "
-        "so that others wait for it; else something writes there for which nothing waits: the program "
-        "itself, or another task that has it as INPUT"
+        f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while the "
+        f"task ran. {one.remedy} if the task writes there; else the program does, or another task that "
+        "reads it"
     )
 
 

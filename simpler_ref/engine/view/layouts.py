@@ -107,6 +107,8 @@ class Layouts:
         """Return the layouts for a trace: bytes of an element, shape, strides.
 
         Their keys are numbers: the epoch is in the upper half.
+
+        Rule     SEE-RACE-7
         """
         with self._lock:
             known, epoch = list(self._numbers.items()), self.epoch

@@ -175,6 +175,20 @@ def test_a_checked_worker_names_the_line():
     assert f"\n  submitted at {__file__}:{line}" in error.story
 
 
+@pytest.mark.spec("SEE-STORY-4")
+def test_a_checked_worker_names_the_line_of_a_call(mode):
+    with Worker(num_sub_workers=1, check=True, child_mode=mode) as w:
+        x = w.zeros(8, np.int64)
+        for _ in range(2):
+            bump(x).result()
+            line = sys._getframe().f_lineno + 1
+            failed = refuse(x)
+            with pytest.raises(KeyError) as caught:
+                failed.result()
+            assert f"\n  submitted at {__file__}:{line}" in caught.value.story
+            w.run(lambda orch, args, config: None)
+
+
 @pytest.mark.spec("SEE-STORY-5")
 def test_while_a_trace_is_taken_the_story_has_times_and_lines(path, mode):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode=mode) as w:
