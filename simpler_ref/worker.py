@@ -736,7 +736,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """
         if callable(orch_fn) and not fits(orch_fn, 3) and fits(orch_fn, 0):
             return self._graph_of_calls(orch_fn, args, config)
-        return self._listen("graph", graph_of, orch_fn, args, config)
+        submits: Any = orch_fn
+        return self._listen("graph", graph_of, submits, args, config)
 
     def _graph_of_calls(self, function: Any, args: Any, config: CallConfig | None) -> TaskGraph:
         if args is not None or config is not None:

@@ -234,7 +234,9 @@ class Leaf:
             )
         arrays = [tensor.numpy() for tensor in tensors]
         for one in arrays:
-            one.flags.writeable = True  # with ``check=True`` INPUTs are not; the code takes one type
+            one.flags.writeable = (
+                True  # with ``check=True`` INPUTs are not; the code takes one type
+            )
         known = self.kinds or self._declared
         given = [args.scalar(i) for i in range(scalars)]
         numbers = [

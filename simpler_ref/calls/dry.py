@@ -1,8 +1,8 @@
 """A dry run of calls: what they would wait for, without making any.
 
-`DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that does,
-and submits them to an engine of its own, whose workers answer nothing: no call ends. So the dependencies are
-those that the kernels find, and all of them. What they find they note, as for a trace.
+`DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that
+does, and submits them to an engine of its own, whose workers answer nothing: no call ends. So the
+dependencies are those that the kernels find, and all of them. What they find they note, as for a trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..model.wire import TAG_AT, TENSOR_BYTES
 from ..orch.checked import caller
 from ..orch.dry import graph_argument, shown_number
 from ..trace.graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph, TensorNames
-from ..trace.tasks import KINDS, TAGS, WRITING
+from ..trace.tasks import KINDS, WRITING
 from . import current
 from .arrays import SentArrays
 from .forms import ARRAY, READ_ARRAY, form_of
@@ -122,7 +122,7 @@ class DryStream:
         return future
 
     def _plan(self, task: Task) -> Plan:
-        """Return what is known of a task, of which workers that are named are chosen from the first one."""
+        """Return what is known of a task; its workers, if it names some, begin with the first."""
         known = self._real.plan_of(task)
         workers = tuple(self._first_sub + one for one in task.workers)
         made = self._plans[task] = Plan(task, known.key, workers)
@@ -136,7 +136,9 @@ class DryStream:
                 "give it a smaller problem"
             )
         if slot < 0:
-            raise ValueError("the arguments of the call do not fit into a mailbox: pass fewer arrays")
+            raise ValueError(
+                "the arguments of the call do not fit into a mailbox: pass fewer arrays"
+            )
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function; see `Stream.task_of`."""
@@ -204,7 +206,7 @@ class DryStream:
     def _shown(self, value: Any) -> str:
         """Return a value as text, without addresses."""
         if type(value) is Future:
-            if value._stream is self:
+            if value._stream is self:  # type: ignore[comparison-overlap]
                 return f"value of task {self._numbers[value._slot]}"
             value = value.result()
         if value is None or isinstance(value, (bool, int, float)):
@@ -259,9 +261,9 @@ class NoValue:
         raise RuntimeError(_no_value(self._what))
 
     __getattr__ = __hash__ = __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse  # type: ignore[assignment]
-    __int__ = __float__ = __complex__ = __index__ = __array__ = __reduce_ex__ = _refuse  # type: ignore[assignment]
-    __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __str__ = __format__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse
+    __int__ = __float__ = __complex__ = __index__ = __array__ = __reduce_ex__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __str__ = __format__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = _refuse
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
     __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse

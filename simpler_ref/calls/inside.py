@@ -221,9 +221,7 @@ class GuardedInside(Inside):
             for i, (code, value) in enumerate(zip(form.codes, values, strict=True))
             if code == READ_ARRAY
         ]
-        others = [
-            value for code, value in zip(form.codes, values, strict=True) if code == ARRAY
-        ]
+        others = [value for code, value in zip(form.codes, values, strict=True) if code == ARRAY]
         seen = look(inputs, others)
         made = function(*positional, **named)
         self._guard.require_unchanged(seen)

@@ -185,13 +185,13 @@ class _Origin(NamedTuple):
     of: str
     """What was called for them, and where."""
     first: int
-    count: int = 1
+    number: int = 1
 
     @property
     def items(self) -> str:
         """Their numbers."""
-        last = self.first + self.count - 1
-        return f"items {self.first} to {last}" if self.count > 1 else f"item {last}"
+        last = self.first + self.number - 1
+        return f"items {self.first} to {last}" if self.number > 1 else f"item {last}"
 
     def story(self, item: int | None = None) -> str:
         """Return what the error of the call tells; of one of its items, if that alone has failed.
@@ -209,7 +209,7 @@ class _Single(_Call):
     def __init__(self, future: Future, origin: _Origin) -> None:
         self.future = future
         self.origin = origin
-        self.count = origin.count
+        self.count = origin.number
 
     def _open(self, timeout: float | None) -> Iterator[Any]:
         error = self.future.exception(timeout)

@@ -116,9 +116,9 @@ class CheckedOrchestrator(Orchestrator):
         """
         mine: list[list[Tensor]] = []
         at = 0
-        for one in members:
-            mine.append(plan.tensors[at : at + len(one._tensors)])
-            at += len(one._tensors)
+        for args in members:
+            mine.append(plan.tensors[at : at + len(args._tensors)])
+            at += len(args._tensors)
         for i, tensors in enumerate(mine):
             others = [one for k, part in enumerate(mine) if k != i for one in part]
             for one in tensors:

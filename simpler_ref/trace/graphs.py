@@ -48,8 +48,8 @@ class GraphEdge:
     producer_tag: str
     """How the other one uses it; ``alloc`` if it is a buffer."""
     kind: str = "data"
-    """``data``: it reads what that one writes; ``order``: it overwrites what that one uses; ``future``: it
-    takes the value of that call, and no tensor; ``memory``: it does not wait."""
+    """``data``: it reads what that one writes; ``order``: it overwrites what that one uses; ``future``:
+    it takes the value of that call, and no tensor; ``memory``: it does not wait."""
     producer_tensor: str = ""
     """Of a call: the tensor of the other one, which shares bytes with this one."""
 

@@ -93,8 +93,9 @@ def _written(trace: Trace) -> Iterator[Race]:
         place = task.line or "an unknown line"
         remedy = "Annotate the parameter with InOut" if is_call else "Tag the tensor INOUT"
         text = (
-            f"write to INPUT: up to {high - low} bytes from {low:#x} on of {what}, an INPUT of {task.name}, "
-            f"changed while the task ran on {trace.worker_name(worker)}\n  submitted at {place}\n"
+            f"write to INPUT: up to {high - low} bytes from {low:#x} on of {what}, an INPUT of "
+            f"{task.name}, changed while the task ran on {trace.worker_name(worker)}\n"
+            f"  submitted at {place}\n"
             f"{remedy} if the task writes there; else the program does, or another task that has it as "
             "INPUT."
         )

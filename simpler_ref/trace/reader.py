@@ -131,7 +131,7 @@ class Trace:
         return (made if has_gaps else None), below, True
 
     def low_of(self, argument: np.void) -> int:
-        """Return the lowest address of a tensor, which is that of its first element unless it is a view."""
+        """Return the lowest address of a tensor; only in views its first element may be above."""
         number = int(argument["layout"])
         return int(argument["address"]) - (self.form(number)[1] if number >= 0 else 0)
 

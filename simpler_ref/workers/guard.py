@@ -1,4 +1,4 @@
-"""With ``check=True``: whether an INPUT of a task has changed while it ran, from its bytes before and after.
+"""With ``check=True``: whether an INPUT of a task has changed while it ran, by its bytes.
 
 This finds writes that no array refuses: by ctypes or C, through an address, in compiled code.
 """
@@ -15,6 +15,7 @@ from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import HazardError
 from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, DescribedTensor, view_memory
+from ..model.wire import span_of
 from ..system.types import Array, address_of
 
 MOST_COPIED = 1 << 20
@@ -146,7 +147,7 @@ def _changed(seen: Seen) -> tuple[int, int] | None:
     array, after = seen.input.array, _sums(seen.input.array)
     if seen.before == after:
         return None
-    if isinstance(after, bytes):
+    if isinstance(after, bytes) and isinstance(seen.before, bytes):
         pair = (np.frombuffer(one, np.uint8) for one in (seen.before, after))
         places = np.flatnonzero(np.not_equal(*pair))
         return int(places[0]), int(places[-1])
@@ -160,9 +161,9 @@ def _message(seen: Seen, first: int, last: int) -> str:
     """Return what happened and what to do, in the few bytes that a mailbox has for it."""
     one, some = seen.input, "" if isinstance(seen.before, bytes) else "some of "
     return (
-        f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while the "
-        f"task ran. {one.remedy} if the task writes there; else the program does, or another task that "
-        "reads it"
+        f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while "
+        f"the task ran. {one.remedy} if the task writes there; else the program does, or another task "
+        "that reads it"
     )
 
 
@@ -181,11 +182,10 @@ def _bytes_of(tensor: ContinuousTensor) -> Array:
 
 
 def _span(array: Array) -> tuple[int, int]:
-    low, high = np.lib.array_utils.byte_bounds(array) if _NEW else np.byte_bounds(array)
-    return int(low), int(high)
-
-
-_NEW = hasattr(np.lib, "array_utils")  # from numpy 2 on
+    """Return the lowest address of an array, and that past the highest."""
+    below, extent = span_of((array.dtype, array.shape, array.strides))
+    low = address_of(array) - below
+    return low, low + extent
 
 
 def _address(array: Array, offset: int) -> int:

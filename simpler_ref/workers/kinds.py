@@ -114,9 +114,7 @@ class SubWorker(WorkerKind):
 
     label = "sub_worker"
 
-    def __init__(
-        self, initializer: Callable[[], None] | None = None, check: bool = False
-    ) -> None:
+    def __init__(self, initializer: Callable[[], None] | None = None, check: bool = False) -> None:
         self._mailbox: MailboxView
         self._initializer = initializer
         self._check = check

@@ -406,7 +406,18 @@ def test_the_graph_of_calls_has_what_each_waits_for_by_its_bytes(w, calls):
     before = w.progress()
     graph = w.graph(calls)
     assert str(graph) == CALLS_TEXT == str(w.graph(calls))
-    assert graph.pairs == [(0, 1), (1, 2), (1, 3), (2, 3), (1, 4), (2, 4), (0, 5), (1, 5), (2, 6), (6, 7)]
+    assert graph.pairs == [
+        (0, 1),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (1, 4),
+        (2, 4),
+        (0, 5),
+        (1, 5),
+        (2, 6),
+        (6, 7),
+    ]
     kinds = {(one.id, edge.producer): edge.kind for one in graph.tasks for edge in one.edges}
     assert kinds[1, 0] == "data" and kinds[3, 2] == "order" and kinds[6, 2] == "future"
     assert not calls.x.any() and not calls.y.any() and w.progress() == before
@@ -426,7 +437,9 @@ def test_a_changed_program_of_calls_has_another_graph(w, calls):
         fill(calls.x, 3)
         total(calls.x)
 
-    assert "-task 1: axpy" in graph.diff(w.graph(one_less)) or "total" in graph.diff(w.graph(one_less))
+    assert "-task 1: axpy" in graph.diff(w.graph(one_less)) or "total" in graph.diff(
+        w.graph(one_less)
+    )
     assert graph.diff(CALLS_TEXT) == ""
     with pytest.raises(RuntimeError, match="calls of tasks are for before and after"):
         w.graph(lambda orch, args, config: without())
@@ -450,7 +463,9 @@ def test_random_calls_wait_exactly_where_their_bytes_meet(w):
     x = w.zeros((6, 6))
     views = [x, x[0], x[1:3], x[:, 1], x[::2, ::2], x[1::2, ::2], x[::-1, 3:]]
     for _ in range(20):
-        steps = [(int(rng.integers(7)), int(rng.integers(7)), int(rng.integers(3))) for _ in range(8)]
+        steps = [
+            (int(rng.integers(7)), int(rng.integers(7)), int(rng.integers(3))) for _ in range(8)
+        ]
 
         def program(steps=steps):
             for first, second, how in steps:
@@ -459,8 +474,10 @@ def test_random_calls_wait_exactly_where_their_bytes_meet(w):
 
         made = w.graph(program)
         uses = [
-            [(views[a], True), (views[b], False)] if how == 0
-            else [(views[a], True)] if how == 1
+            [(views[a], True), (views[b], False)]
+            if how == 0
+            else [(views[a], True)]
+            if how == 1
             else [(views[a], False), (views[b], False)]
             for a, b, how in steps
         ]
@@ -574,6 +591,14 @@ def test_another_threads_calls_are_made(w):
     assert [one.result() for one in made] == [23, 5]
 
 
+USES = (
+    *(lambda v: v + 1, lambda v: 1 + v, lambda v: v == 3, lambda v: bool(v), lambda v: v > 1),
+    *(lambda v: str(v), lambda v: float(v), lambda v: list(v), lambda v: v.shape, lambda v: v[0]),
+    *(lambda v: np.asarray(v), lambda v: add(v, 1), lambda v: {v}, lambda v: f"{v}"),
+    *(lambda v: max(1, v), lambda v: math.sqrt(v), lambda v: -v, lambda v: v @ v, lambda v: v()),
+)
+
+
 @pytest.mark.spec("SEE-GRAPH-10")
 def test_map_reads_all_items_and_its_results_have_no_values(w):
     x, taken = w.zeros((4, 8)), []
@@ -589,14 +614,9 @@ def test_map_reads_all_items_and_its_results_have_no_values(w):
         assert taken == [0, 1, 2]
         for value in results:
             assert repr(value).startswith("<no value: task ")
-            for asks in (
-                lambda: value + 1, lambda: 1 + value, lambda: value == 3, lambda: bool(value),
-                lambda: str(value), lambda: float(value), lambda: list(value), lambda: value.shape,
-                lambda: np.asarray(value), lambda: value > 1, lambda: add(value, 1), lambda: value[0],
-                lambda: {value}, lambda: f"{value}", lambda: max(1, value), lambda: math.sqrt(value),
-            ):  # fmt: skip
+            for asks in USES:
                 with pytest.raises(RuntimeError, match="is not made, and has no value"):
-                    asks()
+                    asks(value)
         w.starmap(axpy, [(x[0], x[1], 2.0)])
         results.close()
 

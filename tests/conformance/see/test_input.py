@@ -428,5 +428,3 @@ def test_addresses_of_bytes_in_views():
             at = guard._address(view, offset) - base
             index = np.unravel_index(offset // 2, view.shape)
             assert x.tobytes()[at : at + 2] == view[index].tobytes()
-
-

@@ -223,9 +223,10 @@ def errors_of(results):
         try:
             next(results)
         except StopIteration:
-            return found
+            break
         except TaskError as error:
             found[item] = error
+    return found
 
 
 def line_in(function, distance):
