@@ -25,18 +25,27 @@ class RemoteTraceback(Exception):
 
 
 def tell(error: TaskError | RingFullError, story: str) -> None:
-    """Add the story of an error, once: Python prints it below the message.
+    """Add to the story of an error, one note: Python prints it below the message.
 
     Before 3.11 Python prints no notes; there it follows the traceback in the cause.
+
+    Rule     SEE-STORY-3, -7
     """
     if not story:
         return
-    error.story = story
-    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), story]
-    if not hasattr(error, "add_note"):
+    before = error.story
+    notes = [one for one in getattr(error, "__notes__", ()) if not before or one != before]
+    error.story = story = f"{before}\n{story}" if before else story
+    vars(error)["__notes__"] = [*notes, story]
+    tell_in_cause(error)
+
+
+def tell_in_cause(error: TaskError | RingFullError) -> None:
+    """Have a Python that prints no notes print the story."""
+    if error.story and not hasattr(error, "add_note"):
         error.__cause__ = error.__cause__ or RemoteTraceback("")
         if isinstance(error.__cause__, RemoteTraceback):
-            error.__cause__.story = f"\n{story}"
+            error.__cause__.story = f"\n{error.story}"
 
 
 class TaskError(RuntimeError):
@@ -74,6 +83,17 @@ class TaskError(RuntimeError):
         remote_traceback: str = "",
     ) -> None:
         super().__init__(message)
+        self._describe(task, callable_name, worker, pid, remote_traceback)
+
+    def _describe(
+        self,
+        task: int = -1,
+        callable_name: str = "",
+        worker: int | None = None,
+        pid: int | None = None,
+        remote_traceback: str = "",
+    ) -> None:
+        """Set the attributes."""
         self.task = task
         self.callable_name = callable_name
         self.worker = worker

@@ -12,8 +12,9 @@ from typing import Any, NoReturn, TypeVar
 from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
 from .callables.registry import Registry, is_chip_callable, require_payload
-from .callables.runnable import require_runnable
+from .callables.runnable import fits, require_runnable
 from .calls.current import Entrance, enter, leave
+from .calls.dry import graph_of_calls
 from .calls.local import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
@@ -710,11 +711,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     def graph(
         self,
-        orch_fn: OrchFunction | CallableHandle,
+        orch_fn: OrchFunction | CallableHandle | Callable[[], Any],
         args: Any = None,
         config: CallConfig | None = None,
     ) -> TaskGraph:
         """Call an orchestration function without executing anything, and say what would wait for what.
+
+        A function that takes no arguments makes calls of tasks: the graph is that of these calls.
 
         The graph has the tasks in order, the lines that submit them, and why each depends on others:
         the tensor, and both tags. ``str(graph)`` is the same each time, for tests; with ``check=True``,
@@ -725,13 +728,33 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         MemoryError
             There are more tasks than can be alive at once.
         RuntimeError, TypeError, ValueError, Exception
-            See `record`.
+            See `record`. A RuntimeError, too: the result of a call is asked for, which is not made.
 
         Notes
         -----
-        Rule     SEE-GRAPH-1
+        Rule     SEE-GRAPH-1, -8
         """
-        return self._listen("graph", graph_of, orch_fn, args, config)
+        if callable(orch_fn) and not fits(orch_fn, 3) and fits(orch_fn, 0):
+            return self._graph_of_calls(orch_fn, args, config)
+        submits: Any = orch_fn
+        return self._listen("graph", graph_of, submits, args, config)
+
+    def _graph_of_calls(self, function: Any, args: Any, config: CallConfig | None) -> TaskGraph:
+        if args is not None or config is not None:
+            name = getattr(function, "__qualname__", function)
+            raise TypeError(
+                f"{name} takes no arguments, so its graph is that of the calls of tasks in it, and args "
+                "and config would go nowhere: bind what it needs before, for instance with a lambda"
+            )
+        require_runnable("graph", function)
+
+        def act(session: Session) -> TaskGraph:
+            made = graph_of_calls(self._life, session, function)
+            session.require_own_process()
+            return made
+
+        self._life.live()
+        return self._life.alone(act)
 
     def _listen(
         self,

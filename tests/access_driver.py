@@ -87,7 +87,7 @@ class Stream:
         count = k.collect_conflicts(self.mem, self.wire(uses), len(uses))
         at = int(self.mem[L.A_CONFLICTS])
         records = self.mem[at : at + count * L.CONFLICT_WORDS].reshape(count, L.CONFLICT_WORDS)
-        return [(slot, kind) for slot, kind in records.tolist()]
+        return [(slot, kind) for slot, kind, _ in records.tolist()]
 
     def kinds(self, *uses: Use | Arg) -> dict[str, int]:
         """Return the names of the tasks that one with these tensors would wait for, and how."""

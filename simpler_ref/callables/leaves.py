@@ -233,6 +233,10 @@ class Leaf:
                 f"has {len(tensors)} tensors and {scalars} scalars"
             )
         arrays = [tensor.numpy() for tensor in tensors]
+        for one in arrays:
+            one.flags.writeable = (
+                True  # with ``check=True`` INPUTs are not; the code takes one type
+            )
         known = self.kinds or self._declared
         given = [args.scalar(i) for i in range(scalars)]
         numbers = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections.abc import Callable
 from typing import Any
 
 _CACHE = type(functools.lru_cache(lambda: None))
@@ -69,6 +70,26 @@ def refuse_unrun(result: Any) -> None:
             f"the task returned a {kind}, {result.__qualname__}, which nobody runs: iterate or await "
             "it in the task"
         )
+
+
+def takes_arguments(target: Callable[..., Any]) -> bool:
+    """Say whether something can be called with arguments by position; yes, if that is not known."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD for p in parameters)
+
+
+def fits(target: Any, count: int) -> bool:
+    """Say whether something can be called with so many arguments by position; yes, if unknown."""
+    try:
+        inspect.signature(target).bind(*(None,) * count)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def _never_run(target: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.memory import Engine
 from ..engine.view.layouts import Layouts
 from ..model.tensor import ContinuousTensor, view_memory
-from ..model.visibility import make_tensor
+from ..model.visibility import Visible, make_tensor
 from ..model.wire import (
     SHAPE_AT,
     TAG_AT,
@@ -25,7 +25,6 @@ from ..model.wire import (
     span_of,
 )
 from ..system.types import Array, address_of
-from ..workers.session import Session
 from .quick import Quick, Slow
 
 _MOST_VIEWS = 4096
@@ -57,10 +56,10 @@ class SentArrays:
         old one finds, with its turn, that the epoch is over.
     """
 
-    def __init__(self, session: Session, quick: Quick | Slow) -> None:
-        self._session = session
+    def __init__(self, layouts: Layouts, why_invisible: Visible, quick: Quick | Slow) -> None:
+        self._why_invisible = why_invisible
         self._quick = quick
-        self._layouts = session.engine.layouts
+        self._layouts = layouts
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
 
@@ -85,7 +84,7 @@ class SentArrays:
         layout = array.dtype, array.shape, array.strides
         rest, below, extent = extents.get(layout) or self._extent(layout, extents)
         address = address_of(array)
-        why = self._session.why_invisible(address - below, extent) if extent else None
+        why = self._why_invisible(address - below, extent) if extent else None
         if why is not None:
             raise ValueError(
                 f"workers cannot see this array of shape {array.shape}: {why}; pass Worker.share(array)"

@@ -49,8 +49,13 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         stream = self._stream
         if stream is None:
             self.finish()
-        else:
+            return getattr(self, name)
+        try:
             stream.watch(self)
+        except RuntimeError:  # it will never end: nobody must wait for it the next time
+            vars(self).pop("_condition")
+            vars(self).pop("_state")
+            raise
         return getattr(self, name)
 
     def __del__(self) -> None:

@@ -14,6 +14,7 @@ from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_wor
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
 from ..jit.kernel import FAIL_POINTS
+from ..workers.guard import Guard, Input, look
 from . import outcomes, quick
 from .arrays import ReceivedArrays
 from .compiled import Code
@@ -35,9 +36,9 @@ class Caller:
         """Refuse: it is no function."""
         raise TypeError("calls are submitted by calling a task")
 
-    def inside_for(self, mailbox: MailboxView) -> Inside:
-        """Return what a worker's loop runs calls with."""
-        return Inside(mailbox)
+    def inside_for(self, mailbox: MailboxView, guard: Guard | None) -> Inside:
+        """Return what a worker's loop runs calls with; a guard compares what they must not write."""
+        return Inside(mailbox) if guard is None else GuardedInside(mailbox, guard)
 
 
 class Inside:
@@ -80,7 +81,17 @@ class Inside:
         positional, named = self._arguments(form, wires, words, kinds)
         if code is not None:
             self._learn(code, form, wires, positional)
-        self._finish(function(*positional, **named))
+        self._finish(self._made(form, function, positional, named))
+
+    def _made(
+        self,
+        form: Form,
+        function: Callable[..., Any],
+        positional: list[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """Return the value of a call."""
+        return function(*positional, **named)
 
     def _finish(self, result: Any) -> None:
         """Leave what a call has returned."""
@@ -176,3 +187,42 @@ class Inside:
                 return outcomes.decode_block(data_of(self._mem, word))[0]
             return outcomes.decode_word(kind, word)
         return float_of(word) if kind == L.FLOAT64 else word
+
+
+class GuardedInside(Inside):
+    """Runs calls, each by Python, and has a guard compare the arrays that these only read.
+
+    Rule     SEE-INPUT-1
+    """
+
+    def __init__(self, mailbox: MailboxView, guard: Guard) -> None:
+        super().__init__(mailbox)
+        self._guard = guard
+
+    def leaf(self) -> Callable[[ReceivedArgs], None]:
+        """Return what runs a call: native code would not look."""
+        return self.run
+
+    def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
+        """Leave all calls to Python."""
+
+    def _made(
+        self,
+        form: Form,
+        function: Callable[..., Any],
+        positional: list[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        values = [*positional, *named.values()]
+        names = [*(f"argument {i}" for i in range(len(positional))), *named]
+        remedy = "Annotate it with InOut"
+        inputs = [
+            Input(i, names[i], value, remedy)
+            for i, (code, value) in enumerate(zip(form.codes, values, strict=True))
+            if code == READ_ARRAY
+        ]
+        others = [value for code, value in zip(form.codes, values, strict=True) if code == ARRAY]
+        seen = look(inputs, others)
+        made = function(*positional, **named)
+        self._guard.require_unchanged(seen)
+        return made

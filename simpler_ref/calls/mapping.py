@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.runnable import refuse_unrun
-from ..errors import TaskError
+from ..errors import TaskError, tell
+from ..orch.checked import caller
 from . import outcomes
 from .current import here
+from .dry import DryStream, NoValues
 from .futures import Future
 from .signatures import Mode
 from .stream import Stream
@@ -177,15 +179,43 @@ def _failing(count: int, error: BaseException) -> Iterator[Any]:
     return _Values(count, take)
 
 
+class _Origin(NamedTuple):
+    """Which items a call has: for the story of its error."""
+
+    of: str
+    """What was called for them, and where."""
+    first: int
+    number: int = 1
+
+    @property
+    def items(self) -> str:
+        """Their numbers."""
+        last = self.first + self.number - 1
+        return f"items {self.first} to {last}" if self.number > 1 else f"item {last}"
+
+    def story(self, item: int | None = None) -> str:
+        """Return what the error of the call tells; of one of its items, if that alone has failed.
+
+        Rule     SEE-STORY-6
+        """
+        if item is None:
+            return f"  {self.items} of {self.of}"
+        return f"  item {item} of {self.of}\n  its call had {self.items}"
+
+
 class _Single(_Call):
     """An item that is a call of its own."""
 
-    def __init__(self, future: Future) -> None:
+    def __init__(self, future: Future, origin: _Origin) -> None:
         self.future = future
+        self.origin = origin
+        self.count = origin.number
 
     def _open(self, timeout: float | None) -> Iterator[Any]:
         error = self.future.exception(timeout)
         if error is not None:
+            if isinstance(error, TaskError):
+                tell(error, self.origin.story())
             return _failing(self.count, error)
         return self._values(self.future.result())
 
@@ -205,12 +235,10 @@ class _Chunk(_Single):
     seconds = 0.0
     """How long it took in the worker."""
 
-    def __init__(self, stream: Stream, future: Future, name: str, first: int, count: int) -> None:
-        super().__init__(future)
-        self.count = count
+    def __init__(self, stream: Stream, future: Future, origin: _Origin, name: str) -> None:
+        super().__init__(future, origin)
         self._stream = stream
         self._name = name
-        self._first = first
         self._number = stream.number_of(future)
 
     def _values(self, value: Any) -> Iterator[Any]:
@@ -218,12 +246,13 @@ class _Chunk(_Single):
         self.seconds = done.seconds
         if not done.errors and type(done.values) is not outcomes.Several:
             return iter(done.values)
-        stream, name, number, first = self._stream, self._name, self._number, self._first
+        stream, name, number, origin = self._stream, self._name, self._number, self.origin
 
         def take(place: int) -> Any:
             if place in done.errors:
-                block, item = done.errors[place], first + place
-                raise stream.item_error(block, done.worker, number, name, item)
+                block, item = done.errors[place], origin.first + place
+                story = origin.story(item)
+                raise stream.item_error(block, done.worker, number, name, item, story)
             return done.values[place]
 
         return _Values(self.count, take)
@@ -244,13 +273,14 @@ class Results:
         rows: Iterable[Any],
         *,
         star: bool,
+        of: str,
         total: int | None,
         workers: int,
         chunksize: int | None,
         timeout: float | None,
         bar: Any,
     ) -> None:
-        self._stream, self._task, self._star = stream, task, star
+        self._stream, self._task, self._star, self._of = stream, task, star, of
         self._chunks = stream.task_of(_Chunks(task, star), task.workers)
         self._input: Iterator[Any] | None = iter(rows)
         self._total = total
@@ -451,11 +481,12 @@ class Results:
                 self._apart = True
             else:
                 future = self._stream.submit(self._chunks, (sent, self._pickled), {})
-                first = self._taken - len(items)
+                origin = _Origin(self._of, self._taken - len(items), len(items))
                 name = self._chunks.__qualname__  # type: ignore[attr-defined]
-                return _Chunk(self._stream, future, name, first, len(items))
+                return _Chunk(self._stream, future, origin, name)
         args = items[0] if self._star else (items[0],)
-        return _Single(self._stream.submit(self._task, args, {}))
+        future = self._stream.submit(self._task, args, {})
+        return _Single(future, _Origin(self._of, self._taken - len(items)))
 
 
 def _are_values(task: Task) -> bool:
@@ -468,7 +499,7 @@ def _are_values(task: Task) -> bool:
 
 # ---------------------------------------------------------------- what Worker has
 def results(
-    stream: Stream,
+    stream: Stream | DryStream,
     workers: int,
     function: Any,
     iterables: Sequence[Iterable[Any]],
@@ -477,7 +508,7 @@ def results(
     chunksize: int | None,
     timeout: float | None,
     progress: bool,
-) -> Results:
+) -> Results | NoValues:
     """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
     what = "starmap" if star else "map"
     task = function if isinstance(function, Task) else stream.task_of(function)
@@ -491,6 +522,8 @@ def results(
     if not star:
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
+    if isinstance(stream, DryStream):
+        return stream.results(task, rows, star=star or len(iterables) > 1)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
     return Results(
@@ -498,6 +531,7 @@ def results(
         task,
         map(tuple, rows) if star else rows,
         star=star or len(iterables) > 1,
+        of=f"{what} of {task.__qualname__}, called at {caller()}",  # type: ignore[attr-defined]
         total=total,
         workers=len(task.workers) or workers,
         chunksize=chunksize,

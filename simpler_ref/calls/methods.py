@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..system.types import Array
 from . import mapping, quick
 from .current import here
+from .dry import DryStream, NoValues
 from .far_side import FarCalls
 from .futures import Future
 from .mapping import Results
@@ -61,7 +62,7 @@ class CallMethods:
         chunksize: int | None = None,
         timeout: float | None = None,
         progress: bool = False,
-    ) -> Results:
+    ) -> Results | NoValues:
         """Call a function for each item, and return the results in order, in an iterator.
 
         It begins at once, and reads items as results are asked for: only some calls are in flight. Items
@@ -115,7 +116,7 @@ class CallMethods:
         chunksize: int | None = None,
         timeout: float | None = None,
         progress: bool = False,
-    ) -> Results:
+    ) -> Results | NoValues:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`.
 
         Rule     CALL-MAP-1
@@ -136,8 +137,9 @@ class CallMethods:
         """How many workers take calls."""
         return len(self._tree.subs) or self._life.endpoints.sub_workers
 
-    def _stream(self) -> Stream:
-        """Return the stream of calls.
+    def _stream(self) -> Stream | DryStream:
+        """Return the stream of calls, or what is in its place in a dry run.
+
 
         Rule     CALL-STREAM-5
         """
@@ -154,6 +156,9 @@ class CallMethods:
                 else "no endpoint of this Worker has sub workers for calls: give "
                 "RemoteWorkerSpec(num_sub_workers=…)"
             )
+        dry: DryStream | None = self._life.dry
+        if dry is not None and dry.is_mine:
+            return dry
         stream: Stream = self._life.stream
         return stream
 

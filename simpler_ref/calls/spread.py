@@ -12,7 +12,7 @@ from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
-from ..errors import TaskError, WorkerStartError
+from ..errors import TaskError, WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import TENSOR_BYTES
@@ -165,11 +165,15 @@ class SpreadStream(Stream):
                 self._kernels.hand_on(self._mem, link.number, other)
 
     # ------------------------------------------------------------ errors
-    def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
+    def item_error(
+        self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
+    ) -> TaskError:
         """Return the error of one item of many that were one call, of a sub worker of some endpoint."""
         what = f"sub worker {worker} of an endpoint, call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}
-        return outcomes.decode_error(memoryview(block), what, **details)
+        error = outcomes.decode_error(memoryview(block), what, **details)
+        tell(error, origin)
+        return error
 
 
 __all__ = ["SpreadStream"]

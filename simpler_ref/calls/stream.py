@@ -18,6 +18,7 @@ from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.blocks import Blocks, data_of, mark_kept, set_retries
 from ..errors import (
+    HazardError,
     RingFullError,
     TaskCancelledError,
     TaskError,
@@ -27,11 +28,12 @@ from ..errors import (
 )
 from ..jit import layout as L
 from ..model.scalars import INTEGER
+from ..orch.checked import caller
 from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import Life
 from ..workers.session import Session
-from ..workers.story import story_of_call
+from ..workers.story import story_of_call, story_of_item
 from . import current, limits, outcomes, quick
 from .arrays import SentArrays
 from .forms import key_of
@@ -75,11 +77,13 @@ class Stream:
         self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take = self._quick.take
-        self._arrays = SentArrays(session, self._quick)
+        self._arrays = SentArrays(session.engine.layouts, session.why_invisible, self._quick)
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names = session.call_names
         self._limits: dict[int, float] = {}
+        self._places: dict[int, str] | None = {} if life.options.check else None
+        """With ``check=True``: where the calls of slots were submitted."""
         self._word = -1
         self._failures = Failures()
         self._watched: dict[int, Future] = {}
@@ -110,7 +114,7 @@ class Stream:
                 return future
         bound = task.signature.bind(args, kwargs)
         while True:
-            plan = self._plans.get(task) or self._plan(task)
+            plan = self.plan_of(task)
             try:
                 packed = self._pack(plan, bound)
             except MemoryError:  # no room for one more layout
@@ -137,6 +141,8 @@ class Stream:
                     future = _new_future(Future)
                     future._stream, future._slot = self, slot
                     self._futures[slot] = weakref.ref(future)
+                    if self._places is not None:
+                        self._places[slot] = caller()
                     return future
             self._make_room()
 
@@ -153,6 +159,16 @@ class Stream:
             made = Task(function, _signature_of(function), workers=workers)
             found = self._tasks[function] = made
         return found
+
+    def plan_of(self, task: Task) -> Plan:
+        """Return what is known of a task's calls.
+
+        Raises
+        ------
+        TypeError, ValueError
+            This Worker cannot make them.
+        """
+        return self._plans.get(task) or self._plan(task)
 
     def _plan(self, task: Task) -> Plan:
         """Put a task into a block, once, where all workers find it by the block's offset.
@@ -296,6 +312,7 @@ class Stream:
             self._life.prepare_stream()
             with signals_blocked():
                 self._life.streaming = True
+                self._engine.view.forget_unordered()
                 self._kernels.begin_stream(self._mem)
                 self._open = True
                 self._start_quick()
@@ -308,9 +325,10 @@ class Stream:
         return self._life.tree.words(self._life.registry)[1][handle]
 
     def _start_quick(self) -> None:
-        """Let usual calls be quick, unless what tasks print has to come first, or lines are traced."""
+        """Let usual calls be quick, unless what tasks print has to come first, or lines are noted."""
         session, manager = self._session, self._session.manager
-        if manager is not None and not manager.relays_output and not session.recorder.notes_lines:
+        noted = session.recorder.notes_lines or self._places is not None
+        if manager is not None and not manager.relays_output and not noted:
             self._quick.start(self._word, manager.dead)
 
     # ------------------------------------------------------------ workers that have died
@@ -670,7 +688,10 @@ class Stream:
         """Return the error of a call, with its story or that of the call whose failure it shares."""
         error = self._describe_error(slot)
         if not error.story:
-            tell(error, story_of_call(self._session, slot, error))
+            place = "" if self._places is None else self._places.get(slot, "")
+            tell(error, story_of_call(self._session, slot, error, place))
+            if isinstance(error, HazardError):  # its worker did not know these
+                error.tasks, error.places = (error.task,), (place,)
         return error
 
     def _describe_error(self, slot: int) -> TaskError:
@@ -716,11 +737,15 @@ class Stream:
             )
         return self._raised(data_of(self._mem, call.value), call.worker, what, details)
 
-    def item_error(self, block: bytes, worker: int, number: int, name: str, item: int) -> TaskError:
-        """Return the error of one item of many that were one call."""
+    def item_error(
+        self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
+    ) -> TaskError:
+        """Return the error of one item of many that were one call; its story ends with its origin."""
         what = f"call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}
-        return self._raised(memoryview(block), worker, what, details)
+        error = self._raised(memoryview(block), worker, what, details)
+        tell(error, f"{story_of_item(self._session, error)}\n{origin}")
+        return error
 
     def _raised(
         self, block: memoryview, worker: int, what: str, details: dict[str, Any]

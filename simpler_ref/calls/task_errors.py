@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..errors import RemoteTraceback, TaskError
+from ..errors import RemoteTraceback, TaskError, tell_in_cause
 
 State = tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]
 """Of an exception: `args`, members outside of `__dict__`, `__dict__`."""
@@ -89,7 +89,7 @@ class _Placed(TaskError):
 
     def settle(self, original: Exception, message: str, details: dict[str, Any]) -> None:
         """Set the attributes of a `TaskError`."""
-        TaskError.__init__(self, message, **details)
+        self._describe(**details)  # `__init__` would go on to that of the exception's own class
         self.args = original.args
         self.__message = message
         if not isinstance(original, _Placed):
@@ -153,4 +153,5 @@ def _place_again(original: Any, state: State | None, attributes: dict[str, Any])
     made.__dict__.update(attributes)
     if made.remote_traceback:
         made.__cause__ = RemoteTraceback(made.remote_traceback)
+    tell_in_cause(made)
     return made

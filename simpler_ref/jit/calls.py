@@ -8,8 +8,16 @@ failed, in S_VALUE and S_KIND, until its future drops it.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load, now_ns, unlikely
-from .hazards import collect_conflicts, drop_over, forget_all, has_access_room, note_accesses
+from .atomics import load, now_ns, stay_aside, unlikely
+from .hazards import (
+    collect_conflicts,
+    drop_over,
+    extent_of,
+    forget_all,
+    has_access_room,
+    note_accesses,
+    owed_to,
+)
 from .journal import note, note_edge, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
@@ -26,6 +34,7 @@ from .submit import (
     scalars_at,
     spill_has_room,
     store_arguments,
+    tag_of,
     take_body,
     tensors_at,
 )
@@ -67,7 +76,7 @@ def submit_call(mem, callable_word, counts, words):
     store_arguments(mem, slot, words, 0)
     for k in range(int(mem[slot + L.S_BODY]), tensors_at(mem, slot)):
         mem[k] = 0
-    edges = add_edges(mem, slot, conflicts, scalars)
+    edges = add_edges(mem, slot, words, conflicts)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     reclaim_chain(mem, note_accesses(mem, slot, words, tensors))
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
@@ -102,7 +111,7 @@ def futures_in(words, tensors, scalars):
 
 
 @kernel
-def add_edges(mem, slot, conflicts, scalars):
+def add_edges(mem, slot, words, conflicts):
     """Reference each call that this one waits for, and note the edge.
 
     Returns  the number of edges
@@ -116,11 +125,10 @@ def add_edges(mem, slot, conflicts, scalars):
         at = edge + edges * L.EDGE_WORDS
         producer = int(mem[conflict + L.CONFLICT_SLOT])
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-            kind = L.OWED_DATA if flag == 0 else L.OWED_ORDER
-            note_edge(mem, slot, producer, L.NO_TENSOR, 0, kind, 0)
+            note_conflict(mem, slot, words, conflict)
         edges += add_call_edge(mem, at, producer, slot | flag)
     scalar = scalars_at(mem, slot)
-    for _ in range(scalars):
+    for _ in range(int(mem[slot + L.S_COUNTS]) >> L.HALF):
         if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
             producer = int(mem[scalar + L.SCALAR_BITS])
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
@@ -128,6 +136,25 @@ def add_edges(mem, slot, conflicts, scalars):
             edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges
+
+
+@kernel
+def note_conflict(mem, slot, words, conflict):
+    """Note that a call, which is being submitted, waits for another: its tensor, and where both begin.
+
+    Rule     SEE-NOTE-5
+    """
+    stay_aside()
+    tensors = int(mem[slot + L.S_COUNTS]) & L.LOW_HALF
+    tensor = owed_to(mem, words, tensors, conflict)
+    tag, address = 0, 0
+    if tensor != L.NO_TENSOR:
+        t = tensor * L.TENSOR_WORDS
+        tag = tag_of(words, t)
+        address = extent_of(mem, words, t)[0]
+        address = max(address, int(mem[int(mem[conflict + L.CONFLICT_ACCESS]) + L.ACCESS_LOW]))
+    kind = L.OWED_DATA if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.OWED_ORDER
+    note_edge(mem, slot, int(mem[conflict + L.CONFLICT_SLOT]), tensor, tag, kind, address)
 
 
 @kernel

@@ -367,11 +367,13 @@ def add_conflict(mem, access, kind, conflicts):
         index = conflicts
         conflicts += 1
         mem[slot + L.S_SEEN] = stamp - 1 - index
-        kept = L.ORDER
+        kept = -1
     else:
         kept = int(mem[conflict_at(mem, index) + L.CONFLICT_KIND])
-    mem[conflict_at(mem, index) + L.CONFLICT_SLOT] = slot
-    mem[conflict_at(mem, index) + L.CONFLICT_KIND] = kind | kept
+    if kind > kept:
+        mem[conflict_at(mem, index) + L.CONFLICT_SLOT] = slot
+        mem[conflict_at(mem, index) + L.CONFLICT_KIND] = kind
+        mem[conflict_at(mem, index) + L.CONFLICT_ACCESS] = access
     return conflicts
 
 
@@ -379,6 +381,26 @@ def add_conflict(mem, access, kind, conflicts):
 def conflict_at(mem, index):
     """Return the offset of a conflict that was found."""
     return int(mem[L.A_CONFLICTS]) + index * L.CONFLICT_WORDS
+
+
+@kernel
+def owed_to(mem, words, tensors, conflict):
+    """Return the tensor that a conflict is owed to: of a need the first that reads, else that writes.
+
+    Rule     SEE-NOTE-5
+    """
+    access = int(mem[conflict + L.CONFLICT_ACCESS])
+    other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+    other = int(mem[access + L.ACCESS_LAYOUT])
+    for i in range(tensors):
+        t = i * TENSOR_WORDS
+        tag = tag_of(words, t)
+        fits = reads(tag) if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else writes(tag)
+        if fits and is_tracked(words, t):
+            low, high, layout = extent_of(mem, words, t)
+            if overlap(mem, low, high, layout, other_low, other_high, other):
+                return i
+    return L.NO_TENSOR
 
 
 # ---------------------------------------------------------------- changes

@@ -544,6 +544,15 @@ TRACE_EXTRAS = HEADER.word(
     ordering="own",
 )
 
+UNORDERED_LOW = HEADER.word(
+    "UNORDERED_LOW",
+    "with `check=True`: the lowest address of tensors of the run that may be written at any time",
+    read_by="worker",
+)
+UNORDERED_HIGH = HEADER.word(
+    "UNORDERED_HIGH", "the address past the highest of them; 0: there is none", read_by="worker"
+)
+
 HEADER.line(
     "the collector of notes",
     written_by="collector",

@@ -105,7 +105,11 @@ bytes. With `DUMPED_SCALAR` it saw a scalar: its number after the tensors; its b
 NOTED_COUNTED = 33
 """What two counters, of which the operand is the first, have counted during a task."""
 NOTED_LAYOUT = 34
-"""The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout."""
+"""The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout, from bit 32
+on their epoch."""
+NOTED_WROTE = 35
+"""With ``check=True``: an INPUT of a task, the operand, has changed: addresses of the first byte, and past
+the last one."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""

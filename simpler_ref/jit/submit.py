@@ -508,6 +508,7 @@ def note_arguments(mem, slot, words):
         note(mem, L.JOURNAL_OF_ORCH, what, number, data, nbytes_of(words, t))
         if kind & L.TENSOR_DTYPE_MASK == L.TENSOR_DESCRIBED:
             layout = int(words[t + L.TENSOR_SHAPE]) & L.LOW_HALF
+            layout |= int(mem[L.LAYOUTS_EPOCH]) << L.HALF
             note(mem, L.JOURNAL_OF_ORCH, L.NOTED_LAYOUT | i << 8, number, data, layout)
         if mem[L.TRACE_EXTRAS] != 0:
             note_extras(mem, slot, words, i, at + t + L.TENSOR_KIND)

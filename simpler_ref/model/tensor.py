@@ -18,6 +18,7 @@ from ..jit import layout as L
 from ..system.types import Array
 from .enums import DataType, TensorArgType, any_dtype, find_dtype, numpy_dtype, to_dtype
 from .wire import (
+    CHILD_MEMORY_AT,
     SHAPE_AT,
     TAG_AT,
     TENSOR,
@@ -194,6 +195,11 @@ class ContinuousTensor:
         return describe(data, shapes, any_dtype(dtype), strides)
 
     @property
+    def is_read_only(self) -> bool:
+        """Whether it is an INPUT, and its task must not write it: only with ``check=True``."""
+        return self._wire[CHILD_MEMORY_AT] == L.TENSOR_READ_ONLY
+
+    @property
     def ndims(self) -> int:
         """Number of dimensions."""
         return len(self.shapes)
@@ -287,6 +293,8 @@ class ReadOnlyTensor(ContinuousTensor):
 
     __slots__ = ()
 
+    is_read_only = True
+
     def numpy(self) -> Array:
         """Return a numpy array over the same memory that cannot be written."""
         array = super().numpy()
@@ -362,7 +370,7 @@ class DescribedTensor(ContinuousTensor):
             self._require_memory()
         dtype, shape, strides = self._wire.layout
         array = view_memory(self.data, shape, dtype, self._keep, strides)
-        if self._wire[TAG_AT - 1] == L.TENSOR_READ_ONLY:
+        if self.is_read_only:
             array.flags.writeable = False
         return array
 

@@ -30,7 +30,7 @@ from ..model.wire import (
     span_of,
 )
 from ..system.types import Array
-from ..trace.history import HOST, History, Plan, Tensor
+from ..trace.history import HOST, History, Plan, Tensor, share
 from .columns import Batch
 from .orchestrator import Handles, Orchestrator
 
@@ -54,7 +54,9 @@ class CheckedOrchestrator(Orchestrator):
     """Where each task of the run was submitted."""
     _name = ""
     _in_arrays = False
-    """Whether the task's INPUTs become arrays that cannot be written."""
+    """Whether workers are told which of the task's tensors are INPUTs."""
+    _guards_compiled = True
+    """Whether they are of compiled tasks, too."""
 
     # ------------------------------------------------------------ submits
     def _require_handle(
@@ -62,7 +64,8 @@ class CheckedOrchestrator(Orchestrator):
     ) -> int:
         word = super()._require_handle(what, handle, members, live, pool)
         self._name = handle.name
-        self._in_arrays = pool == L.SUB and not self._host.is_compiled(handle)
+        compiled = not self._guards_compiled and self._host.is_compiled(handle)
+        self._in_arrays = pool == L.SUB and not compiled
         return word
 
     def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
@@ -79,6 +82,7 @@ class CheckedOrchestrator(Orchestrator):
         self._require_mine()
         members = [] if args is None else [args]
         plan = self._plan(members, [word >> L.WORD_WORKER & L.WORKER_MASK])
+        self._note_unordered(members, plan)
         sent = [self._sent(one) for one in members]
         super()._add(word, sent[0] if sent else None)
         self._note(plan, members, sent)
@@ -88,6 +92,7 @@ class CheckedOrchestrator(Orchestrator):
     ) -> None:
         self._require_mine()
         plan = self._plan(members, affinities or [0] * len(members))
+        self._note_unordered(members, plan)
         sent = [self._sent(one) for one in members]
         super()._submit_group(word, sent, affinities)
         self._note(plan, members, sent)
@@ -103,6 +108,30 @@ class CheckedOrchestrator(Orchestrator):
             for wire in one._tensors
         ]
         return self._history.plan(self._name, caller(), tensors)
+
+    def _note_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
+        """Note the tensors that tasks may write while others have them as INPUT: nothing is wrong then.
+
+        Rule     SEE-INPUT-4
+        """
+        mine: list[list[Tensor]] = []
+        at = 0
+        for args in members:
+            mine.append(plan.tensors[at : at + len(args._tensors)])
+            at += len(args._tensors)
+        for i, tensors in enumerate(mine):
+            others = [one for k, part in enumerate(mine) if k != i for one in part]
+            for one in tensors:
+                if one.memory != HOST or not one.data:
+                    continue
+                if one.tag == L.NO_DEP or (
+                    one.tag == L.INPUT
+                    and any(o.tag != L.INPUT and o.data and share(one, o) for o in others)
+                ):
+                    self._widen_unordered(one.start, one.end)
+
+    def _widen_unordered(self, low: int, high: int) -> None:
+        self._view.widen_unordered(low, high)
 
     def _sent(self, args: TaskArgs) -> TaskArgs:
         """Return the arguments as they are sent: INPUTs say that they must not be written.
@@ -171,6 +200,7 @@ class CheckedOrchestrator(Orchestrator):
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._history = History([_span(self._engine.heap)])
         self._places = {}
+        self._view.forget_unordered()
         super()._open(next_level, subs)
 
     def _close(self) -> None:

@@ -35,7 +35,7 @@ from ..trace.graphs import (
     TensorNames,
 )
 from ..trace.history import History
-from ..trace.tasks import TAGS
+from ..trace.tasks import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import CheckedOrchestrator, caller
 from .recording import _MEMBER, Recorder, listen
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 1 << 32
 """Integers from here on may be addresses, which differ from run to run: the text does not have them."""
-
-_WRITES = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 
 
 class DryRun(Recorder):
@@ -153,20 +151,10 @@ class DryRun(Recorder):
 
     def _argument(self, wire: bytes, worker: int, provided: bool) -> GraphArgument:
         tensor = ContinuousTensor._from_wire(wire)
-        start, nbytes = tensor._span()
-        owner = worker if wire[CHILD_MEMORY_AT] == 1 else -1
-        name = self._names.name
         if provided:
-            self._names.provide(start, nbytes)
-        dtype = str(getattr(tensor.dtype, "name", tensor.dtype)).lower()
-        return GraphArgument(
-            TAGS[wire[TAG_AT]],
-            name(owner, tensor.data, nbytes),
-            f"{dtype}{list(tensor.shapes)}",
-            tensor.data,
-            nbytes,
-            owner,
-        )
+            self._names.provide(*tensor._span())
+        owner = worker if wire[CHILD_MEMORY_AT] == 1 else -1
+        return graph_argument(self._names, tensor, wire[TAG_AT], owner)
 
     def _edges(self, mine: Sequence[GraphArgument]) -> tuple[GraphEdge, ...]:
         """Return the edges to the task just submitted, as the kernels have noted them."""
@@ -180,11 +168,12 @@ class DryRun(Recorder):
                     BUFFER if self.made[producer - 1].is_buffer else other.tag
                     for other in self.made[producer - 1].arguments
                     if (other.worker, other.address) == (one.worker, one.address)
-                    and other.tag in _WRITES
+                    and other.tag in WRITING
                 ]
                 if waits:
                     waited.add(producer)
-                edges.append(GraphEdge(producer - 1, waits, one.tensor, one.tag, uses[-1]))
+                kind = KINDS[operand >> 24]
+                edges.append(GraphEdge(producer - 1, waits, one.tensor, one.tag, uses[-1], kind))
         return tuple(edge for edge in edges if edge.waits or edge.producer + 1 not in waited)
 
     # ------------------------------------------------------------ scopes, and what does not run
@@ -226,10 +215,32 @@ class CheckedDryRun(CheckedOrchestrator, DryRun):
         self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
         self._places = {}
 
+    def _widen_unordered(self, low: int, high: int) -> None:
+        """Do nothing: no task runs."""
+
+
+def graph_argument(
+    names: TensorNames, tensor: ContinuousTensor, tag: int, owner: int
+) -> GraphArgument:
+    """Return a tensor of a task as a graph has it; `owner` is the worker whose memory it is in, or -1."""
+    _, nbytes = tensor._span()
+    return GraphArgument(
+        TAGS[tag],
+        names.name(owner, tensor.data, nbytes),
+        f"{str(getattr(tensor.dtype, 'name', tensor.dtype)).lower()}{list(tensor.shapes)}",
+        tensor.data,
+        nbytes,
+        owner,
+    )
+
 
 def _number(raw: bytes) -> str:
     """Return a scalar as text."""
-    value = as_it_went_in(raw, raw[KIND_AT])
+    return shown_number(as_it_went_in(raw, raw[KIND_AT]))
+
+
+def shown_number(value: Any) -> str:
+    """Return a number as text."""
     return "…" if isinstance(value, int) and abs(value) >= _MOST_SHOWN else repr(value)
 
 

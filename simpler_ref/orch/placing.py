@@ -216,6 +216,7 @@ class PlacingOrchestrator(Orchestrator):
 class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
     """A `PlacingOrchestrator` that checks what it is asked for."""
 
+    _guards_compiled = False
     submit_sub = PlacingOrchestrator.submit_sub
     submit_sub_many = PlacingOrchestrator.submit_sub_many
 

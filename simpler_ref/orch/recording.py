@@ -175,6 +175,8 @@ class Recorder(Orchestrator):
     """
 
     _in_python = True
+    has_unordered = False
+    """Whether tasks may write what others have as INPUT; only with ``check=True`` that is known."""
 
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         self._host = worker._host
@@ -431,6 +433,9 @@ class CheckedRecorder(CheckedOrchestrator, Recorder):
         self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
         self._places = {}
 
+    def _widen_unordered(self, low: int, high: int) -> None:
+        self.has_unordered = True  # where that is, replays know
+
 
 def _write_back(members: Sequence[TaskArgs], outputs: dict[int, int]) -> None:
     """Write the addresses of provided outputs into the arguments."""
@@ -469,6 +474,7 @@ class Graph:
         self._handles = recorder.handles
         self._configs = list(recorder.configs)
         self._layouts = recorder.layouts
+        self._has_unordered = recorder.has_unordered
         self._program = recorder.program.words()
         self._variables = np.zeros(recorder.variables, np.int64)
         self._callables = np.array(recorder.program.callables, np.int64)
@@ -537,6 +543,8 @@ class Graph:
             raw = b"".join([*(wire[:SHAPE_AT] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
             self._variables[: len(bound)] = bound
+        if self._has_unordered:
+            orch._view.widen_unordered(0, RECORDED_FIRST)
         self._resolve(orch)
         self._number_layouts(orch)
         rewind(self._program)

@@ -144,7 +144,9 @@ def _write_dot(trace: Trace, file: IO[str]) -> None:
     nodes = [(one.number, one.name, one.is_buffer, one.number in critical) for one in tasks]
     arrows = []
     for edge in trace.edges[trace.edges["consumer"] <= most]:
-        label = "" if edge["tensor"] == L.NO_TENSOR else f"{TAGS[edge['tag']]} {edge['tensor']}"
+        label = "value" if edge["kind"] == L.OWED_FUTURE else ""
+        if edge["tensor"] != L.NO_TENSOR:
+            label = f"{TAGS[edge['tag']]} {edge['tensor']}"
         ends = int(edge["producer"]), int(edge["consumer"])
         arrows.append((*ends, label, bool(edge["kind"] != L.OWED_MEMORY)))
     draw(file, nodes, arrows, len(trace.tasks))

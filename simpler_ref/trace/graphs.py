@@ -47,11 +47,19 @@ class GraphEdge:
     """How the task uses the tensor."""
     producer_tag: str
     """How the other one uses it; ``alloc`` if it is a buffer."""
+    kind: str = "data"
+    """``data``: it reads what that one writes; ``order``: it overwrites what that one uses; ``future``:
+    it takes the value of that call, and no tensor; ``memory``: it does not wait."""
+    producer_tensor: str = ""
+    """Of a call: the tensor of the other one, which shares bytes with this one."""
 
     def __str__(self) -> str:
         if not self.waits:
             return f"keeps task {self.producer}: memory of {self.tensor}"
-        return f"after task {self.producer}: {self.tag} {self.tensor} ← {self.producer_tag}"
+        if self.kind == "future":
+            return f"after task {self.producer}: its value"
+        other = f" {self.producer_tensor}" if self.producer_tensor not in ("", self.tensor) else ""
+        return f"after task {self.producer}: {self.tag} {self.tensor} ← {self.producer_tag}{other}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +193,7 @@ class TaskGraph:
         shown = self.tasks[:MOST_DRAWN]
         nodes = [(one.id, f"task {one.id} ({one.name})", one.is_buffer, False) for one in shown]
         arrows = [
-            (edge.producer, one.id, f"{edge.tag} {edge.tensor}", edge.waits)
+            (edge.producer, one.id, f"{edge.tag} {edge.tensor}".strip() or "value", edge.waits)
             for one in shown
             for edge in one.edges
         ]

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..engine.view.layouts import loops_of
 from ..errors import HazardError
 from ..jit import layout as L
-from ..model.wire import Layout, span_of
 from ..system.types import Array
 from .history import HOST, History, Tensor
 from .lanes import ORCH, WAITED
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 
 _RUN, _TASK, _OPEN, _CLOSE, _DRAIN = range(5)
 """What happens in a run."""
+_OF_RUN = 1
+"""The kind of a run that is no stream of calls."""
 
 
 class Race(NamedTuple):
@@ -75,6 +75,35 @@ def races(trace: Trace) -> list[Race]:
 
 def all_races(trace: Trace) -> Iterator[Race]:
     """Yield everything that is wrong, also what the same lines have submitted."""
+    yield from _in_order(trace)
+    yield from _written(trace)
+
+
+def _written(trace: Trace) -> Iterator[Race]:
+    """Yield the tasks whose INPUTs have changed, as a Worker with ``check=True`` has found.
+
+    Rule     SEE-INPUT-5
+    """
+    for number, index, worker, low, high in trace.wrote.tolist():
+        if not 1 <= number <= len(trace.tasks):
+            continue
+        task = trace.task(number)
+        is_call = trace.runs["kind"][task.run] != _OF_RUN
+        what = f"argument {index}" if is_call else f"tensor {index}"
+        place = task.line or "an unknown line"
+        remedy = "Annotate the parameter with InOut" if is_call else "Tag the tensor INOUT"
+        text = (
+            f"write to INPUT: up to {high - low} bytes from {low:#x} on of {what}, an INPUT of "
+            f"{task.name}, changed while the task ran on {trace.worker_name(worker)}\n"
+            f"  submitted at {place}\n"
+            f"{remedy} if the task writes there; else the program does, or another task that has it as "
+            "INPUT."
+        )
+        yield Race("write to INPUT", task.run, (task.id,), (place,), text)
+
+
+def _in_order(trace: Trace) -> Iterator[Race]:
+    """Yield what is wrong with the order of tasks, and with their memory."""
     tensors = _Tensors(trace)
     history: History | None = None
     run, is_whole = -1, False
@@ -83,7 +112,7 @@ def all_races(trace: Trace) -> Iterator[Race]:
     for what, which in _events(trace):
         if what == _RUN:
             run = which
-            history = History([tensors.heap]) if trace.runs["kind"][run] == 1 else None
+            history = History([tensors.heap]) if trace.runs["kind"][run] == _OF_RUN else None
             is_whole = bool((trace.tasks["outcome"][trace.tasks["run"] == run] == 1).all())
         elif history is None:
             continue
@@ -141,9 +170,7 @@ class _Tensors:
         rows = trace.arguments[np.lexsort((trace.arguments["index"], trace.arguments["task"]))]
         self._rows = rows
         self._first = np.searchsorted(rows["task"], np.arange(1, len(trace.tasks) + 2)).tolist()
-        self._forms: dict[int, tuple[Layout | None, int, bool]] = {}
-        known = {} if trace.about.get("layouts_forgotten") else trace.about.get("layouts", {})
-        self._layouts = known
+        self._trace = trace
 
     def of(self, task: int) -> tuple[list[Tensor], dict[int, int]]:
         """Return the tensors of a task, and the addresses of those that the runtime has provided."""
@@ -152,7 +179,7 @@ class _Tensors:
         for i, (_, _, tag, address, nbytes, is_provided, memory, number) in enumerate(rows):
             layout, below = None, 0
             if number >= 0:
-                layout, below, is_known = self._form(number)
+                layout, below, is_known = self._trace.form(number)
                 if not is_known:
                     nbytes = 0
             if memory < HOST:
@@ -162,20 +189,3 @@ class _Tensors:
                 provided[i], start = address, 0
             made.append(Tensor(tag, memory, start, start + nbytes, 0, below, layout))
         return made, provided
-
-    def _form(self, number: int) -> tuple[Layout | None, int, bool]:
-        """Return the layout with a number, None if it has no gaps; the bytes below; if it is known."""
-        found = self._forms.get(number)
-        if found is None:
-            found = self._forms[number] = _form_of(self._layouts.get(str(number)))
-        return found
-
-
-def _form_of(told: list[object] | None) -> tuple[Layout | None, int, bool]:
-    if told is None:
-        return None, 0, False
-    item, shape, strides = told
-    layout: Layout = np.dtype(f"V{item}"), tuple(shape), tuple(strides)  # type: ignore[arg-type]
-    below, extent = span_of(layout)
-    has_gaps = loops_of(layout[1], layout[2], layout[0].itemsize) != (extent, [])
-    return (layout if has_gaps else None), below, True

@@ -10,7 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ..engine.view.layouts import loops_of
 from ..jit import layout as L
+from ..model.wire import Layout, span_of
 from ..system.types import Array
 from . import tables
 from .critical import critical_path
@@ -21,6 +23,9 @@ from .page import write_page
 from .races import Race, races
 from .summary import summary
 from .tasks import TracedTask
+
+Form = tuple["Layout | None", int, bool]
+"""See `Trace.form`."""
 
 
 class Trace:
@@ -34,6 +39,8 @@ class Trace:
         Who depends on whom, through which tensor; the tensors of tasks. Sorted by consumer and task.
     ran, waits, held, scopes, runs : numpy.ndarray
         What workers ran; sleeps and waits of threads; bytes of rings; scopes; runs.
+    wrote : numpy.ndarray
+        With ``check=True``: tensors tagged INPUT that changed while their tasks ran.
     about : dict
         What the program told of itself and its Worker.
     dropped : int
@@ -50,6 +57,7 @@ class Trace:
         self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
         self.dropped = sum(file.dropped.values())
         self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
+        self._forms: dict[int, Form] = {}
         notes = tables.Notes(file)
         names = self.about.get("workers", [])
         self.worker_count = max(len(names), *(one + 1 for one in notes.workers), 0)
@@ -61,6 +69,7 @@ class Trace:
         self.waits = tables.waits_of(notes)
         self.held = tables.held_of(notes)
         self.scopes = tables.scopes_of(notes)
+        self.wrote = tables.wrote_of(notes)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Trace:
@@ -103,6 +112,28 @@ class Trace:
         first, end = self._argument_order[number - 1 : number + 1]
         rows: Array = self.arguments[first:end]
         return rows
+
+    def form(self, layout: int) -> Form:
+        """Return a layout, None if it has no gaps; the bytes below its first element; if it is known."""
+        found = self._forms.get(layout)
+        if found is None:
+            found = self._forms[layout] = self._form(layout)
+        return found
+
+    def _form(self, layout: int) -> Form:
+        told = self.about.get("layouts", {}).get(str(layout))
+        if told is None:
+            return None, 0, False
+        item, shape, strides = told
+        made: Layout = np.dtype(f"V{item}"), tuple(shape), tuple(strides)
+        below, extent = span_of(made)
+        has_gaps = loops_of(made[1], made[2], made[0].itemsize) != (extent, [])
+        return (made if has_gaps else None), below, True
+
+    def low_of(self, argument: np.void) -> int:
+        """Return the lowest address of a tensor; only in views its first element may be above."""
+        number = int(argument["layout"])
+        return int(argument["address"]) - (self.form(number)[1] if number >= 0 else 0)
 
     @cached_property
     def _edge_order(self) -> Array:

@@ -52,6 +52,10 @@ RAN = np.dtype(
     ]
 )
 """What a worker ran; a group has one for each member."""
+WROTE = np.dtype(
+    [*(("task", "<i8"), ("index", "<u2"), ("worker", "<i4"), ("low", "<i8"), ("high", "<i8"))]
+)
+"""With ``check=True``: an INPUT that changed while its task ran, and the addresses of the changes."""
 HELD = np.dtype([("time", "<i8"), ("ring", "<i4"), ("bytes", "<i8")])
 SCOPE = np.dtype([("time", "<i8"), ("depth", "<i4"), ("opened", "?")])
 RUN = np.dtype([("first", "<i8"), ("kind", "<i4"), ("begin", "<i8"), ("end", "<i8")])
@@ -93,6 +97,19 @@ def ran_of(notes: Notes) -> Array:
         rows["begin"], rows["end"] = found["time"], found["value"]
         parts.append(rows[rows["outcome"] < L.SKIPPED])
     return np.concatenate(parts)
+
+
+def wrote_of(notes: Notes) -> Array:
+    """Return the INPUTs that have changed."""
+    parts = [np.zeros(0, WROTE)]
+    for worker, own in notes.workers.items():
+        found = _of(own, L.NOTED_WROTE)
+        rows = np.zeros(len(found), WROTE)
+        rows["task"], rows["index"], rows["worker"] = found["task"], found["what"] >> 8, worker
+        rows["low"], rows["high"] = found["time"], found["value"]
+        parts.append(rows)
+    rows = np.concatenate(parts)
+    return rows[np.argsort(rows["task"], kind="stable")]
 
 
 def runs_of(notes: Notes) -> Array:

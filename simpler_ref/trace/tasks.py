@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .reader import Trace
 
 TAGS = ("INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP")
+WRITING = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
+"""Those that write."""
+KINDS = ("data", "order", "future", "memory")
+"""Of dependencies; see `Dependency.kind`."""
 SUCCEEDED, FAILED, UNFINISHED = "completed", "failed", "unfinished"
 QUICK_NS = 1000
 """A wait that is shorter is not worth a line."""
@@ -99,31 +103,15 @@ class TracedTask:
         producer, address = int(edge["producer"]), int(edge["address"])
         tensor = int(edge["tensor"])
         tag = "" if tensor == L.NO_TENSOR else TAGS[edge["tag"]]
-        kind = ("data", "order", "future", "memory")[edge["kind"]]
-        mine = self._trace.arguments_of(self.number)
-        theirs = self._trace.arguments_of(producer)
-        if tensor == L.NO_TENSOR and kind != "future":
-            tensor, tag, address = self._overlap(mine, theirs)
+        kind = KINDS[edge["kind"]]
         producer_tag = ""
-        for one in theirs:
-            if one["address"] <= address < one["address"] + max(1, one["nbytes"]):
+        for one in self._trace.arguments_of(producer):
+            low = self._trace.low_of(one)
+            fits = kind != "data" or TAGS[one["tag"]] in WRITING
+            if fits and low <= address < low + max(1, one["nbytes"]):
                 producer_tag = TAGS[one["tag"]]
         missing = -1 if tensor == L.NO_TENSOR else tensor
         return Dependency(producer, kind, missing, tag, producer_tag, address)
-
-    @staticmethod
-    def _overlap(mine: np.ndarray, theirs: np.ndarray) -> tuple[int, str, int]:
-        """Return the first tensor that shares bytes with one of another task: index, tag, address."""
-        for one in mine:
-            for other in theirs:
-                low = max(int(one["address"]), int(other["address"]))
-                high = min(
-                    int(one["address"]) + int(one["nbytes"]),
-                    int(other["address"]) + int(other["nbytes"]),
-                )
-                if low < high and not (one["tag"] == other["tag"] == L.INPUT):
-                    return int(one["index"]), TAGS[one["tag"]], low
-        return L.NO_TENSOR, "", 0
 
     # ------------------------------------------------------------ the story
     def why(self) -> str:

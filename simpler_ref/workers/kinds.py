@@ -6,18 +6,19 @@ function over workers of its own. The loop (`loop.py`) is the same for all.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
 from ..callables.payloads import read_payload
+from ..callables.runnable import takes_arguments
 from ..engine.view.mailbox import MailboxView, ReceivedArgs, env_beside
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
+from .guard import Guard
 
 
 class WorkerKind:
@@ -113,26 +114,34 @@ class SubWorker(WorkerKind):
 
     label = "sub_worker"
 
-    def __init__(self, initializer: Callable[[], None] | None = None) -> None:
+    def __init__(self, initializer: Callable[[], None] | None = None, check: bool = False) -> None:
         self._mailbox: MailboxView
         self._initializer = initializer
+        self._check = check
+        self._guard: Guard | None = None
+        """With `check`: what finds out whether tasks change their INPUTs."""
         self._inside: Any = None
         """What runs calls, which have a protocol of their own."""
 
     def start(self, mailbox: MailboxView) -> None:
         """Remember its mailboxes, and do what comes first in each worker."""
         self._mailbox = mailbox
+        self._guard = Guard(mailbox) if self._check else None
         if self._initializer is not None:
             self._initializer()
 
     def leaf(self, installed: Any) -> Callable[[ReceivedArgs], Any]:
         """Return the function itself; one with no parameters is called without any."""
-        if not isinstance(installed, Leaf):
-            if not _takes_calls(installed):
-                return as_leaf(installed)
-            self._inside = installed.inside_for(self._mailbox)
+        if _takes_calls(installed):
+            self._inside = installed.inside_for(self._mailbox, self._guard)
             run: Callable[[ReceivedArgs], Any] = self._inside.leaf()
             return run
+        if self._guard is not None:
+            return self._guard.around(
+                installed.run_task if isinstance(installed, Leaf) else as_leaf(installed)
+            )
+        if not isinstance(installed, Leaf):
+            return as_leaf(installed)
         engine, worker = self._mailbox.engine, self._mailbox.worker
 
         def leaf(args: ReceivedArgs) -> None:
@@ -145,7 +154,7 @@ class SubWorker(WorkerKind):
     def address(self, installed: Any) -> int:
         """Return the address of a compiled leaf, BY_KEY for calls, else 0."""
         if isinstance(installed, Leaf):
-            return installed.address
+            return 0 if self._check else installed.address
         return L.BY_KEY if _takes_calls(installed) else 0
 
     def report(self, installed: Any, error: BaseException) -> None:
@@ -316,10 +325,4 @@ def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
 
     Rule     ORCH-API-2
     """
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return target
-    if any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD for p in parameters):
-        return target
-    return lambda _args: target()
+    return target if takes_arguments(target) else lambda _args: target()

@@ -84,6 +84,8 @@ class Life:
         self.running = False
         self.endpoints: Any = None
         self.stream: Any = None
+        self.dry: Any = None
+        """What takes calls in place of the stream while the graph of a function is made."""
         self.streaming = False
         self.needs_start = True
         self.parent_level = 0

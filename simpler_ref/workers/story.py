@@ -44,25 +44,37 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
     return _indented(lines + _from_trace(session, failed.task))
 
 
-def story_of_call(session: Session, slot: int, error: TaskError) -> str:
-    """Return the story of a call that has failed by itself.
+def story_of_call(session: Session, slot: int, error: TaskError, place: str) -> str:
+    """Return the story of a call that has failed by itself; `place` is its line, if that is known.
 
-    Rule     SEE-STORY-2, -5
+    Rule     SEE-STORY-2, -4, -5
     """
     story = session.engine.view.call_story(slot)
-    state = "never began"
-    if error.worker is not None:
-        name = (
-            f"worker {error.worker}"
-            if session.manager is None
-            else session.manager.name(error.worker)
-        )
-        state = f"was RUNNING on {name}"
     lines = [
-        f"call {error.task} ({error.callable_name}) {state}",
+        _ran(session, f"call {error.task} ({error.callable_name})", error),
         *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
     ]
+    if place:
+        lines.append(f"submitted at {place}")
     return _indented(lines + _from_trace(session, error.task))
+
+
+def story_of_item(session: Session, error: TaskError) -> str:
+    """Return the story of the call in which an item of `map` has failed, and others have not.
+
+    Rule     SEE-STORY-6
+    """
+    ran = _ran(session, f"call {error.task} ({error.callable_name})", error)
+    return _indented([ran, *_from_trace(session, error.task)])
+
+
+def _ran(session: Session, what: str, error: TaskError) -> str:
+    """Return on which worker a call failed."""
+    if error.worker is None:
+        return f"{what} never began"
+    manager = session.manager
+    name = f"worker {error.worker}" if manager is None else manager.name(error.worker)
+    return f"{what} was RUNNING on {name}"
 
 
 def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> list[str]:

@@ -34,7 +34,7 @@ class Tree:
             if options.level <= 3
         ]
         self.subs: list[WorkerKind] = [
-            SubWorker(initializer) for _ in range(options.num_sub_workers)
+            SubWorker(initializer, options.check) for _ in range(options.num_sub_workers)
         ]
 
     # ------------------------------------------------------------ adding workers

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import simpler_ref
 from simpler_ref.calls import outcomes, task_errors
 from simpler_ref.calls.outcomes import decode_error, encode_error, write
-from simpler_ref.errors import RemoteTraceback, TaskError, WorkerLostError
+from simpler_ref.errors import HazardError, RemoteTraceback, TaskError, WorkerLostError
 
 WHERE = "level 3 sub worker 0, task 5 (scale)"
 DETAILS = {"task": 5, "callable_name": "scale", "worker": 0, "pid": 77}
@@ -548,3 +548,19 @@ def test_any_text_survives(text):
     error = through(ValueError(text))
     assert error.args == (text,)
     assert str(error) == str(error).encode(errors="replace").decode()
+
+
+class OfRuntime(RuntimeError):
+    """Derives from the same class as `TaskError`, and has an `__init__` of its own."""
+
+    def __init__(self, first, second):
+        super().__init__(first, second)
+        self.first = first
+
+
+def test_an_exception_that_derives_from_runtime_error_keeps_its_type_and_attributes():
+    error = through(OfRuntime(1, 2))
+    assert isinstance(error, OfRuntime) and isinstance(error, TaskError)
+    assert (error.first, error.args) == (1, (1, 2))
+    hazard = through(HazardError("it races", kind="write to INPUT", tasks=(3,), places=("a:1",)))
+    assert (hazard.kind, hazard.tasks, hazard.places) == ("write to INPUT", (3,), ("a:1",))

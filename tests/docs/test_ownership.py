@@ -150,6 +150,8 @@ IN_PYTHON = {
     "MAIL_CONFIG": {"requester", "worker"},
     "SUBMIT_LINE": {"Orch"},
     "TRACE_EXTRAS": {"Orch"},
+    "UNORDERED_LOW": {"Orch"},
+    "UNORDERED_HIGH": {"Orch"},
     "LAYOUTS_USED": {"Orch"},
     "LAYOUTS_EPOCH": {"Orch"},
     **{field.name: {"Orch"} for field in L.LAYOUT.fields},

@@ -341,6 +341,17 @@ class View:
         """Say what else is noted of tensors, and what workers are told: bits, see `EXTRA_SHAPES`."""
         self._mem[L.TRACE_EXTRAS] = bits
 
+    def widen_unordered(self, low: int, high: int) -> None:
+        """Say that tasks may write between two addresses at any time; see `UNORDERED_LOW`."""
+        if self._word(L.UNORDERED_HIGH):
+            low = min(low, self._word(L.UNORDERED_LOW))
+            high = max(high, self._word(L.UNORDERED_HIGH))
+        self._mem[L.UNORDERED_LOW], self._mem[L.UNORDERED_HIGH] = low, high
+
+    def forget_unordered(self) -> None:
+        """Say that tasks may not, from now on."""
+        self._mem[L.UNORDERED_LOW] = self._mem[L.UNORDERED_HIGH] = 0
+
     # ------------------------------------------------------------ sources of `encode`
     def write_config(self, index: int, wire: bytes) -> None:
         """Write a configuration, and the sizes that may follow it, for `encode`."""

@@ -52,6 +52,8 @@ class Layouts:
         self._start: int = engine.mem.item(L.A_LAYOUTS)
         self._numbers: dict[Layout, int] = {}
         self._read: dict[int, Layout] = {}
+        self._traced: dict[str, list[Any]] = {}
+        """Those that were forgotten while a trace is taken, which may have them."""
         self._epoch: int = engine.mem.item(L.LAYOUTS_EPOCH)
         self._lock = threading.RLock()
         self._on_reset: Callable[[], Callable[[], None] | None] = lambda: None
@@ -102,11 +104,17 @@ class Layouts:
         return number
 
     def told(self) -> dict[str, list[Any]]:
-        """Return the layouts for a trace, by their numbers: bytes of an element, shape, strides."""
+        """Return the layouts for a trace: bytes of an element, shape, strides.
+
+        Their keys are numbers: the epoch is in the upper half.
+
+        Rule     SEE-RACE-7
+        """
         with self._lock:
-            known = list(self._numbers.items())
-        return {
-            str(number): [dtype.itemsize, list(shape), list(strides)]
+            known, epoch = list(self._numbers.items()), self.epoch
+            forgotten = self._traced
+        return forgotten | {
+            str(number | epoch << L.HALF): [dtype.itemsize, list(shape), list(strides)]
             for (dtype, shape, strides), number in known
         }
 
@@ -145,6 +153,7 @@ class Layouts:
     def reset(self) -> None:
         """Forget all layouts: no task that was submitted before may still run."""
         with self._lock:
+            self._traced = self.told() if self._mem.item(L.TRACING) == L.TRACE_ALL else {}
             self._numbers.clear()
             self._mem[L.LAYOUTS_USED] = 0
             self._mem[L.LAYOUTS_EPOCH] += 1

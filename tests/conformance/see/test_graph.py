@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
+import threading
+import time
+from concurrent.futures import wait
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import simpler_ref as sr
 from simpler_ref import ContinuousTensor, DataType, HazardError, TaskArgs, Worker, orchestration
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine.view.slots import find, look_at
+from simpler_ref.jit import layout as L
 from tests.by_hand import ByHand
 
 from .conftest import increase, make
@@ -332,3 +339,316 @@ def test_a_hazard_is_found_without_running():
         assert (caught.value.kind, caught.value.tasks) == ("write after read", (0, 1))
         graph = w.graph(lambda orch, *_: orch.submit_sub(handle, make((x, T.INPUT))))
         assert str(graph) == "task 0: increase(INPUT t0 int64[8])\n"
+
+
+# ---------------------------------------------------------------- calls
+@sr.task
+def axpy(y: sr.InOut, x: sr.In, a: float):
+    y += a * x
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def fill(x: sr.Out, value, *more):
+    x[:] = value
+
+
+@sr.task(workers=1)
+def add(a, b, *, options=None):
+    return a + b
+
+
+CALLS_TEXT = """\
+task 0: fill(OUTPUT_EXISTING t0 float64[4, 4], 3)
+task 1: axpy(INOUT t1 float64[4, 4], INPUT t0 float64[4, 4], 0.5)
+    after task 0: INPUT t0 ← OUTPUT_EXISTING
+task 2: total(INPUT t1+32 float64[4])
+    after task 1: INPUT t1+32 ← INOUT t1
+task 3: fill(OUTPUT_EXISTING t1 float64[4, 2], 1, 'abc', …, copy of float64[3], <list>)
+    after task 1: OUTPUT_EXISTING t1 ← INOUT
+    after task 2: OUTPUT_EXISTING t1 ← INPUT t1+32
+task 4: fill(OUTPUT_EXISTING t1+8 float64[4, 2], 5)
+    after task 1: OUTPUT_EXISTING t1+8 ← INOUT t1
+    after task 2: OUTPUT_EXISTING t1+8 ← INPUT t1+32
+task 5: fill(OUTPUT_EXISTING t0+96 float64[4, 4], None)
+    after task 0: OUTPUT_EXISTING t0+96 ← OUTPUT_EXISTING t0
+    after task 1: OUTPUT_EXISTING t0+96 ← INPUT t0
+task 6: add(value of task 2, True, <dict>) on worker 1
+    after task 2: its value
+task 7: max(3, value of task 6)
+    after task 6: its value
+"""
+
+
+@pytest.fixture
+def calls(w):
+    x, y = w.zeros((4, 4)), w.zeros((4, 4))
+
+    def make_calls():
+        fill(x, 3)
+        axpy(y, x, 0.5)
+        one = total(y[1])
+        fill(y[:, ::2], 1, "abc", 1 << 40, np.zeros(3), [1])
+        fill(y[:, 1::2], 5)
+        fill(x[::-1], None)
+        return w.submit(max, 3, add(one, True, options={"b": 1}))
+
+    make_calls.x, make_calls.y = x, y
+    return make_calls
+
+
+@pytest.mark.spec("SEE-GRAPH-8", "SEE-GRAPH-3")
+def test_the_graph_of_calls_has_what_each_waits_for_by_its_bytes(w, calls):
+    before = w.progress()
+    graph = w.graph(calls)
+    assert str(graph) == CALLS_TEXT == str(w.graph(calls))
+    assert graph.pairs == [
+        (0, 1),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (1, 4),
+        (2, 4),
+        (0, 5),
+        (1, 5),
+        (2, 6),
+        (6, 7),
+    ]
+    kinds = {(one.id, edge.producer): edge.kind for one in graph.tasks for edge in one.edges}
+    assert kinds[1, 0] == "data" and kinds[3, 2] == "order" and kinds[6, 2] == "future"
+    assert not calls.x.any() and not calls.y.any() and w.progress() == before
+    line = calls.__code__.co_firstlineno + 1
+    assert graph.tasks[0].line == f"{__file__}:{line}"
+    assert graph.tasks[6].members[0].worker == 1
+
+
+@pytest.mark.spec("SEE-GRAPH-8")
+def test_a_changed_program_of_calls_has_another_graph(w, calls):
+    graph = w.graph(calls)
+
+    def without(x=None):
+        calls()
+
+    def one_less():
+        fill(calls.x, 3)
+        total(calls.x)
+
+    assert "-task 1: axpy" in graph.diff(w.graph(one_less)) or "total" in graph.diff(
+        w.graph(one_less)
+    )
+    assert graph.diff(CALLS_TEXT) == ""
+    with pytest.raises(RuntimeError, match="calls of tasks are for before and after"):
+        w.graph(lambda orch, args, config: without())
+
+
+@pytest.mark.spec("SEE-GRAPH-5", "SEE-GRAPH-8")
+def test_graphviz_gets_the_tensors_and_values_of_calls(w, calls, tmp_path):
+    w.graph(calls).write_dot(tmp_path / "a.dot")
+    text = (tmp_path / "a.dot").read_text()
+    for words in (
+        't0 -> t1 [label="INPUT t0"];',
+        't2 -> t3 [label="OUTPUT_EXISTING t1"];',
+        't2 -> t6 [label="value"];',
+    ):
+        assert words in text
+
+
+@pytest.mark.spec("SEE-GRAPH-8")
+def test_random_calls_wait_exactly_where_their_bytes_meet(w):
+    rng = np.random.default_rng(3)
+    x = w.zeros((6, 6))
+    views = [x, x[0], x[1:3], x[:, 1], x[::2, ::2], x[1::2, ::2], x[::-1, 3:]]
+    for _ in range(20):
+        steps = [
+            (int(rng.integers(7)), int(rng.integers(7)), int(rng.integers(3))) for _ in range(8)
+        ]
+
+        def program(steps=steps):
+            for first, second, how in steps:
+                other = None if how == 1 else views[second]
+                [axpy_any, fill_any, look_any][how](views[first], other)
+
+        made = w.graph(program)
+        uses = [
+            [(views[a], True), (views[b], False)]
+            if how == 0
+            else [(views[a], True)]
+            if how == 1
+            else [(views[a], False), (views[b], False)]
+            for a, b, how in steps
+        ]
+        after = np.eye(8, dtype=bool)
+        for one in made.tasks:
+            for edge in one.edges:
+                after[one.id] |= after[edge.producer]
+                assert any(
+                    np.shares_memory(mine, theirs) and (w1 or w2)
+                    for mine, w1 in uses[one.id]
+                    for theirs, w2 in uses[edge.producer]
+                )
+        for late in range(8):
+            for early in range(late):
+                meet = any(
+                    np.shares_memory(mine, theirs) and (w1 or w2)
+                    for mine, w1 in uses[late]
+                    for theirs, w2 in uses[early]
+                )
+                assert after[late, early] or not meet
+
+
+@sr.task
+def axpy_any(y: sr.InOut, x: sr.In):
+    pass
+
+
+@sr.task
+def fill_any(x: sr.Out, unused):
+    pass
+
+
+@sr.task
+def look_any(x: sr.In, y: sr.In):
+    pass
+
+
+REFUSED = {
+    "result": lambda one: one.result(),
+    "result in time": lambda one: one.result(timeout=1),
+    "exception": lambda one: one.exception(),
+    "done": lambda one: one.done(),
+    "running": lambda one: one.running(),
+    "cancel": lambda one: one.cancel(),
+    "cancelled": lambda one: one.cancelled(),
+    "wait": lambda one: wait([one]),
+    "callback": lambda one: one.add_done_callback(print),
+}
+
+
+@pytest.mark.spec("SEE-GRAPH-9")
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_call_that_is_not_made_has_no_result(w, calls, how):
+    kept = []
+
+    def asks():
+        kept.append(calls())
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"^task 7 \(max\) of a dry run is not made"):
+                REFUSED[how](kept[0])
+
+    graph = w.graph(asks)
+    assert len(graph.tasks) == 8
+    with pytest.raises(RuntimeError, match="Ask for results after the function"):
+        REFUSED[how](kept[0])
+    assert repr(kept[0]) == "<Future of task 7 (max) of a dry run>"
+    assert add(1, 2).result() == 3
+    with pytest.raises(RuntimeError, match="of a dry run is not made"):
+        add(kept[0], 2)
+
+
+@pytest.mark.spec("SEE-GRAPH-9", "SEE-GRAPH-6")
+def test_calls_work_after_a_dry_run_also_after_an_exception(w, calls):
+    early = add(2, 3)
+
+    def fails():
+        calls()
+        add(early, 1)
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"):
+        w.graph(fails)
+    assert early.result() == 5 and add(early, 1).result() == 6
+    axpy(calls.y, calls.x, 1).result()
+    assert str(w.graph(calls)) == CALLS_TEXT
+    shown = w.graph(lambda: add(early, 1))
+    assert str(shown) == "task 0: add(5, 1, None) on worker 1\n"
+
+
+@pytest.mark.spec("SEE-GRAPH-9")
+def test_another_threads_calls_are_made(w):
+    made, begun = [], threading.Event()
+
+    def other():
+        begun.set()
+        made.append(add(20, 3))
+        made.append(w.submit(max, 4, 5))
+
+    thread = threading.Thread(target=other)
+
+    def slow():
+        thread.start()
+        begun.wait()
+        for _ in range(50):
+            add(1, 1)
+            time.sleep(0.001)
+
+    graph = w.graph(slow)
+    thread.join(60)
+    assert len(graph.tasks) == 50
+    assert [one.result() for one in made] == [23, 5]
+
+
+USES = (
+    *(lambda v: v + 1, lambda v: 1 + v, lambda v: v == 3, lambda v: bool(v), lambda v: v > 1),
+    *(lambda v: str(v), lambda v: float(v), lambda v: list(v), lambda v: v.shape, lambda v: v[0]),
+    *(lambda v: np.asarray(v), lambda v: add(v, 1), lambda v: {v}, lambda v: f"{v}"),
+    *(lambda v: max(1, v), lambda v: math.sqrt(v), lambda v: -v, lambda v: v @ v, lambda v: v()),
+)
+
+
+@pytest.mark.spec("SEE-GRAPH-10")
+def test_map_reads_all_items_and_its_results_have_no_values(w):
+    x, taken = w.zeros((4, 8)), []
+
+    def items():
+        for i in range(3):
+            taken.append(i)
+            yield i
+
+    def maps():
+        w.map(total, x)
+        results = w.map(abs, items())
+        assert taken == [0, 1, 2]
+        for value in results:
+            assert repr(value).startswith("<no value: task ")
+            for asks in USES:
+                with pytest.raises(RuntimeError, match="is not made, and has no value"):
+                    asks(value)
+        w.starmap(axpy, [(x[0], x[1], 2.0)])
+        results.close()
+
+    graph = w.graph(maps)
+    names = [one.name for one in graph.tasks]
+    assert names == ["total"] * 4 + ["abs"] * 3 + ["axpy"]
+    assert str(graph.tasks[4]) == "task 4: abs(0)"
+    assert graph.pairs == [(0, 7)]
+
+
+@pytest.mark.spec("SEE-GRAPH-10")
+def test_more_calls_than_there_is_room_for_are_refused(w, monkeypatch):
+    monkeypatch.setattr(L, "DEFAULT_TASK_WINDOW", 64)
+    with pytest.raises(MemoryError, match="no room for more than 64"):
+        w.graph(lambda: w.map(abs, itertools.count()))
+    assert add(1, 2).result() == 3
+
+
+@pytest.mark.spec("SEE-GRAPH-8")
+def test_what_a_function_without_parameters_cannot_have_is_refused(w):
+    with pytest.raises(TypeError, match="takes no arguments, so its graph is that of the calls"):
+        w.graph(lambda: None, TaskArgs())
+    with pytest.raises(TypeError, match="generator function"):
+        w.graph(generates)
+    with pytest.raises(TypeError, match="missing 1 required"):
+        w.graph(lambda: add(1))
+    with pytest.raises(ValueError, match="workers cannot see this array"):
+        w.graph(lambda: fill(np.zeros(3), 1))
+    with Worker(3) as bare, pytest.raises(RuntimeError, match="give num_sub_workers"):
+        bare.graph(lambda: None)
+    assert str(w.graph(lambda: None)) == ""
+
+
+def generates():
+    yield

@@ -5,6 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
+import simpler_ref as sr
 from simpler_ref import TensorArgType as T
 from simpler_ref import Trace, Worker, leaf
 from simpler_ref.jit import journal
@@ -135,6 +136,50 @@ def test_tensors_and_dependencies_are_noted(traced):
     assert found[:3] == [(2, 1, 0, L.OWED_DATA), (3, 2, 0, L.OWED_DATA), (5, 3, 0, L.OWED_DATA)]
     assert (5, 4, 1, L.OWED_DATA) in found and (5, 4, 1, L.OWED_MEMORY) in found
     assert trace.edges["address"][0] == address
+
+
+@sr.task
+def update(y: sr.InOut, x: sr.In, gate: sr.In):
+    while gate[0] == 0:
+        pass
+
+
+@sr.task
+def pass_on(value, x: sr.Out):
+    return value
+
+
+@pytest.mark.spec("SEE-NOTE-5")
+def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(path, tmp_path):
+    with Worker(num_sub_workers=1, trace=path) as w:
+        gate, x, y = w.zeros(1, np.int64), w.zeros((4, 4)), w.zeros((4, 4))
+        first = update(y, x, gate)  # the others are submitted while it runs
+        update(x[1], y[::2, ::2], gate)  # reads what the first updates, overwrites what it reads
+        update(y[::-1, 1::2], x[0], gate)  # backwards: its first element comes last
+        last = pass_on(first, y[3])
+        pass_on(last, x[:, 3])
+        gate[0] = 1
+    trace = Trace.open(path)
+    found = {
+        (number, trace.task(number).id, one.task, one.kind, one.tensor, one.tag, one.producer_tag)
+        for number in range(2, 6)
+        for one in trace.task(number).dependencies
+    }
+    assert {one[1:] for one in found} == {
+        (1, 1, "data", 1, "INPUT", "INOUT"),
+        (2, 1, "data", 0, "INOUT", "INOUT"),
+        (3, 1, "order", 0, "OUTPUT_EXISTING", "INOUT"),
+        (3, 1, "future", -1, "", ""),
+        (3, 3, "order", 0, "OUTPUT_EXISTING", "INOUT"),
+        (4, 1, "order", 0, "OUTPUT_EXISTING", "INPUT"),
+        (4, 2, "order", 0, "OUTPUT_EXISTING", "INOUT"),
+        (4, 3, "order", 0, "OUTPUT_EXISTING", "INPUT"),
+        (4, 4, "future", -1, "", ""),
+    }
+    assert "INPUT ← INOUT), until" in trace.task(2).why()
+    trace.write_dot(tmp_path / "a.dot")
+    text = (tmp_path / "a.dot").read_text()
+    assert 't1 -> t2 [label="INPUT 1"];' in text and 't1 -> t4 [label="value"];' in text
 
 
 @pytest.mark.spec("SEE-NOTE-6")

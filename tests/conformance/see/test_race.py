@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import simpler_ref as sr
 from simpler_ref import ContinuousTensor, DataType, HazardError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -308,6 +309,34 @@ def test_calls_are_not_reported(path):
         for i in range(20):
             bump(x[i:])
     assert Trace.open(path).races() == []
+
+
+@sr.task
+def touch(x: sr.InOut):
+    x += 1
+
+
+@pytest.mark.spec("SEE-RACE-7")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_runs_among_calls_are_compared_also_views_with_gaps(path, mode):
+    bad = several([(left, T.INOUT)], [(right, T.INOUT)])
+    good = several(*([(column(i), T.INOUT)] for i in range(8)))
+    with Worker(3, num_sub_workers=2, trace=path, child_mode=mode) as w:
+        handle = w.register(rest)
+        x = w.zeros((8, 8), np.int64)
+        for build in (good, bad, good, bad):
+            for view in (x, x[:, 1], x[:, 2], x[::2, ::2], x[::-1, 3:]):
+                touch(view)
+            w.run(lambda orch, args, config, build=build: build(orch, handle, x))
+    trace = Trace.open(path)
+    assert [(one.run, one.kind, one.tasks) for one in all_races(trace)] == [
+        (3, "write after write", (0, 1)),
+        (7, "write after write", (0, 1)),
+    ]
+    first = trace.find(2, run=4).dependencies
+    assert {(one.kind, one.tensor, one.tag, one.producer_tag) for one in first} == {
+        ("data", 0, "INOUT", "INOUT")
+    }
 
 
 # ---------------------------------------------------------------- against all pairs

@@ -1,8 +1,11 @@
 """SEE-STORY: the story in an error."""
 
+import itertools
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import traceback
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import TaskCancelledError, TaskError, TaskTimeoutError, Worker, WorkerLostError
 from simpler_ref import TensorArgType as T
+from simpler_ref.errors import tell
 
 from .conftest import bump, fail, increase, make
 
@@ -35,6 +39,22 @@ def spin(x: sr.InOut):
 def wait_for(x: sr.InOut, gate: sr.In):
     while gate[0] == 0:
         pass
+
+
+def invert(value):
+    return 1 / value
+
+
+def vanish(value):
+    if value == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+@sr.task
+def check_row(row: sr.In, bound):
+    if row[0] > bound:
+        raise ValueError("too large")
 
 
 def die_in_run(args):
@@ -155,6 +175,20 @@ def test_a_checked_worker_names_the_line():
     assert f"\n  submitted at {__file__}:{line}" in error.story
 
 
+@pytest.mark.spec("SEE-STORY-4")
+def test_a_checked_worker_names_the_line_of_a_call(mode):
+    with Worker(num_sub_workers=1, check=True, child_mode=mode) as w:
+        x = w.zeros(8, np.int64)
+        for _ in range(2):
+            bump(x).result()
+            line = sys._getframe().f_lineno + 1
+            failed = refuse(x)
+            with pytest.raises(KeyError) as caught:
+                failed.result()
+            assert f"\n  submitted at {__file__}:{line}" in caught.value.story
+            w.run(lambda orch, args, config: None)
+
+
 @pytest.mark.spec("SEE-STORY-5")
 def test_while_a_trace_is_taken_the_story_has_times_and_lines(path, mode):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode=mode) as w:
@@ -179,3 +213,115 @@ def test_later_errors_of_a_trace_name_its_file(path):
             stories.append(caught.value.story)
     assert all(" ms  began on " in one for one in stories[:16])
     assert stories[16].endswith(f"  the trace in {path} says when it did what")
+
+
+# ---------------------------------------------------------------- items of map
+def errors_of(results):
+    """Return the errors of all items, by their numbers."""
+    found = {}
+    for item in itertools.count():
+        try:
+            next(results)
+        except StopIteration:
+            break
+        except TaskError as error:
+            found[item] = error
+    return found
+
+
+def line_in(function, distance):
+    return f"{__file__}:{function.__code__.co_firstlineno + distance}"
+
+
+@pytest.mark.spec("SEE-STORY-6")
+def test_the_error_of_an_item_tells_which_item_of_which_function_and_where_map_was_called(mode):
+    def mapped(w):
+        return w.map(invert, [1, 1, 1, 1, 1, 0, 1, 0, 1], chunksize=4)
+
+    with Worker(num_sub_workers=2, child_mode=mode) as w:
+        found = errors_of(mapped(w))
+    assert sorted(found) == [5, 7]
+    for item, error in found.items():
+        ran, which, others = error.story.splitlines()
+        assert ran.startswith("  call 1 (invert) was RUNNING on sub_worker ")
+        where = f"  item {item} of map of invert, called at {line_in(mapped, 1)}"
+        assert which.startswith(where)
+        assert others == "  its call had items 4 to 7"
+        assert isinstance(error, ZeroDivisionError) and error.__notes__ == [error.story]
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.story) == (str(error), error.story)
+
+
+@pytest.mark.spec("SEE-STORY-6")
+def test_a_chunk_that_is_lost_tells_which_items_it_had():
+    with Worker(num_sub_workers=1) as w:
+        found = errors_of(w.map(vanish, [1, 2, 3, 4, 0, 5], chunksize=3))
+    assert sorted(found) == [3, 4, 5]
+    for error in found.values():
+        assert isinstance(error, WorkerLostError)
+        lines = error.story.splitlines()
+        assert lines[0].startswith("  call 1 (vanish) was RUNNING on sub_worker 0")
+        assert lines[-1].startswith(f"  items 3 to 5 of map of vanish, called at {__file__}:")
+        assert len(error.__notes__) == 1
+
+
+@pytest.mark.spec("SEE-STORY-6")
+def test_an_item_that_is_a_call_of_its_own_tells_which_it_is():
+    with Worker(num_sub_workers=1) as w:
+        x = w.share(np.arange(8.0).reshape(4, 2))
+        found = errors_of(w.starmap(check_row, ((row, 3) for row in x)))
+    assert sorted(found) == [2, 3]
+    for item, error in found.items():
+        assert isinstance(error, ValueError)
+        lines = error.story.splitlines()
+        assert lines[0].startswith(f"  call {item} (check_row) was RUNNING on ")
+        assert lines[-1].startswith(f"  item {item} of starmap of check_row, called at {__file__}:")
+
+
+# ---------------------------------------------------------------- Python 3.10
+OLD = """
+import sys
+import simpler_ref as sr
+
+def invert(value):
+    return 1 / value
+
+with sr.Worker(num_sub_workers=1) as w:
+    if sys.argv[1] == "map":
+        list(w.map(invert, [1, 0]))
+    else:
+        w.submit(invert, 0).result()
+"""
+
+
+@pytest.mark.spec("SEE-STORY-7")
+@pytest.mark.parametrize("how", ["map", "submit"])
+def test_a_python_without_notes_prints_the_story_after_the_traceback_of_the_worker(how):
+    printed = subprocess.run(
+        [sys.executable, "-c", OLD, how], capture_output=True, text=True, timeout=120
+    ).stderr
+    told = ["(invert) was RUNNING on sub_worker 0"]
+    told.append("item 1 of map of invert, called at" if how == "map" else "it waited for no call")
+    for words in told:
+        assert printed.count(words) == 1
+    assert printed.count("Traceback (most recent call last)") == 2
+
+
+@pytest.mark.spec("SEE-STORY-7")
+def test_without_notes_the_cause_has_the_story_once_also_after_more_is_told(monkeypatch):
+    class Old(TaskError):
+        @property
+        def add_note(self):
+            raise AttributeError("add_note")
+
+    for trace in ("", "Traceback: a line\n"):
+        error = Old("it failed", remote_traceback=trace)
+        tell(error, "  first")
+        tell(error, "  second")
+        assert error.story == "  first\n  second"
+        assert str(error.__cause__) == f'\n"""\n{trace}\n  first\n  second"""'
+        assert error.__notes__ == [error.story]
+    other = Old("it failed")
+    other.__cause__ = ValueError("its own cause stays")
+    tell(other, "  story")
+    assert isinstance(other.__cause__, ValueError)

@@ -1,0 +1,302 @@
+"""A dry run of calls: what they would wait for, without making any.
+
+`DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that
+does, and submits them to an engine of its own, whose workers answer nothing: no call ends. So the
+dependencies are those that the kernels find, and all of them. What they find they note, as for a trace.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ..callables.of_main import as_bytes
+from ..engine.memory import Engine
+from ..jit import layout as L
+from ..model.scalars import INTEGER
+from ..model.tensor import ContinuousTensor
+from ..model.wire import TAG_AT, TENSOR_BYTES
+from ..orch.checked import caller
+from ..orch.dry import graph_argument, shown_number
+from ..trace.graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph, TensorNames
+from ..trace.tasks import KINDS, WRITING
+from . import current
+from .arrays import SentArrays
+from .forms import ARRAY, READ_ARRAY, form_of
+from .futures import Future
+from .packing import Packer, Plan
+from .quick import Slow
+
+if TYPE_CHECKING:
+    from ..workers.life import Life
+    from ..workers.session import Session
+    from .stream import Stream
+    from .tasks import Task
+
+_LONGEST = 40
+"""Characters of a text that is shown as it is."""
+_SCALAR = L.SCALAR_WORDS * L.WORD
+_Span = tuple[int, int, str, str]
+"""First and last address of a tensor, its tag and its name."""
+
+
+class DryStream:
+    """The calls of a function, none of which is made.
+
+    Rule     SEE-GRAPH-8, -9
+    """
+
+    is_gone = False
+
+    def __init__(self, real: Stream, session: Session) -> None:
+        self._real = real
+        self._thread = get_ident()
+        view = session.engine.view
+        self._first_sub = view.pool(L.SUB).start
+        self._dry = Engine(
+            heap_ring_size=L.HEAP_ALIGN,
+            next_level=len(view.pool(L.NEXT_LEVEL)),
+            sub=len(view.pool(L.SUB)),
+        )
+        kernels, self._mem = self._dry.kernels, self._dry.mem
+        kernels.begin_trace(self._mem, L.TRACE_ALL)
+        kernels.begin_stream(self._mem)
+        for one in range(self._dry.view.workers):
+            kernels.set_usable(self._mem, one, 1)
+        self._submit = kernels.call_and_pass
+        self._inherited = session.inherited
+        self._arrays = SentArrays(self._dry.layouts, session.why_invisible, Slow())
+        self._pack = Packer(self._arrays, session).pack
+        self._plans: dict[Task, Plan] = {}
+        self._names = TensorNames()
+        self._numbers: dict[int, int] = {}
+        """The calls of slots."""
+        self._spans: list[list[_Span]] = []
+        self._kept: list[Any] = []
+        """The arguments: memory that was given back would be another array's."""
+        self.made: list[GraphTask] = []
+
+    def close(self) -> None:
+        """Let go of the engine; futures stay."""
+        self._kept.clear()
+        self._dry.close()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread calls the function."""
+        return get_ident() == self._thread
+
+    # ------------------------------------------------------------ calls
+    def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
+        """Add a call to the graph; return its future, which has no value. Other threads' calls are made.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As by a call.
+        MemoryError
+            There are more calls than can be alive at once.
+        """
+        if not self.is_mine:
+            return self._real.submit(task, args, kwargs)
+        bound = task.signature.bind(args, kwargs)
+        plan = self._plans.get(task) or self._plan(task)
+        counts, wire, data, _, _ = self._pack(plan, bound)
+        if data:  # the block that it would have
+            wire += INTEGER.pack(0, L.SIGNED)
+            counts += 1 << L.HALF
+        word = L.SUB << L.WORD_KIND
+        if plan.workers is not None:
+            word |= next(plan.workers)
+        slot = self._submit(self._mem, L.NONE, word, counts, wire)
+        self._require_slot(slot)
+        self._kept.append(bound)
+        self._numbers[slot] = len(self.made)
+        self._add(task, bound, counts & L.LOW_HALF, wire, (word >> L.WORD_WORKER) - 1)
+        future = Future.__new__(Future)
+        future._stream, future._slot = self, slot  # type: ignore[assignment]
+        return future
+
+    def _plan(self, task: Task) -> Plan:
+        """Return what is known of a task; its workers, if it names some, begin with the first."""
+        known = self._real.plan_of(task)
+        workers = tuple(self._first_sub + one for one in task.workers)
+        made = self._plans[task] = Plan(task, known.key, workers)
+        return made
+
+    def _require_slot(self, slot: int) -> None:
+        """Refuse what the engine has refused."""
+        if slot == L.WOULD_BLOCK:
+            raise MemoryError(
+                f"a dry run keeps all of its calls, and there is no room for more than {len(self.made)}: "
+                "give it a smaller problem"
+            )
+        if slot < 0:
+            raise ValueError(
+                "the arguments of the call do not fit into a mailbox: pass fewer arrays"
+            )
+
+    def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
+        """Return the task of a plain function; see `Stream.task_of`."""
+        return self._real.task_of(function, workers)
+
+    def as_bytes(self, item: Any) -> bytes:
+        """Return an argument as bytes."""
+        return as_bytes(item, (item,), self._inherited)
+
+    def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> NoValues:
+        """Call a task for each item, at once, each on its own; see `Worker.map`.
+
+        Rule     SEE-GRAPH-10
+        """
+        calls = [self.submit(task, tuple(row) if star else (row,), {}) for row in rows]
+        return NoValues(self.describe(one._slot) for one in calls)
+
+    # ------------------------------------------------------------ the graph
+    def _add(
+        self, task: Task, bound: tuple[Any, ...], tensors: int, wire: bytes, worker: int
+    ) -> None:
+        """Add a call that was submitted to the graph."""
+        arguments, spans = [], []
+        for i in range(tensors):
+            one = wire[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES]
+            tensor = ContinuousTensor._from_wire(one, self._dry.layouts)
+            start, nbytes = tensor._span()
+            made = graph_argument(self._names, tensor, one[TAG_AT], -1)
+            arguments.append(made)
+            spans.append((start, start + nbytes, made.tag, made.tensor))
+        words = [one for one, _ in struct.iter_unpack("<qq", wire[tensors * TENSOR_BYTES :])]
+        values, _ = task.signature.flatten(bound)
+        texts = [
+            self._shown(value)
+            for code, (_, value) in zip(form_of(words).codes, values, strict=True)
+            if code not in (ARRAY, READ_ARRAY)
+        ]
+        member = GraphMember(tuple(arguments), tuple(texts), worker)
+        line = caller().partition(", called at ")[0]
+        number, name = len(self.made), task.__qualname__  # type: ignore[attr-defined]
+        self._spans.append(spans)
+        edges = self._edges(arguments)
+        self.made.append(GraphTask(number, name, line, 0, (member,), edges))
+
+    def _edges(self, mine: list[GraphArgument]) -> tuple[GraphEdge, ...]:
+        """Return the edges to the call just submitted, as the kernels have noted them."""
+        edges = []
+        for what, _, address, producer in self._dry.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
+            if what & 0xFF != L.NOTED_EDGE:
+                continue
+            operand = what >> 8
+            kind, tensor = KINDS[operand >> 24], operand & 0xFFFF
+            if tensor == L.NO_TENSOR:
+                edges.append(GraphEdge(producer - 1, True, "", "", "", kind))
+                continue
+            one = mine[tensor]
+            tag, name = next(
+                (tag, name)
+                for low, high, tag, name in self._spans[producer - 1]
+                if low <= address < high and (kind == "order" or tag in WRITING)
+            )
+            edges.append(GraphEdge(producer - 1, True, one.tensor, one.tag, tag, kind, name))
+        return tuple(sorted(edges, key=lambda edge: (edge.producer, edge.kind)))
+
+    def _shown(self, value: Any) -> str:
+        """Return a value as text, without addresses."""
+        if type(value) is Future:
+            if value._stream is self:  # type: ignore[comparison-overlap]
+                return f"value of task {self._numbers[value._slot]}"
+            value = value.result()
+        if value is None or isinstance(value, (bool, int, float)):
+            return shown_number(value)
+        if isinstance(value, (str, bytes)):
+            return repr(value) if len(value) <= _LONGEST else f"{repr(value[:_LONGEST])[:-1]}…"
+        if isinstance(value, np.ndarray):
+            return f"copy of {value.dtype.name}{list(value.shape)}"
+        return f"<{type(value).__qualname__}>"
+
+    # ------------------------------------------------------------ what a dry run does not have
+    def describe(self, slot: int) -> str:
+        """Return a call's number and the name of its task."""
+        one = self.made[self._numbers[slot]]
+        return f"task {one.id} ({one.name}) of a dry run"
+
+    def _refuse_value(self, future: Future, *_: Any) -> NoReturn:
+        raise RuntimeError(_no_value(self.describe(future._slot)))
+
+    def _refuse_state(self, slot: int) -> NoReturn:
+        raise RuntimeError(_no_value(self.describe(slot)))
+
+    take = wait = fetch = cancel = watch = _refuse_value
+    has_settled = is_running = _refuse_state
+
+    def drop_later(self, slot: int) -> None:
+        """Do nothing: a call that is not made is not dropped."""
+
+
+def _no_value(what: str) -> str:
+    return (
+        f"{what} is not made, and has no value: a dry run only says what would wait for what. Ask for "
+        "results after the function whose graph this is, in a program that runs it"
+    )
+
+
+class NoValue:
+    """What an item of `map` gives in a dry run: all that asks for its value is refused.
+
+    Rule     SEE-GRAPH-10
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __repr__(self) -> str:
+        return f"<no value: {self._what}>"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise RuntimeError(_no_value(self._what))
+
+    __getattr__ = __hash__ = __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse
+    __int__ = __float__ = __complex__ = __index__ = __array__ = __reduce_ex__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __str__ = __format__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
+    __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse
+
+
+class NoValues:
+    """The results of `map` in a dry run."""
+
+    def __init__(self, calls: Iterable[str]) -> None:
+        self._values = iter([NoValue(one) for one in calls])
+
+    def __iter__(self) -> Iterator[NoValue]:
+        return self._values
+
+    def __next__(self) -> NoValue:
+        return next(self._values)
+
+    def close(self) -> None:
+        """End: nothing more is returned."""
+        self._values = iter(())
+
+
+def graph_of_calls(life: Life, session: Session, function: Callable[[], Any]) -> TaskGraph:
+    """Return the graph of a function that makes calls; see `Worker.graph`."""
+    if life.stream is None:
+        raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
+    stream = DryStream(life.stream, session)
+    current.enter(stream)
+    life.dry = stream
+    try:
+        function()
+    finally:
+        life.dry = None
+        current.leave(stream)
+        stream.close()
+    return TaskGraph(stream.made, [(0, i) for i in range(len(stream.made))])

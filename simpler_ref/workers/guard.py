@@ -1,0 +1,196 @@
+"""With ``check=True``: whether an INPUT of a task has changed while it ran, by its bytes.
+
+This finds writes that no array refuses: by ctypes or C, through an address, in compiled code.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine.view.mailbox import MailboxView, ReceivedArgs
+from ..errors import HazardError
+from ..jit import layout as L
+from ..model.tensor import ContinuousTensor, DescribedTensor, view_memory
+from ..model.wire import span_of
+from ..system.types import Array, address_of
+
+MOST_COPIED = 1 << 20
+"""Bytes of a tensor that is copied; of a larger one the sum of each piece is kept."""
+PIECE = 1 << 16
+_MOST_WORK: Any = 100_000
+"""Steps for comparing two views."""
+KIND = "write to INPUT"
+
+
+class Input(NamedTuple):
+    """A tensor that a task must not write."""
+
+    number: int
+    """Among the tensors of the task, or the arguments of the call."""
+    name: str
+    """What messages call it."""
+    array: Array
+    remedy: str
+
+
+class Seen(NamedTuple):
+    """An input as it was before the task."""
+
+    input: Input
+    before: bytes | list[int]
+
+
+class Guard:
+    """Compares the inputs of one worker's tasks.
+
+    Rule     SEE-INPUT-1 to -4
+    """
+
+    def __init__(self, mailbox: MailboxView) -> None:
+        self._mailbox = mailbox
+
+    def around(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
+        """Return a leaf that does not let its task change an INPUT."""
+
+        def guarded(args: ReceivedArgs) -> Any:
+            tensors = [args.tensor(i) for i in range(args.tensor_count())]
+            inputs = [
+                Input(i, f"tensor {i}", _bytes_of(one), "Tag it INOUT")
+                for i, one in enumerate(tensors)
+                if one.is_read_only
+            ]
+            if not inputs:
+                return leaf(args)
+            others = [_bytes_of(one) for one in tensors if not one.is_read_only and _is_here(one)]
+            seen = look(inputs, others)
+            result = leaf(args)
+            self.require_unchanged(seen)
+            return result
+
+        return guarded
+
+    def require_unchanged(self, seen: Sequence[Seen]) -> None:
+        """Refuse what a task, which has ended, has done; a trace notes it.
+
+        Raises
+        ------
+        HazardError
+            An input has other bytes than before.
+        """
+        errors = [found for one in seen if (found := self._compare(one)) is not None]
+        if errors:
+            raise errors[0]
+
+    def _compare(self, seen: Seen) -> HazardError | None:
+        array, offsets = seen.input.array, _changed(seen)
+        if offsets is None:
+            return None
+        low, high = _span(array)
+        mem = self._mailbox.engine.mem
+        if low < mem.item(L.UNORDERED_HIGH) and mem.item(L.UNORDERED_LOW) < high:
+            return None  # others may write there meanwhile
+        first, last = offsets
+        if mem.item(L.TRACING):
+            self._note(seen.input, _address(array, first), _address(array, last))
+        return HazardError(_message(seen, first, last), kind=KIND)
+
+    def _note(self, one: Input, first: int, last: int) -> None:
+        """Note it in the trace.
+
+        Rule     SEE-INPUT-5
+        """
+        mailbox = self._mailbox
+        engine, word = mailbox.engine, L.NOTED_WROTE | one.number << 8
+        number, low, high = mailbox.task_number, min(first, last), max(first, last) + 1
+        engine.kernels.note_of_worker(engine.mem, mailbox.worker, word, number, low, high)
+
+
+# ---------------------------------------------------------------- before and after
+def look(inputs: Sequence[Input], others: Sequence[Array]) -> list[Seen]:
+    """Return inputs as they are; without those that share bytes with what the task may write."""
+    return [
+        Seen(one, _sums(one.array))
+        for one in inputs
+        if one.array.nbytes and not any(_share(one.array, other) for other in others)
+    ]
+
+
+def _share(one: Array, other: Array) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, _MOST_WORK))
+    except RuntimeError:  # TooHardError, which moved between versions of numpy
+        return True
+
+
+def _sums(array: Array) -> bytes | list[int]:
+    if array.nbytes <= MOST_COPIED:
+        return array.tobytes()
+    return [zlib.crc32(one) for one in _pieces(array)]
+
+
+def _pieces(array: Array) -> Iterator[Any]:
+    """Yield the bytes of an array in C order, without a copy if it is contiguous."""
+    if array.flags.c_contiguous:
+        octets = array.reshape(-1).view(np.uint8)
+        yield from (octets[at : at + PIECE] for at in range(0, len(octets), PIECE))
+        return
+    rows = max(1, PIECE * len(array) // array.nbytes)
+    yield from (array[at : at + rows].tobytes() for at in range(0, len(array), rows))
+
+
+def _changed(seen: Seen) -> tuple[int, int] | None:
+    """Return the first and the last byte that changed, in C order; those of pieces if they are many."""
+    array, after = seen.input.array, _sums(seen.input.array)
+    if seen.before == after:
+        return None
+    if isinstance(after, bytes) and isinstance(seen.before, bytes):
+        pair = (np.frombuffer(one, np.uint8) for one in (seen.before, after))
+        places = np.flatnonzero(np.not_equal(*pair))
+        return int(places[0]), int(places[-1])
+    places = np.flatnonzero(np.not_equal(np.array(seen.before), np.array(after)))
+    sizes = [len(one) for one in _pieces(array)]
+    ends = np.cumsum(sizes)
+    return int(ends[places[0]]) - sizes[int(places[0])], int(ends[places[-1]]) - 1
+
+
+def _message(seen: Seen, first: int, last: int) -> str:
+    """Return what happened and what to do, in the few bytes that a mailbox has for it."""
+    one, some = seen.input, "" if isinstance(seen.before, bytes) else "some of "
+    return (
+        f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while "
+        f"the task ran. {one.remedy} if the task writes there; else the program does, or another task "
+        "that reads it"
+    )
+
+
+# ---------------------------------------------------------------- where bytes are
+def _is_here(tensor: ContinuousTensor) -> bool:
+    """Say whether a tensor has bytes in the host's memory."""
+    return bool(tensor.data) and not tensor.child_memory and tensor.nbytes() > 0
+
+
+def _bytes_of(tensor: ContinuousTensor) -> Array:
+    """Return the memory of a tensor, of whatever element type."""
+    if isinstance(tensor, DescribedTensor):
+        array = tensor.numpy()
+        return array if array.ndim else array.reshape(1)
+    return view_memory(tensor.data, (tensor.nbytes(),), np.dtype(np.uint8))
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """Return the lowest address of an array, and that past the highest."""
+    below, extent = span_of((array.dtype, array.shape, array.strides))
+    low = address_of(array) - below
+    return low, low + extent
+
+
+def _address(array: Array, offset: int) -> int:
+    """Return where a byte of an array is, from its place in C order."""
+    element, byte = divmod(offset, array.itemsize)
+    places = np.unravel_index(element, array.shape)
+    steps = zip(places, array.strides, strict=True)
+    return address_of(array) + byte + sum(int(place) * step for place, step in steps)

@@ -1,0 +1,430 @@
+"""SEE-INPUT: writes to INPUT, by tasks of a Worker with ``check=True``."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref import HazardError, TaskError, Trace, Worker, leaf
+from simpler_ref import TensorArgType as T
+from simpler_ref.workers import guard
+from simpler_ref.workers.guard import MOST_COPIED, PIECE
+
+from .conftest import make
+
+
+@pytest.fixture
+def w(mode):
+    with Worker(3, num_sub_workers=2, check=True, child_mode=mode, heap_ring_size=1 << 20) as made:
+        yield made
+
+
+# ---------------------------------------------------------------- tasks that write what they must not
+def poke(address, nbytes=1):
+    octets = (ctypes.c_ubyte * nbytes).from_address(address)
+    octets[:] = [one ^ 0xFF for one in octets]
+
+
+def by_ctypes(args):
+    poke(args.tensor(0).data + 16, 8)
+
+
+def by_an_array_of_its_own(args):
+    tensor = args.tensor(0)
+    octets = (ctypes.c_char * tensor.nbytes()).from_address(tensor.data)
+    np.frombuffer(octets, np.uint8)[5] = 1
+
+
+def by_making_it_writeable(args):
+    array = args.tensor(0).numpy()
+    array.flags.writeable = True
+    array[-1] = 9
+
+
+def by_memory_of_the_process(args):
+    tensor = args.tensor(0)
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(tensor.data + 100)
+        memory.write(b"x")
+
+
+def beyond_its_output(args):
+    out = args.tensor(1)
+    poke(out.data, out.nbytes() + 8)  # the INPUT comes next
+
+
+def the_second(args):
+    poke(args.tensor(2).data)
+
+
+@leaf
+def compiled(x, y):
+    x[3] = 5.0
+    y[0] = 1.0
+
+
+@leaf
+def compiled_reads(x, y):
+    y[0] = x[3]
+
+
+def in_a_view(args):
+    x = args.tensor(0).numpy()
+    poke(x.__array_interface__["data"][0] + x.strides[0] * 2, 8)
+
+
+def harmless(args):
+    args.tensor(args.tensor_count() - 1).numpy()[:] = args.tensor(0).numpy().sum()
+
+
+FAULTS = {
+    "ctypes": (by_ctypes, [0, 1], "bytes 16 to 23 of tensor 0 (256 bytes)"),
+    "an array of its own": (by_an_array_of_its_own, [0, 1], "bytes 5 to 5 of tensor 0"),
+    "the flag": (by_making_it_writeable, [0, 1], "of tensor 0 (256 bytes)"),
+    "/proc/self/mem": (by_memory_of_the_process, [0, 1], "bytes 100 to 100 of tensor 0"),
+    "past the end of another": (beyond_its_output, [1, 0], "bytes 0 to 7 of tensor 0"),
+    "the last of three": (the_second, [0, 1, 2], "bytes 0 to 0 of tensor 2"),
+    "compiled": (compiled, [0, 1], "of tensor 0 (256 bytes)"),
+    "a view": (in_a_view, ["column", 1], "bytes 32 to 39 of tensor 0"),
+}
+
+
+def submitted(w, function, which):
+    """Run one task, whose second tensor alone may be written."""
+    x = w.zeros((3, 32))
+    places = {0: x[0], 1: x[1], 2: x[2], "column": x[::2, ::8].T}
+    tags = [T.INPUT, T.OUTPUT_EXISTING, T.INPUT]
+    handle = w.register(function)
+    w.run(
+        lambda orch, args, config: orch.submit_sub(
+            handle, make(*((places[one], tag) for one, tag in zip(which, tags, strict=False)))
+        )
+    )
+
+
+@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-2")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_write_is_found(w, name):
+    function, which, words = FAULTS[name]
+    if name == "past the end of another":
+        which = [1, 0]
+    with pytest.raises(TaskError) as caught:
+        submitted(w, function, which)
+    text = str(caught.value)
+    assert f", task 0 ({function.__name__}): HazardError: write to INPUT: " in text
+    assert words in text and "changed while the task ran. Tag it INOUT if the task writes" in text
+    assert text.endswith("or another task that reads it")
+    submitted(w, harmless, [0, 1])
+
+
+@pytest.mark.spec("SEE-INPUT-2")
+def test_the_story_has_the_task_and_the_line_that_submitted_it(w):
+    handle, x = w.register(by_ctypes), w.zeros(8)
+    lines = []
+
+    def orch_fn(orch, args, config):
+        lines.append(sys._getframe().f_lineno + 1)
+        orch.submit_sub(handle, make((x, T.INPUT)))
+
+    with pytest.raises(TaskError) as caught:
+        w.run(orch_fn)
+    assert "  task 0 (by_ctypes) was RUNNING on " in caught.value.story
+    assert f"\n  submitted at {__file__}:{lines[0]}" in caught.value.story
+
+
+# ---------------------------------------------------------------- calls
+@sr.task
+def call_pokes(x: sr.In, y: sr.Out, at):
+    poke(x.ctypes.data + at, 3)
+
+
+@sr.task
+def by_name(*, y: sr.InOut, x: sr.In):
+    poke(x.ctypes.data)
+
+
+@sr.task(compiled=True)
+def code_reads(x: sr.In, y: sr.Out):
+    y[0] = x[1]
+
+
+@sr.task
+def plain(x):
+    poke(x.ctypes.data)
+
+
+@sr.task
+def call_reads(x: sr.In, y: sr.InOut):
+    y += x.sum()
+
+
+CALLS = {
+    "by position": (lambda x, y: call_pokes(x, y, 8), "bytes 8 to 10 of argument 0"),
+    "by name": (lambda x, y: by_name(x=x, y=y), "bytes 0 to 0 of x "),
+    "without annotation": (lambda x, y: plain(x), "bytes 0 to 0 of argument 0"),
+    "a view": (lambda x, y: call_pokes(x[::2], y, 0), "bytes 0 to 2 of argument 0"),
+}
+
+
+@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-2")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_planted_write_of_a_call_is_found(w, name):
+    call, words = CALLS[name]
+    x, y = w.zeros(64), w.zeros(64)
+    line = call.__code__.co_firstlineno
+    with pytest.raises(HazardError) as caught:
+        call(x, y).result()
+    error = caught.value
+    assert isinstance(error, TaskError) and words in str(error)
+    assert "Annotate it with InOut if the task writes there" in str(error)
+    assert (error.kind, error.tasks) == ("write to INPUT", (error.task,))
+    assert error.places[0].startswith(f"{__file__}:{line}")
+    assert f"\n  submitted at {__file__}:{line}" in error.story
+
+
+@pytest.mark.spec("SEE-INPUT-1")
+def test_a_map_item_that_writes_its_array_is_found(w):
+    x = w.zeros((4, 8))
+    results = w.map(plain, x)
+    for item in range(4):
+        with pytest.raises(HazardError, match="bytes 0 to 0 of argument 0") as caught:
+            next(results)
+        assert f"\n  item {item} of map of plain, called at {__file__}:" in caught.value.story
+
+
+@pytest.mark.spec("SEE-INPUT-1")
+def test_what_a_task_may_do_is_not_reported(w):
+    x, y = w.share(np.arange(64.0)), w.zeros(64)
+    handle, code = w.register(harmless), w.register(compiled_reads)
+
+    def orch_fn(orch, args, config):
+        for _ in range(3):
+            orch.submit_sub(handle, make((x, T.INPUT), (y, T.OUTPUT_EXISTING)))
+            orch.submit_sub(code, make((y, T.INPUT), (x, T.INOUT)))
+
+    w.run(orch_fn)
+    for _ in range(3):
+        call_reads(x, y[:32])
+        code_reads(y, x)
+        code_reads(y[::2], x[::2])
+    assert call_reads(y, x).result() is None
+    assert x[0] > 0
+
+
+@pytest.mark.spec("SEE-INPUT-1")
+def test_a_write_by_the_program_while_a_call_reads_is_found(w):
+    x, gate = w.zeros(8), w.zeros(1, np.int64)
+    reading = wait_at_gate(x, gate)
+    while gate[0] == 0:
+        time.sleep(0.001)
+    x[2] = 1
+    gate[0] = 2
+    with pytest.raises(HazardError, match=r"bytes 22 to 23 of argument 0 .* else the program does"):
+        reading.result()
+
+
+@sr.task
+def wait_at_gate(x: sr.In, gate: sr.InOut):
+    gate[0] = 1
+    while gate[0] == 1:
+        time.sleep(0.001)
+
+
+@pytest.mark.spec("SEE-INPUT-1")
+def test_without_the_check_nothing_is_compared(mode):
+    with Worker(num_sub_workers=1, child_mode=mode) as w:
+        assert call_pokes(w.zeros(8), w.zeros(8), 0).result() is None
+
+
+# ---------------------------------------------------------------- large tensors
+@sr.task
+def poke_two(x: sr.In, first, last):
+    poke(x.ctypes.data + first)
+    poke(x.ctypes.data + last)
+
+
+@pytest.mark.spec("SEE-INPUT-2")
+def test_of_a_large_tensor_the_pieces_are_named(w):
+    x = w.zeros(MOST_COPIED // 4)  # twice as much
+    with pytest.raises(HazardError) as caught:
+        poke_two(x, 3 * PIECE + 5, 5 * PIECE + 6).result()
+    assert f"some of bytes {3 * PIECE} to {6 * PIECE - 1} of argument 0" in str(caught.value)
+    rows = x.reshape(512, -1)[:, 1:]
+    with pytest.raises(HazardError) as caught:
+        poke_two(rows, 0, 1).result()
+    assert "some of bytes 0 to " in str(caught.value)
+    assert poke_two(rows, -8, -7).result() is None  # before its first element
+
+
+@pytest.mark.spec("SEE-INPUT-2")
+def test_pieces_are_all_bytes_once():
+    whole = np.arange(3 * PIECE // 8 + 5)
+    for one in (whole, whole[::2], whole.reshape(1, -1), whole[:-5].reshape(64, -1)[:, 1:]):
+        assert b"".join(bytes(piece) for piece in guard._pieces(one)) == one.tobytes()
+
+
+# ---------------------------------------------------------------- who else may write
+def write_last(args):
+    args.tensor(args.tensor_count() - 1).numpy()[:] = 7
+
+
+@pytest.mark.spec("SEE-INPUT-3")
+def test_what_a_task_may_write_through_another_tensor_is_not_compared(w):
+    x = w.zeros(64)
+    handle, poking = w.register(write_last), w.register(by_ctypes)
+    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.INPUT), (x[32:], T.INOUT))))
+    w.run(lambda orch, *_: orch.submit_sub(handle, make((x[::2], T.INPUT), (x[1::2], T.INOUT))))
+    with pytest.raises(TaskError, match="write to INPUT"):  # interleaved views share nothing
+        w.run(lambda orch, *_: orch.submit_sub(poking, make((x[::2], T.INPUT), (x[1::2], T.INOUT))))
+
+
+def signal_and_wait(args):
+    flags = args.tensor(1).numpy()
+    flags[0] = 1
+    deadline = time.monotonic() + 20
+    while flags[1] == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def wait_and_write(args):
+    flags = args.tensor(1).numpy()
+    deadline = time.monotonic() + 20
+    while flags[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    args.tensor(0).numpy()[:] = 7
+    flags[1] = 1
+
+
+@pytest.mark.spec("SEE-INPUT-4")
+def test_a_task_with_no_dep_may_write_meanwhile_whichever_is_submitted_first(w):
+    read, write = w.register(signal_and_wait), w.register(wait_and_write)
+    for order in (1, -1):
+        x, flags = w.zeros(8), w.zeros(2, np.int64)
+
+        def orch_fn(orch, args, config, x=x, flags=flags, order=order):
+            tasks = [
+                (read, make((x, T.INPUT), (flags, T.NO_DEP))),
+                (write, make((x, T.NO_DEP), (flags, T.NO_DEP))),
+            ]
+            for handle, args_ in tasks[::order]:
+                orch.submit_sub(handle, args_)
+
+        w.run(orch_fn)
+        assert x[0] == 7
+        graph = w.record(orch_fn)
+        flags[:] = 0
+        graph.run()
+
+
+@pytest.mark.spec("SEE-INPUT-4")
+def test_members_of_a_group_may_write_what_others_read(w):
+    handle = w.register(either)
+    x, flags = w.zeros(8), w.zeros(2, np.int64)
+
+    def orch_fn(orch, args, config):
+        members = [
+            make((x, T.INPUT), (flags, T.INOUT)),
+            make((x, T.INOUT), (flags, T.INOUT)),
+        ]
+        members[0].add_scalar(0)
+        members[1].add_scalar(1)
+        orch.submit_sub_group(handle, members)
+
+    w.run(orch_fn)
+    assert x[0] == 7
+
+
+def either(args):
+    (wait_and_write if args.scalar(0) else signal_and_wait)(args)
+
+
+@pytest.mark.spec("SEE-INPUT-4")
+def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_anew(w):
+    x = w.zeros(64)
+    handle, poking = w.register(harmless), w.register(by_ctypes)
+
+    def apart(orch, args, config):
+        orch.submit_sub(handle, make((x[:8], T.NO_DEP)))
+        orch.submit_sub(poking, make((x[16:], T.INPUT)))
+
+    with pytest.raises(TaskError, match="write to INPUT"):
+        w.run(apart)
+    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
+    with pytest.raises(TaskError, match="write to INPUT"):
+        w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
+    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
+    with pytest.raises(HazardError):
+        plain(x).result()
+
+
+@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-4")
+def test_readers_and_writers_of_the_same_bytes_in_turn_are_never_reported(w):
+    x, y = w.zeros(64), w.zeros((2, 64))
+    for _ in range(40):
+        call_reads(x, y[0])
+        call_reads(x, y[1])
+        call_reads(y[0], x)
+        code_reads(x, y[1])
+    assert plain_sum(x).result() == float(x.sum())
+
+
+@sr.task
+def plain_sum(x: sr.In):
+    return float(x.sum())
+
+
+# ---------------------------------------------------------------- traces
+@pytest.mark.spec("SEE-INPUT-5")
+def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):
+    with Worker(3, num_sub_workers=1, check=True, trace=path, child_mode=mode) as w:
+        x, y = w.zeros(64), w.zeros(64)
+        handle, good = w.register(by_ctypes), w.register(harmless)
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(good, make((x, T.INPUT), (y, T.INOUT)))
+            orch.submit_sub(handle, make((x, T.INPUT), (y, T.INOUT)))
+
+        with pytest.raises(TaskError):
+            w.run(orch_fn)
+        call_reads(x, y).result()
+        with pytest.raises(HazardError):
+            call_pokes(x[8:], y, 8).result()
+        address = x.ctypes.data
+    trace = Trace.open(path)
+    of_run, of_call = trace.races()
+    assert (of_run.kind, of_run.run, of_run.tasks) == ("write to INPUT", 0, (1,))
+    assert (of_call.kind, of_call.run, of_call.tasks) == ("write to INPUT", 1, (1,))
+    for race, words in ((of_run, "Tag the tensor INOUT"), (of_call, "Annotate the parameter")):
+        assert race.places[0].startswith(f"{__file__}:") and race.places[0] in race.text
+        assert words in race.text
+    assert f"from {address + 16:#x} on of tensor 0, an INPUT of task 1 (by_ctypes)" in of_run.text
+    assert f"from {address + 72:#x} on of argument 0" in of_call.text
+    assert trace.wrote[["index", "low", "high"]].tolist() == [
+        (0, address + 16, address + 24),
+        (0, address + 72, address + 75),
+    ]
+
+
+@pytest.mark.spec("SEE-INPUT-5")
+def test_a_trace_without_the_check_has_none(path):
+    with Worker(num_sub_workers=1, trace=path) as w:
+        plain(w.zeros(8)).result()
+    assert Trace.open(path).races() == []
+
+
+@pytest.mark.spec("SEE-INPUT-5")
+def test_addresses_of_bytes_in_views():
+    x = np.zeros((4, 6), np.int16)
+    for view in (x, x[::-1], x[:, ::2], x.T, x[1:3, 1:4], x[2]):
+        octets = view.tobytes()
+        base = x.ctypes.data
+        x[:] = np.arange(24).reshape(4, 6)
+        for offset in range(0, len(octets), 2):
+            at = guard._address(view, offset) - base
+            index = np.unravel_index(offset // 2, view.shape)
+            assert x.tobytes()[at : at + 2] == view[index].tobytes()
