@@ -20,8 +20,8 @@ from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
 HEARTBEAT_MS = 200
 SPIN_NS = 300_000
 """How long to wait awake: about the round trip of an empty task, which takes twice as long without."""
-EVENTS, POLLIN = 15, 1
-"""ZMQ_EVENTS and ZMQ_POLLIN as numbers: pyzmq's enumerations are slow."""
+EVENTS, POLLIN, RCVMORE, SNDMORE = 15, 1, 13, 2
+"""ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 
@@ -91,6 +91,14 @@ def await_message(socket: Any, timeout_ms: int | None = None) -> bool:
             return True
         os.sched_yield()
     return bool(socket.poll(timeout_ms))
+
+
+def receive_parts(socket: Any) -> list[bytes]:
+    """Return a message that is there."""
+    parts = [socket.recv()]
+    while socket.getsockopt(RCVMORE):
+        parts.append(socket.recv())
+    return parts
 
 
 class Order:

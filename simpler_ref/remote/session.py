@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ..callables.identity import hashid_to_digest
 from ..errors import RemoteError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..system.types import Array
@@ -44,7 +45,17 @@ from .buffers import (
     encode_import_buffer_result,
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
-from .connection import SOURCE, Order, await_message, ended_descriptor, has_message, prepare, zmq
+from .connection import (
+    SNDMORE,
+    SOURCE,
+    Order,
+    await_message,
+    ended_descriptor,
+    has_message,
+    prepare,
+    receive_parts,
+    zmq,
+)
 from .copies import (
     OPEN_COPIES,
     TASK_COPIES,
@@ -330,7 +341,7 @@ class Session:
         try:
             self._beats.decode(message.bytes, FrameType.HEALTH)
         except ValueError as error:
-            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+            self._refuse(error)
             return
         self._descriptors.add(message.get(SOURCE))
         clock = time.time_ns().to_bytes(8, "little")
@@ -344,22 +355,38 @@ class Session:
         """
         if not await_message(self._frames, int(timeout_s * 1000)):
             return None
-        parts = self._frames.recv_multipart(copy=False)
-        identity, raw = parts[0].bytes, parts[-1].bytes
-        try:
-            if len(parts) != 2 or (self._peer and identity != self._peer):
-                raise ValueError("remote_wire: frame: it is not from the parent of this session")
-            frame = self._order.decode(raw, None if self._peer else FrameType.HELLO)
-        except ValueError as error:
-            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
-            return None
         if not self._peer:
-            self._peer = identity
-            self._descriptors.add(parts[-1].get(SOURCE))
+            return self._receive_first()
+        parts = receive_parts(self._frames)
+        try:
+            if len(parts) != 2 or parts[0] != self._peer:
+                raise ValueError("remote_wire: frame: it is not from the parent of this session")
+            return self._order.decode(parts[1])
+        except ValueError as error:
+            self._refuse(error)
+            return None
+
+    def _receive_first(self) -> Frame | None:
+        """Return the HELLO of whoever becomes the parent."""
+        parts = self._frames.recv_multipart(copy=False)
+        try:
+            if len(parts) != 2:
+                raise ValueError("remote_wire: frame: its message has not one part")
+            frame = self._order.decode(parts[1].bytes, FrameType.HELLO)
+        except ValueError as error:
+            self._refuse(error)
+            return None
+        self._peer = parts[0].bytes
+        self._descriptors.add(parts[1].get(SOURCE))
         return frame
 
+    def _refuse(self, error: ValueError) -> None:
+        log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+
     def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
-        self._frames.send_multipart([self._peer, self._order.encode(kind, payload)])
+        raw = self._order.encode(kind, payload)
+        self._frames.send(self._peer, SNDMORE)
+        self._frames.send(raw)
 
     def greet(self, deadline: float) -> None:
         """Answer the parent's HELLO.
@@ -480,19 +507,20 @@ class Session:
             self._copies.drop(copies.dropped)
         raw = copies.more
         read = read_task if len(raw) > MOST_KEPT_BYTES else read_small_task
-        more, task = read(kind == FrameType.TASK, raw)
+        more, task, sizes, is_configured = read(kind == FrameType.TASK, raw)
         fail_point("decoded")
         target = self.dispatcher.find(task.callable_digest)
-        sizes = [one.nbytes() for one in task.args.tensors]
         tensors = copies.tensors or (CopiedTensor(),) * len(sizes)
         addresses = self._copies.take(tensors, sizes)
         fail_point("taken")
         succeeded = False
         try:
             args, after, kept = self._arguments(task, more, tensors, addresses)
-            config = copy(task.config)
-            if more.env:
-                config.runtime_env = RuntimeEnv.from_bytes(more.env)
+            config = None
+            if is_configured:
+                config = copy(task.config)
+                if more.env:
+                    config.runtime_env = RuntimeEnv.from_bytes(more.env)
             assert self._inner is not None
             self._inner.run(target, args, config)
             fail_point("ran")
@@ -616,10 +644,23 @@ def _copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousT
     return ContinuousTensor(address, tensor.shapes, tensor.dtype)
 
 
-def read_task(is_plain: bool, raw: bytes) -> tuple[MoreOfTask, TaskPayloadWire]:
+class ReadTask(NamedTuple):
+    """What the frame of a task says."""
+
+    more: MoreOfTask
+    task: TaskPayloadWire
+    sizes: list[int]
+    """The bytes of each tensor."""
+    is_configured: bool
+    """Whether its configuration is another one than that of a run without."""
+
+
+def read_task(is_plain: bool, raw: bytes) -> ReadTask:
     """Return what the frame of a task says: a TASK is plain, others have more."""
     more = MoreOfTask(raw, b"", b"") if is_plain else TASK_MORE.decode(raw)
-    return more, decode_task_payload(more.task)
+    task = decode_task_payload(more.task)
+    sizes = [one.nbytes() for one in task.args.tensors]
+    return ReadTask(more, task, sizes, bool(more.env) or task.config != CallConfig())
 
 
 read_small_task = lru_cache(maxsize=256)(read_task)
