@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket as sockets
 import sys
 import threading
@@ -67,6 +68,7 @@ from .copies import (
 )
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
+from .fleets import THIS_MACHINE
 from .frames import (
     FEATURES,
     ControlName,
@@ -128,6 +130,18 @@ def get_inner_handle(hashid: str | Any) -> CallableHandle:
     if _current is None:
         raise RuntimeError("get_inner_handle is for functions that an endpoint runs")
     return _current.dispatcher.inner_handle(hashid_to_digest(getattr(hashid, "hashid", hashid)))
+
+
+def address_at(interface: str) -> str:
+    """Return an address for a socket: what only this machine reaches needs no TCP.
+
+    The name of a Unix socket in the abstract namespace is no file, and is gone with its process.
+
+    Rule     REMOTE-LINK-13
+    """
+    if interface == THIS_MACHINE:
+        return f"ipc://@simpler_ref-{secrets.token_hex(16)}"
+    return f"tcp://{interface}:*"
 
 
 def profile() -> str:
@@ -276,7 +290,7 @@ class Session:
         prepare(socket, self._manifest.silence_s, **how)
         if pair is not None:
             secure_server(socket, pair, {self._manifest.parent_key})
-        socket.bind(f"tcp://{self._interface}:*")
+        socket.bind(address_at(self._interface))
         self._sockets.append(socket)
         return socket
 
