@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
-import time
 from typing import Any
 
 from ..errors import RemoteError
@@ -18,10 +16,8 @@ from .frames import Frame, FrameHeader, FrameType, OwnFrameType, decode_frame, e
 from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
 
 HEARTBEAT_MS = 200
-SPIN_NS = 300_000
-"""How long to wait awake: about the round trip of an empty task, which takes twice as long without."""
-EVENTS, POLLIN = 15, 1
-"""ZMQ_EVENTS and ZMQ_POLLIN as numbers: pyzmq's enumerations are slow."""
+EVENTS, POLLIN, RCVMORE, SNDMORE = 15, 1, 13, 2
+"""ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 
@@ -83,14 +79,12 @@ def has_message(socket: Any) -> bool:
     return bool(socket.getsockopt(EVENTS) & POLLIN)
 
 
-def await_message(socket: Any, timeout_ms: int | None = None) -> bool:
-    """Wait for a message, first awake; return whether there is one."""
-    look, end = socket.getsockopt, time.monotonic_ns() + SPIN_NS
-    while time.monotonic_ns() < end:
-        if look(EVENTS) & POLLIN:
-            return True
-        os.sched_yield()
-    return bool(socket.poll(timeout_ms))
+def receive_parts(socket: Any) -> list[bytes]:
+    """Return the next message; `zmq.Again` if there is none in the time that the socket allows."""
+    parts = [socket.recv()]
+    while socket.getsockopt(RCVMORE):
+        parts.append(socket.recv())
+    return parts
 
 
 class Order:

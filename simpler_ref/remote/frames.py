@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .fields import (
     I32,
@@ -108,8 +109,7 @@ class ReadyState(enum.IntEnum):
 
 
 # ---------------------------------------------------------------- frames
-@dataclass(frozen=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What the header of a frame says beside magic, version, size and flags."""
 
     frame_type: FrameType | OwnFrameType
@@ -118,8 +118,7 @@ class FrameHeader:
     sequence: int
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame: its header, and its payload as bytes."""
 
     header: FrameHeader
@@ -140,7 +139,7 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     """
     raw = octets(payload, "frame.payload")
     require_payload(len(raw), "frame")
-    if header.frame_type not in _OWN:
+    if header.frame_type not in _TYPES:
         _FRAME_TYPE.write(header.frame_type, "frame.type")
     try:
         head = _HEADER.pack(
@@ -188,10 +187,9 @@ def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
     if flags:
         raise refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
     require_payload(size, "frame.payload_bytes at byte 32")
-    if kind not in _OWN:
+    if kind not in _TYPES:
         _FRAME_TYPE.write(kind, "frame.type at byte 8")
-    known = OwnFrameType(kind) if kind in _OWN else FrameType(kind)
-    return FrameHeader(known, session, endpoint, sequence), size
+    return FrameHeader(_TYPES[kind], session, endpoint, sequence), size
 
 
 def decode_frame(raw: bytes) -> Frame:
@@ -215,7 +213,7 @@ def decode_frame(raw: bytes) -> Frame:
 
 
 _FRAME_TYPE = OneOf(FrameType)
-_OWN = frozenset(OwnFrameType)
+_TYPES = {one.value: one for kind in (FrameType, OwnFrameType) for one in kind}
 
 
 # ---------------------------------------------------------------- HELLO
@@ -278,11 +276,17 @@ _COMPLETION = Message(
 )
 
 
+_SUCCESS = bytes(8)
+"""What follows the sequence if a task has succeeded: error code 0 and no message."""
+
+
 def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
     """Return the payload of a COMPLETION.
 
     Rule     REMOTE-FRAME-7
     """
+    if type(error_code) is int and error_code == 0 and error_message == "":
+        return U64.write(sequence, "COMPLETION.sequence") + _SUCCESS
     return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
 
 
@@ -291,6 +295,8 @@ def decode_completion(raw: bytes) -> CompletionPayload:
 
     Rule     REMOTE-FRAME-7
     """
+    if len(raw) == 16 and raw[8:] == _SUCCESS:
+        return CompletionPayload(int.from_bytes(raw[:8], "little"), 0)
     return _COMPLETION.decode(raw)
 
 

@@ -40,7 +40,7 @@ from .buffers import (
     encode_export_buffer_result,
 )
 from .chunks import CHUNK
-from .connection import Order, await_message, prepare, zmq
+from .connection import Order, prepare, zmq
 from .counters import (
     BYTES_RECEIVED,
     BYTES_SENT,
@@ -396,7 +396,6 @@ class Link(WorkerKind):
         """Wait for the answer to a frame; the session answers in order."""
         words, order = self.words, self._order
         with self._lock:
-            await_message(self._frames)
             try:
                 frame = order.decode(self._frames.recv())
                 if frame.header.frame_type != answer:

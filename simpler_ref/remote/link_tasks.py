@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import RemoteError, TaskError
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from .link import Link
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     """A task as its mailbox has it."""
 
     wires: list[bytes]
@@ -56,8 +54,7 @@ class _Task:
         return [bytes_of(wire) for wire in self.wires]
 
 
-@dataclass(frozen=True)
-class _Sent:
+class _Sent(NamedTuple):
     """A task that the session has: which one of this worker, and the number of its frame."""
 
     ticket: int | None
@@ -90,8 +87,6 @@ class LinkTasks:
 
         Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
         """
-        from .session import split_report
-
         begun = time.monotonic_ns()
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
@@ -113,6 +108,8 @@ class LinkTasks:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
         if done.error_code:
+            from .session import split_report
+
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)
 
@@ -171,6 +168,8 @@ class LinkTasks:
     # ------------------------------------------------------------ one task
     def _read(self, args: ReceivedArgs) -> _Task:
         wires, scalars, kinds = call_words(args)
+        if not wires and not scalars:
+            return _Task(wires, self._payloads.make(args, wires, scalars, b""), None, [])
         words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
         plan = None
         if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):

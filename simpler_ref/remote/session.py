@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket as sockets
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from ..callables.identity import hashid_to_digest
 from ..errors import RemoteError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..system.types import Array
@@ -44,7 +46,16 @@ from .buffers import (
     encode_import_buffer_result,
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
-from .connection import SOURCE, Order, await_message, ended_descriptor, has_message, prepare, zmq
+from .connection import (
+    SNDMORE,
+    SOURCE,
+    Order,
+    ended_descriptor,
+    has_message,
+    prepare,
+    receive_parts,
+    zmq,
+)
 from .copies import (
     OPEN_COPIES,
     TASK_COPIES,
@@ -56,6 +67,7 @@ from .copies import (
 )
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
+from .fleets import THIS_MACHINE
 from .frames import (
     FEATURES,
     ControlName,
@@ -84,6 +96,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("simpler_ref")
 
 LINGER_MS = 200
+LOOK_S = 0.25
+"""How often the main thread looks whether the parent is gone, while there is no frame."""
 GRACE_S = 1.0
 """How long the main thread may take to end once the parent is gone."""
 STOPPED_S = 30.0
@@ -117,6 +131,18 @@ def get_inner_handle(hashid: str | Any) -> CallableHandle:
     if _current is None:
         raise RuntimeError("get_inner_handle is for functions that an endpoint runs")
     return _current.dispatcher.inner_handle(hashid_to_digest(getattr(hashid, "hashid", hashid)))
+
+
+def address_at(interface: str) -> str:
+    """Return an address for a socket: what only this machine reaches needs no TCP.
+
+    The name of a Unix socket in the abstract namespace is no file, and is gone with its process.
+
+    Rule     REMOTE-LINK-13
+    """
+    if interface == THIS_MACHINE:
+        return f"ipc://@simpler_ref-{secrets.token_hex(16)}"
+    return f"tcp://{interface}:*"
 
 
 def profile() -> str:
@@ -241,6 +267,8 @@ class Session:
         self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
         pair = new_pair() if manifest.is_secure else None
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
+        self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
+        self._again = module.Again
         self._health = self._socket(pair)
         monitors = [
             one.get_monitor_socket(module.EVENT_DISCONNECTED)
@@ -266,7 +294,7 @@ class Session:
         prepare(socket, self._manifest.silence_s, **how)
         if pair is not None:
             secure_server(socket, pair, {self._manifest.parent_key})
-        socket.bind(f"tcp://{self._interface}:*")
+        socket.bind(address_at(self._interface))
         self._sockets.append(socket)
         return socket
 
@@ -331,36 +359,54 @@ class Session:
         try:
             self._beats.decode(message.bytes, FrameType.HEALTH)
         except ValueError as error:
-            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+            self._refuse(error)
             return
         self._descriptors.add(message.get(SOURCE))
         clock = time.time_ns().to_bytes(8, "little")
         self._health.send_multipart([sender.bytes, self._beats.encode(FrameType.HEALTH, clock)])
 
     # ------------------------------------------------------------ frames
-    def _receive(self, timeout_s: float = 0.25) -> Frame | None:
+    def _receive(self) -> Frame | None:
         """Return the next frame of the parent; None if there is none in time, or it was refused.
+
+        A thread that sleeps in ZeroMQ is woken sooner than one that looks again and again, and leaves
+        its core to those that do the work meanwhile.
 
         Rule     REMOTE-TRUST-2
         """
-        if not await_message(self._frames, int(timeout_s * 1000)):
-            return None
-        parts = self._frames.recv_multipart(copy=False)
-        identity, raw = parts[0].bytes, parts[-1].bytes
         try:
-            if len(parts) != 2 or (self._peer and identity != self._peer):
-                raise ValueError("remote_wire: frame: it is not from the parent of this session")
-            frame = self._order.decode(raw, None if self._peer else FrameType.HELLO)
-        except ValueError as error:
-            log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+            parts = receive_parts(self._frames)
+        except self._again:
             return None
-        if not self._peer:
-            self._peer = identity
-            self._descriptors.add(parts[-1].get(SOURCE))
+        try:
+            if len(parts) != 2 or parts[0] != self._peer:
+                raise ValueError("remote_wire: frame: it is not from the parent of this session")
+            return self._order.decode(parts[1])
+        except ValueError as error:
+            self._refuse(error)
+            return None
+
+    def _receive_first(self) -> Frame | None:
+        """Return the HELLO of whoever becomes the parent."""
+        parts = self._frames.recv_multipart(copy=False)
+        try:
+            if len(parts) != 2:
+                raise ValueError("remote_wire: frame: its message has not one part")
+            frame = self._order.decode(parts[1].bytes, FrameType.HELLO)
+        except ValueError as error:
+            self._refuse(error)
+            return None
+        self._peer = parts[0].bytes
+        self._descriptors.add(parts[1].get(SOURCE))
         return frame
 
+    def _refuse(self, error: ValueError) -> None:
+        log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
+
     def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
-        self._frames.send_multipart([self._peer, self._order.encode(kind, payload)])
+        raw = self._order.encode(kind, payload)
+        self._frames.send(self._peer, SNDMORE)
+        self._frames.send(raw)
 
     def greet(self, deadline: float) -> None:
         """Answer the parent's HELLO.
@@ -373,7 +419,9 @@ class Session:
                 raise RemoteError(
                     f"the parent has not greeted within {self._manifest.start_timeout_s} s"
                 )
-            frame = self._receive(min(rest, 0.25))
+            if not self._frames.poll(min(rest, LOOK_S) * 1000):
+                continue
+            frame = self._receive_first()
             if frame is None:
                 continue
             hello = decode_hello(frame.payload)
@@ -499,19 +547,20 @@ class Session:
             self._copies.drop(copies.dropped)
         raw = copies.more
         read = read_task if len(raw) > MOST_KEPT_BYTES else read_small_task
-        more, task = read(kind == FrameType.TASK, raw)
+        more, task, sizes, is_configured = read(kind == FrameType.TASK, raw)
         fail_point("decoded")
         target = self.dispatcher.find(task.callable_digest)
-        sizes = [one.nbytes() for one in task.args.tensors]
         tensors = copies.tensors or (CopiedTensor(),) * len(sizes)
         addresses = self._copies.take(tensors, sizes)
         fail_point("taken")
         succeeded = False
         try:
             args, after, kept = self._arguments(task, more, tensors, addresses)
-            config = copy(task.config)
-            if more.env:
-                config.runtime_env = RuntimeEnv.from_bytes(more.env)
+            config = None
+            if is_configured:
+                config = copy(task.config)
+                if more.env:
+                    config.runtime_env = RuntimeEnv.from_bytes(more.env)
             assert self._inner is not None
             self._inner.run(target, args, config)
             fail_point("ran")
@@ -635,10 +684,23 @@ def _copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousT
     return ContinuousTensor(address, tensor.shapes, tensor.dtype)
 
 
-def read_task(is_plain: bool, raw: bytes) -> tuple[MoreOfTask, TaskPayloadWire]:
+class ReadTask(NamedTuple):
+    """What the frame of a task says."""
+
+    more: MoreOfTask
+    task: TaskPayloadWire
+    sizes: list[int]
+    """The bytes of each tensor."""
+    is_configured: bool
+    """Whether its configuration is another one than that of a run without."""
+
+
+def read_task(is_plain: bool, raw: bytes) -> ReadTask:
     """Return what the frame of a task says: a TASK is plain, others have more."""
     more = MoreOfTask(raw, b"", b"") if is_plain else TASK_MORE.decode(raw)
-    return more, decode_task_payload(more.task)
+    task = decode_task_payload(more.task)
+    sizes = [one.nbytes() for one in task.args.tensors]
+    return ReadTask(more, task, sizes, bool(more.env) or task.config != CallConfig())
 
 
 read_small_task = lru_cache(maxsize=256)(read_task)

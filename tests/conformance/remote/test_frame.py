@@ -238,10 +238,10 @@ def test_an_encoder_refuses_what_a_field_cannot_hold_and_names_it(field, kind):
 @pytest.mark.spec("REMOTE-FRAME-4")
 def test_an_encoder_refuses_a_frame_that_is_none():
     for value in WRONG["enum"]:
-        refuse("frame.type", wire.encode_frame, dataclasses.replace(HEADER, frame_type=value))
+        refuse("frame.type", wire.encode_frame, HEADER._replace(frame_type=value))
     for field in ("session_id", "endpoint_id", "sequence"):
         for value in (1 << 64, -(1 << 32), None):
-            wrong = dataclasses.replace(HEADER, **{field: value})
+            wrong = HEADER._replace(**{field: value})
             refuse(f"frame.{field}: ", wire.encode_frame, wrong)
     for value in WRONG["blob"]:
         refuse("frame.payload", wire.encode_frame, HEADER, value)

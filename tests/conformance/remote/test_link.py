@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from simpler_ref.remote import link
 from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
 from simpler_ref.remote.hosting import read_manifest
 from simpler_ref.remote.manifest import to_line
+from simpler_ref.remote.session import address_at
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program, reference
@@ -272,3 +274,20 @@ def test_workers_with_endpoints_are_children_of_another_one():
         for n in (1, 2):
             worker.run(orch_fn)
             assert [array.tolist() for array in arrays] == [[88 * n] * COUNT, [808 * n] * COUNT]
+
+
+@pytest.mark.spec("REMOTE-LINK-13")
+def test_sessions_at_127_0_0_1_are_reached_through_unix_sockets_without_a_file():
+    with session() as (place, connect):
+        assert connect().greet().ready == ReadyState.READY
+        found, sockets = place.announcement, unix_sockets()
+        for address in (found.frames, found.health):
+            assert address.startswith("ipc://@") and address.removeprefix("ipc://") in sockets
+        assert found.tensors.startswith("tcp://127.0.0.1:")
+    assert found.frames.removeprefix("ipc://") not in unix_sockets()
+    assert address_at("127.0.0.9") == "tcp://127.0.0.9:*"
+
+
+def unix_sockets():
+    """Return the names of all Unix sockets; those without a file begin with @."""
+    return {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()}
