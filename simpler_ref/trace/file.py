@@ -69,6 +69,7 @@ class TraceFile:
                 self.is_whole = True
             else:
                 break
+        self.is_whole = bool(self.about.get("ended", self.is_whole))
         self.journals = {journal: _joined(chunks) for journal, chunks in parts.items()}
 
     def _map(self) -> Array:
