@@ -61,11 +61,15 @@ class OwnFrameType(enum.IntEnum):
     OPEN_COPIES = 67
     """Copies that the parent is about to store into the session's memory; answered with those that the
     session does not have: FEATURE_COPIES."""
+    TRACE = 68
+    """A trace of the session's Worker begins or ends; answered: FEATURE_TRACE."""
+    RECORDS = 69
+    """Asks for records of that, over a connection of their own; answered with some: FEATURE_TRACE."""
 
 
-FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
-"""The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD
+FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD, FEATURE_TRACE = 1, 2, 4, 8, 16
+"""FEATURE_AHEAD: tasks may be sent before those sent earlier have ended; they run in order."""
+FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD | FEATURE_TRACE
 """What this package takes beyond version 1 of the protocol."""
 
 

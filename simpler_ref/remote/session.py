@@ -30,6 +30,7 @@ from ..model.arguments import TaskArgs
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..system.types import Array
+from ..trace.recorder import VARIABLE
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
 from .buffers import (
@@ -75,6 +76,8 @@ from .layouts import read_layout
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
+from .noted import frame_word, moved_word
+from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .stores import Stores
 from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
 
@@ -157,6 +160,7 @@ def serve(
     """
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
+    os.environ.pop(VARIABLE, None)  # it is traced if its parent is
     if manifest.version != __version__:
         raise RemoteError(
             f"the parent has simpler_ref {manifest.version}, this endpoint has {__version__}: install "
@@ -208,6 +212,7 @@ class Session:
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
         self._mover: ZmqMover | None = None
+        self._records: Outgoing | None = None
         self._watcher: threading.Thread | None = None
 
     # ------------------------------------------------------------ start and end
@@ -238,7 +243,8 @@ class Session:
 
         self._stores = Stores(manifest.endpoint_id, self._mover, empty)
         self._copies = Copies(self._mover, empty)
-        pair = new_pair() if manifest.is_secure else None
+        pair = self._pair = new_pair() if manifest.is_secure else None
+        self._mover.on_moved = self._note_moved
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._health = self._socket(pair)
         monitors = [
@@ -260,13 +266,17 @@ class Session:
         )
 
     def _socket(self, pair: Any, **how: float) -> Any:
+        socket = self._router(pair, **how)
+        self._sockets.append(socket)
+        return socket
+
+    def _router(self, pair: Any, **how: float) -> Any:
         module = zmq()
         socket = self._context.socket(module.ROUTER)
         prepare(socket, self._manifest.silence_s, **how)
         if pair is not None:
             secure_server(socket, pair, {self._manifest.parent_key})
         socket.bind(f"tcp://{self._interface}:*")
-        self._sockets.append(socket)
         return socket
 
     def close(self) -> None:
@@ -277,6 +287,8 @@ class Session:
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join(GRACE_S)
+        if self._records is not None:
+            self._records.close()
         if self._inner is not None:
             self._inner.close()
         if self._mover is not None:
@@ -356,10 +368,15 @@ class Session:
         if not self._peer:
             self._peer = identity
             self._descriptors.add(parts[-1].get(SOURCE))
+        if self._records is not None:
+            self._note_frame(frame.header.frame_type, frame.header.sequence, len(raw), sent=False)
         return frame
 
     def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
-        self._frames.send_multipart([self._peer, self._order.encode(kind, payload)])
+        raw = self._order.encode(kind, payload)
+        if self._records is not None:  # what answers begins with the number of the frame that asked
+            self._note_frame(kind, int.from_bytes(payload[:8], "little"), len(raw), sent=True)
+        self._frames.send_multipart([self._peer, raw])
 
     def greet(self, deadline: float) -> None:
         """Answer the parent's HELLO.
@@ -408,6 +425,8 @@ class Session:
                 self._send(kind, self._open_copies(frame))
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
+            elif kind == OwnFrameType.TRACE:
+                self._send(kind, self._trace(frame))
             else:
                 log.warning(
                     "endpoint %d refuses a %s frame",
@@ -429,6 +448,52 @@ class Session:
             if len(waiting) > 1:
                 fail_point("queued")
         return waiting.popleft()
+
+    # ------------------------------------------------------------ traces
+    def _note_frame(self, kind: int, number: int, nbytes: int, *, sent: bool) -> None:
+        """Note a frame in the trace that is being taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        assert self._records is not None
+        word = frame_word(kind, number, self._order.session_id, sent=sent)
+        self._records.note(word, 0, time.monotonic_ns(), nbytes)
+
+    def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
+        """Note a tensor that was moved, if a trace is taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        if self._records is not None:
+            word = moved_word(address, stored=stored)
+            self._records.note(word, nbytes, began, time.monotonic_ns())
+
+    def _trace(self, frame: Frame) -> bytes:
+        """Begin a trace of the inner Worker, or end it.
+
+        Rule     SEE-REMOTE-1
+        """
+        address, size, text = "", 0, ""
+        try:
+            detail = TRACE.decode(frame.payload).detail
+            if detail == TraceDetail.OFF:
+                size = 0 if self._records is None else self._records.end()
+            else:
+                address = self._begin_trace(detail)
+        except BaseException as error:
+            if self._over:
+                raise
+            text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
+        return TRACE_ANSWER.encode(TraceAnswer(frame.header.sequence, address, size, text))
+
+    def _begin_trace(self, detail: TraceDetail) -> str:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+        assert self._inner is not None
+        order = Order(self._manifest.session_id, self._manifest.endpoint_id)
+        self._records = Outgoing(self._inner, detail, order, self._router(self._pair))
+        return self._records.address
 
     def _counters(self) -> bytes:
         """Return what was moved, and what there is, as JSON.

@@ -316,6 +316,11 @@ def _head() -> bytes:
         "clock": clock_name(),
         "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
     }
+    return head_of(about)
+
+
+def head_of(about: dict[str, Any]) -> bytes:
+    """Return the beginning of a file that says this."""
     line = MAGIC + json.dumps(about).encode()
     size = L.NOTE_WORDS * L.WORD
     return line.ljust(-(-(len(line) + 1) // size) * size - 1, b" ") + b"\n"
