@@ -107,11 +107,11 @@ NOTED_COUNTED = 33
 NOTED_LAYOUT = 34
 """The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout."""
 NOTED_FRAME = 35
-"""A frame was sent to a session or by it (`FRAME_SENT`), or received: its type, from bit 9 the number of the
-frame that asks or is answered, from bit 40 the session; NOTE_VALUE is its bytes."""
+"""A frame was sent to a session or by it (`FRAME_SENT`), or received: its type, from bit 9 the number of
+the frame that asks or is answered, from bit 40 the session; NOTE_VALUE is its bytes."""
 NOTED_MOVED = 36
-"""A tensor was fetched, or stored (bit 0): NOTE_TIME to NOTE_VALUE; from bit 1 with which session, NOTE_TASK
-bytes."""
+"""A tensor was fetched, or stored (bit 0): NOTE_TIME to NOTE_VALUE; from bit 1 with which session,
+NOTE_TASK bytes."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""

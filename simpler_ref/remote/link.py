@@ -142,6 +142,7 @@ class Link(WorkerKind):
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
         self._records: Incoming | None = None
+        self._is_trace_over = False
         self._starting = True
 
     def occupy(self, spec: RemoteWorkerSpec, group: KeyPair | None) -> None:
@@ -266,9 +267,7 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
-        if self._records is not None:
-            self._records.close()
-            self._records = None
+        self._drop_records()
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
@@ -493,12 +492,13 @@ class Link(WorkerKind):
             self._records.finish(self._ask_trace(TraceDetail.OFF).size)
         left = self._records.left(asked["wait_s"])
         if not left:
-            self._records.close()
-            self._records = None
+            self._drop_records()
+            self._ask_trace(TraceDetail.OFF)  # once more: the session may let them go
         return json.dumps({"left": left}).encode()
 
     def _begin_trace(self, file: str, detail: str) -> str:
         """Begin to fetch records into a file; return why there are none, or ""."""
+        self._drop_records()
         order = Order(self._order.session_id, self.number)
         socket = self._dealer(self._pair, self._place.announcement.key)
         name = self._place.name
@@ -518,6 +518,11 @@ class Link(WorkerKind):
             if records is not None:
                 records.close()
         return ""
+
+    def _drop_records(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
 
     def _ask_trace(self, detail: TraceDetail) -> TraceAnswer:
         raw = TRACE.encode(TraceRequest(detail))

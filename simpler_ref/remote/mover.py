@@ -145,8 +145,8 @@ class ZmqMover(Mover):
         )
         self._refused: dict[bytes, int] = {}
         self.on_moved: Callable[[str, bool, int, int], None] | None = None
-        """Told of each transfer that this side has asked for: with whom, whether it stored, how many bytes,
-        when it began; on the thread that asked."""
+        """Told of each transfer that this side has asked for: with whom, whether it stored, how many
+        bytes, when it began; on the thread that asked."""
         keep_freed_memory()
         self._context = self._zmq.Context()
         try:

@@ -8,7 +8,7 @@ from ..jit import layout as L
 
 
 def frame_word(kind: int, number: int, session: int, *, sent: bool) -> int:
-    """Return the first word of a note about a frame; `number` is of the one that asks, also in answers."""
+    """Return the first word of a note about a frame; `number` is that of the one that asks."""
     operand = kind | (L.FRAME_SENT if sent else 0)
     operand |= (number & L.FRAME_NUMBER) << 9 | (session & L.FRAME_SESSION) << 40
     return L.NOTED_FRAME | operand << 8

@@ -1,8 +1,8 @@
 """The records of a traced session: what asks for them, and how they are checked before they are used.
 
-A trace of the session's Worker goes into a file without a name at the endpoint. From there it comes, piece
-by piece, over a connection of its own, into a file beside that of the parent's trace. Each piece is asked
-for, so at most one is under way; and each answer says what the clock of the endpoint is.
+A trace of the session's Worker goes into a file without a name at the endpoint. From there it comes,
+piece by piece, over a connection of its own, into a file beside that of the parent's trace. Each piece is
+asked for, so at most one is under way; and each answer says what the clock of the endpoint is.
 """
 
 from __future__ import annotations
@@ -56,14 +56,17 @@ class TraceDetail(enum.IntEnum):
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A trace of the session's Worker begins, or is to end."""
+    """A trace of the session's Worker begins, or is to end.
+
+    Rule     REMOTE-HEALTH-4
+    """
 
     detail: TraceDetail
 
 
 @dataclass(frozen=True)
 class TraceAnswer:
-    """Where the records are to be asked for; at the end how many bytes there are; or why there is none."""
+    """Where the records are to be asked for; at the end how many bytes there are; or what is wrong."""
 
     sequence: int
     address: str = ""
@@ -73,7 +76,10 @@ class TraceAnswer:
 
 @dataclass(frozen=True)
 class RecordsRequest:
-    """Asks for the bytes of the records from one on; and by the parent's clock when it does."""
+    """Asks for the bytes of the records from one on; and by the parent's clock when it does.
+
+    Rule     REMOTE-HEALTH-5
+    """
 
     offset: int
     asked_ns: int
@@ -122,7 +128,7 @@ class Checked:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._has_head = False
+        self.has_head = False
         self._left, self._head = 0, (0, 0, 0)
         """How many notes of a chunk are to come; its journal, time and dropped notes."""
         self._notes = 0
@@ -137,7 +143,7 @@ class Checked:
         """
         self._rest += raw
         out = []
-        if not self._has_head:
+        if not self.has_head:
             if (head := self._take_head()) is None:
                 return b""
             out.append(head)
@@ -151,13 +157,17 @@ class Checked:
 
     def _take_head(self) -> bytes | None:
         end = self._rest.find(b"\n", len(MAGIC))
-        _require(self._rest[: len(MAGIC)] == MAGIC[: len(self._rest)], "they do not begin as a trace")
+        _require(
+            self._rest[: len(MAGIC)] == MAGIC[: len(self._rest)], "they do not begin as a trace"
+        )
         _require(end >= 0 or len(self._rest) < MOST_HEAD, "their first line has no end")
         if end < 0:
             return None
         about = _object(self._cut(end + 1)[len(MAGIC) :])
-        _require(about.get("version") == VERSION, f"version {about.get('version')!r} is not {VERSION}")
-        self._has_head = True
+        _require(
+            about.get("version") == VERSION, f"version {about.get('version')!r} is not {VERSION}"
+        )
+        self.has_head = True
         kept = {name: about[name] for name in ("by", "host", "program", "clock")}
         _require(all(_is_text(one) for one in kept.values()), "their first line has no texts")
         _require(_is_number(about.get("pid")), "their first line has no pid")
@@ -172,7 +182,9 @@ class Checked:
             if what == L.NOTED_TEXT:
                 return self._take_text(count, value)
             journal = what >> 8
-            _require(what & 0xFF == L.NOTED_CHUNK and 0 <= journal < MOST_JOURNALS, f"chunk {what:#x}")
+            _require(
+                what & 0xFF == L.NOTED_CHUNK and 0 <= journal < MOST_JOURNALS, f"chunk {what:#x}"
+            )
             _require(0 < count <= MOST_NOTES and value >= 0, f"a chunk of {count} notes")
             self._cut(_NOTE_BYTES)
             self._left, self._head = count, (what, when, value)
@@ -198,11 +210,14 @@ class Checked:
 
     def _take_text(self, count: int, size: int) -> bytes | None:
         whole = count * _NOTE_BYTES
-        _require(0 < size <= whole < size + _NOTE_BYTES and size <= MOST_TEXT, f"a text of {size} bytes")
+        _require(
+            0 < size <= whole < size + _NOTE_BYTES and size <= MOST_TEXT, f"a text of {size} bytes"
+        )
         if len(self._rest) < _NOTE_BYTES + whole:
             return None
         about = _object(self._cut(_NOTE_BYTES + whole)[_NOTE_BYTES : _NOTE_BYTES + size])
-        return text_notes({name: is_right(about[name]) for name, is_right in _TOLD.items() if name in about})
+        kept = {name: check(about[name]) for name, check in _TOLD.items() if name in about}
+        return text_notes(kept)
 
 
 def _require(right: bool, why: str) -> None:
@@ -297,7 +312,7 @@ class Outgoing:
     def __init__(self, inner: Worker, detail: TraceDetail, order: Order, socket: Any) -> None:
         self._engine = inner._life.live().engine
         self._order, self._socket = order, socket
-        self._is_on = True
+        self.is_on = True
         self._thread: threading.Thread | None = None
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._ending, self._ended = os.pipe()
@@ -319,12 +334,12 @@ class Outgoing:
 
     def note(self, what: int, task: int, time_ns: int, value: int) -> None:
         """Put a note into the journal of the thread that serves frames, which is the Orch thread, too."""
-        if self._is_on:
+        if self.is_on:
             self._engine.kernels.note_of_orch(self._engine.mem, what, task, time_ns, value)
 
     def end(self) -> int:
         """End the trace; return how many bytes its records have."""
-        self._is_on = False
+        self.is_on = False
         self._tracing.__exit__(None, None, None)
         return os.fstat(self._file.fileno()).st_size
 
@@ -348,6 +363,8 @@ class Outgoing:
             with suppress(ValueError):  # the parent asks for the right ones
                 asked = RECORDS.decode(self._order.decode(parts[-1]).payload)
                 data = os.pread(self._file.fileno(), PIECE, asked.offset)
+                if not data:  # the next time there is what was noted until now
+                    self._engine.kernels.ask_collector(self._engine.mem)
                 answer = RecordsAnswer(
                     asked.offset, asked.asked_ns, received, time.monotonic_ns(), data
                 )
@@ -424,8 +441,11 @@ class Incoming:
     def _fetch(self) -> None:
         checked = Checked()
         try:
-            while (answer := self._ask()) is not None:
+            while (come := self._ask()) is not None:
+                answer, clock = come
                 self._write(checked.take(answer.data))
+                if checked.has_head:
+                    self._write(clock)
                 with self._news:
                     self._came += len(answer.data)
                     if self._size is not None and self._came >= self._size:
@@ -448,8 +468,8 @@ class Incoming:
             return True
         return bool(os.read(self._wake, 1))
 
-    def _ask(self) -> RecordsAnswer | None:
-        """Return the next piece, once the clock it tells is noted; None if there will be none."""
+    def _ask(self) -> tuple[RecordsAnswer, bytes] | None:
+        """Return the next piece, and a note of the clock it tells; None if there will be none."""
         asked = RecordsRequest(self._came, time.monotonic_ns())
         self._socket.send(self._order.encode(OwnFrameType.RECORDS, RECORDS.encode(asked)))
         module = zmq()
@@ -466,9 +486,7 @@ class Incoming:
         answer = RECORDS_ANSWER.decode(self._order.decode(raw).payload)
         if (answer.offset, answer.asked_ns) != (asked.offset, asked.asked_ns):
             raise ValueError(f"RECORDS answer: not for byte {asked.offset}")
-        if self._came:
-            self._write(clock_note(answer, came_ns))
-        return answer
+        return answer, clock_note(answer, came_ns)
 
     def _limit_ms(self) -> int | None:
         """Return how long to wait for an answer: while tasks run, a session may take any time."""

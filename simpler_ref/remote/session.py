@@ -287,8 +287,7 @@ class Session:
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join(GRACE_S)
-        if self._records is not None:
-            self._records.close()
+        self._drop_records()
         if self._inner is not None:
             self._inner.close()
         if self._mover is not None:
@@ -477,7 +476,7 @@ class Session:
         try:
             detail = TRACE.decode(frame.payload).detail
             if detail == TraceDetail.OFF:
-                size = 0 if self._records is None else self._records.end()
+                size = self._end_trace()
             else:
                 address = self._begin_trace(detail)
         except BaseException as error:
@@ -486,10 +485,22 @@ class Session:
             text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
         return TRACE_ANSWER.encode(TraceAnswer(frame.header.sequence, address, size, text))
 
-    def _begin_trace(self, detail: TraceDetail) -> str:
+    def _end_trace(self) -> int:
+        """End the trace, and return the bytes of its records; a second time let them go."""
+        if self._records is None:
+            return 0
+        if self._records.is_on:
+            return self._records.end()
+        self._drop_records()
+        return 0
+
+    def _drop_records(self) -> None:
         if self._records is not None:
             self._records.close()
             self._records = None
+
+    def _begin_trace(self, detail: TraceDetail) -> str:
+        self._drop_records()
         assert self._inner is not None
         order = Order(self._manifest.session_id, self._manifest.endpoint_id)
         self._records = Outgoing(self._inner, detail, order, self._router(self._pair))

@@ -1,7 +1,7 @@
 """The traces of the Workers below a Worker that is traced: child Workers, and those of endpoints.
 
-Each has a file of its own beside that of the parent, which names it. The workers that run them are told by
-control requests, when they have started or when a trace begins, and when it ends.
+Each has a file of its own beside that of the parent, which names it. The workers that run them are told
+by control requests, when they have started or when a trace begins, and when it ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TracesBelow:
 
     Notes
     -----
-    Rule     SEE-ON-4, -6
+    Rule     SEE-ON-4, -6; SEE-REMOTE-1
     """
 
     def __init__(self, kinds: Sequence[WorkerKind]) -> None:
@@ -61,10 +61,14 @@ class TracesBelow:
         """
         if self._path is None:
             return
-        for worker in self._present(manager) if workers is None else workers:
+        for worker in manager.present() if workers is None else workers:
             if not self._kinds[worker].has_traces:
                 continue
-            file, name = self._file(worker), worker_name(self._kinds, worker)
+            name = worker_name(self._kinds, worker)
+            if worker in manager.dead:
+                self._untraced[name] = self._kinds[worker].last_words() or "it is lost"
+                continue
+            file = self._file(worker)
             try:
                 asked = {"file": file, "detail": self._detail}
                 why = self._ask(manager, worker, asked, timeout_s).get("why", "")
@@ -81,8 +85,9 @@ class TracesBelow:
         if self._path is None:
             return
         self._path = None
-        waiting = [one for one in self._present(manager) if self._kinds[one].has_traces]
-        for worker in waiting:
+        for worker in manager.present():
+            if not self._kinds[worker].has_traces or worker in manager.dead:
+                continue
             try:
                 left = self._ask(manager, worker, {"wait_s": WAIT_S}, timeout_s).get("left", 0)
                 while left:
@@ -91,9 +96,6 @@ class TracesBelow:
                 log.warning(
                     "the trace of %s is cut off: %s", worker_name(self._kinds, worker), error
                 )
-
-    def _present(self, manager: WorkerManager) -> list[int]:
-        return [worker for worker in manager.present() if worker not in manager.dead]
 
     def _file(self, worker: int) -> str:
         """Return the next file of a worker: the number of those before it, and which one of its own."""

@@ -60,6 +60,7 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "functions": functions,
         "level": life.options.level,
         "workers": [worker_name(session.kinds, worker) for worker in range(len(session.kinds))],
+        "vacant": [worker for worker, kind in enumerate(session.kinds) if kind.is_vacant],
         "pids": pids,
         "rings": view.ring_count,
         "ring_bytes": view.ring_bytes,
