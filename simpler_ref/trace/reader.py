@@ -175,12 +175,11 @@ class Trace:
         ways = rows["sent"] == (rows["lane"] >= 0)  # from a link to a session, or back
         keys = list(zip(rows["exchange"].tolist(), ways.tolist(), strict=True))
         sent = {key: row for key, row in zip(keys, rows, strict=True) if row["sent"]}
-        pairs = [
+        return [
             (sent[key], row)
             for key, row in zip(keys, rows, strict=True)
             if not row["sent"] and key in sent
         ]
-        return pairs
 
     @cached_property
     def _moves_in_order(self) -> Array:
