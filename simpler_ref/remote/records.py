@@ -38,7 +38,7 @@ PAUSE_S = 0.2
 """How long to wait for more when all have come."""
 MOST_TEXT = 1 << 22
 MOST_HEAD = 1 << 16
-MOST_NOTES = 2 * L.BIG_JOURNAL
+MOST_NOTES = 1 << 18
 MOST_JOURNALS = 1 << 13
 _FEW_TASKS, _TASKS_PER_NOTE = 1 << 20, 256
 """Tasks may be without notes; but so many more than there are notes no program has."""
