@@ -385,7 +385,7 @@ def read_arguments():
         nargs="?",
         const="gaussian_process.trace",
         metavar="FILE",
-        help="trace the workers of this machine into FILE (gaussian_process.trace), and write its page",
+        help="trace all workers into FILE (gaussian_process.trace), and write its page",
     )
     options = parser.parse_args()
     if options.size > MOST_IMAGES:

@@ -26,6 +26,26 @@ def nothing(orch, args, config):
     pass
 
 
+def bump(args):
+    args.tensor(0).numpy()[...] += 1
+
+
+def bump_there(orch, args, config):
+    """Have a worker of this endpoint add one to a tensor."""
+    given = TaskArgs()
+    given.add_tensor(args.tensor(0), TensorArgType.INOUT)
+    orch.submit_sub(get_inner_handle(RemoteCallable(name(bump))), given)
+
+
+MANY = 4000
+"""Buffers that `many_buffers` allocates."""
+
+
+def many_buffers(orch, args, config):
+    for _ in range(MANY):
+        orch.alloc((1,), np.uint8)
+
+
 def add_one(orch, args, config):
     args.tensor(0).numpy()[...] += 1
 

@@ -100,6 +100,8 @@ LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME = 64, 65, 66, 67
 LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME)
 PROBE_TASKS = 80
 """Of any worker: what it does around each task while flags ask for it; JSON, empty: nothing any more."""
+TRACE_BELOW = 81
+"""Of child Workers and endpoints: begin a trace, or end it; JSON, and so is the answer."""
 LINK_STORE, LINK_FETCH = 68, 69
 """Of endpoints: copy to a reference, or from there; its address, one in shared memory, how many bytes."""
 

@@ -75,6 +75,13 @@ def note_submit(mem, began):
     return L.OK
 
 
+@entry(WORDS, INT, INT, INT, INT, nogil=False)
+def note_of_orch(mem, what, task, time, value):
+    """Put a note into the Orch thread's journal."""
+    journal.note(mem, L.JOURNAL_OF_ORCH, what, task, time, value)
+    return L.OK
+
+
 @entry(WORDS, BYTES, nogil=False)
 def alloc_buffer(mem, wire):
     """Claim a buffer; see `submit.alloc_buffer`."""

@@ -110,11 +110,19 @@ on their epoch."""
 NOTED_WROTE = 35
 """With ``check=True``: an INPUT of a task, the operand, has changed: addresses of the first byte and
 past the last one."""
+NOTED_FRAME = 36
+"""A frame was sent to a session or by it (`FRAME_SENT`), or received: its type, from bit 9 the number of
+the frame that asks or is answered, from bit 40 the session; NOTE_VALUE is its bytes."""
+NOTED_MOVED = 37
+"""A tensor was fetched, or stored (bit 0): NOTE_TIME to NOTE_VALUE; from bit 1 with which session,
+NOTE_TASK bytes."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""
 NOTED_TEXT = 65
 """The next NOTE_TASK notes are NOTE_VALUE bytes of JSON."""
+NOTED_CLOCK = 66
+"""At NOTE_TIME of the parent's clock this one was ahead by NOTE_VALUE, plus or minus the operand."""
 
 OWED_DATA, OWED_ORDER, OWED_FUTURE, OWED_MEMORY = range(4)
 """Kinds of edges: it reads what that task writes; waits for its end; takes its value; keeps its slab."""
@@ -124,6 +132,13 @@ ELSEWHERE = (1 << 16) - 1
 """In place of a worker: the tensor is in an endpoint's memory."""
 WAITED_ROOM, WAITED_TASKS, WAITED_END, WAITED_CALL = range(4)
 """What the Orch thread waits for: room; that tasks end; that all are reclaimed; that a call ends."""
+
+FRAME_SENT = 1 << 8
+FRAME_NUMBER = (1 << 31) - 1
+"""The part of a frame's number that is noted, and of a session's id 15 bits."""
+FRAME_SESSION = (1 << 15) - 1
+MOVED_PEER = (1 << 40) - 1
+"""The part of what names a session's memory that is noted."""
 
 FUNCTION_BITS = 40
 FUNCTION_MASK = (1 << FUNCTION_BITS) - 1

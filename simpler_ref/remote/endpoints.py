@@ -44,6 +44,7 @@ from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange, require_current
+from .noted import peer_of
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .references import RemoteBufferHandle
@@ -452,6 +453,14 @@ class Endpoints:
             if link.number not in manager.dead:
                 raw = exchange(self._life, link, L.LINK_COUNTERS, b"")
                 told.append({"endpoint": link.number, **json.loads(raw)})
+        return told
+
+    def movers(self) -> dict[str, int]:
+        """Return which endpoint is meant by what traces name a mover by."""
+        told = {}
+        for link in self._links():
+            if hasattr(link, "movers") and (address := link.mover_of(link.number + 1)):
+                told[str(peer_of(address))] = link.number
         return told
 
     def counters(self) -> list[dict[str, Any]]:

@@ -66,12 +66,23 @@ class OwnFrameType(enum.IntEnum):
     """The call of a function; answered with its value or its error: FEATURE_CALLS."""
     VALUE_TAKEN = 69
     """The parent has what the last TASK_CALL has returned; not answered: FEATURE_CALLS."""
+    TRACE = 70
+    """A trace of the session's Worker begins or ends; answered: FEATURE_TRACE."""
+    RECORDS = 71
+    """Asks for records of that, over a connection of their own; answered with some: FEATURE_TRACE."""
 
 
 FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURE_CALLS = 16
-FEATURES = FEATURE_TASK_MORE | FEATURE_COUNTERS | FEATURE_COPIES | FEATURE_AHEAD | FEATURE_CALLS
+FEATURE_CALLS, FEATURE_TRACE = 16, 32
+FEATURES = (
+    FEATURE_TASK_MORE
+    | FEATURE_COUNTERS
+    | FEATURE_COPIES
+    | FEATURE_AHEAD
+    | FEATURE_CALLS
+    | FEATURE_TRACE
+)
 """What this package takes beyond version 1 of the protocol."""
 
 

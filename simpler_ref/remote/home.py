@@ -120,13 +120,22 @@ class Home:
         The keys that movers share.
     silence_s
         After how long the session is given up.
+    on_moved
+        Told of each transfer; see `ZmqMover`.
 
     Notes
     -----
     Rule     REMOTE-COPY-2, -3, -5
     """
 
-    def __init__(self, address: str, group: KeyPair | None, silence_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        group: KeyPair | None,
+        silence_s: float,
+        on_moved: Callable[[str, bool, int, int], None] | None = None,
+    ) -> None:
+        self._on_moved = on_moved
         self._address, self._group, self._silence_s = address, group, silence_s
         self._open_mover: ZmqMover | None = None
         self._held: dict[int, int] = {}
@@ -141,6 +150,7 @@ class Home:
     def _mover(self) -> ZmqMover:
         if self._open_mover is None:
             self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
+            self._open_mover.on_moved = self._on_moved
         return self._open_mover
 
     def move_to(self, key: int, offset: int, address: int, nbytes: int) -> None:

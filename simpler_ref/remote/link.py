@@ -8,6 +8,7 @@ worker; its successor starts a new session.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import secrets
@@ -57,6 +58,7 @@ from .frames import (
     FEATURE_CALLS,
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
+    FEATURE_TRACE,
     FEATURES,
     ControlName,
     Frame,
@@ -71,11 +73,15 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
-from .limits import REMOTE_BUFFER_ACCESS_READ_WRITE
+from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .link_tasks import LinkTasks
 from .manifest import Manifest
+from .noted import frame_word, moved_word
+from .records import TRACE, TRACE_ANSWER, Incoming, TraceAnswer, TraceDetail, TraceRequest
 from .spec import RemoteWorkerSpec
 from .task_payloads import TaskPayloads
+
+log = logging.getLogger("simpler_ref")
 
 LOST = 75
 """Exit status of a link whose session was lost."""
@@ -115,6 +121,7 @@ class Link(WorkerKind):
     """
 
     label = "endpoint"
+    has_traces = True
     target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
     words: Any
     why: Any
@@ -137,6 +144,8 @@ class Link(WorkerKind):
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
+        self._records: Incoming | None = None
+        self._is_trace_over = False
         self._starting = True
 
     def occupy(self, spec: RemoteWorkerSpec, group: KeyPair | None) -> None:
@@ -191,6 +200,7 @@ class Link(WorkerKind):
         found = self._place.announcement
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
+        self._pair = pair
         self._frames = self._socket(pair, found.key, stopped_s=0.0)  # the other has the heartbeats
         self._health = self._socket(pair, found.key)
         monitors = [
@@ -208,17 +218,21 @@ class Link(WorkerKind):
         )
         self._watcher.start()
         self._starting = True
-        self._home = Home(found.tensors, self._group, spec.silence_s)
+        self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
         self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
     def _socket(self, pair: KeyPair | None, key: str, **how: float) -> Any:
+        socket = self._dealer(pair, key, **how)
+        self._sockets.append(socket)
+        return socket
+
+    def _dealer(self, pair: KeyPair | None, key: str, **how: float) -> Any:
         socket = self._context.socket(zmq().DEALER)
         prepare(socket, self.spec.silence_s, **how)
         if pair is not None:
             secure_client(socket, pair, key)
-        self._sockets.append(socket)
         return socket
 
     def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
@@ -256,6 +270,7 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
+        self._drop_records()
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
@@ -387,13 +402,18 @@ class Link(WorkerKind):
         with self._lock:
             raw = order.encode(kind, payload)
             fail_point("encoded")
+            if self.mailbox.is_traced:
+                self._note_frame(kind, order.sent, 0, len(raw), sent=True)
             self._send(raw)
             fail_point("sent")
             words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
             return order.sent
 
-    def receive(self, asked: int, answer: FrameType | OwnFrameType) -> Frame:
-        """Wait for the answer to a frame; the session answers in order."""
+    def receive(self, asked: int, answer: FrameType | OwnFrameType, task: int = 0) -> Frame:
+        """Wait for the answer to a frame; the session answers in order.
+
+        `task` is the number of the task, in a trace, that the answer is about.
+        """
         words, order = self.words, self._order
         with self._lock:
             try:
@@ -406,8 +426,28 @@ class Link(WorkerKind):
                 self._give_up(str(error))
                 raise
         fail_point("answered")
+        if self.mailbox.is_traced:
+            nbytes = FRAME_HEADER_BYTES + len(frame.payload)
+            self._note_frame(answer, asked, task, nbytes, sent=False)
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
         return frame
+
+    def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
+        """Note a frame in the trace that is being taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        word = frame_word(kind, number, self._order.session_id, sent=sent)
+        self.mailbox.note(word, task, time.monotonic_ns(), nbytes)
+
+    def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
+        """Note a tensor that was moved between this machine and the endpoint, if a trace is taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        if self.mailbox.is_traced:
+            word = moved_word(address, stored=stored)
+            self.mailbox.note(word, nbytes, began, time.monotonic_ns())
 
     def _send(self, raw: bytes) -> None:
         try:
@@ -434,6 +474,63 @@ class Link(WorkerKind):
             text, trace = split_report(reply.error_message)
             raise ControlError(text, remote_traceback=trace)
         return reply.result
+
+    # ------------------------------------------------------------ traces
+    def trace(self, request: bytes) -> bytes:
+        """Have the session trace its Worker, and fetch the records; or end that.
+
+        Rule     SEE-REMOTE-1, -4
+        """
+        asked = json.loads(request)
+        if "file" in asked:
+            if not self._features & FEATURE_TRACE:
+                why = f"{self._place.name} does not know how: only frames and transfers are noted here"
+                return json.dumps({"why": why}).encode()
+            return json.dumps({"why": self._begin_trace(asked["file"], asked["detail"])}).encode()
+        if self._records is None:
+            return b"{}"
+        if not self._is_trace_over:
+            self._is_trace_over = True
+            self._records.finish(self._ask_trace(TraceDetail.OFF).size)
+        left = self._records.left(asked["wait_s"])
+        if not left:
+            self._drop_records()
+            self._ask_trace(TraceDetail.OFF)  # once more: the session may let them go
+        return json.dumps({"left": left}).encode()
+
+    def _begin_trace(self, file: str, detail: str) -> str:
+        """Begin to fetch records into a file; return why there are none, or ""."""
+        self._drop_records()
+        order = Order(self._order.session_id, self.number)
+        socket = self._dealer(self._pair, self._place.announcement.key)
+        name = self._place.name
+
+        def warn(why: str) -> None:
+            log.warning("the records of %s in %s end here: %s", name, file, why)
+
+        records = Incoming(file, order, socket, self.spec.silence_s, warn)
+        try:
+            answer = self._ask_trace(TraceDetail[detail.upper()])
+            if answer.error:
+                return answer.error
+            host, port = self._place.announcement.frames, answer.address
+            records.begin(f"{host.rpartition(':')[0]}:{port.rpartition(':')[2]}")
+            self._records, self._is_trace_over, records = records, False, None  # type: ignore[assignment]
+        finally:
+            if records is not None:
+                records.close()
+        return ""
+
+    def _drop_records(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    def _ask_trace(self, detail: TraceDetail) -> TraceAnswer:
+        raw = TRACE.encode(TraceRequest(detail))
+        return TRACE_ANSWER.decode(
+            self.exchange(OwnFrameType.TRACE, raw, OwnFrameType.TRACE).payload
+        )
 
     # ------------------------------------------------------------ callables
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:

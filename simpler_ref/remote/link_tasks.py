@@ -101,7 +101,7 @@ class LinkTasks:
             self._post(ticket, task)
         self._send_ahead(type(args))
         unmoved = self._sent[0].unmoved
-        done = self._settle()
+        done = self._settle(self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
         if unmoved:
@@ -121,10 +121,13 @@ class LinkTasks:
         while self._sent:
             self._settle()
 
-    def _settle(self) -> CompletionPayload:
-        """Wait for the end of the oldest task that the session has, and note what it has made."""
+    def _settle(self, number: int = 0) -> CompletionPayload:
+        """Wait for the end of the oldest task that the session has, and note what it has made.
+
+        `number` is that of the task in a trace, unless it was sent in vain.
+        """
         sent = self._sent[0]
-        frame = self._link.receive(sent.sequence, FrameType.COMPLETION)
+        frame = self._link.receive(sent.sequence, FrameType.COMPLETION, number)
         self._sent.popleft()
         done = decode_completion(frame.payload)
         self._home.note(sent.copied, not done.error_code)

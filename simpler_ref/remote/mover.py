@@ -144,6 +144,9 @@ class ZmqMover(Mover):
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
         self._refused: dict[bytes, int] = {}
+        self.on_moved: Callable[[str, bool, int, int], None] | None = None
+        """Told of each transfer that this side has asked for: with whom, whether it stored, how many
+        bytes, when it began; on the thread that asked."""
         keep_freed_memory()
         self._context = self._zmq.Context()
         try:
@@ -169,20 +172,26 @@ class ZmqMover(Mover):
         require_place(key, offset)
         memory = memory_of(into, nbytes, writable=True)
         doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
+        began = time.monotonic_ns()
         with self._transfer(doing, address) as (line, number):
             first = Header(Kind.READ, self._sender, number, key, offset, nbytes, 0)
             line.fetch(first, memory)
         self._count(transfers=1, bytes_in=nbytes)
+        if self.on_moved is not None:
+            self.on_moved(address, False, nbytes, began)
 
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
         """Copy bytes of this session's memory into another session's window."""
         require_place(key, offset)
         memory = memory_of(source, nbytes, writable=False)
         doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
+        began = time.monotonic_ns()
         with self._alone(address, key), self._transfer(doing, address) as (line, number):
             first = Header(Kind.WRITE, self._sender, number, key, offset, nbytes, 0)
             line.store(first, memory)
         self._count(transfers=1, bytes_out=nbytes)
+        if self.on_moved is not None:
+            self.on_moved(address, True, nbytes, began)
 
     def counters(self) -> dict[str, int]:
         """Return what has been moved, and what was in the way.

@@ -32,6 +32,7 @@ from ..model.config import CallConfig
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..system.types import Array
+from ..trace.recorder import VARIABLE
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
 from .buffers import (
@@ -87,6 +88,8 @@ from .layouts import read_layout
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
+from .noted import frame_word, moved_word
+from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .stores import Stores
 from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
 
@@ -183,6 +186,7 @@ def serve(
     """
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
+    os.environ.pop(VARIABLE, None)  # it is traced if its parent is
     if manifest.version != __version__:
         raise RemoteError(
             f"the parent has simpler_ref {manifest.version}, this endpoint has {__version__}: install "
@@ -234,6 +238,7 @@ class Session:
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
         self._mover: ZmqMover | None = None
+        self._records: Outgoing | None = None
         self._watcher: threading.Thread | None = None
 
     # ------------------------------------------------------------ start and end
@@ -265,7 +270,8 @@ class Session:
         self._stores = Stores(manifest.endpoint_id, self._mover, empty)
         self._copies = Copies(self._mover, empty)
         self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
-        pair = new_pair() if manifest.is_secure else None
+        pair = self._pair = new_pair() if manifest.is_secure else None
+        self._mover.on_moved = self._note_moved
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
         self._again = module.Again
@@ -289,13 +295,17 @@ class Session:
         )
 
     def _socket(self, pair: Any, **how: float) -> Any:
+        socket = self._router(pair, **how)
+        self._sockets.append(socket)
+        return socket
+
+    def _router(self, pair: Any, **how: float) -> Any:
         module = zmq()
         socket = self._context.socket(module.ROUTER)
         prepare(socket, self._manifest.silence_s, **how)
         if pair is not None:
             secure_server(socket, pair, {self._manifest.parent_key})
         socket.bind(address_at(self._interface))
-        self._sockets.append(socket)
         return socket
 
     def close(self) -> None:
@@ -306,13 +316,12 @@ class Session:
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join(GRACE_S)
+        self._drop_records()
         if self._inner is not None:
             self._inner.close()
         if self._mover is not None:
             self._mover.close()
-        for (
-            socket
-        ) in self._sockets:  # no end of the context: the process ends, and waits for nothing
+        for socket in self._sockets:  # no end of the context: the process ends, and waits for nothing
             socket.close(linger=LINGER_MS)
 
     def _watch(self, monitors: Sequence[Any]) -> None:
@@ -381,10 +390,15 @@ class Session:
         try:
             if len(parts) != 2 or parts[0] != self._peer:
                 raise ValueError("remote_wire: frame: it is not from the parent of this session")
-            return self._order.decode(parts[1])
+            frame = self._order.decode(parts[1])
         except ValueError as error:
             self._refuse(error)
             return None
+        if self._records is not None:
+            self._note_frame(
+                frame.header.frame_type, frame.header.sequence, len(parts[1]), sent=False
+            )
+        return frame
 
     def _receive_first(self) -> Frame | None:
         """Return the HELLO of whoever becomes the parent."""
@@ -405,6 +419,8 @@ class Session:
 
     def _send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
         raw = self._order.encode(kind, payload)
+        if self._records is not None:  # what answers begins with the number of the frame that asked
+            self._note_frame(kind, int.from_bytes(payload[:8], "little"), len(raw), sent=True)
         self._frames.send(self._peer, SNDMORE)
         self._frames.send(raw)
 
@@ -461,6 +477,8 @@ class Session:
                 self._calls.forget_value()
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
+            elif kind == OwnFrameType.TRACE:
+                self._send(kind, self._trace(frame))
             else:
                 log.warning(
                     "endpoint %d refuses a %s frame",
@@ -482,6 +500,64 @@ class Session:
             if len(waiting) > 1:
                 fail_point("queued")
         return waiting.popleft()
+
+    # ------------------------------------------------------------ traces
+    def _note_frame(self, kind: int, number: int, nbytes: int, *, sent: bool) -> None:
+        """Note a frame in the trace that is being taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        assert self._records is not None
+        word = frame_word(kind, number, self._order.session_id, sent=sent)
+        self._records.note(word, 0, time.monotonic_ns(), nbytes)
+
+    def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
+        """Note a tensor that was moved, if a trace is taken.
+
+        Rule     SEE-REMOTE-2
+        """
+        if self._records is not None:
+            word = moved_word(address, stored=stored)
+            self._records.note(word, nbytes, began, time.monotonic_ns())
+
+    def _trace(self, frame: Frame) -> bytes:
+        """Begin a trace of the inner Worker, or end it.
+
+        Rule     SEE-REMOTE-1
+        """
+        address, size, text = "", 0, ""
+        try:
+            detail = TRACE.decode(frame.payload).detail
+            if detail == TraceDetail.OFF:
+                size = self._end_trace()
+            else:
+                address = self._begin_trace(detail)
+        except BaseException as error:
+            if self._over:
+                raise
+            text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
+        return TRACE_ANSWER.encode(TraceAnswer(frame.header.sequence, address, size, text))
+
+    def _end_trace(self) -> int:
+        """End the trace, and return the bytes of its records; a second time let them go."""
+        if self._records is None:
+            return 0
+        if self._records.is_on:
+            return self._records.end()
+        self._drop_records()
+        return 0
+
+    def _drop_records(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    def _begin_trace(self, detail: TraceDetail) -> str:
+        self._drop_records()
+        assert self._inner is not None
+        order = Order(self._manifest.session_id, self._manifest.endpoint_id)
+        self._records = Outgoing(self._inner, detail, order, self._router(self._pair))
+        return self._records.address
 
     def _counters(self) -> bytes:
         """Return what was moved, and what there is, as JSON.

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
-from .lanes import LANES, SPANS
+from .lanes import SPANS
+from .marks import marks
 from .tasks import TAGS
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
-    for lane in (*LANES, *range(trace.worker_count)):
+    for which, part in enumerate(trace.parts):
+        worker = {"name": part.name or "this machine"}
+        yield {"ph": "M", "name": "process_name", "pid": which + 1, "args": worker}
+    for lane in trace.rows:
         thread = {"name": trace.worker_name(lane)}
-        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane + 10, "args": thread}
+        yield {"ph": "M", "name": "thread_name", **_place(trace, lane), "args": thread}
 
     def at(time: int) -> float:
         return (time - trace.start) / 1000
@@ -46,7 +50,7 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
         name = trace.function_name(int(one["function"]))
         begin, end = int(one["begin"]), int(one["end"])
         task = {"task": int(one["task"])}
-        place = {"pid": 1, "tid": int(one["worker"]) + 10}
+        place = _place(trace, int(one["worker"]))
         yield (
             {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000}
             | place
@@ -55,9 +59,14 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
     for one in trace.waits:
         begin, end = int(one["begin"]), int(one["end"])
         name = SPANS[int(one["what"])]
-        place = {"pid": 1, "tid": int(one["lane"]) + 10}
+        place = _place(trace, int(one["lane"]))
         yield {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000} | place
+    for mark in marks(trace):
+        what = {"name": mark.text, "ts": at(mark.begin)} | _place(trace, mark.lane)
+        span = (mark.end - mark.begin) / 1000
+        yield what | ({"ph": "X", "dur": span} if span else {"ph": "i", "s": "t"})
     yield from _chrome_flows(trace)
+    yield from _frame_flows(trace)
     for one in trace.held:
         name = f"ring {one['ring']}"
         args = {"bytes": int(one["bytes"])}
@@ -71,10 +80,24 @@ def _chrome_flows(trace: Trace) -> Iterator[dict[str, Any]]:
         before, after = tasks[edge["producer"] - 1], tasks[edge["consumer"] - 1]
         if before["worker"] < 0 or not before["begun"] or not after["begun"]:
             continue
-        what: dict[str, Any] = {"cat": "edge", "name": "edge", "id": i, "pid": 1}
+        what: dict[str, Any] = {"cat": "edge", "name": "edge", "id": i}
         start, end = int(before["ended"]) - 1, int(after["begun"])
-        yield what | {"ph": "s", "tid": int(before["worker"]) + 10} | _ts(trace, start)
-        yield what | {"ph": "f", "bp": "e", "tid": int(after["worker"]) + 10} | _ts(trace, end)
+        yield what | {"ph": "s"} | _place(trace, int(before["worker"])) | _ts(trace, start)
+        yield what | {"ph": "f", "bp": "e"} | _place(trace, int(after["worker"])) | _ts(trace, end)
+
+
+def _frame_flows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield an arrow for each frame that both sides have noted."""
+    for i, (sent, received) in enumerate(trace.frame_pairs()):
+        what: dict[str, Any] = {"cat": "frame", "name": "frame", "id": len(trace.edges) + i}
+        yield what | {"ph": "s"} | _place(trace, int(sent["lane"])) | _ts(trace, int(sent["time"]))
+        place = _place(trace, int(received["lane"]))
+        yield what | {"ph": "f", "bp": "e"} | place | _ts(trace, int(received["time"]))
+
+
+def _place(trace: Trace, lane: int) -> dict[str, int]:
+    """Return the process and the thread of a lane; each Worker is a process."""
+    return {"pid": trace.part_of(lane) + 1, "tid": lane + 10 if lane >= 0 else 9 - (-lane - 1) % 2}
 
 
 def _ts(trace: Trace, time: int) -> dict[str, float]:
@@ -98,6 +121,7 @@ def table(trace: Trace) -> dict[str, Array | list[str]]:
         "function": np.where(tasks["buffer"], "(buffer)", names[which]).tolist(),
         "line": lines[tasks["line"]].tolist(),
         "worker": tasks["worker"],
+        "on": [trace.worker_name(one) if one >= 0 else "" for one in tasks["worker"].tolist()],
         "outcome": outcomes[tasks["outcome"]].tolist(),
         **times,
     }

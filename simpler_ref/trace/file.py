@@ -3,6 +3,7 @@
     what          operand   NOTE_TASK   NOTE_TIME   NOTE_VALUE   what follows
     NOTED_CHUNK   journal   notes       when        dropped      so many notes of that journal
     NOTED_TEXT    0         notes       when        bytes        JSON, padded to so many notes
+    NOTED_CLOCK   ± ns      0           when        ns ahead     nothing: how a session's clock goes
 
 A file whose program was killed ends within a chunk: what is there is read.
 
@@ -42,6 +43,8 @@ class TraceFile:
         The notes of each journal, of dtype `NOTE`.
     dropped : dict[int, int]
         How many notes had no room in each journal.
+    clocks : list of tuple
+        Of a session: when, by the parent's clock, how far its clock was ahead, plus or minus what; ns.
     is_whole : bool
         Whether the trace was ended, not cut off.
     """
@@ -51,24 +54,28 @@ class TraceFile:
         self.about: dict[str, Any] = {}
         self.dropped: dict[int, int] = {}
         self.is_whole = False
+        self.clocks: list[tuple[int, int, int]] = []
         octets = self._map()
         end = self._read_head(octets)
         notes = octets[end : end + (len(octets) - end) // NOTE.itemsize * NOTE.itemsize].view(NOTE)
         parts: dict[int, list[Array]] = {}
         at = 0
         while at < len(notes):
-            what, count, _, value = notes[at].item()
+            what, count, chunk_time, value = notes[at].item()
             chunk = notes[at + 1 : at + 1 + count]
             at += 1 + count
             if what & 0xFF == L.NOTED_CHUNK:
                 parts.setdefault(what >> 8, []).append(chunk)
                 self.dropped[what >> 8] = value
                 self.is_whole = False
+            elif what & 0xFF == L.NOTED_CLOCK and count == 0:
+                self.clocks.append((chunk_time, value, what >> 8))
             elif what & 0xFF == L.NOTED_TEXT and len(chunk) == count:
                 self._merge(json.loads(chunk.tobytes()[:value]))
                 self.is_whole = True
             else:
                 break
+        self.is_whole = bool(self.about.get("ended", self.is_whole))
         self.journals = {journal: _joined(chunks) for journal, chunks in parts.items()}
 
     def _map(self) -> Array:

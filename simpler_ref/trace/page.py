@@ -13,13 +13,16 @@ import gzip
 import html
 import json
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..system.types import Array
-from .lanes import LANES, SPANS
+from .lanes import SPANS
+from .marks import marks
 from .tasks import TAGS
 
 if TYPE_CHECKING:
@@ -29,6 +32,10 @@ MOST_TASKS = 2_000_000
 """Tasks that a page shows: browsers take about 100 bytes of memory for each."""
 MOST_POINTS = 200_000
 """Points of the curves of memory."""
+MOST_MARKS = 200_000
+"""Frames and transfers."""
+MOST_JOURNEYS = 5_000
+"""Tasks whose way to an endpoint and back is told."""
 UNKNOWN = 7
 """In place of a tag."""
 
@@ -39,13 +46,17 @@ def write_page(trace: Trace, path: str | os.PathLike[str]) -> None:
     about, columns = _contents(trace)
     packed = base64.b64encode(gzip.compress(b"".join(columns), 3)).decode()
     text = text.replace("__TITLE__", html.escape(os.path.basename(trace.path)))
-    text = text.replace("__SUMMARY__", html.escape(trace.summary()))
+    text = text.replace(
+        "__SUMMARY__",
+        html.escape(_own(trace).summary()),
+    )
     text = text.replace("__ABOUT__", json.dumps(about).replace("<", "\\u003c"))
     Path(path).write_text(text.replace("__COLUMNS__", packed), encoding="utf-8")
 
 
 def _contents(trace: Trace) -> tuple[dict[str, Any], list[bytes]]:
     """Return what the script is told in JSON, and the columns as bytes."""
+    own = _own(trace)
     shown = min(len(trace.tasks), MOST_TASKS)
     tasks, edges = trace.tasks[:shown], trace.edges[trace.edges["consumer"] <= shown]
     ran = trace.ran[trace.ran["task"] <= shown]
@@ -56,6 +67,8 @@ def _contents(trace: Trace) -> tuple[dict[str, Any], list[bytes]]:
     )
     flags = tasks["outcome"] | tasks["buffer"] << 2 | tasks["ahead"] << 3
     waits = trace.waits[np.lexsort((trace.waits["begin"], trace.waits["lane"]))]
+    marked, texts = _marks(trace)
+    lowest = min(trace.rows)
     held = trace.held[:: max(1, len(trace.held) // MOST_POINTS)]
     columns: dict[str, tuple[Array, str]] = {
         **{name: (_times(tasks[name], trace.start, unit), "u4") for name in trace.TIMES},
@@ -75,10 +88,14 @@ def _contents(trace: Trace) -> tuple[dict[str, Any], list[bytes]]:
         "tags": (edges["tag"] | _producer_tags(trace, edges) << 3 | edges["kind"] << 6, "u1"),
         "addressLow": (edges["address"] & 0xFFFFFFFF, "u4"),
         "addressHigh": (edges["address"] >> 32, "u4"),
-        "waitLane": (waits["lane"] + 2, "u2"),
+        "waitLane": (waits["lane"] - lowest, "u2"),
         "waitWhat": (waits["what"], "u2"),
         "waitBegin": (_times(waits["begin"], trace.start, unit), "u4"),
         "waitEnd": (_times(waits["end"], trace.start, unit), "u4"),
+        "markLane": (marked[:, 0] - lowest, "u2"),
+        "markBegin": (_times(marked[:, 1], trace.start, unit), "u4"),
+        "markEnd": (_times(marked[:, 2], trace.start, unit), "u4"),
+        "markText": (marked[:, 3], "u4"),
         "heldTime": (_times(held["time"], trace.start, unit), "u4"),
         "heldRing": (held["ring"], "u1"),
         "heldKilobytes": (held["bytes"] >> 10, "u4"),
@@ -89,21 +106,59 @@ def _contents(trace: Trace) -> tuple[dict[str, Any], list[bytes]]:
         "unit": unit,
         "span": (trace.end - trace.start) // unit + 1,
         "tasks": len(trace.tasks),
+        "own": len(own.tasks),
         "functions": [trace.function_name(int(one)) for one in functions],
         "lines": ["", *(f"{file}:{line}" for file, line, _ in trace.about.get("lines", []))],
         "workers": [trace.worker_name(one) for one in range(trace.worker_count)],
-        "threads": {str(lane + 2): name for lane, name in LANES.items()},
+        "rows": [[trace.worker_name(one), one, one - lowest] for one in trace.rows],
+        "marks": texts,
+        "journeys": _journeys(trace, shown),
         "tags": TAGS,
         "firsts": trace.runs["first"].tolist()[: 1 << 16],
         "whats": {str(what): name for what, name in SPANS.items()},
-        "table": [[name, *row] for name, row in trace.functions().items()][:200],
-        "reasons": trace.reasons(),
-        "orchWaits": trace.orch_waits(),
+        "table": list(_table(trace))[:200],
+        "reasons": own.reasons(),
+        "orchWaits": own.orch_waits(),
         "busy": trace.busy(),
         "dropped": trace.dropped,
-        "whole": trace.is_whole,
+        "whole": own.is_whole,
+        "problems": trace.problems(),
     }
     return about, [_packed(values, kind) for values, kind in columns.values()]
+
+
+def _own(trace: Trace) -> Trace:
+    """Return the trace of the uppermost Worker."""
+    return trace.parts[0].trace if trace.parts else trace
+
+
+def _marks(trace: Trace) -> tuple[Array, list[str]]:
+    """Return lanes, begins, ends and texts, by their numbers, of frames and transfers; and the texts."""
+    texts: dict[str, int] = {}
+    rows = [
+        (one.lane, one.begin, one.end, texts.setdefault(one.text, len(texts)))
+        for one in islice(marks(trace), MOST_MARKS)
+    ]
+    found = np.array(rows, np.int64).reshape(-1, 4)
+    return found[np.lexsort((found[:, 1], found[:, 0]))], list(texts)
+
+
+def _journeys(trace: Trace, shown: int) -> dict[str, list[str]]:
+    """Return what the story of a task says of its way to an endpoint and back."""
+    numbers = np.unique(np.concatenate([trace.frames["task"], trace.within]))
+    told = {}
+    for number in numbers[(numbers > 0) & (numbers <= shown)][:MOST_JOURNEYS].tolist():
+        lines = trace.task(number).journey()
+        told[str(number)] = [f"{trace.relative(time)}    {text}" for time, text in lines]
+    return told
+
+
+def _table(trace: Trace) -> Iterator[list[Any]]:
+    """Yield what each function took, and below which Worker."""
+    parts = [("", trace)] if not trace.parts else [(one.name, one.trace) for one in trace.parts]
+    for where, part in parts:
+        for name, row in part.functions().items():
+            yield [name, *row, where]
 
 
 def _times(values: Array, start: int, unit: int) -> Array:

@@ -15,6 +15,7 @@ from ..jit import layout as L
 from ..model.wire import Layout, span_of
 from ..system.types import Array
 from . import tables
+from .clocks import Chained, Clock, SameClock
 from .critical import critical_path
 from .exports import write_chrome, write_csv, write_dot, write_parquet
 from .file import TraceFile
@@ -23,6 +24,7 @@ from .page import write_page
 from .races import Race, races
 from .summary import summary
 from .tasks import TracedTask
+from .whole import Below, Part, Transfer, children_of, parts_of, put_together, short
 
 Form = tuple["Layout | None", int, bool]
 """See `Trace.form`."""
@@ -41,6 +43,10 @@ class Trace:
         What workers ran; sleeps and waits of threads; bytes of rings; scopes; runs.
     wrote : numpy.ndarray
         With ``check=True``: tensors tagged INPUT that changed while their tasks ran.
+    frames, moves : numpy.ndarray
+        Frames of endpoints, sent and received; tensors that were moved, see `transfers`.
+    parts : tuple
+        Of a `whole` trace: those it was made of.
     about : dict
         What the program told of itself and its Worker.
     dropped : int
@@ -66,14 +72,20 @@ class Trace:
         self.edges = tables.edges_of(notes)
         self.arguments = tables.arguments_of(notes)
         self.tasks = tables.tasks_of(notes, self.ran, self.runs)
+        ends = np.maximum(self.edges["consumer"], self.edges["producer"])
+        self.edges = self.edges[ends <= len(self.tasks)]
         self.waits = tables.waits_of(notes)
         self.held = tables.held_of(notes)
         self.scopes = tables.scopes_of(notes)
         self.wrote = tables.wrote_of(notes)
+        self.frames = tables.frames_of(notes)
+        self.moves = tables.moves_of(notes)
+        self.parts: tuple[Part, ...] = ()
+        self._clock: Clock = SameClock()
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Trace:
-        """Read a trace.
+        """Read a trace; see `whole` for those of the Workers below.
 
         Raises
         ------
@@ -81,6 +93,182 @@ class Trace:
             It is none, or of another version.
         """
         return Trace(TraceFile(path))
+
+    # ------------------------------------------------------------ those below
+    @cached_property
+    def children(self) -> list[Below]:
+        """The traces of the Workers below this one, from the files beside this one, in its time.
+
+        Rule     SEE-REMOTE-2, -4
+        """
+        return children_of(self)
+
+    @cached_property
+    def whole(self) -> Trace:
+        """One trace of this Worker and all below it, with all rows, in this one's time.
+
+        Tasks of this Worker have their numbers in it; those of others follow.
+
+        Rule     SEE-REMOTE-2
+        """
+        return put_together(self) if any(one.trace for one in self.children) else self
+
+    def problems(self) -> list[str]:
+        """Return what is missing of the Workers below: of which, what and why.
+
+        Rule     SEE-REMOTE-4
+        """
+        parts = self.whole.parts or parts_of(self)
+        return [
+            f"{part.name} › {one.name}: {one.problem}".removeprefix(" › ")
+            for part in parts
+            for one in part.trace.children
+            if one.problem
+        ]
+
+    def below(self, file: TraceFile, clock: Clock) -> Trace:
+        """Return the trace of a Worker below, in the time of this one's file's reader."""
+        trace = Trace(file)
+        trace._clock = Chained(clock, self._clock)
+        for table in ("tasks", "ran", "waits", "held", "scopes", "runs", "frames", "moves"):
+            rows = getattr(trace, table)
+            for name in {*self.TIMES, "begin", "end", "time"} & set(rows.dtype.names):
+                rows[name] = np.where(rows[name] > 0, trace._clock.to_parent(rows[name]), 0)
+        return trace
+
+    @property
+    def error_ns(self) -> int:
+        """By how much its times may be wrong in the time of the Worker above.
+
+        Rule     SEE-REMOTE-3
+        """
+        return self._clock.error_ns
+
+    @cached_property
+    def within(self) -> Array:
+        """For each run the number of the task that it was for a Worker above; 0 if none is known."""
+        return np.zeros(len(self.runs), np.int64)
+
+    @cached_property
+    def task_of_exchange(self) -> dict[int, int]:
+        """The task of this Worker's that frames are about, by the number that they share."""
+        known = self.frames[self.frames["task"] > 0]
+        return dict(zip(known["exchange"].tolist(), known["task"].tolist(), strict=True))
+
+    @cached_property
+    def _exchange_of_task(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for exchange, task in self.task_of_exchange.items():
+            found.setdefault(task, []).append(exchange)
+        return found
+
+    @cached_property
+    def _frames_in_order(self) -> tuple[Array, Array]:
+        order = np.lexsort((self.frames["time"], self.frames["exchange"]))
+        rows: Array = self.frames[order]
+        return rows["exchange"], rows
+
+    def frames_about(self, number: int) -> Array:
+        """Return the rows of the frames about a task, on both sides."""
+        keys, rows = self._frames_in_order
+        found = [
+            rows[np.searchsorted(keys, one) : np.searchsorted(keys, one, "right")]
+            for one in self._exchange_of_task.get(number, ())
+        ]
+        about: Array = np.concatenate([rows[:0], *found])
+        return about
+
+    def frame_pairs(self) -> list[tuple[np.void, np.void]]:
+        """Return the frames that both sides have noted: the rows of sender and receiver."""
+        rows = self._frames_in_order[1]
+        ways = rows["sent"] == (rows["lane"] >= 0)  # from a link to a session, or back
+        keys = list(zip(rows["exchange"].tolist(), ways.tolist(), strict=True))
+        sent = {key: row for key, row in zip(keys, rows, strict=True) if row["sent"]}
+        return [
+            (sent[key], row)
+            for key, row in zip(keys, rows, strict=True)
+            if not row["sent"] and key in sent
+        ]
+
+    @cached_property
+    def _moves_in_order(self) -> Array:
+        rows: Array = self.moves[np.argsort(self.moves["begin"], kind="stable")]
+        return rows
+
+    @cached_property
+    def _sizes(self) -> Array:
+        run = self.tasks["run"][self.tasks["run"] >= 0]
+        sizes: Array = np.bincount(run, minlength=len(self.runs))
+        return sizes
+
+    @cached_property
+    def runs_within(self) -> dict[int, list[tuple[int, int, int, int]]]:
+        """The runs that each task was elsewhere: which, begin, end and how many tasks it had."""
+        found: dict[int, list[tuple[int, int, int, int]]] = {}
+        for run in np.flatnonzero(self.within).tolist():
+            begin, end = self.runs[["begin", "end"]][run].item()
+            row = run, begin, end, int(self._sizes[run])
+            found.setdefault(int(self.within[run]), []).append(row)
+        return found
+
+    def moves_for(self, task: TracedTask) -> Array:
+        """Return the rows of the tensors that were moved for a task, by its link or at its endpoint."""
+        rows = self._moves_in_order
+        first, end = np.searchsorted(rows["begin"], [task.begun, task.ended])
+        rows = rows[first:end]
+        lanes = {task.worker, *(int(one) for one in self.frames_about(task.number)["lane"])}
+        mine: Array = rows[np.isin(rows["lane"], list(lanes))]
+        return mine
+
+    def transfers(self) -> list[Transfer]:
+        """Return the tensors that links and sessions have moved: from, to, bytes, begin and end.
+
+        Rule     SEE-REMOTE-2
+        """
+        return [self.transfer(row) for row in self.moves]
+
+    def transfer(self, row: np.void) -> Transfer:
+        """Return a row of `moves` by names."""
+        here, peer = (
+            self.side(int(row["lane"])),
+            self._peers.get(int(row["peer"]), "another session"),
+        )
+        ends = (here, peer) if row["stored"] else (peer, here)
+        return Transfer(*ends, int(row["nbytes"]), int(row["begin"]), int(row["end"]))
+
+    @cached_property
+    def _peers(self) -> dict[int, str]:
+        parts = [(part.name, part.trace) for part in self.parts] or [("", self)]
+        return {
+            int(peer): f"{name} › {short(trace.worker_name(worker))}".removeprefix(" › ")
+            for name, trace in parts
+            for peer, worker in trace.about.get("movers", {}).items()
+        }
+
+    def side(self, lane: int) -> str:
+        """Return whose memory a lane moves: a link's is that of its parent."""
+        return self.parts[self.part_of(lane)].name if self.parts else ""
+
+    def part_of(self, lane: int) -> int:
+        """Return which of the parts a lane belongs to."""
+        if lane < 0:
+            return (-lane - 1) // len(LANES)
+        if not self.parts:
+            return 0
+        return int(np.searchsorted([part.workers for part in self.parts], lane, "right")) - 1
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The lanes of the timeline from top to bottom: threads and workers, without vacant places."""
+        vacant = set(self.about.get("vacant", []))
+        if not self.parts:
+            return [*LANES, *(one for one in range(self.worker_count) if one not in vacant)]
+        found = []
+        for part in self.parts:
+            workers = range(part.workers, part.workers + part.trace.worker_count)
+            found += [part.lane(lane) for lane in LANES]
+            found += [one for one in workers if one not in vacant]
+        return found
 
     # ------------------------------------------------------------ one task
     def task(self, number: int) -> TracedTask:
@@ -173,8 +361,10 @@ class Trace:
 
     def worker_name(self, worker: int) -> str:
         """Return the name of a worker, or of a lane."""
-        if worker in LANES:
-            return LANES[worker]
+        if worker < 0:
+            which, lane = divmod(-worker - 1, len(LANES))
+            name = LANES[-lane - 1]
+            return f"{self.parts[which].name} › {name}" if which else name
         names = self.about.get("workers", [])
         return names[worker] if 0 <= worker < len(names) else f"worker {worker}"
 
@@ -240,7 +430,7 @@ class Trace:
         whole = max(1, self.end - self.start)
         spans = self.ran["end"] - self.ran["begin"]
         sums = np.bincount(self.ran["worker"], spans, minlength=self.worker_count)
-        return {self.worker_name(i): float(sums[i]) / whole for i in range(self.worker_count)}
+        return {self.worker_name(i): float(sums[i]) / whole for i in self.rows if i >= 0}
 
     def reasons(self) -> dict[str, int]:
         """Return for what tasks waited before they began, and how long in all, ns."""
@@ -265,7 +455,9 @@ class Trace:
     def critical_path(self) -> list[int]:
         """The numbers of the tasks of the chain of dependencies that took longest, the first one first.
 
-        Rule     SEE-READ-4
+        In a whole trace each task that was a run elsewhere is followed by the critical path of that run.
+
+        Rule     SEE-READ-4; SEE-REMOTE-7
         """
         return critical_path(self.tasks, self.edges)
 
@@ -300,15 +492,15 @@ class Trace:
 
         Rule     SEE-PAGE-1
         """
-        write_page(self, path)
+        write_page(self.whole, path)
 
     def write_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write JSON for Perfetto, and for the viewer of Chrome."""
-        write_chrome(self, path)
+        write_chrome(self.whole, path)
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table of tasks; times in ns since the start, -1 where unknown."""
-        write_csv(self, path)
+        write_csv(self.whole, path)
 
     def write_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the same table for data frames.
@@ -318,7 +510,7 @@ class Trace:
         ImportError
             pyarrow is not installed.
         """
-        write_parquet(self, path)
+        write_parquet(self.whole, path)
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -257,6 +258,7 @@ class Recorder:
                 self._write_notes(fd)
             self._plain.ask_collector(self._mem)  # the end may have come while it returned
             self._write_notes(fd)
+            _write_all(fd, text_notes({"ended": True}))
         except OSError as error:
             self._plain.end_trace(self._mem)
             text = "the trace in %s ends here: it cannot be written: %s"
@@ -291,6 +293,14 @@ def text_notes(value: dict[str, Any]) -> bytes:
     return head.tobytes() + text.ljust(count * size, b" ")
 
 
+def clock_name() -> str:
+    """Return what names the monotonic clock of this process: others with the same name share it."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    return ""
+
+
 def _head() -> bytes:
     """Return the beginning of a file.
 
@@ -302,8 +312,15 @@ def _head() -> bytes:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "program": sys.argv[0] if sys.argv else "",
+        "ended": False,
+        "clock": clock_name(),
         "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
     }
+    return head_of(about)
+
+
+def head_of(about: dict[str, Any]) -> bytes:
+    """Return the beginning of a file that says this."""
     line = MAGIC + json.dumps(about).encode()
     size = L.NOTE_WORDS * L.WORD
     return line.ljust(-(-(len(line) + 1) // size) * size - 1, b" ") + b"\n"

@@ -69,8 +69,38 @@ def _lines(trace: Trace) -> Iterator[str]:
             for ring in np.unique(trace.held["ring"]).tolist()
         ]
         yield f"most bytes held: {', '.join(peaks)}"
-    for child in trace.about.get("children", []):
-        yield f"a child Worker has a trace of its own beside this one: {child}"
+    yield from _below(trace)
+
+
+def _below(trace: Trace) -> Iterator[str]:
+    """Say what is known of the Workers below, and what is missing.
+
+    Rule     SEE-REMOTE-4, -7
+    """
+    for part in trace.whole.parts[1:]:
+        one = part.trace
+        spans = one.ran["end"] - one.ran["begin"]
+        place = f"process {one.about.get('pid')} on {one.about.get('host')}"
+        yield ""
+        yield (
+            f"{part.name}, {place}: {len(one.runs)} runs, {len(one.ran)} tasks in "
+            + span(int(spans.sum()))
+            + (f"; times ± {span(one.error_ns)}" if one.error_ns else "")
+        )
+        for name, (count, total, longest) in list(one.functions().items())[:MOST_ROWS]:
+            yield (
+                f"  {name[:38]:<38} {count:>9} {span(total):>10} {span(total / count):>10} "
+                f"{span(longest):>10}"
+            )
+        if one.dropped:
+            yield f"  {one.dropped} notes were dropped there"
+    yield from trace.problems()
+    if len(trace.frames):
+        moves = trace.whole.moves
+        yield (
+            f"{len(trace.frames)} frames of {int(trace.frames['nbytes'].sum())} bytes; "
+            f"{len(moves)} transfers of {int(moves['nbytes'].sum())} bytes"
+        )
 
 
 def _path(trace: Trace) -> Iterator[str]:

@@ -58,6 +58,20 @@ WROTE = np.dtype(
 """With ``check=True``: an INPUT that changed while its task ran, and the addresses of the changes."""
 HELD = np.dtype([("time", "<i8"), ("ring", "<i4"), ("bytes", "<i8")])
 SCOPE = np.dtype([("time", "<i8"), ("depth", "<i4"), ("opened", "?")])
+FRAME = np.dtype(
+    [
+        *(("time", "<i8"), ("lane", "<i4"), ("sent", "?"), ("type", "u1"), ("nbytes", "<i8")),
+        ("exchange", "<i8"),  # the same number for what asks and what answers
+        ("task", "<i8"),  # of a COMPLETION that was received; else 0
+    ]
+)
+MOVE = np.dtype(
+    [
+        *(("lane", "<i4"), ("stored", "?"), ("peer", "<i8"), ("nbytes", "<i8")),
+        *(("begin", "<i8"), ("end", "<i8")),
+    ]
+)
+"""A tensor that was fetched from a session's memory, named by `peer`, or stored there."""
 RUN = np.dtype([("first", "<i8"), ("kind", "<i4"), ("begin", "<i8"), ("end", "<i8")])
 """A run (kind 1) or a stream of calls (2), and the number of its first task."""
 EVENT = {event.name: number + 1 for number, event in enumerate(slots.EVENTS)}
@@ -250,6 +264,33 @@ def waits_of(notes: Notes) -> Array:
             if kind == L.NOTED_WAITED:
                 rows["what"] = WAITED + (found["what"] >> 8)
             parts.append(rows)
+    return np.concatenate(parts)
+
+
+def frames_of(notes: Notes) -> Array:
+    """Return the frames that links, and the Orch thread of a session, have sent and received."""
+    parts = [np.zeros(0, FRAME)]
+    for lane, own in [(ORCH, notes.orch), *notes.workers.items()]:
+        found = _of(own, L.NOTED_FRAME)
+        rows = np.zeros(len(found), FRAME)
+        operand = found["what"] >> 8
+        rows["lane"], rows["time"], rows["nbytes"] = lane, found["time"], found["value"]
+        rows["type"], rows["sent"] = operand & 0xFF, operand & L.FRAME_SENT != 0
+        rows["exchange"], rows["task"] = operand >> 9, found["task"]
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def moves_of(notes: Notes) -> Array:
+    """Return the tensors that links and sessions have moved."""
+    parts = [np.zeros(0, MOVE)]
+    for lane, own in [(ORCH, notes.orch), *notes.workers.items()]:
+        found = _of(own, L.NOTED_MOVED)
+        rows = np.zeros(len(found), MOVE)
+        operand = found["what"] >> 8
+        rows["lane"], rows["stored"], rows["peer"] = lane, operand & 1, operand >> 1
+        rows["nbytes"], rows["begin"], rows["end"] = found["task"], found["time"], found["value"]
+        parts.append(rows)
     return np.concatenate(parts)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..jit import layout as L
+from .whole import COMPLETION, Transfer
 
 if TYPE_CHECKING:
     from .reader import Trace
@@ -124,6 +125,9 @@ class TracedTask:
     def _story(self) -> list[str]:
         trace, at = self._trace, self._trace.relative
         lines = [self.name]
+        above = int(trace.within[self.run]) if self.run >= 0 else 0
+        if above:
+            lines[0] += f", in {trace.task(above).name} at {trace.side(self.worker)}"
         if self.submitted:
             where = f" at {self.line}" if self.line else ""
             lines.append(f"  {at(self.submitted)}  submitted{where}")
@@ -171,6 +175,29 @@ class TracedTask:
                 lines.append(f"  {at(self.sent)}  sent to {trace.worker_name(self.worker)}")
         return lines
 
+    def journey(self) -> list[tuple[int, str]]:
+        """Return when frames about it were sent and received, when tensors moved for it, and what for.
+
+        Rule     SEE-REMOTE-7
+        """
+        trace, found = self._trace.whole, []
+        if self.worker < 0 or not self.begun:
+            return []
+        for row in trace.frames_about(self.number):
+            kind = "COMPLETION" if row["type"] == COMPLETION else "TASK"
+            place = trace.side(int(row["lane"]))
+            where = f" at {place}" if place else ""
+            how = "sent" if row["sent"] else "received"
+            found.append((int(row["time"]), f"{kind} {how}{where}, {row['nbytes']} bytes"))
+        for row in trace.moves_for(self):
+            one = trace.transfer(row)
+            found.append((one.begin, f"{moved(one)} in {_span(one.end - one.begin)}"))
+        for _, begin, end, tasks in trace.runs_within.get(self.number, ()):
+            found.append((begin, f"a run of {tasks} task{'s' * (tasks != 1)} begins there"))
+            if end:
+                found.append((end, "the run has ended there"))
+        return sorted(found)
+
     def _run(self) -> list[str]:
         trace, at = self._trace, self._trace.relative
         lines = []
@@ -182,6 +209,7 @@ class TracedTask:
         place = trace.worker_name(self.worker)
         span = _span(self.ended - self.begun) if self.ended else "unknown"
         lines.append(f"  {at(self.begun)}  began on {place}")
+        lines += [f"  {at(time)}    {text}" for time, text in self.journey()]
         if self.ended:
             how = "failed" if self.outcome == FAILED else "ended"
             lines.append(f"  {at(self.ended)}  {how} after {span}")
@@ -193,6 +221,12 @@ class TracedTask:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.outcome}, {_span(max(0, self.ended - self.begun))}>"
+
+
+def moved(one: Transfer) -> str:
+    """Return a transfer for people."""
+    source, target = one.source or "this machine", one.target or "this machine"
+    return f"{one.nbytes} bytes from {source} to {target}"
 
 
 def _through(one: Dependency) -> str:

@@ -6,6 +6,7 @@ function over workers of its own. The loop (`loop.py`) is the same for all.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,8 @@ class WorkerKind:
     """The namespace of its callables."""
     is_vacant = False
     """Whether there is no such worker: a place for one that may join."""
+    has_traces = False
+    """Whether it has a Worker of its own, which can be traced."""
     start_timeout_s = 0.0
     """How long it may take to start, should that be longer than others take."""
     successor = "the next run starts a new one"
@@ -107,6 +110,10 @@ class WorkerKind:
     def answer(self, command: int, request: bytes) -> bytes:
         """Carry out a control request about an endpoint, and return its result."""
         raise CallableError("CALLABLE_KIND_UNSUPPORTED", f"a {self.label} is no endpoint")
+
+    def trace(self, request: bytes) -> bytes:
+        """Begin a trace of the Worker that it has, or end it; see `TracesBelow`."""
+        raise CallableError("CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no Worker of its own")
 
 
 class SubWorker(WorkerKind):
@@ -194,9 +201,11 @@ class NestedWorker(WorkerKind):
     """
 
     label = "child_worker"
+    has_traces = True
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        self._tracing: Any = None
         self.suffix = f" level={inner.level}"
         self._mailbox: MailboxView
 
@@ -224,6 +233,21 @@ class NestedWorker(WorkerKind):
         """
         timing = self.inner.run(callable, view, config)
         self._mailbox.add_device_time(timing.device_wall_ns)
+
+    def trace(self, request: bytes) -> bytes:
+        """Begin a trace of the inner Worker, or end it.
+
+        Rule     SEE-ON-4
+        """
+        asked = json.loads(request)
+        if "file" in asked:
+            tracing = self.inner.trace(asked["file"], detail=asked["detail"])
+            tracing.__enter__()
+            self._tracing = tracing
+        elif self._tracing is not None:
+            self._tracing.__exit__(None, None, None)
+            self._tracing = None
+        return b"{}"
 
 
 class ChipChild(WorkerKind):

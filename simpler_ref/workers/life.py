@@ -64,8 +64,6 @@ class Life:
         Level of the Worker it is a child of; 0 if it is no child.
     placement : Placement | None
         The cores that a parent has given to it.
-    traced : tuple[str, str] | None
-        Of a child: the file into which it is traced, and how much is noted; its parent says so.
     lock : threading.RLock
         Taken to change any of these.
     turnstile : threading.RLock
@@ -90,7 +88,6 @@ class Life:
         self.needs_start = True
         self.parent_level = 0
         self.placement: Placement | None = None
-        self.traced: tuple[str, str] | None = None
         self._make_locks()
         self._away_from = 0
 

@@ -376,6 +376,8 @@ def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
             callables.remove(digest)
         elif command == L.PROBE_TASKS:
             answer_staged(request.name, request.args[0], partial(callables.probe, mailbox))
+        elif command == L.TRACE_BELOW:
+            write_result(box, answer_staged(request.name, request.args[0], callables.kind.trace))
         elif command in L.LINK_COMMANDS:
             act = partial(callables.kind.answer, command)
             write_result(box, answer_staged(request.name, request.args[0], act))

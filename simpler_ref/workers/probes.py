@@ -114,9 +114,7 @@ class Probe:
             self._note(L.NOTED_DUMPED, tensors + i | L.DUMPED_SCALAR, number, value, kind)
 
     def _note(self, what: int, operand: int, number: int, first: int, second: int) -> None:
-        engine, worker = self._mailbox.engine, self._mailbox.worker
-        word = what | operand << 8
-        engine.kernels.note_of_worker(engine.mem, worker, word, number, first, second)
+        self._mailbox.note(what | operand << 8, number, first, second)
 
     def _write(self, wire: bytes) -> tuple[int, int]:
         """Append a tensor's elements, row by row; return where they are, and how many bytes.

@@ -18,6 +18,7 @@ from ..errors import ControlError, WorkerLostError
 from ..model.visibility import remove_visibility
 from ..system.signals import Failures, signals_blocked
 from . import asked
+from .below import TracesBelow
 from .installer import Installer
 from .kinds import WorkerKind
 from .manager import WorkerManager
@@ -81,8 +82,8 @@ class Session:
         self.recorder: Recorder
         self.call_names: dict[int, str] = {}
         """The functions that were called, by their keys."""
-        self.traced_children: list[str] = []
-        """Files of the traces of child Workers, beside that of this one."""
+        self.below = TracesBelow(self.kinds)
+        """The traces of the Workers below this one."""
         self._watch: Watch | None = None
         self.progress: Progress | None = None
         """The progress bar of the run, if it is wanted."""
@@ -118,6 +119,8 @@ class Session:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
                 scheduler.start()
                 self.scheduler = scheduler
+        if self.manager is not None:
+            self.below.begin(self.manager, self.control_timeout_s)
 
     @property
     def installer(self) -> Installer | None:
@@ -141,6 +144,7 @@ class Session:
                 if not self.manager.do_without(worker, str(error)):
                     raise
             else:
+                self.below.begin(self.manager, self.control_timeout_s, [worker])
                 self.manager.admit([worker])
 
     def _install_missing(self, worker: int) -> None:
@@ -219,6 +223,8 @@ class Session:
         if self.scheduler is not None:
             self.scheduler.stop()
             self.scheduler = None
+        if self.manager is not None:
+            self.below.end(self.manager, self.control_timeout_s)
         self.stop_workers()
         self.recorder.end()
         self.domains.close()

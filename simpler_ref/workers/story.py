@@ -107,6 +107,7 @@ def _from_trace(session: Session, task: int) -> list[str]:
     if session.recorder.may_tell() and os.path.getsize(path) <= MOST_READ:
         with suppress(OSError, ValueError, KeyError, IndexError):
             trace = Trace.open(path)
+            vars(trace)["whole"] = trace  # the others are not read: it shall take no time
             return trace.find(task, len(trace.runs) - 1).why().splitlines()[1:]
     return [f"the trace in {path} says when it did what"]
 

@@ -20,10 +20,10 @@ from .session import Session
 def file_of(life: Life) -> tuple[str, str] | None:
     """Return the file into which a Worker that is opened is traced, and how; None: it is not.
 
-    Rule     SEE-ON-1, -3, -4
+    Rule     SEE-ON-1, -3
     """
     if life.parent_level:
-        return life.traced
+        return None  # its parent has it traced, once it has started
     options = life.options
     if options.trace is not None:
         return options.trace, options.trace_detail
@@ -60,32 +60,35 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "functions": functions,
         "level": life.options.level,
         "workers": [worker_name(session.kinds, worker) for worker in range(len(session.kinds))],
+        "vacant": [worker for worker, kind in enumerate(session.kinds) if kind.is_vacant],
         "pids": pids,
         "rings": view.ring_count,
         "ring_bytes": view.ring_bytes,
         "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
         "layouts": session.engine.layouts.told(),
-        "children": session.traced_children,
+        "layouts_forgotten": session.engine.layouts.epoch,
+        "movers": {} if session.endpoints is None else session.endpoints.movers(),
+        **session.below.told(),
     }
 
 
 def begin(life: Life, session: Session, path: str, detail: str) -> None:
-    """Begin a trace of a Worker, while no run is in progress; its child Workers have files beside it.
+    """Begin a trace of a Worker, while no run is in progress; those below it have files beside it.
 
     Rule     SEE-ON-4
     """
     whole = os.path.abspath(path)
-    session.traced_children = []
-    for i, inner in enumerate(life.tree.nested()):
-        if life.needs_start:
-            inner._life.traced = (f"{whole}.{i}", detail)
-            session.traced_children.append(f"{os.path.basename(whole)}.{i}")
     session.recorder.begin(whole, detail)
+    session.below.open(whole, detail)
     change_entries(life, session)
+    if session.manager is not None:
+        session.below.begin(session.manager, session.control_timeout_s)
 
 
 def end(life: Life, session: Session) -> None:
-    """End the trace of a Worker."""
+    """End the trace of a Worker, and of those below it."""
+    if session.manager is not None:
+        session.below.end(session.manager, session.control_timeout_s)
     session.recorder.end()
     change_entries(life, session)
 

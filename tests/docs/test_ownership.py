@@ -108,6 +108,7 @@ CALLERS = {
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed", "hand_on"),
         *("call_from_c", "read_outcome_from_c", "drop_from_c"),
         *("begin_trace", "end_trace", "ask_collector", "note_submit"),
+        "note_of_orch",
     ),
     "Scheduler thread": ("scheduler_loop",),
     "worker": (

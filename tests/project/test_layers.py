@@ -161,6 +161,7 @@ VALUES = {
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),
     *("JOURNAL_OF_ORCH", "JOURNAL_OF_SCHEDULER", "JOURNAL_OF_THREAD", "JOURNALS_OF_WORKERS"),
     *("NOTE_WORDS", "NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED", "PROBE_TASKS"),
+    "TRACE_BELOW",
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
 PREFIXES = (
@@ -181,6 +182,8 @@ PREFIXES = (
     "EXTRA_",
     "DUMP_",
     "DUMPED_",
+    "FRAME_",
+    "MOVED_",
 )
 """Of further values; and of the words of arguments as they travel, which submit and mailbox share."""
 MORE_VALUES = {

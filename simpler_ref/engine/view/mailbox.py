@@ -319,6 +319,15 @@ class MailboxView(NamedTuple):
         """Number of the current task in the trace."""
         return self._word(L.W_NUMBER)
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether a trace is being taken."""
+        return int(self.engine.mem[L.TRACING]) != 0
+
+    def note(self, what: int, task: int, time: int, value: int) -> None:
+        """Put a note into the worker's journal."""
+        self.engine.kernels.note_of_worker(self.engine.mem, self.worker, what, task, time, value)
+
     def take_dump_marks(self) -> list[tuple[int, int, bytes]]:
         """Return what is to be dumped of the current task: numbers of tensors, when, and the tensors.
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import time
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 import zmq
 
 from simpler_ref import WorkerLostError
+from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
+from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
 from tests import far_side
 from tests.endpoints import INOUT, program
+from tests.raw_session import session
 
 
 def until(true, timeout_s=20):
@@ -74,3 +78,51 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
         until(lambda: not socket.poll(0, zmq.POLLOUT))
         with pytest.raises(zmq.Again):
             socket.send(b"nobody gets this")
+
+
+@pytest.mark.spec("REMOTE-HEALTH-4")
+def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
+    assert (OwnFrameType.TRACE, FEATURES & FEATURE_TRACE) == (70, 32)
+    for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
+        asked = records.TraceRequest(records.TraceDetail[detail])
+        assert records.TRACE.encode(asked) == number.to_bytes(4, "little")
+        assert records.TRACE.decode(number.to_bytes(4, "little")) == asked
+    told = records.TraceAnswer(7, "ab", 9, "c")
+    raw = struct.pack("<QI2sQI1s", 7, 2, b"ab", 9, 1, b"c")
+    assert records.TRACE_ANSWER.encode(told) == raw
+    assert records.TRACE_ANSWER.decode(raw) == told
+    for wrong in (raw[:-1], raw + b"x"):
+        with pytest.raises(ValueError, match="remote_wire: TRACE answer"):
+            records.TRACE_ANSWER.decode(wrong)
+    with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
+        records.TRACE.decode(b"\3\0\0\0")
+
+
+@pytest.mark.spec("REMOTE-HEALTH-4")
+def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
+    with session() as (_, connect):
+        client = connect()
+        assert client.greet(feature_flags=FEATURES).feature_flags & FEATURE_TRACE
+        sizes = []
+        for detail in ("ALL", "OFF", "OFF", "TASKS", "OFF"):
+            raw = records.TRACE.encode(records.TraceRequest(records.TraceDetail[detail]))
+            told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, raw).payload)
+            assert told.sequence == client.order.sent and not told.error
+            assert bool(told.address) == (detail != "OFF")
+            sizes.append(told.size)
+        assert sizes[0] == sizes[2] == sizes[3] == 0 < min(sizes[1], sizes[4])
+        wrong = client.ask(OwnFrameType.TRACE, b"\7\0\0\0")
+        assert "7 is not one of OFF 0" in records.TRACE_ANSWER.decode(wrong.payload).error
+
+
+@pytest.mark.spec("REMOTE-HEALTH-5")
+def test_records_are_asked_for_and_answered_with_these_bytes():
+    assert OwnFrameType.RECORDS == 71
+    asked, raw = records.RecordsRequest(5, 6), struct.pack("<QQ", 5, 6)
+    assert records.RECORDS.encode(asked) == raw and records.RECORDS.decode(raw) == asked
+    told = records.RecordsAnswer(5, 6, 7, 8, b"abc")
+    raw = struct.pack("<QQQQI3s", 5, 6, 7, 8, 3, b"abc")
+    assert records.RECORDS_ANSWER.encode(told) == raw
+    assert records.RECORDS_ANSWER.decode(raw) == told
+    with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
+        records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, 0, 0, 0, bytes(records.PIECE + 1)))

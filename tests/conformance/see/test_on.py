@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from simpler_ref import Trace, Worker
+from simpler_ref import Trace, Worker, WorkerLostError
 
 from .conftest import begin, bump, chain, increase
 
@@ -142,6 +142,76 @@ def test_a_child_worker_has_a_file_beside_that_of_its_parent(path, mode):
     below = [Trace.open(f"{path}.{i}") for i in (0, 1)]
     assert [len(one.tasks) for one in below] == [0, 2]
     assert trace.start < below[1].start < below[1].end < trace.end
+
+
+def nest(path, mode, levels=1):
+    """Return a Worker above some others, which sets its last child at work."""
+    w = Worker(level=3 + levels, trace=path, child_mode=mode)
+    for _ in range(2):
+        w.add_worker(nest(None, mode, levels - 1) if levels > 1 else Worker(level=3))
+    return w
+
+
+@pytest.mark.spec("SEE-ON-4")
+def test_a_block_traces_the_child_workers_that_run_already(path, tmp_path, mode):
+    with nest(None, mode) as w:
+        handle = w.register(inner)
+
+        def orch(orch, args, config):
+            orch.submit_next_level(handle, worker=1)
+
+        w.run(orch)
+        for number, file in enumerate((path, str(tmp_path / "b.trace"))):
+            with w.trace(file):
+                for _ in range(number + 1):
+                    w.run(orch)
+            w.run(orch)
+            trace, below = Trace.open(file), Trace.open(f"{file}.1")
+            assert [len(one.runs) for one in (trace, below)] == [number + 1] * 2
+            assert len(below.tasks) == 2 * (number + 1) and below.is_whole
+            assert not len(Trace.open(f"{file}.0").tasks)
+
+
+@pytest.mark.spec("SEE-ON-4")
+def test_children_of_children_are_traced_too(path, mode):
+    with nest(None, mode, levels=2) as w:
+        w.start()
+        with w.trace(path, detail="tasks"):
+            pass
+    for end in ("", ".0", ".1", ".0.0", ".0.1", ".1.0", ".1.1"):
+        trace = Trace.open(path + end)
+        assert len(trace.about["children"]) == (0 if len(end) == 4 else 2)
+
+
+def end_yourself(orch, args, config):
+    os._exit(3)
+
+
+@pytest.mark.spec("SEE-ON-6")
+def test_the_successor_of_a_child_worker_has_a_file_of_its_own(path):
+    with nest(path, "process") as w:
+        fatal, handle = w.register(end_yourself), w.register(inner)
+        with pytest.raises(WorkerLostError):
+            w.run(lambda orch, args, config: orch.submit_next_level(fatal, worker=1))
+        w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
+    names = ["a.trace.0", "a.trace.1", "a.trace.1-2"]
+    assert Trace.open(path).about["children"] == names
+    first, second = (Trace.open(f"{path}.1{end}") for end in ("", "-2"))
+    assert not first.is_whole and second.is_whole and len(second.tasks) == 2
+
+
+@pytest.mark.spec("SEE-ON-6")
+def test_a_child_worker_that_cannot_be_traced_is_named(path, caplog):
+    os.mkdir(f"{path}.1")
+    with nest(None, "process") as w:
+        w.start()
+        with w.trace(path):
+            w.run(lambda orch, args, config: None)
+    trace = Trace.open(path)
+    assert trace.about["children"] == ["a.trace.0"]
+    (name,) = trace.about["untraced"]
+    assert name == "child_worker 1 level=3" and "directory" in trace.about["untraced"][name]
+    assert "child_worker 1 level=3 is not traced" in caplog.text
 
 
 @pytest.mark.spec("SEE-ON-5")

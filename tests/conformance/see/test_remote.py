@@ -1,0 +1,596 @@
+"""SEE-REMOTE: endpoints in a trace."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
+from simpler_ref.jit import layout as L
+from simpler_ref.remote import link as links
+from simpler_ref.remote import records
+from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
+from simpler_ref.trace.clocks import Clock
+from simpler_ref.trace.file import NOTE, TraceFile
+from simpler_ref.trace.recorder import head_of, text_notes
+from tests import far_side
+from tests.conformance.see.conftest import main, make
+from tests.conformance.see.test_page import contents
+from tests.endpoints import INOUT, Tower, program
+from tests.raw_session import session
+
+TASKS = (2, 64, 66)
+
+
+class Spread:
+    """A Worker of two endpoints, with a sub worker each."""
+
+    def __init__(self, trace=None):
+        self.worker = Worker(level=4, trace=trace)
+        for _ in range(2):
+            self.worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
+        self.worker.register(RemoteCallable(far_side.name(far_side.bump)), inner=True)
+        self.bump = self.worker.register(RemoteCallable(far_side.name(far_side.bump_there)))
+
+    def run(self, *places):
+        """Run a chain of tasks at these endpoints; return what they have made."""
+        x = self.worker.zeros(1024, np.int64)
+
+        def orch_fn(orch, args, config):
+            for place in places:
+                orch.submit_next_level(self.bump, make((x, INOUT)), worker=place)
+
+        self.worker.run(orch_fn)
+        return x
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """A trace of three tasks at two endpoints, taken with encrypted connections."""
+    path = str(tmp_path_factory.mktemp("traced") / "a.trace")
+    spread = Spread(path)
+    with spread.worker:
+        assert spread.run(0, 1, 0)[0] == 3
+    return Trace.open(path)
+
+
+@pytest.mark.spec("SEE-REMOTE-1")
+def test_the_workers_of_endpoints_are_traced_with_their_parent(traced):
+    assert traced.about["children"] == ["a.trace.0", "a.trace.1"]
+    assert [one.name for one in traced.children] == ["endpoint 0", "endpoint 1"]
+    below = [one.trace for one in traced.children]
+    assert [len(one.ran) for one in below] == [2, 1]
+    assert all(name.endswith("bump") for one in below for name in one.functions())
+    assert all(one.is_whole for one in below) and not traced.problems()
+    assert len({one.about["pid"] for one in (traced, *below)}) == 3
+
+
+@pytest.mark.spec("SEE-REMOTE-1")
+def test_a_block_traces_endpoints_that_run_already_and_nothing_else(tmp_path):
+    with program(2, num_sub_workers=1) as two:
+        two.run((far_side.nothing, None))
+        for turn in (1, 2):
+            path = str(tmp_path / f"{turn}.trace")
+            with two.worker.trace(path, detail="tasks"):
+                two.run(*[(far_side.nothing, None, {"worker": i}) for i in (0, 1, 1)])
+            two.run((far_side.nothing, None))
+            trace = Trace.open(path)
+            assert [len(one.trace.runs) for one in trace.children] == [1, 2]
+            assert all(one.trace.is_whole for one in trace.children)
+            assert sorted(trace.whole.within.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.spec("SEE-REMOTE-1")
+def test_without_a_trace_sessions_have_no_thread_and_no_file_for_one(tmp_path):
+    def belongings(pid):
+        threads = os.listdir(f"/proc/{pid}/task")
+        files = [os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")]
+        return len(threads), sum("deleted" in one and "memfd" not in one for one in files)
+
+    with program(1) as one:
+        one.run((far_side.nothing, None))
+        pid = one.worker.endpoints()[0]["pid"]
+        before = belongings(pid)
+        with one.worker.trace(tmp_path / "a.trace"):
+            during = belongings(pid)
+        one.run((far_side.nothing, None))
+        assert belongings(pid) == before and during[0] > before[0] and during[1] > before[1]
+
+
+PROGRAM = """
+import simpler_ref as sr
+from tests import far_side
+from tests.endpoints import program
+
+with program(1, num_sub_workers=1) as one:
+    one.run((far_side.nothing, None))
+"""
+
+
+@pytest.mark.spec("SEE-REMOTE-1")
+def test_the_environment_variable_names_the_file_of_the_parent_alone(tmp_path):
+    path = tmp_path / "a.trace"
+    environment = os.environ | {"SIMPLER_REF_TRACE": str(path), "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, timeout=120)
+    assert done.returncode == 0 and sorted(os.listdir(tmp_path)) == ["a.trace", "a.trace.0"]
+    trace = Trace.open(path)
+    assert trace.about["level"] == 4 and trace.is_whole and trace.children[0].trace.is_whole
+
+
+# ---------------------------------------------------------------- one timeline
+@pytest.mark.spec("SEE-REMOTE-2")
+def test_the_whole_has_the_rows_of_all_workers_in_one_time(traced):
+    whole = traced.whole
+    names = [whole.worker_name(lane) for lane in whole.rows]
+    for which in (0, 1):
+        assert f"endpoint {which} of ProcessFleet()" in names
+        assert {f"endpoint {which} › {one}" for one in ("Orch thread", "sub_worker 0")} <= set(
+            names
+        )
+    assert len(names) == len(set(names)) == 2 + 2 + 2 * 3, "and no places where nobody is"
+    assert len(whole.tasks) == 6 and len(whole.runs) == 4
+    assert whole.tasks[:3].tolist() == _renamed(traced.tasks[:3], whole, traced)
+    for run, number in enumerate(whole.within.tolist()):
+        if number:
+            outer, inner = whole.task(number), whole.runs[run]
+            assert outer.begun < inner["begin"] < inner["end"] < outer.ended
+    assert sorted(whole.within.tolist()) == [0, 1, 2, 3]
+
+
+def _renamed(rows, whole, trace):
+    """Return rows of tasks with the whole's numbers of functions."""
+    numbers = {name: int(number) for number, name in whole.about["functions"].items()}
+    rows = rows.copy()
+    rows["function"] = [numbers[trace.function_name(int(one))] for one in rows["function"]]
+    return rows.tolist()
+
+
+@pytest.mark.spec("SEE-REMOTE-2")
+def test_frames_are_there_from_both_sides(traced):
+    pairs = traced.whole.frame_pairs()
+    tasks = [(sent, got) for sent, got in pairs if sent["type"] in TASKS]
+    ends = [(sent, got) for sent, got in pairs if sent["type"] == 5]
+    assert len(tasks) == len(ends) == 3
+    for sent, got in tasks + ends:
+        assert sent["exchange"] == got["exchange"] and sent["nbytes"] == got["nbytes"] > 40
+        assert sent["time"] < got["time"] and sent["lane"] != got["lane"]
+    assert {int(sent["lane"]) for sent, _ in tasks} == {0, 1}
+
+
+@pytest.mark.spec("SEE-REMOTE-2")
+def test_transfers_say_from_where_to_where_how_much_and_when(traced):
+    moved = sorted(traced.whole.transfers(), key=lambda one: one.begin)
+    ways = [(one.source, one.target) for one in moved]
+    assert ways == [
+        ("", "endpoint 0"),
+        ("endpoint 0", "endpoint 1"),
+        ("endpoint 1", "endpoint 0"),
+        ("endpoint 0", ""),
+    ]
+    assert {one.nbytes for one in moved} == {8192}
+    assert all(one.begin < one.end for one in moved)
+    assert all(before.end <= after.begin for before, after in itertools.pairwise(moved))
+
+
+@pytest.mark.spec("SEE-REMOTE-2")
+def test_the_page_json_and_the_table_are_of_the_whole(traced, tmp_path):
+    traced.write_page(tmp_path / "page.html")
+    about, columns = contents((tmp_path / "page.html").read_text(encoding="utf-8"))
+    names = [row[0] for row in about["rows"]]
+    assert names == [traced.whole.worker_name(lane) for lane in traced.whole.rows]
+    assert about["tasks"] == 6 and about["own"] == 3 and len(columns["ranTask"]) == 6
+    lanes = {row[0]: row[2] for row in about["rows"]}
+    texts = [about["marks"][i] for i in columns["markText"]]
+    there = columns["markLane"] == lanes["endpoint 1 › Orch thread"]
+    assert any(
+        "8192 bytes from endpoint 0 to endpoint 1" in texts[i] for i in np.flatnonzero(there)
+    )
+    assert any("COMPLETION received" in line for line in about["journeys"]["2"])
+
+    traced.write_chrome(tmp_path / "a.json")
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    workers = [one["args"]["name"] for one in events if one["name"] == "process_name"]
+    assert workers == ["this machine", "endpoint 0", "endpoint 1"]
+    boxes = [one for one in events if one["ph"] == "X" and one["name"].endswith("bump")]
+    assert sorted(one["pid"] for one in boxes) == [2, 2, 3]
+    flows = [one for one in events if one.get("cat") == "frame"]
+    assert len(flows) == 2 * len(traced.whole.frame_pairs())
+
+    traced.write_csv(tmp_path / "a.csv")
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert len(lines) == 7 and sum("endpoint 0 › sub_worker 0" in line for line in lines) == 2
+
+
+@pytest.mark.spec("SEE-REMOTE-2")
+def test_endpoints_of_child_workers_are_in_the_whole_too(tmp_path):
+    tower, path = Tower(), str(tmp_path / "a.trace")
+    with tower.worker as w:
+        x = w.zeros(16, np.float32)
+        w.start()
+        with w.trace(path):
+            w.run(lambda orch, args, config: tower.submit(orch, 1, x, 0, 2))
+    whole = Trace.open(path).whole
+    names = [part.name for part in whole.parts]
+    assert len(names) == 7 and "child_worker 1 › endpoint 1" in names
+    assert not whole.problems()
+    (outer,) = (
+        number
+        for number in range(1, len(whole.tasks) + 1)
+        if whole.tasks["worker"][number - 1] == 1
+    )
+    runs = [run for run, number in enumerate(whole.within) if number == outer]
+    assert len(runs) == 1 and (whole.tasks["run"] == runs[0]).sum() >= 3
+
+
+# ---------------------------------------------------------------- clocks
+def answers(ahead, *trips, when=0):
+    """Return what a clock that is ahead so much tells, by how long question and answer took."""
+    told = []
+    for there, back in trips:
+        when += 1_000_000
+        asked = records.RecordsAnswer(0, when, when + there + ahead, when + there + ahead, b"")
+        note = np.frombuffer(records.clock_note(asked, when + there + back), NOTE)[0]
+        told.append((int(note["time"]), int(note["value"]), int(note["what"]) >> 8))
+    return told
+
+
+@pytest.mark.spec("SEE-REMOTE-3")
+@pytest.mark.parametrize("ahead", [0, 5, -123456789, 10**15])
+def test_a_clock_is_known_as_well_as_its_answers_were_quick(ahead):
+    clock = Clock(answers(ahead, (900, 100), (100, 100), (100, 5000)))
+    found = int(clock.to_parent(np.array([7_000_000 + ahead]))[0])
+    assert clock.error_ns <= 101 and abs(found - 7_000_000) <= clock.error_ns
+
+
+@pytest.mark.spec("SEE-REMOTE-3")
+def test_a_clock_that_runs_fast_is_followed():
+    told, drift = [], 40  # ns in each ms: 40 ppm
+    for i in range(60_000):
+        told += answers(10**12 + i * drift, (200, 300), when=i * 1_000_000)
+    clock = Clock(told[::20])
+    for i in (0, 100, 30_000, 59_000):
+        at = i * 1_000_000
+        found = int(clock.to_parent(np.array([at + 10**12 + i * drift]))[0])
+        assert abs(found - at) <= clock.error_ns
+    assert clock.error_ns < 300_000
+
+
+def shifted(path, by):
+    """Have a trace be one of a machine whose clock is ahead so much."""
+    file = TraceFile(path)
+    times = {L.NOTED_RAN, L.NOTED_PARKED, L.NOTED_REQUEST, L.NOTED_WAITED, L.NOTED_PLAYED}
+    times |= {L.NOTED_PASSES, L.NOTED_SUBMIT, L.NOTED_MOVED}
+    once = {*range(16), L.NOTED_HELD, L.NOTED_SCOPE, L.NOTED_AHEAD, L.NOTED_WOKE, L.NOTED_RUN}
+    once |= {L.NOTED_FRAME}
+    os.rename(path, f"{path}.old")  # which is mapped
+    with open(path, "wb") as out:
+        about = {name: file.about[name] for name in ("version", "pid", "host", "by", "program")}
+        out.write(head_of({**about, "ended": False, "clock": "another"}))
+        for journal, found in file.journals.items():
+            notes, kinds = found.copy(), found["what"] & 0xFF
+            notes["time"] += by * np.isin(kinds, [*times, *once])
+            notes["value"] += by * np.isin(kinds, [*times])
+            head = [(L.NOTED_CHUNK | journal << 8, len(notes), 0, 0)]
+            out.write(np.array(head, NOTE).tobytes() + notes.tobytes())
+        for when, ahead, half in file.clocks:
+            note = [(L.NOTED_CLOCK | half << 8, 0, when, ahead + by)]
+            out.write(np.array(note, NOTE).tobytes())
+        told = ("functions", "workers", "lines", "ended", "level")
+        out.write(text_notes({name: file.about[name] for name in told}))
+
+
+@pytest.mark.spec("SEE-REMOTE-3")
+def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(tmp_path):
+    path, hours = str(tmp_path / "a.trace"), 3600 * 10**9
+    spread = Spread(path)
+    with spread.worker:
+        spread.run(*(0, 1) * 20)
+    shifted(f"{path}.0", 7 * hours)
+    shifted(f"{path}.1", -hours // 3600)
+    trace = Trace.open(path)
+    errors = {one.name: one.error_ns for one in trace.children}
+    assert all(0 < error < hours for error in errors.values())
+    whole = trace.whole
+    pairs = whole.frame_pairs()
+    assert len([one for one, _ in pairs if one["type"] in TASKS]) == 40
+    for sent, got in pairs:
+        far = max(whole.part_of(int(one["lane"])) for one in (sent, got))
+        assert got["time"] - sent["time"] >= -errors[whole.parts[far].name]
+    for run, number in enumerate(whole.within.tolist()):
+        if number:
+            error = max(errors.values())
+            outer, inner = whole.task(number), whole.runs[run]
+            assert outer.begun - error <= inner["begin"] <= inner["end"] <= outer.ended + error
+    assert sorted(whole.within.tolist())[-40:] == list(range(1, 41))
+    assert (
+        all(f"{one}, process" in trace.summary() for one in errors)
+        and "times ± " in trace.summary()
+    )
+
+
+@pytest.mark.spec("SEE-REMOTE-3")
+def test_processes_of_one_machine_have_one_clock(traced):
+    assert [one.error_ns for one in traced.children] == [0, 0] and "±" not in traced.summary()
+    for which in (0, 1):
+        clocks = TraceFile(f"{traced.path}.{which}").clocks
+        assert clocks and all(abs(ahead) <= half for _, ahead, half in clocks)
+
+
+# ---------------------------------------------------------------- what is missing
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_an_endpoint_that_does_not_know_how_is_traced_by_what_the_parent_sees(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(links, "FEATURES", FEATURES & ~FEATURE_TRACE)
+    path = str(tmp_path / "a.trace")
+    with program(1) as one, one.worker.trace(path):
+        one.run((far_side.nothing, None))
+    trace = Trace.open(path)
+    assert trace.about["children"] == [] and os.listdir(tmp_path) == ["a.trace"]
+    (problem,) = trace.problems()
+    assert problem.startswith("endpoint 0: it was not traced: endpoint 0 on this machine")
+    assert "only frames and transfers are noted here" in problem
+    assert problem in trace.summary()
+    told = trace.task(1).why()
+    assert "TASK sent" in told and "COMPLETION received" in told
+    trace.write_page(tmp_path / "page.html")
+    about, _ = contents((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert about["problems"] == [problem]
+
+
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_an_endpoint_that_is_traced_otherwise_is_named(tmp_path):
+    options = {"trace": str(tmp_path / "own.trace")}
+    with program(1, options=options) as one, one.worker.trace(tmp_path / "a.trace"):
+        one.run((far_side.nothing, None))
+    (problem,) = Trace.open(tmp_path / "a.trace").problems()
+    assert "it was not traced" in problem and "being traced already" in problem
+
+
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_what_had_come_of_a_lost_endpoint_stays(tmp_path):
+    path = str(tmp_path / "a.trace")
+    with program(2, num_sub_workers=1) as two, two.worker.trace(path):
+        two.run((far_side.nothing, None, {"worker": 0}))
+        until_there(f"{path}.0", lambda trace: len(trace.runs) == 1)
+        os.kill(two.worker.endpoints()[0]["pid"], signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            two.run((far_side.nothing, None, {"worker": 0}))
+        two.run(*[(far_side.nothing, None, {"worker": i}) for i in (0, 0, 1)])
+    trace = Trace.open(path)
+    assert trace.about["children"] == ["a.trace.0", "a.trace.1", "a.trace.0-2"]
+    assert [len(one.trace.runs) for one in trace.children] == [1, 1, 2]
+    (problem,) = trace.problems()
+    assert problem.startswith("endpoint 0: its records are cut off") and problem in trace.summary()
+    assert len(set(trace.whole.about["workers"])) == len(trace.whole.about["workers"])
+    assert sorted(trace.whole.within.tolist())[-4:] == [1, 3, 4, 5]
+
+
+def until_there(path, is_there, timeout_s=60):
+    """Wait until a file has what is expected, while the trace goes on."""
+    end = time.monotonic() + timeout_s
+    while not (os.path.getsize(path) and is_there(Trace.open(path))):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_a_file_that_is_gone_is_named(traced, tmp_path):
+    for end in ("", ".0"):
+        (tmp_path / f"a.trace{end}").write_bytes(Path(traced.path + end).read_bytes())
+    trace = Trace.open(tmp_path / "a.trace")
+    assert trace.problems() == ["endpoint 1: a.trace.1 is missing: No such file or directory"]
+    assert len(trace.whole.ran) == 5 and "a.trace.1 is missing" in trace.summary()
+
+
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_notes_that_were_dropped_at_an_endpoint_are_counted(traced, tmp_path):
+    for end in ("", ".0", ".1"):
+        (tmp_path / f"a.trace{end}").write_bytes(Path(traced.path + end).read_bytes())
+    head = [(L.NOTED_CHUNK | L.JOURNAL_OF_ORCH << 8, 1, 0, 17), (L.NOTED_WOKE, 0, 0, 0)]
+    with open(tmp_path / "a.trace.1", "ab") as file:
+        file.write(np.array(head, NOTE).tobytes())
+    trace = Trace.open(tmp_path / "a.trace")
+    assert trace.dropped == 0 and trace.whole.dropped == 17
+    assert "17 notes were dropped there" in trace.summary()
+
+
+# ---------------------------------------------------------------- how they travel
+@pytest.mark.spec("SEE-REMOTE-5")
+def test_records_come_while_a_run_goes_on(tmp_path):
+    path = str(tmp_path / "a.trace")
+    with program(2, num_sub_workers=1) as two, two.worker.trace(path):
+
+        def orch_fn(orch, args, config):
+            orch.submit_next_level(two.handle(far_side.nothing), worker=1)
+            until_there(f"{path}.1", lambda trace: len(trace.runs) == 1)
+
+        two.worker.run(orch_fn)
+
+
+@pytest.mark.spec("SEE-REMOTE-5")
+@pytest.mark.parametrize("secure", [True, False])
+def test_many_records_come_in_pieces_and_all_of_them(tmp_path, secure):
+    path = str(tmp_path / "a.trace")
+    with program(1, num_sub_workers=1, secure=secure) as one, one.worker.trace(path):
+        one.run(*[(far_side.many_buffers, None)] * 4)
+    (below,) = Trace.open(path).children
+    assert not below.problem and not below.trace.dropped
+    assert os.path.getsize(below.file) > 2 * records.PIECE
+    assert len(below.trace.tasks) == 4 * far_side.MANY
+
+
+@pytest.mark.spec("SEE-REMOTE-5")
+def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
+    import zmq
+
+    from simpler_ref.remote.connection import Order
+    from simpler_ref.remote.keys import new_pair, secure_client
+
+    pair = new_pair()
+    with session(pair) as (place, connect):
+        client = connect()
+        client.greet(feature_flags=FEATURES)
+        asked = records.TRACE.encode(records.TraceRequest(records.TraceDetail.ALL))
+        told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
+        assert not told.error
+        context = zmq.Context()
+        pieces = []
+        for keys in (pair, new_pair(), None):
+            socket = context.socket(zmq.DEALER)
+            socket.linger = 0
+            if keys is not None:
+                secure_client(socket, keys, place.announcement.key)
+            socket.connect(told.address)
+            order = Order(client.order.session_id, client.order.endpoint_id)
+            want = records.RECORDS.encode(records.RecordsRequest(0, 5))
+            socket.send(order.encode(OwnFrameType.RECORDS, want))
+            if socket.poll(20_000 if keys is pair else 1_000):
+                raw = order.decode(socket.recv()).payload
+                pieces.append(records.RECORDS_ANSWER.decode(raw))
+            socket.close()
+        context.term()
+        (piece,) = pieces
+        assert (piece.offset, piece.asked_ns) == (0, 5) and piece.data.startswith(
+            b"simpler_ref trace"
+        )
+        assert (
+            piece.received_ns <= piece.answered_ns and len(piece.data) <= records.PIECE == 1 << 18
+        )
+
+
+# ---------------------------------------------------------------- what comes is checked
+def chunk(*notes, journal=0, count=None, dropped=0):
+    head = (L.NOTED_CHUNK | journal << 8, len(notes) if count is None else count, 9, dropped)
+    return np.array([head, *notes], NOTE).tobytes()
+
+
+HEAD = head_of(
+    {"version": 1, "by": "x", "pid": 5, "host": "h", "program": "p", "clock": "c", "more": [1]}
+)
+GOOD = chunk((L.NOTED_WOKE, 0, 1, 2), (L.NOTED_RUN | 1 << 8, 1, 3, 0), journal=1)
+
+
+@pytest.mark.spec("SEE-REMOTE-6")
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 100, 1 << 20])
+def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
+    told = {"functions": {"5": "f"}, "lines": [["a.py", 3, "g"]], "heap": [1, 2], "ended": True}
+    raw = HEAD + GOOD + text_notes(told) + GOOD
+    checked, path = records.Checked(), tmp_path / "a"
+    for at in range(0, len(raw), size):
+        with open(path, "ab") as file:
+            file.write(checked.take(raw[at : at + size]))
+        if checked.has_head:
+            Trace.open(path)  # it is whole at any moment
+    file = TraceFile(path)
+    assert file.journals[1]["what"].tolist() == [L.NOTED_WOKE, L.NOTED_RUN | 1 << 8] * 2
+    assert file.about["functions"] == {"5": "f"} and file.about["lines"] == [["a.py", 3, "g"]]
+    assert "heap" not in file.about and "more" not in file.about and file.is_whole
+
+
+@pytest.mark.spec("SEE-REMOTE-6")
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"no trace at all", "do not begin as a trace"),
+        (b"simpler_ref trace\n" + b"x" * (1 << 17), "first line has no end"),
+        (b"simpler_ref trace\n[1, 2]\n", "is no object"),
+        (HEAD.replace(b'"version": 1', b'"version": 7'), "version 7"),
+        (HEAD.replace(b'"h"', b"555"), "has no texts"),
+        (HEAD + chunk(journal=1 << 20, count=1), "chunk 0x"),
+        (HEAD + chunk(count=1 << 40), "a chunk of 1099511627776 notes"),
+        (HEAD + chunk(count=-1), "a chunk of -1 notes"),
+        (HEAD + chunk(count=1, dropped=-1), "a chunk of 1 notes"),
+        (HEAD + chunk((L.NOTED_TEXT, 0, 0, 0)), "a note of no kind"),
+        (HEAD + chunk((L.NOTED_RAN, -1, 0, 0)), "a task beyond"),
+        (HEAD + chunk((L.NOTED_RAN, 1 << 40, 0, 0)), "a task beyond number 1048832 in 1 notes"),
+        (HEAD + np.array([(L.NOTED_TEXT, 1, 0, 90)], NOTE).tobytes(), "a text of 90 bytes"),
+        (
+            HEAD + np.array([(L.NOTED_TEXT, 1 << 30, 0, 1 << 35)], NOTE).tobytes(),
+            "a text of 34359738368",
+        ),
+        (HEAD + text_notes({"functions": {"x": "f"}}), "names of functions"),
+        (HEAD + text_notes({"functions": {"1": "f" * 2000}}), "names of functions"),
+        (HEAD + text_notes({"workers": ["a", 5]}), "a list of something else"),
+        (HEAD + text_notes({"lines": [["a.py", "3", "g"]]}), "a list of something else"),
+        (HEAD + text_notes({"ended": "yes"}), "'yes'"),
+    ],
+)
+def test_what_is_no_record_is_refused(raw, why):
+    with pytest.raises(ValueError, match="these are no records of a trace") as refused:
+        records.Checked().take(raw)
+    assert why in str(refused.value)
+
+
+@pytest.mark.spec("SEE-REMOTE-6")
+def test_records_that_are_not_right_end_and_the_trace_says_why(tmp_path, monkeypatch, caplog):
+    def refuse(self, notes):
+        raise ValueError("these are no records of a trace: on purpose")
+
+    monkeypatch.setattr(records.Checked, "_require_notes", refuse)  # links are forked from here
+    path = str(tmp_path / "a.trace")
+    with program(1) as one:
+        with one.worker.trace(path):
+            one.run((far_side.nothing, None))
+        one.run((far_side.nothing, None))
+    (problem,) = Trace.open(path).problems()
+    assert (
+        problem
+        == "endpoint 0: its records are cut off: these are no records of a trace: on purpose"
+    )
+
+
+# ---------------------------------------------------------------- stories
+@pytest.mark.spec("SEE-REMOTE-7")
+def test_the_story_of_a_task_tells_its_way_to_the_endpoint_and_back(traced):
+    texts = [line.split(None, 2)[-1].strip() for line in traced.task(2).why().splitlines()]
+    steps = (
+        "began on endpoint 1",
+        "TASK sent",
+        "TASK received at endpoint 1",
+        "8192 bytes from endpoint 0",
+    )
+    steps += (
+        "a run of 1 task begins there",
+        "the run has ended there",
+        "COMPLETION sent at endpoint 1",
+    )
+    steps += ("COMPLETION received", "ended after")
+    at = [next(i for i, text in enumerate(texts) if text.startswith(one)) for one in steps]
+    assert at == sorted(at)
+    first = traced.whole.task(1).why()
+    assert "8192 bytes from this machine to endpoint 0" in first
+
+
+@pytest.mark.spec("SEE-REMOTE-7")
+def test_the_story_of_a_task_there_names_the_task_above(traced):
+    whole = traced.whole
+    (number,) = (i for i in (4, 5, 6) if whole.side(whole.task(i).worker) == "endpoint 1")
+    story = whole.task(number).why().splitlines()
+    assert story[0].startswith("task 0 (") and story[0].endswith("bump_there) at endpoint 1")
+    assert ", in task 1 (" in story[0]
+    assert any("began on endpoint 1 › sub_worker 0" in line for line in story)
+
+
+@pytest.mark.spec("SEE-REMOTE-7")
+def test_the_critical_path_goes_through_the_runs_at_endpoints(traced):
+    assert traced.critical_path == [1, 2, 3]
+    path = traced.whole.critical_path
+    assert [one for one in path if one <= 3] == [1, 2, 3] and len(path) == 6
+    for number, inner in zip(path[::2], path[1::2], strict=True):
+        assert traced.whole.within[traced.whole.task(inner).run] == number
+
+
+@pytest.mark.spec("SEE-REMOTE-7")
+def test_the_command_shows_endpoints(traced, capsys):
+    assert main(["trace", traced.path, "--why", "1"]) == 0
+    assert "TASK received at endpoint 1" in capsys.readouterr().out
+    assert main(["trace", traced.path, "--chrome"]) == 0
+    assert "endpoint 1, process" in capsys.readouterr().out
