@@ -66,7 +66,6 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "ring_bytes": view.ring_bytes,
         "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
         "layouts": session.engine.layouts.told(),
-        "layouts_forgotten": session.engine.layouts.epoch,
         "movers": {} if session.endpoints is None else session.endpoints.movers(),
         **session.below.told(),
     }
