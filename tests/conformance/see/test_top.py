@@ -73,6 +73,24 @@ def names_of(pid):
     return asking._names().get(pid, [])
 
 
+@contextlib.contextmanager
+def program():
+    """Run another program, whose Worker is started."""
+    out, into = os.pipe()
+
+    def run():
+        with Worker(level=3, num_sub_workers=1) as w:
+            w.start()
+            os.write(into, b"1")
+            signal.pause()
+
+    with Fork(run) as running:
+        os.read(out, 1)
+        yield running
+    os.close(out)
+    os.close(into)
+
+
 def sockets():
     return Path("/proc/net/unix").read_text()
 
@@ -395,23 +413,12 @@ def test_it_is_there_while_a_worker_is_open():
 
 @pytest.mark.spec("SEE-TOP-6")
 def test_a_process_that_was_killed_leaves_nothing():
-    out, into = os.pipe()
-
-    def program():
-        with Worker(level=3, num_sub_workers=1) as w:
-            w.start()
-            os.write(into, b"1")
-            signal.pause()
-
-    with Fork(program) as running:
-        os.read(out, 1)
+    with program() as running:
         (name,) = names_of(running.pid)
         assert len(ask(running.pid)) == 1
         os.kill(running.pid, signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
         assert name not in sockets()
-    os.close(out)
-    os.close(into)
 
 
 @pytest.mark.spec("SEE-TOP-6")
@@ -544,17 +551,8 @@ def test_names_are_text_in_a_notebook():
 
 @pytest.mark.spec("SEE-TOP-9")
 def test_tables_are_shown_until_the_process_ends():
-    out, into = os.pipe()
-
-    def program():
-        with Worker(level=3, num_sub_workers=1) as w:
-            w.start()
-            os.write(into, b"1")
-            signal.pause()
-
-    with Fork(program) as running:
+    with program() as running:
         pid = running.pid
-        os.read(out, 1)
         command = [
             sys.executable,
             "-m",
@@ -577,8 +575,6 @@ def test_tables_are_shown_until_the_process_ends():
         f"process {pid} has no open Worker any more",
         f"process {pid} has ended while it was asked",
     )
-    os.close(out)
-    os.close(into)
 
 
 @pytest.mark.spec("SEE-TOP-9")
