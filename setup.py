@@ -11,8 +11,18 @@ HERE = "simpler_ref/native_chip"
 SOURCES = {
     "_shim": ["shim", "image", "faults", "domain"],
     "_runtime": [
-        *("runtime", "run", "pool", "callable", "arena"),
-        *("records", "swimlane", "deps", "dump", "scopes", "counted", "counters"),
+        "runtime",
+        "run",
+        "pool",
+        "callable",
+        "arena",
+        "records",
+        "swimlane",
+        "deps",
+        "dump",
+        "scopes",
+        "counted",
+        "counters",
     ],
     "_launch_all": ["launch_all"],
 }
@@ -26,7 +36,15 @@ HEADERS = {
         "simpler_domain_calls",
     ],
     "src": [
-        *("arena", "callable", "counters", "events", "faults", "image", "pool", "records", "run"),
+        "arena",
+        "callable",
+        "counters",
+        "events",
+        "faults",
+        "image",
+        "pool",
+        "records",
+        "run",
     ],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]

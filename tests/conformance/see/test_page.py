@@ -281,7 +281,7 @@ def test_a_mouse_that_rests_on_a_box_sees_its_name(shown):
 def test_a_neighbour_that_is_out_of_view_comes_into_it(shown):
     _, page = shown
     page.click(box_of(page, 6))
-    page.wheel(box_of(page, 6), down=-1500)
+    page.wheel(box_of(page, 6), down=-3000)
     assert page.value("C.begun[7] > until")
     page.click(page.place("#graph [data-task='8']"))
     assert page.value("from <= C.begun[7] && C.ended[7] <= until")
