@@ -321,8 +321,8 @@ class Session:
             self._inner.close()
         if self._mover is not None:
             self._mover.close()
-        for socket in self._sockets:  # no end of the context: the process ends, and waits for nothing
-            socket.close(linger=LINGER_MS)
+        for socket in self._sockets:
+            socket.close(linger=LINGER_MS)  # no end of the context: the process waits for nothing
 
     def _watch(self, monitors: Sequence[Any]) -> None:
         """Answer signs of life; when the parent is gone, end the main thread, or else the process.
