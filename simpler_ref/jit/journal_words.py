@@ -108,8 +108,8 @@ NOTED_LAYOUT = 34
 """The tensor of the last NOTED_ARGUMENT is a view: NOTE_VALUE is the number of its layout, from bit 32
 on their epoch."""
 NOTED_WROTE = 35
-"""With ``check=True``: an INPUT of a task, the operand, has changed: addresses of the first byte, and past
-the last one."""
+"""With ``check=True``: an INPUT of a task, the operand, has changed: addresses of the first byte, and
+past the last one."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""
