@@ -90,11 +90,11 @@ class Guard:
         if offsets is None:
             return None
         low, high = _span(array)
-        mem = self._mailbox.engine.mem
-        if low < mem.item(L.UNORDERED_HIGH) and mem.item(L.UNORDERED_LOW) < high:
+        view = self._mailbox.engine.view
+        if view.is_unordered(low, high):
             return None  # others may write there meanwhile
         first, last = offsets
-        if mem.item(L.TRACING):
+        if view.is_traced:
             self._note(seen.input, _address(array, first), _address(array, last))
         return HazardError(_message(seen, first, last), kind=KIND)
 

@@ -348,6 +348,15 @@ class View:
             high = max(high, self._word(L.UNORDERED_HIGH))
         self._mem[L.UNORDERED_LOW], self._mem[L.UNORDERED_HIGH] = low, high
 
+    def is_unordered(self, low: int, high: int) -> bool:
+        """Say whether tasks may write something between two addresses at any time."""
+        return low < self._word(L.UNORDERED_HIGH) and self._word(L.UNORDERED_LOW) < high
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a trace is taken."""
+        return bool(self._word(L.TRACING))
+
     def forget_unordered(self) -> None:
         """Say that tasks may not, from now on."""
         self._mem[L.UNORDERED_LOW] = self._mem[L.UNORDERED_HIGH] = 0
