@@ -340,21 +340,23 @@ def collect_of(mem, words, t, kind, conflicts):
     last = find_write(mem, found, low, high, layout) if kind == 1 else L.NONE
     since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
     for k in range(found):
-        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        access = newest = int(mem[int(mem[L.A_OVERLAPS]) + k])
         if needs and mem[access + L.ACCESS_WRITES] == 1:
             if not is_over(mem, access):
-                conflicts = add_conflict(mem, access, L.NEEDS, conflicts)
+                conflicts = add_conflict(mem, access, newest, L.NEEDS, conflicts)
             access = L.NONE
         while access != L.NONE and mem[access + L.ACCESS_ID] >= since:
             if not has_ended(mem, access):
-                conflicts = add_conflict(mem, access, L.ORDER, conflicts)
+                conflicts = add_conflict(mem, access, newest, L.ORDER, conflicts)
             access = int(mem[access + L.ACCESS_OLDER])
     return conflicts
 
 
 @kernel
-def add_conflict(mem, access, kind, conflicts):
+def add_conflict(mem, access, newest, kind, conflicts):
     """Note the task of an access, or that it is needed, if this search has it already.
+
+    `newest` is the access of the same bytes that has these: an older one says nothing of them.
 
     A slot that this search has found says so: conflict `i` says `CONFLICT_STAMP` − 1 − `i`.
 
@@ -373,7 +375,7 @@ def add_conflict(mem, access, kind, conflicts):
     if kind > kept:
         mem[conflict_at(mem, index) + L.CONFLICT_SLOT] = slot
         mem[conflict_at(mem, index) + L.CONFLICT_KIND] = kind
-        mem[conflict_at(mem, index) + L.CONFLICT_ACCESS] = access
+        mem[conflict_at(mem, index) + L.CONFLICT_ACCESS] = newest
     return conflicts
 
 

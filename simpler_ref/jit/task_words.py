@@ -318,7 +318,10 @@ CONFLICT = Record("conflict")
 CONFLICT.section(written_by="Orch", read_by="Orch", ordering="own")
 CONFLICT_SLOT = CONFLICT.word("CONFLICT_SLOT", "a task to wait for")
 CONFLICT_KIND = CONFLICT.word("CONFLICT_KIND", "`NEEDS` or `ORDER`")
-CONFLICT_ACCESS = CONFLICT.word("CONFLICT_ACCESS", "what that task does; if there is a need: that")
+CONFLICT_ACCESS = CONFLICT.word(
+    "CONFLICT_ACCESS",
+    "the newest access of the bytes that lead to it; if there is a need: of those",
+)
 CONFLICT_WORDS = CONFLICT.size
 
 WIRING_CAPACITY = 8192

@@ -80,7 +80,9 @@ def test_a_call_that_overtakes_a_reader_is_found(monkeypatch):
 def test_a_call_that_fails_with_one_that_it_only_waits_for_is_found(monkeypatch):
     real = hazards.add_conflict
     monkeypatch.setattr(
-        hazards, "add_conflict", lambda mem, access, kind, n: real(mem, access, L.NEEDS, n)
+        hazards,
+        "add_conflict",
+        lambda mem, access, newest, kind, n: real(mem, access, newest, L.NEEDS, n),
     )
     found("a<x>y b>x", fails="a", match="b has failed without a reason")
 

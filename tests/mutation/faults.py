@@ -863,8 +863,8 @@ FAULTS = (
         (
             Patch(
                 "jit/hazards.py",
-                "conflicts = add_conflict(mem, access, L.ORDER, conflicts)",
-                "conflicts = add_conflict(mem, access, L.NEEDS, conflicts)",
+                "conflicts = add_conflict(mem, access, newest, L.ORDER, conflicts)",
+                "conflicts = add_conflict(mem, access, newest, L.NEEDS, conflicts)",
             ),
         ),
         (

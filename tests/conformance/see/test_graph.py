@@ -652,3 +652,20 @@ def test_what_a_function_without_parameters_cannot_have_is_refused(w):
 
 def generates():
     yield
+
+
+@pytest.mark.spec("SEE-GRAPH-8")
+def test_a_call_that_overwrites_names_the_tensor_of_each_reader():
+    with sr.Worker(num_sub_workers=1) as w:
+        x, ys = w.zeros(4), [w.zeros(4) for _ in range(4)]
+
+        def program():
+            for y in ys:
+                axpy(y, x, 1.0)
+            fill(x, 0)
+
+        last = w.graph(program).tasks[-1]
+    assert [one.producer for one in last.edges] == [0, 1, 2, 3]
+    assert {(one.tag, one.producer_tag, one.kind) for one in last.edges} == {
+        ("OUTPUT_EXISTING", "INPUT", "order")
+    }
