@@ -18,7 +18,7 @@ from ..model.config import CallConfig
 from ..system.counters import has_hardware, names_of
 from ..trace.file import TraceFile
 from ..trace.flags import FILES, Circumstances, FlaggedRun, write_files
-from ..trace.flags.dump import BIN, WITHOUT_BYTES
+from ..trace.flags.dump import WITHOUT_BYTES
 from . import tracing
 from .life import Life
 from .manager import log
@@ -68,17 +68,18 @@ def recorded(
     )
     with ExitStack() as stack:
         path = stack.enter_context(_traced(life, session, folder))
+        dumped = stack.enter_context(_nameless(folder)) if _dumps_bytes(config) else None
         view = session.engine.view
         view.note_extras(_extras(config))
         stack.callback(view.note_extras, 0)
-        stack.enter_context(_probed(session, config, folder, hardware))
+        stack.enter_context(_probed(session, config, dumped, hardware))
         try:
             yield
             about = about._replace(failed=False)
         finally:
             if not session.recorder.flush():
                 log.warning("the files in %s lack what could not be noted in time", folder)
-            _write(session, path, config, about)
+            _write(session, path, dumped, config, about)
 
 
 def _require_targets(session: Session, config: CallConfig) -> None:
@@ -123,16 +124,12 @@ def _site(function: Callable[..., Any]) -> str:
 
 @contextmanager
 def _traced(life: Life, session: Session, folder: Path) -> Iterator[str]:
-    """Yield the file of the trace that is being taken; if none is, of one that ends with the block.
-
-    That one has no name: nothing is left of it, however the process ends.
-    """
+    """Yield the file of the trace that is being taken; if none is, of one that ends with the block."""
     recorder = session.recorder
     if recorder.path is not None:
         yield recorder.path
         return
-    with tempfile.TemporaryFile(dir=folder) as file:
-        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    with _nameless(folder) as path:
         recorder.begin(path, "all", spans=True)
         tracing.change_entries(life, session)
         try:
@@ -143,7 +140,20 @@ def _traced(life: Life, session: Session, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _probed(session: Session, config: CallConfig, folder: Path, hardware: bool) -> Iterator[None]:
+def _nameless(folder: Path) -> Iterator[str]:
+    """Yield the path of a file without a name: nothing is left of it, however the process ends."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+def _dumps_bytes(config: CallConfig) -> bool:
+    return bool(config.enable_dump_tensor) and config.enable_dump_tensor != WITHOUT_BYTES
+
+
+@contextmanager
+def _probed(
+    session: Session, config: CallConfig, dumped: str | None, hardware: bool
+) -> Iterator[None]:
     """Have sub workers dump and count in this block, if that is asked for.
 
     Rule     FLAG-RUN-4
@@ -153,7 +163,7 @@ def _probed(session: Session, config: CallConfig, folder: Path, hardware: bool) 
         yield
         return
     asked = {
-        "dump": _prepare_bin(folder, dumps) if dumps else None,
+        "dump": dumped,
         "scalars": dumps > 1,
         "pmu": config.enable_pmu,
         "hardware": hardware,
@@ -166,17 +176,6 @@ def _probed(session: Session, config: CallConfig, folder: Path, hardware: bool) 
             _ask(session, {})
         except (ControlError, WorkerLostError) as error:
             log.warning("a worker still records for diagnostics: %s", error)
-
-
-def _prepare_bin(folder: Path, level: int) -> str | None:
-    """Make the file for the bytes of arguments, empty, and return its path; without bytes remove it."""
-    target = (folder / FILES["enable_dump_tensor"]).with_name(BIN).absolute()
-    target.parent.mkdir(exist_ok=True)
-    if level == WITHOUT_BYTES:
-        target.unlink(missing_ok=True)
-        return None
-    target.write_bytes(b"")
-    return os.fspath(target)
 
 
 def _ask(session: Session, asked: dict[str, Any]) -> None:
@@ -195,11 +194,13 @@ def _ask(session: Session, asked: dict[str, Any]) -> None:
                 )
 
 
-def _write(session: Session, path: str, config: CallConfig, about: Circumstances) -> None:
+def _write(
+    session: Session, path: str, dumped: str | None, config: CallConfig, about: Circumstances
+) -> None:
     """Make the files; if that fails after the run has failed, the run's error is the one that counts."""
     try:
         run = FlaggedRun(TraceFile(path), session.engine.layouts.read)
-        write_files(run, config, about)
+        write_files(run, config, about, dumped)
     except OSError as error:
         if sys.exc_info()[0] is None or not about.failed:
             raise

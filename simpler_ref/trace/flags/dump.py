@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ...jit import layout as L
@@ -17,16 +16,16 @@ _SCALARS = {L.SIGNED: "INT64", L.FLOAT64: "FLOAT64"}
 Entry = dict[str, Any]
 
 
-def arguments(run: FlaggedRun, level: int, folder: Path) -> dict[str, Any]:
-    """Return the manifest. The bytes of tensors are in the folder; those of scalars are added to them.
+def arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
+    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them.
 
     Rule     FLAG-DUMP-1 to -4
     """
     entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else list(_tensors_dumped(run))
     tensors = len(entries)
     for entry, octets in _scalars(run):
-        if level != WITHOUT_BYTES:
-            with open(folder / BIN, "ab") as file:
+        if dumped is not None:
+            with open(dumped, "ab") as file:
                 entry["bin_offset"] = file.tell()
                 entry["bin_size"] = file.write(octets)
         entries.append(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from ...model.config import CallConfig
 from .counted import counted
 from .deps import dependencies
-from .dump import arguments
+from .dump import BIN, arguments
 from .run import FlaggedRun
 from .scopes import scope_stats
 from .swimlane import swimlane
@@ -55,8 +56,10 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def write_files(run: FlaggedRun, config: CallConfig, about: Circumstances) -> None:
-    """Write the files of a run.
+def write_files(
+    run: FlaggedRun, config: CallConfig, about: Circumstances, dumped: str | None
+) -> None:
+    """Write the files of a run, whose workers have dumped the bytes of tensors into a file.
 
     Rule     FLAG-RUN-1, -5
     """
@@ -67,8 +70,7 @@ def write_files(run: FlaggedRun, config: CallConfig, about: Circumstances) -> No
     if config.enable_dep_gen:
         found[FILES["enable_dep_gen"]] = _as_json(dependencies(run))
     if level := config.enable_dump_tensor:
-        manifest = FILES["enable_dump_tensor"]
-        found[manifest] = _as_json(arguments(run, level, (folder / manifest).parent))
+        found[FILES["enable_dump_tensor"]] = _as_json(arguments(run, level, dumped))
     if config.enable_scope_stats:
         lines = scope_stats(run, about.site, about.failed)
         found[FILES["enable_scope_stats"]] = "".join(f"{json.dumps(one)}\n" for one in lines)
@@ -78,6 +80,16 @@ def write_files(run: FlaggedRun, config: CallConfig, about: Circumstances) -> No
         for name, text in found.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
+        if config.enable_dump_tensor:
+            _write_bytes(dumped, (folder / FILES["enable_dump_tensor"]).with_name(BIN))
+
+
+def _write_bytes(dumped: str | None, target: Path) -> None:
+    """Copy the bytes of arguments; without any, leave none of another run."""
+    if dumped is None:
+        target.unlink(missing_ok=True)
+    else:
+        shutil.copyfile(dumped, target)
 
 
 def _as_json(value: dict[str, Any]) -> str:

@@ -14,11 +14,11 @@ from tests.endpoints import INOUT, program
 from .conftest import Files, increase, make
 
 
-def tree(mode, children):
-    """Return a Worker with children, and their handles of `increase`."""
+def tree(mode, children, leaf=increase):
+    """Return a Worker with children, and their handles of a function."""
     w = Worker(4, num_sub_workers=1, child_mode=mode)
     below = [Worker(3, num_sub_workers=1, child_mode=mode) for _ in range(children)]
-    handles = [one.register(increase) for one in below]
+    handles = [one.register(leaf) for one in below]
     for one in below:
         w.add_worker(one)
     return w, handles
@@ -28,6 +28,11 @@ def allocate(orch, args, config):
     """Claim a buffer for each tensor."""
     for _ in range(args.tensor_count()):
         orch.alloc(8, np.uint8)
+
+
+def look(args):
+    """Read the tensor."""
+    args.tensor(0).numpy().sum()
 
 
 def config_of(folder, **flags):
@@ -91,6 +96,38 @@ def test_of_tasks_with_one_prefix_whole_files_remain(mode, tmp_path):
         w.run(main)
     assert len(files.deps["tasks"]) in (2, 3)
     assert files.scopes[0]["total"] == 2 and len(files.scopes) == 3
+
+
+@pytest.mark.spec("FLAG-NEST-2")
+def test_of_dumps_with_one_prefix_the_bytes_are_those_of_the_manifest(mode, tmp_path):
+    files = Files(tmp_path / "out")
+    w, inner = tree(mode, 2, look)
+
+    def child(orch, args, config):
+        for i in range(args.tensor_count()):
+            try:
+                orch.submit_sub(inner[0], make((args.tensor(i), T.INPUT)))
+            except KeyError:  # it is the other child
+                orch.submit_sub(inner[1], make((args.tensor(i), T.INPUT)))
+
+    def main(orch, *_):
+        for i in range(8):
+            args = make(*((row, T.INPUT) for row in x[: 2 + i % 2]))
+            orch.submit_next_level(below, args, config_of(files.folder, enable_dump_tensor=2))
+
+    with w:
+        x = w.zeros((3, 4), np.int64)
+        for i, row in enumerate(x):
+            row[:] = i + 1
+        below = w.register(child)
+        w.run(main)
+    raw = (files.folder / "args_dump" / "args.bin").read_bytes()
+    entries = files.dump["args"]
+    assert len(entries) in (2, 3)
+    assert sum(one["bin_size"] for one in entries) == len(raw)
+    for i, one in enumerate(sorted(entries, key=lambda one: int(one["task_id"], 16))):
+        data = raw[one["bin_offset"] : one["bin_offset"] + one["bin_size"]]
+        assert np.frombuffer(data, np.int64).tolist() == 4 * [i + 1]
 
 
 @pytest.mark.spec("FLAG-NEST-2")
