@@ -13,6 +13,7 @@ WRITERS = {
     "csv": (Trace.write_csv, ".csv", "a table of tasks"),
     "parquet": (Trace.write_parquet, ".parquet", "the same table; needs pyarrow"),
     "dot": (Trace.write_dot, ".dot", "the graph, for graphviz"),
+    "svg": (Trace.write_svg, ".svg", "a drawing of the graph; needs graphviz"),
 }
 
 

@@ -6,8 +6,10 @@ Rule     SEE-EXPORT-1 to -4
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -159,6 +161,28 @@ def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
     with open(path, "w", encoding="utf-8") as file:
         _write_dot(trace, file)
+
+
+def write_svg(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Have graphviz draw the graph; at most MOST_DRAWN tasks.
+
+    Raises
+    ------
+    OSError
+        It is not installed, or cannot draw that.
+    """
+    text = io.StringIO()
+    _write_dot(trace, text)
+    command = ["dot", "-Tsvg", "-o", os.fspath(path)]
+    try:
+        done = subprocess.run(command, input=text.getvalue(), capture_output=True, text=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "graphviz, which draws the graph, is not installed (on Debian: apt-get install graphviz); "
+            "or write the graph itself, with --dot or write_dot"
+        ) from None
+    if done.returncode != 0:
+        raise OSError(f"graphviz cannot draw the graph into {path}: {done.stderr.strip()[-500:]}")
 
 
 def _write_dot(trace: Trace, file: IO[str]) -> None:

@@ -17,7 +17,7 @@ from ..system.types import Array
 from . import tables
 from .clocks import Chained, Clock, SameClock
 from .critical import critical_path
-from .exports import write_chrome, write_csv, write_dot, write_parquet
+from .exports import write_chrome, write_csv, write_dot, write_parquet, write_svg
 from .file import TraceFile
 from .lanes import GOALS, LANES, ORCH, WAITED
 from .page import write_page
@@ -511,6 +511,16 @@ class Trace:
             pyarrow is not installed.
         """
         write_parquet(self.whole, path)
+
+    def write_svg(self, path: str | os.PathLike[str]) -> None:
+        """Draw the graph, by graphviz; at most 5000 tasks.
+
+        Raises
+        ------
+        OSError
+            Graphviz is not installed, or the file cannot be written.
+        """
+        write_svg(self, path)
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""

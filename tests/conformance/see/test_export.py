@@ -3,8 +3,10 @@
 import csv
 import json
 import re
+import shutil
 import sys
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -78,3 +80,31 @@ def test_graphviz_gets_tasks_and_what_edges_are_owed_to(trace, path):
     edges = re.findall(r't(\d) -> t(\d) \[label="(.*?)"(.*?)\]', text)
     assert ("1", "2", "INOUT 0", "") in edges and ("3", "5", "INPUT 0", "") in edges
     assert ("4", "5", "INOUT 1", ", style=dotted") in edges
+
+
+@pytest.mark.spec("SEE-EXPORT-4")
+@pytest.mark.skipif(shutil.which("dot") is None, reason="no graphviz")
+def test_graphviz_draws_the_graph(trace, path):
+    assert main(["trace", path, "--svg"]) == 0
+    with open(f"{path}.svg", encoding="utf-8") as file:
+        drawn = ElementTree.parse(file)
+    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert [f"task {i} (increase)" in texts for i in range(5)] == [True] * 3 + [False, True]
+    assert "INPUT 0" in texts and len(texts) == 5 + len(trace.edges)
+
+
+@pytest.mark.spec("SEE-EXPORT-4")
+def test_without_graphviz_the_error_says_what_to_install(trace, path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert main(["trace", path, "--svg"]) == 1
+    assert "is not installed (on Debian: apt-get install graphviz)" in capsys.readouterr().err
+
+
+@pytest.mark.spec("SEE-EXPORT-4")
+def test_a_drawing_that_cannot_be_written_is_an_error(trace, tmp_path, monkeypatch):
+    fake = tmp_path / "dot"
+    fake.write_text("#!/bin/sh\necho no room >&2; exit 3\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(OSError, match=r"graphviz cannot draw the graph into .*a\.svg: no room"):
+        trace.write_svg(tmp_path / "a.svg")
