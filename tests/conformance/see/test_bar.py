@@ -12,8 +12,13 @@ from simpler_ref.workers.progress import Progress
 from .conftest import fail, increase, make
 
 
-@pytest.fixture(params=["tqdm", "text"])
+@pytest.fixture(params=["rich", "tqdm", "text"])
 def kind(request, monkeypatch):
+    if request.param == "rich":
+        pytest.importorskip("rich")
+        monkeypatch.setenv("COLUMNS", "200")
+        return request.param
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
     if request.param == "text":
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     else:
@@ -44,12 +49,14 @@ def test_it_shows_the_tasks_that_have_ended_at_the_end_all(kind, mode, capsys):
         timing = w.run(build, progress=True)
         last = capsys.readouterr().err.rstrip().rsplit("\r", 1)[-1]
     assert timing.tasks == 4
-    assert build.__qualname__ in last and ("3/3" if kind == "tqdm" else ": 3 of 3 tasks") in last
+    shown = ": 3 of 3 tasks" if kind == "text" else "3/3"
+    assert build.__qualname__ in last and shown in last
 
 
 @pytest.mark.spec("SEE-BAR-1")
 def test_it_shows_where_a_run_is_that_waits(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    for library in ("rich.progress", "tqdm.auto"):
+        monkeypatch.setitem(sys.modules, library, None)
     with Worker(level=3, num_sub_workers=1) as w:
         holds, good = w.register(hold), w.register(increase)
         gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
