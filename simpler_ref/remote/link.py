@@ -87,6 +87,8 @@ LOST = 75
 """Exit status of a link whose session was lost."""
 BEAT_S = 0.2
 STOP_S = 5.0
+STATUS_S = 0.1
+"""How long to wait for the exit status of a session whose connections have ended."""
 TRACEBACK = "\nTraceback (most recent call last)"
 REST = 4.0
 """For how many times as long as the start of a session took in vain none is started."""
@@ -333,7 +335,7 @@ class Link(WorkerKind):
         self._ending.acquire()  # for good
         ended = self._place.why()
         if not ended:
-            time.sleep(0.02)  # its status comes after the end of its connections
+            self._place.wait(STATUS_S)  # its status comes after the end of its connections
             ended = self._place.why()
         text = f"{self._place.name}: " + (
             why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
