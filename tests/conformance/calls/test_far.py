@@ -281,7 +281,7 @@ def test_copies_stay_while_calls_use_an_array(w, tmp_path):
     gate.touch()
     assert held.result() == 1000
     assert total(y).result() == 8000
-    assert moved(w) - before <= 3  # y goes where x is, or both to the other one
+    assert moved(w) - before <= 4  # y where x is, or both to the other one; y again for the total
 
 
 @pytest.mark.spec("CALL-FAR-4")
