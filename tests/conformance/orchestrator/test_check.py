@@ -372,10 +372,11 @@ def fill_quickly(x):
 
 @pytest.mark.spec("ORCH-CHECK-7")
 @pytest.mark.skipif(INTERPRETED, reason="interpreted leaves are Python tasks")
-def test_a_compiled_task_is_not_checked():
+def test_a_compiled_task_is_found_out_when_it_has_ended():
     with Worker(3, num_sub_workers=1, check=True) as w:
         handle, y = w.register(fill_quickly), w.share(np.zeros(4, np.int64))
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
+        with pytest.raises(TaskError, match="write to INPUT: bytes 0 to 24"):
+            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
         assert y.tolist() == [7] * 4
 
 

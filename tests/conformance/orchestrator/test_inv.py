@@ -182,6 +182,7 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(fails,
             assert worker.wait() == 0
         box = base + L.W_MAILBOX
         own = {base + L.W_PARKED, base + L.W_CORE, base + L.W_BACK_OFF, box + L.MAIL_STATE}
+        own.add(base + L.W_SINCE)
         own |= set(range(base + L.W_CACHE, base + L.W_SLOT))
         if fails:
             own |= set(range(box + L.MAIL_ERROR_MSG, box + L.MAILBOX_WORDS))
