@@ -41,9 +41,8 @@ def main():
             standardise(tile, mean, deviation)
         most = max(w.map(farthest, tiles))
         expected = (plain - plain.mean(axis=0)) / plain.std(axis=0)
-        assert np.allclose(matrix, expected)
-        assert np.isclose(most, np.abs(expected).max())
-        report(w, f"{len(tiles)} tiles standardised, the farthest element is {most:.3f}")
+        same = np.allclose(matrix, expected) and np.isclose(most, np.abs(expected).max())
+        report(w, f"as numpy's: {bool(same)}, {len(tiles)} tiles, the farthest element is {most:.3f}")
 
 
 if __name__ == "__main__":
