@@ -42,7 +42,9 @@ def main():
         most = max(w.map(farthest, tiles))
         expected = (plain - plain.mean(axis=0)) / plain.std(axis=0)
         same = np.allclose(matrix, expected) and np.isclose(most, np.abs(expected).max())
-        report(w, f"as numpy's: {bool(same)}, {len(tiles)} tiles, the farthest element is {most:.3f}")
+        report(
+            w, f"as numpy's: {bool(same)}, {len(tiles)} tiles, the farthest element is {most:.3f}"
+        )
 
 
 if __name__ == "__main__":
