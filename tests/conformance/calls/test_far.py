@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref import RemoteError, RemoteWorkerSpec, TaskError, WorkerLostError
 from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStartError
+from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.remote import ProcessFleet
 
 from ... import far_calls
