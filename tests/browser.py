@@ -177,6 +177,7 @@ class Browser:
         """Give the page another size, and wait until it has noticed."""
         self._size(width, height)
         self._until(f"innerWidth === {width} && innerHeight === {height}")
+        self._until("width === Math.max(LEFT + 50, $('lanes').clientWidth)")  # it has been told
         self.drawn()
 
     def _size(self, width, height):
