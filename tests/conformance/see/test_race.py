@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -316,6 +317,12 @@ def touch(x: sr.InOut):
     x += 1
 
 
+@sr.task
+def hold(x: sr.InOut, gate):
+    while gate[0] == 0:
+        time.sleep(1e-3)
+
+
 @pytest.mark.spec("SEE-RACE-7")
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_runs_among_calls_are_compared_also_views_with_gaps(path, mode):
@@ -323,10 +330,13 @@ def test_runs_among_calls_are_compared_also_views_with_gaps(path, mode):
     good = several(*([(column(i), T.INOUT)] for i in range(8)))
     with Worker(3, num_sub_workers=2, trace=path, child_mode=mode) as w:
         handle = w.register(rest)
-        x = w.zeros((8, 8), np.int64)
+        x, gate = w.zeros((8, 8), np.int64), w.zeros(1)
         for build in (good, bad, good, bad):
-            for view in (x, x[:, 1], x[:, 2], x[::2, ::2], x[::-1, 3:]):
+            gate[0] = 0
+            hold(x, gate)  # so that those below find it alive
+            for view in (x[:, 1], x[:, 2], x[::2, ::2], x[::-1, 3:]):
                 touch(view)
+            gate[0] = 1
             w.run(lambda orch, args, config, build=build: build(orch, handle, x))
     trace = Trace.open(path)
     assert [(one.run, one.kind, one.tasks) for one in all_races(trace)] == [
