@@ -45,6 +45,7 @@ class Listener:
 
     def __init__(self, answer: Callable[[], bytes]) -> None:
         self._answer = answer
+        self._closing = False
         self._connection: socket.socket | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -60,6 +61,7 @@ class Listener:
 
     def close(self) -> None:
         """End the thread, and forget the name."""
+        self._closing = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # `accept` returns
         try:
@@ -79,9 +81,9 @@ class Listener:
             try:
                 self._connection, _ = self._socket.accept()
             except OSError as error:
-                if not _may_pass(error):
+                if self._closing or not _may_pass(error):
                     return
-                time.sleep(0.1)
+                time.sleep(0.1)  # nothing tells when there are descriptors again
                 continue
             with self._connection as connection, suppress(OSError):  # who asks may go away
                 connection.settimeout(_PATIENCE_S)
