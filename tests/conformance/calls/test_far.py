@@ -16,6 +16,7 @@ from simpler_ref import RemoteError, RemoteWorkerSpec, TaskError, WorkerLostErro
 from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStartError
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.remote import ProcessFleet
+from tests.support import wait_until
 
 from ... import far_calls
 from ...far_calls import (
@@ -447,8 +448,9 @@ def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
         gate = str(tmp_path / "gate")
         values = [w.full(4, k, np.float64) for k in range(6)]
         held = [wait_for(one, gate) for one in values]
-        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
-        time.sleep(0.2)
+        pid_of_lost = w.endpoints()[0]["pid"]
+        os.kill(pid_of_lost, signal.SIGKILL)
+        wait_until(lambda: not os.path.exists(f"/proc/{pid_of_lost}"))
         (tmp_path / "gate").touch()
         outcomes = [one.exception() for one in held]
         lost = [one for one in outcomes if one is not None]
