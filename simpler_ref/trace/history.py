@@ -15,14 +15,14 @@ import itertools
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import HazardError
 from ..jit import layout as L
 from ..model.enums import TensorArgType
-from ..model.tensor import FIRST_ADDRESS, view_memory
+from ..model.tensor import FIRST_ADDRESS, share_bytes, view_memory
 from ..model.wire import Layout
 from ..system.types import Array
 
@@ -30,8 +30,6 @@ HOST = -1
 """The memory of the host; that of a next-level worker has its number."""
 _READS = (L.INPUT, L.INOUT)
 _WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
-_MOST_WORK: Any = 100_000
-"""Steps for comparing two views."""
 _numbers = itertools.count(1)
 """Of buffers, in all runs of all Workers: the low 32 bits are used."""
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
@@ -194,10 +192,7 @@ def _form(tensor: Tensor) -> Form:
 def _views_share(distance: int, form: Form, other: Form) -> bool:
     """Say whether two views have a byte in common, the first of which begins `distance` bytes later."""
     base = FIRST_ADDRESS - min(0, distance)
-    try:
-        return np.shares_memory(_view(base + distance, form), _view(base, other), _MOST_WORK)
-    except RuntimeError:  # TooHardError, which moved between versions of numpy
-        return True
+    return share_bytes(_view(base + distance, form), _view(base, other))
 
 
 def _view(start: int, form: Form) -> Array:

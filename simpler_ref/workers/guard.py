@@ -14,15 +14,13 @@ import numpy as np
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import HazardError
 from ..jit import layout as L
-from ..model.tensor import ContinuousTensor, DescribedTensor, view_memory
+from ..model.tensor import ContinuousTensor, DescribedTensor, share_bytes, view_memory
 from ..model.wire import span_of
 from ..system.types import Array, address_of
 
 MOST_COPIED = 1 << 20
 """Bytes of a tensor that is copied; of a larger one the sum of each piece is kept."""
 PIECE = 1 << 16
-_MOST_WORK: Any = 100_000
-"""Steps for comparing two views."""
 KIND = "write to INPUT"
 
 
@@ -115,15 +113,8 @@ def look(inputs: Sequence[Input], others: Sequence[Array]) -> list[Seen]:
     return [
         Seen(one, _sums(one.array))
         for one in inputs
-        if one.array.nbytes and not any(_share(one.array, other) for other in others)
+        if one.array.nbytes and not any(share_bytes(one.array, other) for other in others)
     ]
-
-
-def _share(one: Array, other: Array) -> bool:
-    try:
-        return bool(np.shares_memory(one, other, _MOST_WORK))
-    except RuntimeError:  # TooHardError, which moved between versions of numpy
-        return True
 
 
 def _sums(array: Array) -> bytes | list[int]:
