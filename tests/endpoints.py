@@ -6,6 +6,7 @@ import numpy as np
 
 from simpler_ref import (
     RemoteCallable,
+    RemoteError,
     RemoteTaskArgs,
     RemoteTensorRef,
     RemoteWorkerSpec,
@@ -13,6 +14,7 @@ from simpler_ref import (
     TensorArgType,
     Worker,
 )
+from simpler_ref.remote import ProcessFleet
 
 from . import far_side
 
@@ -136,3 +138,16 @@ def program(endpoints=2, depth=1, **spec):
         worker.init()
         worker.start()
         yield made
+
+
+class Moody(ProcessFleet):
+    """A fleet that starts no session of the first endpoint while there is a file."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def start(self, manifest, endpoint):
+        if endpoint == 0 and self.file.exists():
+            raise RemoteError("not in the mood")
+        return super().start(manifest, endpoint)

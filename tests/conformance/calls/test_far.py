@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import RemoteError, RemoteWorkerSpec, TaskError, WorkerLostError
+from simpler_ref import RemoteWorkerSpec, TaskError, WorkerLostError
 from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStartError
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.remote import ProcessFleet
+from tests.endpoints import Moody
 from tests.support import wait_until
 
 from ... import far_calls
@@ -39,19 +39,6 @@ def opened(endpoints=2, subs=1, fleet=None):
     spec = RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True)
     with sr.Worker(fleet=spec, endpoints=endpoints) as w:
         yield w
-
-
-class Moody(ProcessFleet):
-    """A fleet that starts no session of the first endpoint while there is a file."""
-
-    def __init__(self, file):
-        super().__init__()
-        self.file = file
-
-    def start(self, manifest, endpoint):
-        if endpoint == 0 and self.file.exists():
-            raise RemoteError("not in the mood")
-        return super().start(manifest, endpoint)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import RemoteError, TaskError, WorkerLostError, WorkerStartError
+from simpler_ref import TaskError, WorkerLostError, WorkerStartError
 from simpler_ref.remote import link
 from simpler_ref.remote.fleets import Fleet, ProcessFleet
 from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Moody, Program, Tower, program
 from tests.raw_session import ENDPOINT, SESSION, session
 
 from .test_health import until
@@ -136,19 +136,6 @@ def test_shutdown_and_the_end_of_the_connection_end_a_session():
             else:
                 client.socket.close(linger=0)
             assert place.wait(20)
-
-
-class Moody(ProcessFleet):
-    """A fleet that starts nothing for the first endpoint while there is a file."""
-
-    def __init__(self, file):
-        super().__init__()
-        self.file = file
-
-    def start(self, manifest, endpoint):
-        if endpoint == 0 and self.file.exists():
-            raise RemoteError("not in the mood")
-        return super().start(manifest, endpoint)
 
 
 def by_each(made, *endpoints):
