@@ -168,7 +168,7 @@ class Checked:
             about.get("version") == VERSION, f"version {about.get('version')!r} is not {VERSION}"
         )
         self.has_head = True
-        kept = {name: about[name] for name in ("by", "host", "program", "clock")}
+        kept = {name: about.get(name) for name in ("by", "host", "program", "clock")}
         _require(all(_is_text(one) for one in kept.values()), "their first line has no texts")
         _require(_is_number(about.get("pid")), "their first line has no pid")
         return head_of({"version": VERSION, "ended": False, "pid": about["pid"], **kept})

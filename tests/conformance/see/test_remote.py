@@ -504,6 +504,7 @@ def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
         (b"simpler_ref trace\n[1, 2]\n", "is no object"),
         (HEAD.replace(b'"version": 1', b'"version": 7'), "version 7"),
         (HEAD.replace(b'"h"', b"555"), "has no texts"),
+        (HEAD.replace(b'"host"', b'"hast"'), "has no texts"),
         (HEAD + chunk(journal=1 << 20, count=1), "chunk 0x"),
         (HEAD + chunk(count=1 << 40), "a chunk of 1099511627776 notes"),
         (HEAD + chunk(count=-1), "a chunk of -1 notes"),
