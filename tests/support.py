@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -571,6 +572,23 @@ def wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.001)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Let a process stand still, with all its threads: a signal alone may come after what they do next."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        tasks = Path(f"/proc/{pid}/task")
+        wait_until(lambda: all(state_of(thread) == "T" for thread in tasks.iterdir()))
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def state_of(thread: Path) -> str:
+    """Return the letter that the system has for the state of a thread, a folder below /proc."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def make_args(*tensors, scalars: Iterable = ()) -> TaskArgs:

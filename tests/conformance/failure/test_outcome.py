@@ -4,7 +4,6 @@ import os
 import signal
 
 import numpy as np
-import psutil
 import pytest
 
 import simpler_ref
@@ -12,7 +11,7 @@ from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TaskState
 from tests.spec_rules import tables
-from tests.support import make_args, member, reads, wait_until, writes
+from tests.support import make_args, member, reads, stopped, wait_until, writes
 
 ROWS = {row[0]: row[1:] for row in tables("FAIL-OUTCOME")[0]}
 
@@ -87,17 +86,13 @@ def test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the
         handle = w.register(leaf)
         lists = [make_args(scalars=[i]) for i in range(2)]
         w.start()
-        stopped = w.worker_pids()[1]
+        second = w.worker_pids()[1]
 
         def orch_fn(orch, *_):
-            os.kill(stopped, signal.SIGSTOP)
-            try:
-                wait_until(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
+            with stopped(second):
                 orch.submit_sub_group(handle, lists)
                 wait_until(lambda: w._session.engine.mem[L.RUN_ERROR] != 0)
                 assert called.sum() == 1
-            finally:
-                os.kill(stopped, signal.SIGCONT)
 
         for _ in range(3):
             called[:] = 0

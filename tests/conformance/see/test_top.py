@@ -26,7 +26,7 @@ from simpler_ref.workers.asking import NoAnswerError, SilentError, ask
 from simpler_ref.workers.top import Row
 
 from ...kernels import kernels
-from ...support import Driver, small_engine, unmap, updates, wait_until
+from ...support import Driver, small_engine, stopped, unmap, updates, wait_until
 from ...system.programs import Fork
 from .conftest import increase, main, make
 
@@ -499,11 +499,8 @@ def test_a_worker_whose_own_worker_is_silent_says_so(monkeypatch):
         w.start()
         (pid,) = w.worker_pids()
         monkeypatch.setattr(asking, "DEADLINE_S", 0.2)
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with stopped(pid):
             one = w.top()
-        finally:
-            os.kill(pid, signal.SIGCONT)
         assert one.workers[0].silent and "its Worker does not answer" in str(one)
         assert "its Worker does not answer" in one._repr_html_()
 
