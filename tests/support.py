@@ -576,7 +576,7 @@ def wait_until(condition) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Let a process stand still, with all its threads: a signal alone may come after what they do next."""
+    """Let all threads of a process stand still: a signal alone may come after what they do next."""
     os.kill(pid, signal.SIGSTOP)
     try:
         tasks = Path(f"/proc/{pid}/task")

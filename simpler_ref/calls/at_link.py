@@ -6,6 +6,7 @@ call what that does not have; and it is the link that leaves the value where the
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Sequence
@@ -34,13 +35,16 @@ from ..remote.far_calls import (
     FAR_CALL,
     FAR_OUTCOME,
     MOST_INLINE,
+    VALUE_TAKEN,
     FarArray,
     FarCall,
     FarOutcome,
     Piece,
+    TakenValue,
 )
 from ..remote.frames import ControlName, OwnFrameType
 from ..remote.layouts import layout_text
+from ..remote.lookout import Lookout
 from ..remote.mover import new_key
 from ..remote.requests import OF_CALLS, Registration
 from ..system.types import Array, address_of
@@ -139,10 +143,19 @@ class _Array(NamedTuple):
     far: FarArray
 
 
+class _Sent(NamedTuple):
+    """A call that the session has: the number of its frame, and what of it has to come home."""
+
+    sequence: int
+    arrays: Sequence[_Array]
+    unmoved: bool
+    """The session had all that it reads."""
+
+
 class AtLink:
     """What a link keeps for calls.
 
-    Rule     CALL-FAR-1 to -3
+    Rule     CALL-FAR-1 to -3, -12
     """
 
     def __init__(self, link: Link) -> None:
@@ -154,6 +167,21 @@ class AtLink:
         self._layouts = Layouts(mailbox.engine)
         self._forms = Forms()
         self._digests: dict[int, bytes] = {}
+        self._sent: dict[int | None, _Sent] = {}
+        """The calls behind the current one that the session has, by their tickets."""
+        self._refused = set[int | None]()
+        """Those that could not be sent ahead."""
+        self._bell, self._rope = os.pipe()
+        self._lookout = Lookout(mailbox.look_out, self._ring)
+
+    def _ring(self) -> None:
+        os.write(self._rope, b"\0")
+
+    def close(self) -> None:
+        """End the thread that looks out for calls."""
+        self._lookout.end(self._link.mailbox.end_look_out)
+        os.close(self._bell)
+        os.close(self._rope)
 
     def forget(self, digest: bytes) -> None:
         """Note that the session has been told to forget a callable."""
@@ -161,18 +189,77 @@ class AtLink:
 
     # ------------------------------------------------------------ one call
     def run(self, args: ReceivedArgs) -> None:
-        """Have the session run a call, and leave its value where the future finds it."""
+        """Have the session run a call, and leave its value where the future finds it.
+
+        Rule     CALL-FAR-12
+        """
         begun = time.monotonic_ns()
+        link = self._link
         try:
-            self._run(args, begun)
+            ticket = link.mailbox.ticket(0)
+            sent = self._take_sent(ticket)
+            if sent is None:
+                link.settle_tasks()
+                sent = self._send(args, ticket)
+            if link.runs_calls_at_once:
+                self._send_others_until(sent, type(args))
+            self._end(sent, begun)
         except TransferError as error:
             if not error.refused:
-                self._link.give_up(str(error))  # so the call is lost, and may be run again
+                link.give_up(str(error))  # so the call is lost, and may be run again
             raise
 
-    def _run(self, args: ReceivedArgs, begun: int) -> None:
+    def _take_sent(self, ticket: int | None) -> _Sent | None:
+        """Return the current call if it was sent ahead."""
+        if ticket in self._refused:
+            self._refused.remove(ticket)
+            return None
+        sent = self._sent.pop(ticket, None)
+        if sent is None:  # then the others are no longer in the mailbox
+            for one in self._sent.values():
+                self._link.receive(one.sequence)
+            self._sent.clear()
+            self._refused.clear()
+        return sent
+
+    def _send_others_until(self, sent: _Sent, kind: type[ReceivedArgs]) -> None:
+        """Send the calls that come, until the answer to one that was sent is here, or there is no room.
+
+        Rule     CALL-FAR-12
+        """
+        link = self._link
+        while not link.has_answer(sent.sequence):
+            distance = self._send_ahead(kind)
+            if distance == link.mailbox.depth:
+                return
+            link.wait_also_for(self._lookout, self._bell, distance)
+            if self._lookout.has_rung():
+                os.read(self._bell, 1)
+
+    def _send_ahead(self, kind: type[ReceivedArgs]) -> int:
+        """Send the calls behind the current one; return how far behind it the first is that is not there.
+
+        One that cannot be sent has to wait for its turn, when it may fail.
+        """
+        mailbox = self._link.mailbox
+        distance = 1 + len(self._sent) + len(self._refused)
+        while distance < mailbox.depth and (ticket := mailbox.ticket(distance)) is not None:
+            args = kind.__new__(kind)
+            args._box = mailbox.box(mailbox.frame_of(ticket))
+            try:
+                self._sent[ticket] = self._send(args, ticket)
+            except TransferError as error:
+                if not error.refused:
+                    raise
+                self._refused.add(ticket)
+            except Exception:
+                self._refused.add(ticket)
+            distance += 1
+        return distance
+
+    def _send(self, args: ReceivedArgs, ticket: int | None) -> _Sent:
+        """Send a call, and before it what the session does not have."""
         link, home = self._link, self._home
-        link.settle_tasks()
         wires, words, bare = call_words(args)
         kinds = list(bare[: len(words)])
         plan = Plan.take(words, kinds)
@@ -183,19 +270,35 @@ class AtLink:
         arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
         call, coming, packed = self._far_call(plan, digest, form, words, kinds, arrays)
         home.store_all(plan.run, coming, self._ask)
-        kind = OwnFrameType.TASK_CALL
-        answer = FAR_OUTCOME.decode(link.exchange(kind, FAR_CALL.encode(call), kind).payload)
         del packed
+        raw = FAR_CALL.encode(call)
+        if ticket is not None:
+            link.mailbox.note_sent(ticket)
+        sequence = link.post(OwnFrameType.TASK_CALL, raw)
+        home.forget(plan.dropped)
+        read = [CopiedTensor(one.far.key, one.far.reads) for one in arrays if one.far.reads]
+        home.note(read, True)
+        return _Sent(sequence, arrays, not coming)
+
+    def _end(self, sent: _Sent, begun: int) -> None:
+        """Wait for the answer to a call, and leave its value."""
+        answer = FAR_OUTCOME.decode(self._link.receive(sent.sequence).payload)
         succeeded = answer.kind != L.VALUE_ERROR
         try:
             if succeeded:
-                self._bring(arrays)
+                self._bring(sent.arrays)
         finally:
-            home.forget(plan.dropped)
-            copied = [CopiedTensor(one.far.key, one.far.reads, one.far.makes) for one in arrays]
-            home.note(copied, succeeded)
-        self._count(begun, bool(coming))
+            self._note_end(sent, succeeded)
+        self._count(begun, sent.unmoved)
         self._leave(answer)
+
+    def _note_end(self, sent: _Sent, succeeded: bool) -> None:
+        """Note what the session has after a call: what a failed one reads may never have come there."""
+        far = [one.far for one in sent.arrays]
+        made = [CopiedTensor(one.key, one.reads, one.makes) for one in far if one.makes]
+        self._home.note(made, succeeded)
+        if not succeeded:
+            self._home.forget([one.key for one in far])
 
     def _require_mine(self, plan: Plan) -> None:
         """Refuse a call for one sub worker of an endpoint that is lost."""
@@ -204,16 +307,15 @@ class AtLink:
                 f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home}, which is lost"
             )
 
-    def _count(self, begun: int, moved: bool) -> None:
+    def _count(self, begun: int, unmoved: bool) -> None:
         words = self._link.words
         words[TASKS] += 1
-        if not moved:
+        if unmoved:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
 
     def _ask(self, raw: bytes) -> bytes:
-        kind = OwnFrameType.OPEN_COPIES
-        return self._link.exchange(kind, raw, kind).payload
+        return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
 
     def _teach(self, key: int) -> bytes:
         """Have the session know a function, and return its digest.
@@ -359,7 +461,7 @@ class AtLink:
             self._home.move_from(value.key, 0, address, value.nbytes)
             self._call.answer(L.VALUE_BLOCK, block.offset)
         finally:
-            self._link.post(OwnFrameType.VALUE_TAKEN, b"")
+            self._link.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(value.key)))
 
     def _answer(self, kind: int, data: memoryview) -> None:
         block = self._blocks.take(data.nbytes, self._call.slot)

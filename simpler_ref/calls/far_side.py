@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..engine.memory import PARK_NS
 from ..engine.view.blocks import data_of
 from ..errors import CallableError
 from ..jit import layout as L
@@ -23,6 +24,7 @@ from ..remote.far_calls import (
     FAR_CALL,
     FAR_OUTCOME,
     MOST_INLINE,
+    VALUE_TAKEN,
     FarArray,
     FarCall,
     FarOutcome,
@@ -30,6 +32,7 @@ from ..remote.far_calls import (
 )
 from ..remote.layouts import read_layout
 from ..remote.limits import REMOTE_BUFFER_ACCESS_READ
+from ..remote.lookout import Lookout
 from ..remote.mover import Mover, new_key
 from ..remote.windows import Window
 from ..system.types import Array
@@ -41,13 +44,23 @@ from .tasks import Task
 if TYPE_CHECKING:
     from .stream import Stream
 
+SOON_NS = 200_000
+"""How long a session waits for the end of a call before it also looks out for frames that come meanwhile."""
 _U64 = (1 << 64) - 1
 
 
-class FarCalls:
-    """The calls that a session serves.
+class _Running(NamedTuple):
+    """A call that was begun: its future, its arrays, and the keys of what has come beside it."""
 
-    Rule     CALL-FAR-1, -5 to -8
+    future: Future
+    tensors: Sequence[CopiedTensor]
+    beside: Sequence[int]
+
+
+class FarCalls:
+    """The calls that a session serves, several at a time.
+
+    Rule     CALL-FAR-1, -5 to -8, -12
     """
 
     def __init__(
@@ -56,46 +69,78 @@ class FarCalls:
         self._stream_of = stream_of
         self._dispatcher, self._copies, self._mover = dispatcher, copies, mover
         self._tasks: dict[tuple[Any, int], Task] = {}
-        self._window = 0
-        self._held: Any = None
-        """The future of the value in the window."""
+        self.running: dict[int, _Running] = {}
+        """The calls that were begun and not answered, by the numbers of their frames."""
+        self._seen = 0
+        self._held: dict[int, Any] = {}
+        """The owners of values in windows, by the keys of these."""
 
     # ------------------------------------------------------------ one call
-    def serve(self, payload: bytes, sequence: int) -> bytes:
-        """Run a call, and return the answer to its frame."""
+    def begin(self, payload: bytes, sequence: int) -> None:
+        """Begin a call: what has to be answered then is in `running`.
+
+        Raises
+        ------
+        Exception
+            It could not be made.
+        """
         call = FAR_CALL.decode(payload)
-        self.forget_value()
         copies = self._copies
         copies.begin(call.run)
         copies.drop(call.dropped)
         self._require_agreed(call)
         task = self._task_of(call)
-        pieces = [one for one in (call.items, *call.values) if one.key]
+        beside = [one for one in (call.items, *call.values) if one.key]
         try:
-            read = [copies.take([CopiedTensor(one.key, 1)], [one.nbytes])[0] for one in pieces]
-            beside = {
-                one.key: view_memory(address, (one.nbytes,), np.dtype(np.uint8))
-                for one, address in zip(pieces, read, strict=True)
-            }
-            return self._run(call, task, beside, sequence)
-        finally:
-            copies.drop([one.key for one in pieces])
+            self.running[sequence] = self._submit(call, task, beside)
+        except BaseException:
+            copies.drop([one.key for one in beside])
+            raise
 
-    def _run(self, call: FarCall, task: Task, beside: dict[int, Array], sequence: int) -> bytes:
+    def _submit(self, call: FarCall, task: Task, beside: Sequence[Piece]) -> _Running:
+        copies = self._copies
+        read = [copies.take([CopiedTensor(one.key, 1)], [one.nbytes])[0] for one in beside]
+        found = {
+            one.key: view_memory(address, (one.nbytes,), np.dtype(np.uint8))
+            for one, address in zip(beside, read, strict=True)
+        }
         tensors = [CopiedTensor(one.key, one.reads, one.makes) for one in call.arrays]
-        addresses = self._copies.take(tensors, [one.nbytes for one in call.arrays])
-        succeeded = False
+        addresses = copies.take(tensors, [one.nbytes for one in call.arrays])
         try:
             arrays = [_array(*one) for one in zip(call.arrays, addresses, strict=True)]
-            positional, named = self._arguments(call, arrays, beside)
-            stream = self._stream_of()
-            future = stream.submit(task, positional, named)
-            stream.wait(future, None)
-            outcome = self._outcome(stream, future, sequence)
-            succeeded = outcome.kind != L.VALUE_ERROR
-        finally:
-            self._copies.settle(tensors, succeeded)
-        return FAR_OUTCOME.encode(outcome)
+            positional, named = self._arguments(call, arrays, found)
+            future = self._stream_of().submit(task, positional, named)
+        except BaseException:
+            copies.settle(tensors, False)
+            raise
+        return _Running(future, tensors, [one.key for one in beside])
+
+    def wait(self, lookout: Lookout) -> None:
+        """Wait until a call may have ended, or, if none does soon, until a lookout rings."""
+        stream = self._stream_of()
+        stream.wait_for_end(self._seen, SOON_NS, lambda: False)
+        if stream.ended == self._seen:
+            lookout.arm()
+            stream.wait_for_end(self._seen, PARK_NS, lookout.has_rung)
+
+    def stop_waiting(self) -> None:
+        """Have the thread that waits look again."""
+        self._stream_of().stop_waiting()
+
+    def answers(self) -> Iterator[bytes]:
+        """Return the answers to the calls that have ended."""
+        stream = self._stream_of()
+        self._seen = stream.ended
+        ended = [one for one, running in self.running.items() if running.future.done()]
+        for sequence in ended:
+            running = self.running.pop(sequence)
+            try:
+                outcome = self._outcome(stream, running.future, sequence)
+            except Exception as error:
+                outcome = _failure(memoryview(outcomes.error_block(error)), sequence)
+            self._copies.settle(running.tensors, outcome.kind != L.VALUE_ERROR)
+            self._copies.drop(running.beside)
+            yield FAR_OUTCOME.encode(outcome)
 
     def _require_agreed(self, call: FarCall) -> None:
         """Refuse what has to be unpickled where that was not agreed.
@@ -145,12 +190,13 @@ class FarCalls:
 
     # ------------------------------------------------------------ outcomes
     def _outcome(self, stream: Stream, future: Future, sequence: int) -> FarOutcome:
-        """Return what a call has returned or raised, without unpickling it."""
+        """Return what a call has returned or raised, without unpickling it if it is where it was left."""
         raw = stream.raw_outcome(future)
         if raw is None:
             error = future.exception()
-            assert error is not None
-            return _failure(memoryview(outcomes.error_block(error)), sequence)
+            if error is not None:
+                return _failure(memoryview(outcomes.error_block(error)), sequence)
+            return self._value_outcome(future, sequence)
         kind, word = raw
         if kind == L.VALUE_ERROR:
             failed = _failure(data_of(stream._mem, word), sequence)
@@ -158,22 +204,36 @@ class FarCalls:
             return failed
         if kind != L.VALUE_BLOCK:
             return FarOutcome(sequence, kind, word & _U64)
+        block = data_of(stream._mem, word)
+        return self._block_outcome(block[: outcomes.size_of(block)], future, sequence)
+
+    def _value_outcome(self, future: Future, sequence: int) -> FarOutcome:
+        """Return a value that the future has by now, since something else needed the room."""
+        outcome = outcomes.encode(future.result())
+        if outcome.kind != L.VALUE_BLOCK:
+            return FarOutcome(sequence, outcome.kind, outcome.word & _U64)
+        block = memoryview(bytearray(outcome.nbytes))
+        outcomes.write(outcome.parts, block)
+        return self._block_outcome(block, block, sequence)
+
+    def _block_outcome(self, block: memoryview, owner: Any, sequence: int) -> FarOutcome:
+        """Return a value that is a block: a long one stays in a window until the parent has it."""
+        kind = L.VALUE_BLOCK
         if not self._dispatcher.takes_pickles:
             raise _refusal("values that are pickled: return numbers, or write into arrays")
-        block = data_of(stream._mem, word)
-        block = block[: outcomes.size_of(block)]
         if block.nbytes <= MOST_INLINE:
             return FarOutcome(sequence, kind, 0, Piece(bytes(block)))
-        self._held, self._window = future, new_key()
+        key = new_key()
+        self._held[key] = owner
         address = np.frombuffer(block, np.uint8).ctypes.data
-        self._mover.offer(Window(self._window, address, block.nbytes, REMOTE_BUFFER_ACCESS_READ))
-        return FarOutcome(sequence, kind, 0, Piece(b"", self._window, block.nbytes))
+        self._mover.offer(Window(key, address, block.nbytes, REMOTE_BUFFER_ACCESS_READ))
+        return FarOutcome(sequence, kind, 0, Piece(b"", key, block.nbytes))
 
-    def forget_value(self) -> None:
-        """Forget the last value that was too long for a frame: the parent has it."""
-        if self._window:
-            self._mover.withdraw(self._window)
-            self._window, self._held = 0, None
+    def forget_value(self, payload: bytes) -> None:
+        """Forget a value that was too long for a frame: the parent has it."""
+        key = VALUE_TAKEN.decode(payload).key
+        if self._held.pop(key, None) is not None:
+            self._mover.withdraw(key)
 
     def failure(self, error: BaseException, sequence: int) -> bytes:
         """Return the answer about a call that could not be made."""

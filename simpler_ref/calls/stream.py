@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -529,6 +529,27 @@ class Stream:
             self._turns.forget(bell)
         return True
 
+    @property
+    def ended(self) -> int:
+        """How many calls have ever ended."""
+        return self._engine.view.ended
+
+    def wait_for_end(self, ended: int, rest_ns: int, unless: Callable[[], bool]) -> None:
+        """Wait until more calls than `ended` have ended, or `stop_waiting`; for `rest_ns` at most.
+
+        It does not wait if `unless` is true; who makes it so calls `stop_waiting` after that.
+        """
+        bell = self._turns.register()
+        try:
+            self._wait_a_while(bell, rest_ns, ended=ended, unless=unless)
+        finally:
+            self._turns.forget(bell)
+
+    def stop_waiting(self) -> None:
+        """Have the thread that waits look again."""
+        with self._turns.entrance, self._turns.turn:
+            pass
+
     def _wait_a_while(
         self,
         bell: Any,
@@ -536,6 +557,7 @@ class Stream:
         future: Future | None = None,
         slot: int = L.NONE,
         ended: int = -1,
+        unless: Callable[[], bool] | None = None,
     ) -> None:
         """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
         turns, lock = self._turns, self._turns.lock
@@ -549,7 +571,9 @@ class Stream:
                 if turns.prepare(bell):
                     so_far = self._engine.view.ended
                     ended = min(ended, so_far) if ended >= 0 else so_far
-                self._help(slot=slot, ended=ended + 1 if ended >= 0 else -1, rest_ns=rest_ns)
+                if unless is None or not unless():
+                    goal = ended + 1 if ended >= 0 else -1
+                    self._help(slot=slot, ended=goal, rest_ns=rest_ns)
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 lock.release()

@@ -299,6 +299,7 @@ def lose_tasks(mem):
         while mem[w + L.W_GIVEN] != 0:  # its current one comes first
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])
+            began = began or mem[frame + L.W_SENT] == mem[frame + L.W_FILLED]
             if mem[L.STREAM] != 0 and (not began or may_run_again(mem, slot)):
                 vacate(mem, w)
                 give_back(mem, slot, int(mem[frame + L.W_WAITS]))

@@ -21,7 +21,7 @@ from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
 from .journal import note_ahead, note_woke, number_of
 from .kernel import inlined, kernel
-from .mailbox import awaited, encode, frame_after, worker_at
+from .mailbox import awaited, encode, frame_after, notify, worker_at
 from .queues import (
     drop_first_ready,
     first_candidate,
@@ -69,8 +69,8 @@ def dispatch(mem, kind):
 def wake_sleepers(mem, kind):
     """Wake those workers of a pool that sleep and were sent a task.
 
-    Ordering the fence separates the states that `send` wrote from the loads of W_PARKED, see the
-             docstring of the mailbox module
+    Ordering the fence separates the states that `send` wrote from the loads of W_PARKED and W_LOOKOUT,
+             see the docstring of the mailbox module
     """
     fence()
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
@@ -81,6 +81,7 @@ def wake_sleepers(mem, kind):
                 if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                     note_woke(mem, worker)
                 wake_elsewhere(mem, w)
+            notify(mem, w + L.W_LOOKOUT)
 
 
 @kernel

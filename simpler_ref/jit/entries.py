@@ -436,6 +436,20 @@ def park_and_receive(mem, worker):
     return serve.park_and_receive(mem, worker)
 
 
+@entry(WORDS, INT, INT, nogil=True)
+def look_out(mem, worker, frame):
+    """Sleep until a frame has a task."""
+    serve.look_out(mem, worker, frame)
+    return L.OK
+
+
+@entry(WORDS, INT, nogil=False)
+def end_look_out(mem, worker):
+    """Wake the thread that looks out for tasks."""
+    mailbox.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
+    return L.OK
+
+
 @entry(WORDS, INT, INT, nogil=False)
 def task_ahead(mem, worker, distance):
     """Look for a task behind the current one that can start already."""

@@ -168,9 +168,16 @@ def remove_affinity(mem, w, kind, slot):
 
 @kernel
 def push_candidate(mem, slot):
-    """Note a task whose live producers are all in frames. A full array drops it: it is a hint."""
+    """Note a task whose live producers are all in frames. A full array drops it: it is a hint.
+
+    Endpoints run several calls at a time, so a call that waits in a frame there could only be in the way.
+
+    Rule     SPEED-AHEAD-1, -9
+    """
     kind = kind_of(mem, slot)
     tail = int(mem[L.CANDIDATES_TAIL + kind])
+    if kind == L.NEXT_LEVEL and mem[L.STREAM] != 0:
+        return
     if mem[L.DEPTH] > 1 and tail - mem[L.CANDIDATES_HEAD + kind] < L.CANDIDATES_CAPACITY:
         mem[L.CANDIDATES + kind * L.CANDIDATES_CAPACITY + tail % L.CANDIDATES_CAPACITY] = slot
         mem[L.CANDIDATES_TAIL + kind] = tail + 1

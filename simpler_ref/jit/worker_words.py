@@ -147,6 +147,13 @@ W_PARKED = WORKER.word(
     read_by="Scheduler, requester; `has_work`, `pass_in_bulk` and other workers as hint",
     ordering="store, fence, look again",
 )
+W_LOOKOUT = WORKER.word(
+    "W_LOOKOUT",
+    "1 while a second thread of the worker sleeps until it is sent another task",
+    written_by="worker, Scheduler",
+    read_by="Scheduler",
+    ordering="park word",
+)
 W_CORE = WORKER.word(
     "W_CORE", "number + 1 of the core it was last seen on", read_by="worker, other workers, Orch"
 )
@@ -200,6 +207,11 @@ WORKER.line(
 W_ENDED = WORKER.word(
     "W_ENDED",
     "each frame; answers ever given in it, times four, and how the last task ended",
+)
+W_SENT = WORKER.word(
+    "W_SENT",
+    "each frame; `W_FILLED` for which an endpoint's link has sent its call on, so that it may have begun",
+    read_by="Scheduler after the worker's death",
 )
 
 WORKER.line("callables it has seen", written_by="worker", read_by="worker", ordering="own")

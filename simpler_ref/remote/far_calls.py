@@ -109,6 +109,16 @@ class FarOutcome:
     exception: bytes = b""
 
 
+@dataclass(frozen=True)
+class TakenValue:
+    """The window of a value that the parent has by now.
+
+    Rule     REMOTE-TASK-10
+    """
+
+    key: int
+
+
 _PIECE = Message("TASK_CALL.piece", Piece, data=Blob(MOST_INLINE), key=U64, nbytes=U64)
 _ARRAY = Message(
     "TASK_CALL.arrays",
@@ -145,3 +155,4 @@ FAR_OUTCOME = Message(
     trace=Blob(),
     exception=Blob(),
 )
+VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue, key=POSITIVE)

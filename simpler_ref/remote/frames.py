@@ -65,7 +65,7 @@ class OwnFrameType(enum.IntEnum):
     TASK_CALL = 68
     """The call of a function; answered with its value or its error: FEATURE_CALLS."""
     VALUE_TAKEN = 69
-    """The parent has what the last TASK_CALL has returned; not answered: FEATURE_CALLS."""
+    """The parent has a value that a TASK_CALL has returned; not answered: FEATURE_CALLS."""
     TRACE = 70
     """A trace of the session's Worker begins or ends; answered: FEATURE_TRACE."""
     RECORDS = 71
@@ -74,7 +74,8 @@ class OwnFrameType(enum.IntEnum):
 
 FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURE_CALLS, FEATURE_TRACE = 16, 32
+FEATURE_CALLS, FEATURE_TRACE, FEATURE_CALLS_AT_ONCE = 16, 32, 128
+"""The last one: so may calls, which run at the same time and are answered as they end."""
 FEATURES = (
     FEATURE_TASK_MORE
     | FEATURE_COUNTERS
@@ -82,6 +83,7 @@ FEATURES = (
     | FEATURE_AHEAD
     | FEATURE_CALLS
     | FEATURE_TRACE
+    | FEATURE_CALLS_AT_ONCE
 )
 """What this package takes beyond version 1 of the protocol."""
 

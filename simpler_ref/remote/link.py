@@ -41,7 +41,7 @@ from .buffers import (
     encode_export_buffer_result,
 )
 from .chunks import CHUNK
-from .connection import Order, prepare, zmq
+from .connection import Order, has_message, prepare, zmq
 from .counters import (
     BYTES_RECEIVED,
     BYTES_SENT,
@@ -56,6 +56,7 @@ from .counters import (
 from .fail_points import fail_point
 from .frames import (
     FEATURE_CALLS,
+    FEATURE_CALLS_AT_ONCE,
     FEATURE_COUNTERS,
     FEATURE_TASK_MORE,
     FEATURE_TRACE,
@@ -73,6 +74,7 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
+from .lookout import Lookout
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .link_tasks import LinkTasks
 from .manifest import Manifest
@@ -94,6 +96,15 @@ REST = 4.0
 """For how many times as long as the start of a session took in vain none is started."""
 WHY_BYTES = 1024
 LATE_BYTES = 1 << 16
+SOON_MS = 1
+"""How long a link waits for an answer before it also looks out for calls that it is given meanwhile."""
+_ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
+    FrameType.TASK: FrameType.COMPLETION,
+    OwnFrameType.TASK_MORE: FrameType.COMPLETION,
+    OwnFrameType.TASK_COPIES: FrameType.COMPLETION,
+    FrameType.CONTROL: FrameType.CONTROL_REPLY,
+}
+"""What answers a frame; others are answered by frames of their own type."""
 _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
     "start_timeout_s",
@@ -149,6 +160,10 @@ class Link(WorkerKind):
         self._records: Incoming | None = None
         self._is_trace_over = False
         self._starting = True
+        self._unanswered: dict[int, FrameType | OwnFrameType] = {}
+        """The numbers of frames whose answers have not come, and what answers them."""
+        self._answers: dict[int, Frame] = {}
+        """Answers that nobody has asked for yet."""
 
     def occupy(self, spec: RemoteWorkerSpec, group: KeyPair | None) -> None:
         """Make it the link of an endpoint; once there are processes, they learn of it when they start."""
@@ -279,6 +294,8 @@ class Link(WorkerKind):
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self._place.wait(STOP_S)
+        if self.calls is not None:
+            self.calls.close()
         if self._home is not None:
             self._home.close()
         if self._place is not None:
@@ -391,18 +408,18 @@ class Link(WorkerKind):
         vars(self).update(state)
 
     # ------------------------------------------------------------ frames
-    def exchange(
-        self, kind: FrameType | OwnFrameType, payload: bytes, answer: FrameType | OwnFrameType
-    ) -> Frame:
+    def exchange(self, kind: FrameType | OwnFrameType, payload: bytes) -> Frame:
         """Send a frame, once all tasks that the session has are done, and return the answer."""
         self._tasks.settle_all()
-        return self.receive(self.post(kind, payload), answer)
+        return self.receive(self.post(kind, payload))
 
     def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
         """Send a frame, and return its number."""
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
+            if kind != OwnFrameType.VALUE_TAKEN:
+                self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:
                 self._note_frame(kind, order.sent, 0, len(raw), sent=True)
@@ -411,28 +428,54 @@ class Link(WorkerKind):
             words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
             return order.sent
 
-    def receive(self, asked: int, answer: FrameType | OwnFrameType, task: int = 0) -> Frame:
-        """Wait for the answer to a frame; the session answers in order.
+    def receive(self, asked: int, task: int = 0) -> Frame:
+        """Wait for the answer to a frame; others that come before it are kept.
 
         `task` is the number of the task, in a trace, that the answer is about.
+        """
+        while asked not in self._answers:
+            self._take_answer(asked, task)
+        return self._answers.pop(asked)
+
+    def has_answer(self, asked: int) -> bool:
+        """Say whether the answer to a frame is here, without waiting."""
+        while asked not in self._answers and has_message(self._frames):
+            self._take_answer(asked, 0)
+        return asked in self._answers
+
+    def wait_also_for(self, lookout: Lookout, bell: int, *what: Any) -> None:
+        """Wait for an answer, or, if there is none soon, until a lookout has rung a bell."""
+        module = zmq()
+        frames = self._frames, module.POLLIN
+        if not module.zmq_poll([frames], SOON_MS):
+            lookout.arm(*what)
+            module.zmq_poll([frames, (bell, module.POLLIN)], -1)
+
+    def _take_answer(self, asked: int, task: int) -> None:
+        """Wait for an answer, and keep it.
+
+        Rule     REMOTE-FAIL-4
         """
         words, order = self.words, self._order
         with self._lock:
             try:
                 frame = order.decode(self._frames.recv())
-                if frame.header.frame_type != answer:
-                    raise ValueError(f"remote_wire: frame.type: not {answer.name}")
-                if int.from_bytes(frame.payload[:8], "little") != asked:
-                    raise ValueError(f"{answer.name}.sequence: not {asked}")
+                number = int.from_bytes(frame.payload[:8], "little")
+                kind = frame.header.frame_type
+                expected = self._unanswered.pop(number, None)
+                if expected is None:
+                    raise ValueError(f"{kind.name}.sequence: {number} is not waited for")
+                if kind != expected:
+                    raise ValueError(f"remote_wire: frame.type: not {expected.name}")
             except ValueError as error:
                 self._give_up(str(error))
                 raise
+            self._answers[number] = frame
         fail_point("answered")
         if self.mailbox.is_traced:
             nbytes = FRAME_HEADER_BYTES + len(frame.payload)
-            self._note_frame(answer, asked, task, nbytes, sent=False)
+            self._note_frame(kind, number, task if number == asked else 0, nbytes, sent=False)
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
-        return frame
 
     def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
         """Note a frame in the trace that is being taken.
@@ -470,7 +513,7 @@ class Link(WorkerKind):
         from .session import split_report
 
         raw = encode_control(name, 1, payload)
-        frame = self.exchange(FrameType.CONTROL, raw, FrameType.CONTROL_REPLY)
+        frame = self.exchange(FrameType.CONTROL, raw)
         reply = decode_control_reply(frame.payload)
         if reply.error_code:
             text, trace = split_report(reply.error_message)
@@ -530,9 +573,7 @@ class Link(WorkerKind):
 
     def _ask_trace(self, detail: TraceDetail) -> TraceAnswer:
         raw = TRACE.encode(TraceRequest(detail))
-        return TRACE_ANSWER.decode(
-            self.exchange(OwnFrameType.TRACE, raw, OwnFrameType.TRACE).payload
-        )
+        return TRACE_ANSWER.decode(self.exchange(OwnFrameType.TRACE, raw).payload)
 
     # ------------------------------------------------------------ callables
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
@@ -631,6 +672,11 @@ class Link(WorkerKind):
         """Whether the session knows frames of calls."""
         return bool(self._features & FEATURE_CALLS)
 
+    @property
+    def runs_calls_at_once(self) -> bool:
+        """Whether the session takes calls while it runs others."""
+        return bool(self._features & FEATURE_CALLS_AT_ONCE)
+
     # ------------------------------------------------------------ tasks
     def mover_of(self, source: int) -> str:
         """Return where an endpoint's mover is; `source` is its number plus one, or 0."""
@@ -677,7 +723,7 @@ class Link(WorkerKind):
         if command == L.LINK_COUNTERS:
             if not self._features & FEATURE_COUNTERS:
                 return b"{}"
-            raw = self.exchange(OwnFrameType.COUNTERS, b"", OwnFrameType.COUNTERS).payload[8:]
+            raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
         if command == L.LINK_BRING_HOME:
             return bytes(self._home.bring_newest(one) for one in unpack_homings(request))

@@ -127,7 +127,7 @@ class LinkTasks:
         `number` is that of the task in a trace, unless it was sent in vain.
         """
         sent = self._sent[0]
-        frame = self._link.receive(sent.sequence, FrameType.COMPLETION, number)
+        frame = self._link.receive(sent.sequence, number)
         self._sent.popleft()
         done = decode_completion(frame.payload)
         self._home.note(sent.copied, not done.error_code)
@@ -196,8 +196,7 @@ class LinkTasks:
             return
 
         def ask(raw: bytes) -> bytes:
-            answer = OwnFrameType.OPEN_COPIES
-            return self._link.exchange(OwnFrameType.OPEN_COPIES, raw, answer).payload
+            return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
 
         self._home.store(task.plan, task.addresses, task.sizes, ask)
 

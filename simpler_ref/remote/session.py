@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import socket as sockets
 import sys
 import threading
@@ -86,6 +87,7 @@ from .frames import (
 from .keys import KeyPair, new_pair, secure_server
 from .layouts import read_layout
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .lookout import Lookout
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .noted import frame_word, moved_word
@@ -274,6 +276,8 @@ class Session:
         self._mover.on_moved = self._note_moved
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
+        self._frames_descriptor = self._frames.getsockopt(module.FD)
+        self._lookout = Lookout(self._look_out, lambda: self._calls.stop_waiting())
         self._again = module.Again
         self._health = self._socket(pair)
         monitors = [
@@ -315,6 +319,7 @@ class Session:
         self._closing = True
         if self._watcher is not None:
             os.close(self._woken)
+            self._lookout.end(lambda: None)  # it has seen that, too
             self._watcher.join(GRACE_S)
         self._drop_records()
         if self._inner is not None:
@@ -457,6 +462,8 @@ class Session:
         Rule     REMOTE-LINK-3; REMOTE-FAIL-5
         """
         while not self._over:
+            if self._calls.running:
+                self._answer_calls()
             frame = self._next()
             if frame is None:
                 continue
@@ -472,9 +479,9 @@ class Session:
             elif kind == OwnFrameType.OPEN_COPIES:
                 self._send(kind, self._open_copies(frame))
             elif kind == OwnFrameType.TASK_CALL:
-                self._serve_call(frame)
+                self._begin_call(frame)
             elif kind == OwnFrameType.VALUE_TAKEN:
-                self._calls.forget_value()
+                self._calls.forget_value(frame.payload)
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             elif kind == OwnFrameType.TRACE:
@@ -489,10 +496,15 @@ class Session:
     def _next(self) -> Frame | None:
         """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
 
+        While calls run, it also returns when one of them has ended.
+
         Rule     REMOTE-AHEAD-1, -5
         """
         waiting = self._waiting
         while not waiting or has_message(self._frames):
+            if self._calls.running and not waiting and not has_message(self._frames):
+                self._calls.wait(self._lookout)
+                return None
             frame = self._receive()
             if frame is None or frame.header.frame_type == FrameType.SHUTDOWN:
                 return frame
@@ -600,19 +612,33 @@ class Session:
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
         fail_point("completed")
 
-    def _serve_call(self, frame: Frame) -> None:
-        """Run a call, and send what became of it.
+    def _begin_call(self, frame: Frame) -> None:
+        """Begin a call; if that cannot be done, answer why.
 
         Rule     CALL-FAR-1
         """
         try:
-            answer = self._calls.serve(frame.payload, frame.header.sequence)
+            self._calls.begin(frame.payload, frame.header.sequence)
         except BaseException as error:
             if self._over:
                 raise
-            answer = self._calls.failure(error, frame.header.sequence)
+            self._answer_call(self._calls.failure(error, frame.header.sequence))
+
+    def _answer_calls(self) -> None:
+        """Send what became of the calls that have ended."""
+        for answer in self._calls.answers():
+            self._answer_call(answer)
+
+    def _answer_call(self, answer: bytes) -> None:
         self._send(OwnFrameType.TASK_CALL, answer)
         fail_point("completed")
+
+    def _look_out(self) -> None:
+        """Wait until something comes from the parent; for a thread of its own (see `Lookout`)."""
+        poll = select.poll()
+        for one in (self._frames_descriptor, self._wake):
+            poll.register(one, select.POLLIN)
+        poll.poll()
 
     def _run(self, frame: Frame) -> None:
         kind, payload = frame.header.frame_type, frame.payload

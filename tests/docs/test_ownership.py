@@ -115,6 +115,7 @@ CALLERS = {
         *("finish_and_receive", "finish_and_receive_in_thread", "run_leaves"),
         *("finish_control_and_receive", "park_and_receive", "remember", "note_code"),
         *("forget_digests", "note_of_worker", "report_ready", "task_ahead"),
+        *("look_out", "end_look_out"),
     ),
     "requester": (
         *("claim_mailbox", "request_control", "await_control", "release_mailbox"),

@@ -359,6 +359,23 @@ class MailboxView(NamedTuple):
         found = int(engine.kernels.task_ahead(engine.mem, self.worker, distance))
         return None if found == L.NONE else found
 
+    def note_sent(self, ticket: int) -> None:
+        """Note that a call was sent on, so that it may have begun, though it is not the current one."""
+        at = self.start + self.frame_of(ticket) * L.WORKER_WORDS
+        self.engine.mem[at + L.W_SENT] = ticket >> L.HALF
+
+    def look_out(self, distance: int) -> None:
+        """Sleep until the worker has a task so far behind its current one; or return early.
+
+        It is for a second thread, and `end_look_out` wakes that.
+        """
+        frame = (self.served + distance) % self.depth
+        self.engine.kernels.look_out(self.engine.mem, self.worker, frame)
+
+    def end_look_out(self) -> None:
+        """Wake the thread that looks out for tasks."""
+        self.engine.kernels.end_look_out(self.engine.mem, self.worker)
+
     @staticmethod
     def frame_of(ticket: int) -> int:
         """Return the number of the frame of a task."""
