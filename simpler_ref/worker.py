@@ -34,7 +34,7 @@ from .remote.callable_target import RemoteCallable, by_name
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
-from .remote.spec import RemoteWorkerSpec, spec_of
+from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system.cores import Placement, Seat, find_cores
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
@@ -124,9 +124,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         ``"host_build_graph"``: the simulated chip. Part of their callables' identity.
     py_control_timeout_s : float
         How long a worker may take to carry out a control request, its running task included.
-    mailbox_depth : int
-        How many tasks a worker may be given at once, 1 … 64. With 2 or more it finds its next task
-        waiting when it has ended one; what is given is not taken back, should another become idle.
+    mailbox_depth : int | None
+        How many tasks a worker may be given at once, 1 … 64; None: 1, and with ``fleet``, whose
+        endpoints run several calls at a time, twice its sub workers and 2. With 2 or more a worker finds
+        its next task waiting when it has ended one; what is given is not taken back, should another
+        become idle.
     pin : bool
         Whether each worker is pinned to a core of its own, as long as there are enough; those for
         which there is none may run on any. For the whole tree, nested Workers included.
@@ -185,7 +187,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         platform: str = "",
         runtime: str | os.PathLike[str] | None = None,
         py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
-        mailbox_depth: int = 1,
+        mailbox_depth: int | None = None,
         pin: bool = False,
         spin_us: float | None = None,
         check: bool = False,
@@ -199,6 +201,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         if fleet is not None:
             spread = spec_of(fleet, num_sub_workers, endpoints)
             level, num_sub_workers = 4 if level is None else level, 0
+            mailbox_depth = calls_ahead(spread[0]) if mailbox_depth is None else mailbox_depth
         elif endpoints is not None:
             raise ValueError(f"endpoints={endpoints!r}: say who starts them, fleet=ProcessFleet()")
         options = Options(
@@ -212,7 +215,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             values_size=values_size,
             start_timeout_s=start_timeout_s,
             py_control_timeout_s=py_control_timeout_s,
-            mailbox_depth=mailbox_depth,
+            mailbox_depth=1 if mailbox_depth is None else mailbox_depth,
             pin=pin,
             spin_us=spin_us,
             check=check,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 SOON_NS = 200_000
-"""How long a session waits for the end of a call before it also looks out for frames that come meanwhile."""
+"""How long a session waits for the end of a call before it also looks out for frames."""
 _U64 = (1 << 64) - 1
 
 

@@ -74,9 +74,9 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
-from .lookout import Lookout
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .link_tasks import LinkTasks
+from .lookout import Lookout
 from .manifest import Manifest
 from .noted import frame_word, moved_word
 from .records import TRACE, TRACE_ANSWER, Incoming, TraceAnswer, TraceDetail, TraceRequest

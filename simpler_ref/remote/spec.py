@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..jit import layout as L
 from ..system.cores import find_cores
 from ..version import __version__
 from ..workers.options import whole
@@ -170,3 +171,14 @@ def spec_of(
     return RemoteWorkerSpec(
         fleet, num_sub_workers=num_sub_workers, serialized=fleet.is_local
     ), count
+
+
+def calls_ahead(spec: RemoteWorkerSpec) -> int:
+    """Return how many calls an endpoint is given at once, if the program does not say.
+
+    Each sub worker has another one to go on with, and the link two on their way: few enough to be lost
+    with the endpoint.
+
+    Rule     CALL-FAR-12
+    """
+    return min(L.MAX_DEPTH, 2 * int(spec.worker["num_sub_workers"]) + 2)
