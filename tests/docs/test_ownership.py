@@ -146,6 +146,7 @@ IN_PYTHON = {
     "W_VALUE": {"worker"},
     "W_KIND": {"worker"},
     "W_FAIL": {"worker"},
+    "W_SENT": {"worker"},
     "START_FAIL": {"worker"},
     "MAIL_ERROR_MSG": {"worker"},
     "MAIL_COMMAND": {"requester"},

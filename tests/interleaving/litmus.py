@@ -221,6 +221,17 @@ def submits_one(play):
     play.hire(0)
 
 
+def looks_out(play):
+    """A second thread of a worker, which serves its mailbox later, looks out for a task."""
+
+    def orch():
+        play.submit(0)
+        entries.help_scheduler(play.mem, -1, -1, -1, 0)
+
+    play.world.add("orch", orch)
+    play.world.add("lookout", lambda: entries.look_out(play.mem, 0, 0))
+
+
 def works_until_stopped(play):
     play.closing = True
     play.hire(0)
@@ -274,6 +285,12 @@ STOPS = Litmus(
     cached("a", workers=1, depth=1, spin_ns=0),
     before=submits(1),
     actors=works_until_stopped,
+    check=everybody_has_ended,
+)
+LOOKOUT = Litmus(
+    cached("a", workers=1, depth=2),
+    before=submits(0),
+    actors=looks_out,
     check=everybody_has_ended,
 )
 WAITS = Litmus(
@@ -433,6 +450,12 @@ ROWS = [
         "send, wake_sleepers",
         (ALONE,),
         wrongs=each(W("wake_sleepers", FENCE), W("park_and_receive", FENCE)),
+    ),
+    Row(
+        "store MAIL_STATE, fence, load W_LOOKOUT",
+        "send, wake_sleepers",
+        (LOOKOUT,),
+        wrongs=each(W("wake_sleepers", FENCE), W("look_out", FENCE)),
     ),
     Row(
         "exchange, then load_sc of PARK_ORCH, PARK_SCHED",

@@ -716,3 +716,39 @@ def test_the_smallest_and_the_largest_depth_work(depth):
         handle = w.register(lambda: count.__setitem__(0, count[0] + 1))
         w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(200)])
         assert count[0] == 200
+
+
+# ---------------------------------------------------------------- 13: those that come meanwhile
+@pytest.mark.spec("SPEED-DEPTH-13")
+def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task():
+    driver = Driver(depth=3, sub=1)
+    try:
+        for distance in range(3):
+            with ThreadPoolExecutor(1) as pool:
+                lookout = pool.submit(driver.x.look_out, driver.mem, 0, distance)
+                wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
+                assert not lookout.done()
+                driver.submit()
+                driver.settle()
+                lookout.result(DEADLINE_S)
+            assert driver.word(0, L.W_LOOKOUT) == 0
+        driver.x.look_out(driver.mem, 0, 1)  # which has one already
+    finally:
+        driver.close()
+
+
+@pytest.mark.spec("SPEED-DEPTH-13")
+@pytest.mark.parametrize("how", ["it is told to end", "the worker is told to stop"])
+def test_who_looks_out_is_not_left_asleep(how):
+    driver = Driver(depth=2, sub=1)
+    try:
+        if how == "the worker is told to stop":
+            driver.k.request_stop(driver.mem, 0)
+        with ThreadPoolExecutor(1) as pool:
+            lookout = pool.submit(driver.x.look_out, driver.mem, 0, 0)
+            if how == "it is told to end":
+                wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
+                driver.k.end_look_out(driver.mem, 0)
+            lookout.result(DEADLINE_S)
+    finally:
+        driver.close()
