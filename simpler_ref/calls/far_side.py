@@ -44,7 +44,7 @@ from .tasks import Task
 if TYPE_CHECKING:
     from .stream import Stream
 
-SOON_NS = 200_000
+SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
 _U64 = (1 << 64) - 1
 

@@ -462,8 +462,8 @@ class Session:
         Rule     REMOTE-LINK-3; REMOTE-FAIL-5
         """
         while not self._over:
-            if self._calls.running:
-                self._answer_calls()
+            if self._calls.running and not self._answer_calls():
+                continue
             frame = self._next()
             if frame is None:
                 continue
@@ -496,15 +496,10 @@ class Session:
     def _next(self) -> Frame | None:
         """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
 
-        While calls run, it also returns when one of them has ended.
-
         Rule     REMOTE-AHEAD-1, -5
         """
         waiting = self._waiting
         while not waiting or has_message(self._frames):
-            if self._calls.running and not waiting and not has_message(self._frames):
-                self._calls.wait(self._lookout)
-                return None
             frame = self._receive()
             if frame is None or frame.header.frame_type == FrameType.SHUTDOWN:
                 return frame
@@ -624,10 +619,19 @@ class Session:
                 raise
             self._answer_call(self._calls.failure(error, frame.header.sequence))
 
-    def _answer_calls(self) -> None:
-        """Send what became of the calls that have ended."""
+    def _answer_calls(self) -> bool:
+        """Send what became of the calls that have ended; if no frame is there, wait for others to end.
+
+        Returns whether there is a frame, or nothing to wait for.
+
+        Rule     CALL-FAR-12
+        """
         for answer in self._calls.answers():
             self._answer_call(answer)
+        if not self._calls.running or self._waiting or has_message(self._frames):
+            return True
+        self._calls.wait(self._lookout)
+        return False
 
     def _answer_call(self, answer: bytes) -> None:
         self._send(OwnFrameType.TASK_CALL, answer)
