@@ -179,6 +179,6 @@ def calls_ahead(spec: RemoteWorkerSpec) -> int:
     Each sub worker has another one to go on with, and the link two on their way: few enough to be lost
     with the endpoint.
 
-    Rule     CALL-FAR-12
+    Rule     CALL-FAR-13
     """
     return min(L.MAX_DEPTH, 2 * int(spec.worker["num_sub_workers"]) + 2)

@@ -34,11 +34,15 @@ from ...far_calls import (
 )
 
 
+def spec(subs, fleet=None):
+    """Return what the endpoints of tests are."""
+    return RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True)
+
+
 @contextmanager
 def opened(endpoints=2, subs=1, fleet=None, **options):
     """Give a Worker with endpoints."""
-    spec = RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True)
-    with sr.Worker(fleet=spec, endpoints=endpoints, **options) as w:
+    with sr.Worker(fleet=spec(subs, fleet), endpoints=endpoints, **options) as w:
         yield w
 
 
@@ -501,7 +505,6 @@ def test_an_endpoint_runs_calls_at_the_same_time_that_come_one_after_another(tmp
 
 
 @pytest.mark.spec("CALL-FAR-12")
-@pytest.mark.spec("SPEED-AHEAD-9")
 def test_a_call_that_waits_is_in_nobodys_way(tmp_path):
     gate = tmp_path / "gate"
     with opened(1, subs=2) as w:
@@ -551,6 +554,18 @@ def test_an_endpoint_without_the_feature_gets_one_call_at_a_time(monkeypatch, tm
         assert not other.done() and w.endpoints()[0]["frames_sent"] == sent
         gate.touch()
         assert (held.result(), other.result()) == (4, 3)
+
+
+@pytest.mark.spec("CALL-FAR-13")
+@pytest.mark.parametrize(("subs", "depth", "expected"), [(1, None, 4), (3, None, 8), (2, 5, 5)])
+def test_the_depth_fits_the_sub_workers_of_an_endpoint(subs, depth, expected):
+    assert sr.Worker(fleet=spec(subs), endpoints=1, mailbox_depth=depth).mailbox_depth == expected
+
+
+@pytest.mark.spec("CALL-FAR-13")
+def test_the_depth_is_never_too_large_and_one_without_endpoints():
+    assert sr.Worker(fleet=spec(60), endpoints=1).mailbox_depth == 64
+    assert sr.Worker(num_sub_workers=4).mailbox_depth == 1
 
 
 @pytest.mark.spec("CALL-FAR-10")

@@ -369,6 +369,10 @@ def test_a_call_has_these_bytes():
     for raw in (expected[:-1], expected + b"x"):
         with pytest.raises(ValueError, match="remote_wire: TASK_CALL"):
             far_calls.FAR_CALL.decode(raw)
+    assert far_calls.VALUE_TAKEN.encode(far_calls.TakenValue(9)) == words(9)
+    for raw in (words(0), b"", words(9, 9)):
+        with pytest.raises(ValueError, match="remote_wire: VALUE_TAKEN"):
+            far_calls.VALUE_TAKEN.decode(raw)
 
 
 @pytest.mark.spec("REMOTE-TASK-10")

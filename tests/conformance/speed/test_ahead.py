@@ -510,3 +510,13 @@ def test_a_task_waits_ahead_for_eight_others_at_most(make, inputs):
     driver.settle()
     assert driver.state(last) in (PENDING, RUNNING)
     assert driver.may_start(0) == L.OK
+
+
+@pytest.mark.spec("SPEED-AHEAD-9")
+@pytest.mark.parametrize(("stream", "given"), [(0, 2), (L.CALLS, 1)])
+def test_calls_wait_for_their_turn_before_they_go_to_an_endpoint(make, stream, given):
+    driver = make(2, sub=0, next_level=1)
+    driver.mem[L.STREAM] = stream
+    slots = chain(driver, 3, kind=L.NEXT_LEVEL)
+    driver.settle()
+    assert driver.all_given(0) == slots[:given]
