@@ -85,6 +85,22 @@ PEERS: dict[str, Peer] = {
         own=True,
         stays=True,
     ),
+    "own_calls_far": Peer(
+        "simpler_ref, calls at endpoints",
+        "processes",
+        FUTURES,
+        CALLS,
+        ("futures", "endpoints"),
+        own=True,
+    ),
+    "own_map_far": Peer(
+        "simpler_ref, map at endpoints",
+        "processes",
+        WAITING,
+        CALLS,
+        ("map", "endpoints"),
+        own=True,
+    ),
     "own_endpoint": Peer(
         "simpler_ref, an endpoint", "processes", INFERRED, ENDPOINTS, ("encrypted",), own=True
     ),

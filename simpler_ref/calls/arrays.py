@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.memory import Engine
 from ..engine.view.layouts import Layouts
 from ..model.tensor import ContinuousTensor, view_memory
-from ..model.visibility import Visible, make_tensor
+from ..model.visibility import make_tensor
 from ..model.wire import (
     SHAPE_AT,
     TAG_AT,
@@ -56,7 +56,12 @@ class SentArrays:
         old one finds, with its turn, that the epoch is over.
     """
 
-    def __init__(self, layouts: Layouts, why_invisible: Visible, quick: Quick | Slow) -> None:
+    def __init__(
+        self,
+        layouts: Layouts,
+        why_invisible: Callable[[Any, int, int], str | None],
+        quick: Quick | Slow,
+    ) -> None:
         self._why_invisible = why_invisible
         self._quick = quick
         self._layouts = layouts
@@ -84,7 +89,7 @@ class SentArrays:
         layout = array.dtype, array.shape, array.strides
         rest, below, extent = extents.get(layout) or self._extent(layout, extents)
         address = address_of(array)
-        why = self._why_invisible(address - below, extent) if extent else None
+        why = self._why_invisible(array, address - below, extent) if extent else None
         if why is not None:
             raise ValueError(
                 f"workers cannot see this array of shape {array.shape}: {why}; pass Worker.share(array)"

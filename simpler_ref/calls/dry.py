@@ -69,7 +69,7 @@ class DryStream:
             kernels.set_usable(self._mem, one, 1)
         self._submit = kernels.call_and_pass
         self._inherited = session.inherited
-        self._arrays = SentArrays(self._dry.layouts, session.why_invisible, Slow())
+        self._arrays = SentArrays(self._dry.layouts, session.why_array_is_invisible, Slow())
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names = TensorNames()

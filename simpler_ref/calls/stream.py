@@ -77,7 +77,9 @@ class Stream:
         self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take = self._quick.take
-        self._arrays = SentArrays(session.engine.layouts, session.why_invisible, self._quick)
+        self._arrays = SentArrays(
+            session.engine.layouts, session.why_array_is_invisible, self._quick
+        )
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names = session.call_names

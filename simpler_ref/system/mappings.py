@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+PRIVATE = "it is private to this process"
+
+
+def is_private(array: Any) -> bool:
+    """Say whether an array's memory is private for certain, since numpy or Python has allocated it.
+
+    It takes a microsecond; to look through the mappings takes a thousand.
+    """
+    owner = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.owndata:
+            return True
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return isinstance(owner, bytes | bytearray)
+
 
 def shared_mappings() -> list[tuple[int, int, str]]:
     """Return (start, end, identity) of this process's shared, writable mappings, sorted."""

@@ -16,6 +16,7 @@ from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..errors import ControlError, WorkerLostError
 from ..model.visibility import remove_visibility
+from ..system.mappings import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
 from . import asked
 from .below import TracesBelow
@@ -245,6 +246,12 @@ class Session:
         """Close it, and remove its visibility check."""
         remove_visibility(self.why_invisible)
         self.close()
+
+    def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see the bytes that an array spans; None if they can."""
+        if not self._in_process and is_private(array):
+            return PRIVATE
+        return self.why_invisible(address, nbytes)
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see some memory; None if they can.

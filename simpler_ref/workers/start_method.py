@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from ..system import regions
-from ..system.mappings import covers, shared_mappings
+from ..system.mappings import PRIVATE, covers, shared_mappings
 from ..system.thread_pools import why_not_fork
 
 START_METHODS = ("fork", "spawn")
@@ -100,7 +100,7 @@ class StartMethod:
                     "it is shared by other means, and workers that a fresh interpreter makes "
                     "(start_method='spawn') do not inherit it"
                 )
-            return "it is private to this process"
+            return PRIVATE
         if started and covers(self._at_start, address, nbytes) != now:
             return "it was allocated after the workers were started"
         if self._given is None and not started and covers(regions.spans(), address, nbytes) is None:

@@ -2,7 +2,7 @@
 
 The same graphs as for the other peers whose tasks return values, in `dags`. An array of the program is
 shared before, and is not copied. With the argument `map`, the tasks of each level are the items of one
-`Worker.map`, as they are for pools.
+`Worker.map`, as they are for pools. With `endpoints`, each worker is that of an endpoint of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from serve import (
 )
 
 from simpler_ref import Worker, __version__
+from simpler_ref.remote import ProcessFleet
 
 
 def prepare(worker: Worker):
@@ -64,18 +65,28 @@ def prepare_map(worker: Worker):
     return by_levels(each)
 
 
+def worker_with(workers: int) -> Worker:
+    """Return a Worker with so many processes."""
+    return Worker(num_sub_workers=workers, mailbox_depth=DEPTH)
+
+
+def worker_over(endpoints: int) -> Worker:
+    """Return a Worker with so many endpoints, sessions with a process each."""
+    return Worker(fleet=ProcessFleet(), endpoints=endpoints, num_sub_workers=1, mailbox_depth=DEPTH)
+
+
 class Calls:
     """Opens a Worker for each request."""
 
-    def __init__(self, prepare) -> None:
+    def __init__(self, prepare, make) -> None:
         self.versions = {"simpler_ref": __version__, **versions("numba", "numpy", "scipy")}
-        self._prepare = prepare
+        self._prepare, self._make = prepare, make
 
     @contextmanager
     def job(self, workload, parameters):
         """Give a Job, its workers ready."""
         workers = parameters.pop("workers", WORKERS)
-        with Worker(num_sub_workers=workers, mailbox_depth=DEPTH) as worker:
+        with self._make(workers) as worker:
             worker.start()
             with DagPeer(self.versions, self._prepare(worker)).job(workload, parameters) as job:
                 yield job
@@ -83,8 +94,9 @@ class Calls:
 
 @contextmanager
 def start():
-    """Give the peer; the command line says whether calls have futures or are items."""
-    peer = Calls({"futures": prepare, "map": prepare_map}[sys.argv[1]])
+    """Give the peer; the command line says whether calls have futures or are items, and where."""
+    make = worker_over if "endpoints" in sys.argv else worker_with
+    peer = Calls({"futures": prepare, "map": prepare_map}[sys.argv[1]], make)
     with peer.job("chain", {"n": 100}) as job:
         job.run()
     yield peer

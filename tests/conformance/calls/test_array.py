@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 
 import numpy as np
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref.jit import layout as L
+from simpler_ref.workers import start_method
 
 
 @sr.task
@@ -110,6 +112,42 @@ def test_ids_may_come_back(w):
     base = w.share(np.arange(100.0))
     for i in range(0, 100, 10):
         assert describe(base[i : i + 10]).result()[3][0] == i
+
+
+BASE = np.arange(6.0)
+
+
+@pytest.mark.spec("CALL-ARRAY-1")
+@pytest.mark.parametrize(
+    "array",
+    [
+        BASE,
+        BASE[::2],
+        BASE.reshape(2, 3).T[1:],
+        np.frombuffer(b"12345678"),
+        np.frombuffer(bytearray(8)),
+    ],
+    ids=["own", "view", "view of a view", "of bytes", "of a bytearray"],
+)
+def test_that_memory_is_private_is_seen_without_a_look_at_all_mappings(w, array, monkeypatch):
+    w.start()
+    assert describe(w.zeros(3)).result()[1] == (3,)
+    monkeypatch.setattr(start_method, "shared_mappings", None)  # a thousand times as long
+    assert np.array_equal(describe(array).result()[3], array)
+    with pytest.raises(ValueError, match="private to this process"):
+        overwrite(array, array)
+
+
+@pytest.mark.spec("CALL-ARRAY-1")
+def test_memory_that_others_have_shared_is_passed_as_it_is():
+    with mmap.mmap(-1, 64) as shared:
+        x = np.frombuffer(shared, np.float64)
+        view = np.frombuffer(memoryview(shared)[16:], np.float64)
+        with sr.Worker(num_sub_workers=1):
+            overwrite(x[:2], np.ones(2)).result()
+            overwrite(view[:2], np.full(2, 2.0)).result()
+        assert x.tolist() == [1, 1, 2, 2, 0, 0, 0, 0]
+        del x, view
 
 
 @pytest.mark.spec("CALL-ARRAY-4")
