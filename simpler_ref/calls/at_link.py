@@ -11,6 +11,7 @@ import pickle
 import time
 from collections.abc import Sequence
 from ctypes import memmove
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,6 +115,12 @@ class Plan(NamedTuple):
         del words[start:end], kinds[start:end]
         arrays = list(zip(rest[count::2], rest[count + 1 :: 2], strict=True))
         return cls(run, home, sub_worker, rest[:count], arrays)
+
+
+def _bytes_of(array: Array) -> bytes:
+    """Return the bytes of an array that has no gaps, as they are in memory."""
+    octets = view_memory(address_of(array), (array.nbytes,), np.dtype(np.uint8))
+    return octets.tobytes()
 
 
 def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
@@ -286,7 +293,7 @@ class AtLink:
         succeeded = answer.kind != L.VALUE_ERROR
         try:
             if succeeded:
-                self._bring(sent.arrays)
+                self._bring(sent.arrays, answer.written)
         finally:
             self._note_end(sent, succeeded)
         self._count(begun, sent.unmoved)
@@ -370,11 +377,15 @@ class AtLink:
         """Return a call as it travels, what moves beside it, and what that is read from."""
         coming: dict[int, tuple[ComingCopy, int]] = {}
         packed: list[Any] = []
+        told = {one.far.key: one.far for one in arrays}
         for view, far in arrays:
             if far.reads and not self._home.has(far.key, far.reads):
                 source = (
                     view if is_whole((view.dtype, view.shape, view.strides)) else view.copy("C")
                 )
+                if far.nbytes <= MOST_INLINE:
+                    told[far.key] = replace(far, data=_bytes_of(source))
+                    continue
                 packed.append(source)
                 coming[far.key] = ComingCopy(far.key, far.reads, far.nbytes), address_of(source)
 
@@ -401,7 +412,7 @@ class AtLink:
             bytes(form.codes),
             bytes(kinds[sent]),
             np.array(words[sent], np.int64).tobytes(),
-            [one.far for one in arrays],
+            [told[one.far.key] for one in arrays],
             piece(self._items(words, kinds)) if form.has_items else Piece(),
             values,
             plan.dropped,
@@ -417,16 +428,20 @@ class AtLink:
         return memoryview(np.array(words[first:-1], np.int64).tobytes())[:size]
 
     # ------------------------------------------------------------ what it has made
-    def _bring(self, arrays: Sequence[_Array]) -> None:
+    def _bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
         """Have what was written come home: all of it, or nothing if the endpoint is lost meanwhile.
+
+        What is short has come with the answer.
 
         Rule     CALL-FAR-3
         """
         made = {one.far.key: one for one in arrays if one.far.makes}
         came = []
-        for view, far in made.values():
-            copy = np.empty(far.nbytes, np.uint8)
-            self._home.move_from(window_key(far.key, far.makes), 0, address_of(copy), far.nbytes)
+        for (view, far), data in zip(made.values(), short, strict=True):
+            copy = np.frombuffer(data, np.uint8) if data else np.empty(far.nbytes, np.uint8)
+            if not data:
+                where = window_key(far.key, far.makes)
+                self._home.move_from(where, 0, address_of(copy), far.nbytes)
             came.append((view, copy))
         for view, copy in came:
             if is_whole((view.dtype, view.shape, view.strides)):

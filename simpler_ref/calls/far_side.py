@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..engine.view.blocks import data_of
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import view_memory
-from ..remote.copies import CopiedTensor, Copies
+from ..remote.copies import ComingCopy, CopiedTensor, Copies
 from ..remote.dispatcher import Dispatcher
 from ..remote.far_calls import (
     ANY_SUB_WORKER,
@@ -50,11 +51,15 @@ _U64 = (1 << 64) - 1
 
 
 class _Running(NamedTuple):
-    """A call that was begun: its future, its arrays, and the keys of what has come beside it."""
+    """A call that was begun: its future, its arrays, and the keys of what has come beside it.
+
+    `written` has the arrays that it writes, and whether they go back with the answer.
+    """
 
     future: Future
     tensors: Sequence[CopiedTensor]
     beside: Sequence[int]
+    written: dict[int, bool]
 
 
 class FarCalls:
@@ -104,6 +109,9 @@ class FarCalls:
             one.key: view_memory(address, (one.nbytes,), np.dtype(np.uint8))
             for one, address in zip(beside, read, strict=True)
         }
+        for one in call.arrays:
+            if one.data:
+                copies.put(ComingCopy(one.key, one.reads, one.nbytes), one.data)
         tensors = [CopiedTensor(one.key, one.reads, one.makes) for one in call.arrays]
         addresses = copies.take(tensors, [one.nbytes for one in call.arrays])
         try:
@@ -113,7 +121,8 @@ class FarCalls:
         except BaseException:
             copies.settle(tensors, False)
             raise
-        return _Running(future, tensors, [one.key for one in beside])
+        written = {one.key: one.nbytes <= MOST_INLINE for one in call.arrays if one.makes}
+        return _Running(future, tensors, [one.key for one in beside], written)
 
     def wait(self, lookout: Lookout) -> None:
         """Wait until a call may have ended, or, if none does soon, until a lookout rings."""
@@ -138,8 +147,13 @@ class FarCalls:
                 outcome = self._outcome(stream, running.future, sequence)
             except Exception as error:
                 outcome = _failure(memoryview(outcomes.error_block(error)), sequence)
-            self._copies.settle(running.tensors, outcome.kind != L.VALUE_ERROR)
-            self._copies.drop(running.beside)
+            copies, succeeded = self._copies, outcome.kind != L.VALUE_ERROR
+            copies.settle(running.tensors, succeeded)
+            copies.drop(running.beside)
+            if succeeded and running.written:
+                short = running.written.items()
+                written = [copies.data(key) if is_short else b"" for key, is_short in short]
+                outcome = replace(outcome, written=written)
             yield FAR_OUTCOME.encode(outcome)
 
     def _require_agreed(self, call: FarCall) -> None:

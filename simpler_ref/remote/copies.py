@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import RemoteError, TransferError
 from ..system.types import Array
 from .fields import POSITIVE, U64, Blob, Many, Message, Text
@@ -181,6 +183,19 @@ class Copies:
                 self._offer(one.key, copy, one.version, REMOTE_BUFFER_ACCESS_WRITE)
                 wanted.append(one.key)
         return wanted
+
+    def put(self, one: ComingCopy, data: bytes) -> None:
+        """Store a version that has come with the call that reads it."""
+        copy = self._of(one.key, one.nbytes)
+        self._require_not_later(copy, one.version)
+        if copy.version != one.version:
+            self._begin_to_change(copy)
+            copy.memory[:] = np.frombuffer(data, np.uint8)
+            copy.coming = one.version
+
+    def data(self, key: int) -> bytes:
+        """Return the bytes of a copy."""
+        return self._copies[key].memory.tobytes()
 
     def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.

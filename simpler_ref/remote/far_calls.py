@@ -28,13 +28,17 @@ class Piece:
 
 @dataclass(frozen=True)
 class FarArray:
-    """An array of a call: a copy, the versions that the call reads and makes (0: none), its layout."""
+    """An array of a call: a copy, the versions that the call reads and makes (0: none), its layout.
+
+    `data` is the version that it reads, if the session does not have it and it is short.
+    """
 
     key: int
     reads: int
     makes: int
     nbytes: int
     layout: str
+    data: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,9 @@ class FarOutcome:
         Of a value that is more than a word: its block.
     text, trace, exception : bytes
         What was raised: described, its traceback, and as a block; empty where that cannot be sent.
+    written : sequence of bytes
+        The arrays that the call has written, in the order of the call; those that are longer are empty,
+        and the parent fetches them.
 
     Notes
     -----
@@ -107,6 +114,7 @@ class FarOutcome:
     text: bytes = b""
     trace: bytes = b""
     exception: bytes = b""
+    written: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,7 @@ _ARRAY = Message(
     makes=U64,
     nbytes=U64,
     layout=Text(MAX_STRING_BYTES),
+    data=Blob(MOST_INLINE),
 )
 FAR_CALL = Message(
     "TASK_CALL",
@@ -154,5 +163,6 @@ FAR_OUTCOME = Message(
     text=Blob(),
     trace=Blob(),
     exception=Blob(),
+    written=Many(Blob(MOST_INLINE), MAX_TENSORS),
 )
 VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue, key=POSITIVE)

@@ -339,7 +339,7 @@ CALL = far_calls.FarCall(
     b"\6\4\3",
     b"\1",
     b"\2" * 8,
-    (far_calls.FarArray(5, 1, 2, 16, "[\"'<f8'\", [2], [8]]"),),
+    (far_calls.FarArray(5, 1, 2, 16, "[\"'<f8'\", [2], [8]]", b"x" * 16),),
     far_calls.Piece(b"abc"),
     (far_calls.Piece(b"", 9, 70000),),
     (3,),
@@ -361,6 +361,7 @@ def test_a_call_has_these_bytes():
     expected = words(7) + bytes(range(32)) + (-1).to_bytes(4, "little", signed=True)
     expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\1") + blob(b"\2" * 8)
     expected += (1).to_bytes(4, "little") + words(5, 1, 2, 16) + blob(b"[\"'<f8'\", [2], [8]]")
+    expected += blob(b"x" * 16)
     expected += blob(b"abc") + words(0, 0)
     expected += (1).to_bytes(4, "little") + blob(b"") + words(9, 70000)
     expected += (1).to_bytes(4, "little") + words(3)
@@ -377,7 +378,7 @@ def test_a_call_has_these_bytes():
 
 @pytest.mark.spec("REMOTE-TASK-10")
 def test_the_answer_to_a_call_has_these_bytes():
-    made = far_calls.FarOutcome(4, 2, 1, far_calls.Piece(b"v", 6, 1), b"t", b"", b"e")
+    made = far_calls.FarOutcome(4, 2, 1, far_calls.Piece(b"v", 6, 1), b"t", b"", b"e", (b"w", b""))
 
     def blob(raw):
         return len(raw).to_bytes(4, "little") + raw
@@ -385,5 +386,6 @@ def test_the_answer_to_a_call_has_these_bytes():
     expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
     expected += blob(b"t") + blob(b"") + blob(b"e")
+    expected += (2).to_bytes(4, "little") + blob(b"w") + blob(b"")
     assert far_calls.FAR_OUTCOME.encode(made) == expected
     assert far_calls.FAR_OUTCOME.decode(expected) == made
