@@ -69,7 +69,9 @@ class DryStream:
             kernels.set_usable(self._mem, one, 1)
         self._submit = kernels.call_and_pass
         self._inherited = session.inherited
-        self._arrays = SentArrays(self._dry.layouts, session.why_array_is_invisible, Slow())
+        self._arrays = SentArrays(
+            self._dry.layouts, session.why_array_is_invisible, Slow(self._dry)
+        )
         self._pack = Packer(self._arrays, session).pack
         self._plans: dict[Task, Plan] = {}
         self._names = TensorNames()
@@ -112,7 +114,7 @@ class DryStream:
         word = L.SUB << L.WORD_KIND
         if plan.workers is not None:
             word |= next(plan.workers)
-        slot = self._submit(self._mem, L.NONE, word, counts, wire)
+        slot = self._submit(self._mem, word, counts, wire)
         self._require_slot(slot)
         self._kept.append(bound)
         self._numbers[slot] = len(self.made)
@@ -232,7 +234,7 @@ class DryStream:
     take = wait = fetch = cancel = watch = _refuse_value
     has_settled = is_running = _refuse_state
 
-    def drop_later(self, slot: int) -> None:
+    def drop_later(self, future: Future) -> None:
         """Do nothing: a call that is not made is not dropped."""
 
 

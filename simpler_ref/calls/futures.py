@@ -18,7 +18,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     It may be the argument of another call, which then runs after this one and gets its value. It works
     with `concurrent.futures.wait` and `as_completed`, and can be awaited.
 
-    Rule     CALL-FUTURE-1 to -5; CALL-CANCEL-4
+    Rule     CALL-FUTURE-1 to -6; CALL-CANCEL-4
     """
 
     __slots__ = ("_slot", "_stream", "_value")  # which quick.c reads and writes, too
@@ -35,7 +35,18 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         raise TypeError("a Future comes from a call of a task, or from Worker.submit")
 
     def __getattr__(self, name: str) -> Any:
-        """Become a full future of `concurrent.futures` when something asks for its parts."""
+        """Become a full future of `concurrent.futures` when something asks for its parts.
+
+        Raises
+        ------
+        RuntimeError
+            It died, and a finalizer of an object that died with it has taken it back.
+        """
+        if name == "_value":
+            raise RuntimeError(
+                "this future was given up, and its call with it: the garbage collector had found it, and "
+                "a finalizer has taken it back; refer to it from elsewhere"
+            )
         if name not in (
             "_condition",
             "_state",
@@ -61,7 +72,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def __del__(self) -> None:
         slot = getattr(self, "_slot", 0)  # which it has not yet, if making it was cut short
         if slot and self._stream is not None:
-            self._stream.drop_later(slot)
+            self._stream.drop_later(self)
 
     # ------------------------------------------------------------ the value
     def result(self, timeout: float | None = None) -> Any:

@@ -224,4 +224,4 @@ class CallMethods:
         return Tiles(array, shape, halo)
 
 
-quick.adopt(CallMethods, Task)
+quick.adopt(CallMethods, Task, Stream)

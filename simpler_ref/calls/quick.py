@@ -12,6 +12,7 @@ import functools
 import inspect
 import struct
 import sysconfig
+import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from .current import here, opened
 from .futures import Future
 
 if TYPE_CHECKING:
+    from ..engine.memory import Engine
     from ..engine.view.mailbox import ReceivedArgs
     from ..model.wire import Layout
     from ..system.types import Array
@@ -56,8 +58,18 @@ class Quick:
     take : Callable
         ``take(future)`` gives a future its value, if that is there and a word, and says whether it has.
     keep : Callable
-        ``keep(references)`` does so for all futures that weak references still find, and returns those
-        whose values may be there, but are not usual.
+        ``keep()`` does so for all futures, and returns those whose values, which may be there, are not
+        usual.
+    enter : Callable
+        ``enter(slot, future)`` lets a call have a future, which gets the slot, but is not kept alive.
+    leave : Callable
+        ``leave(slot)`` lets a call have no future.
+    find : Callable
+        ``find(slot)`` returns a call's future, None if that has died.
+    futures : Callable
+        ``futures()`` returns all that calls have.
+    drop_later : Callable
+        ``drop_later(future)`` says that a future dies: its call will be dropped.
     drop_all : Callable
         ``drop_all()`` drops all calls whose futures have died; with the turn.
     native
@@ -72,8 +84,6 @@ class Quick:
         self,
         session: Session,
         turns: Turns,
-        futures: dict[int, Any],
-        dropped: deque[int],
         fetching: set[int],
         tasks: dict[Any, Task],
     ) -> None:
@@ -84,13 +94,13 @@ class Quick:
             _numbers(session),
             (
                 *(turns.lock.acquire, turns.lock.release, (False,)),
-                *(self._plans, futures, dropped, dropped.popleft, fetching, dropped.append),
-                *(tasks, Future, np.ndarray, float, int),
+                *(self._plans, fetching, tasks, Future, np.ndarray, float, int),
                 *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
             ),
         )
         self._learn: Callable[[bytes], None]
-        self.call, self.take, self.keep, self.drop_all, *rest = made
+        self.call, self.take, self.keep, self.enter, self.leave, *rest = made
+        self.find, self.futures, self.drop_later, self.drop_all, *rest = rest
         self._learn, self._forget, self._start, look, self.native = rest
         _require_numpy(look)
 
@@ -161,6 +171,11 @@ class Slow:
 
     native = None
 
+    def __init__(self, engine: Engine) -> None:
+        self._mem, self._drop = engine.mem, engine.kernels.drop_call
+        self._references: dict[int, weakref.ref[Future]] = {}
+        self._dropped: deque[int] = deque()
+
     def call(self, *_: object) -> None:
         """Return nothing."""
 
@@ -168,11 +183,39 @@ class Slow:
         """Return False."""
         return False
 
-    def keep(self, references: list[Any]) -> list[Future]:
-        """Return the futures that weak references still find."""
-        return [future for reference in references if (future := reference()) is not None]
+    def futures(self) -> list[Future]:
+        """Return all futures that calls have."""
+        found = [reference() for reference in list(self._references.values())]
+        return [future for future in found if future is not None]
 
-    start = stop = know = learn = forget = drop_all = call
+    def enter(self, slot: int, future: Future) -> None:
+        """Let a call have a future."""
+        future._slot = slot
+        self._references[slot] = weakref.ref(future)
+
+    def leave(self, slot: int) -> None:
+        """Let a call have no future."""
+        self._references.pop(slot, None)
+
+    def find(self, slot: int) -> Future | None:
+        """Return a call's future, None if that has died."""
+        reference = self._references.get(slot)
+        return None if reference is None else reference()
+
+    def drop_later(self, future: Future) -> None:
+        """Say that a future dies; any thread, at any moment."""
+        slot, future._slot = future._slot, 0
+        self._dropped.append(slot)
+
+    def drop_all(self) -> None:
+        """Drop all calls whose futures have died."""
+        while self._dropped:
+            slot = self._dropped.popleft()
+            self.leave(slot)
+            self._drop(self._mem, slot)
+
+    keep = futures
+    start = stop = know = learn = forget = call
 
 
 def _words(words: Any) -> bytes:
@@ -181,7 +224,7 @@ def _words(words: Any) -> bytes:
 
 def _numbers(session: Session) -> bytes:
     """Return the addresses and numbers that quick.c needs."""
-    mem = session.engine.mem
+    mem, slots = session.engine.mem, session.engine.view.slots
     addresses = [
         kernel.c_address_of(one)
         for one in (entries.call_from_c, entries.read_outcome_from_c, entries.drop_from_c)
@@ -190,27 +233,28 @@ def _numbers(session: Session) -> bytes:
     return _words(
         [
             *(mem.ctypes.data, len(mem), session.engine.layouts.epoch_address),
-            *(*addresses, *seen),
+            *(*addresses, slots.start, slots.step, len(slots), *seen),
             *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
             *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE),
             *(L.SIGNED, L.FLOAT64, L.FUTURE, *_KINDS),
-            *map(_place_of, ("_stream", "_slot", "_value")),
+            *(_place_of(Future, name) for name in ("_stream", "_slot", "_value")),
         ]
     )
 
 
-def _place_of(name: str) -> int:
-    """Return how many bytes of a future come before one of its `__slots__`."""
-    future, value = object.__new__(Future), object()
-    setattr(future, name, value)
-    words = (ctypes.c_size_t * (Future.__basicsize__ // L.WORD)).from_address(id(future))
+def _place_of(kind: type, name: str) -> int:
+    """Return how many bytes of an object come before one of the `__slots__` of its class."""
+    made: Any = object.__new__(kind)
+    value = object()
+    setattr(made, name, value)
+    words = (ctypes.c_size_t * (kind.__basicsize__ // L.WORD)).from_address(id(made))
     place = L.WORD * list(words).index(id(value))
-    delattr(future, name)
+    delattr(made, name)
     return place
 
 
 # ---------------------------------------------------------------- methods
-def adopt(workers: type, tasks: type) -> None:
+def adopt(workers: type, tasks: type, streams: type) -> None:
     """Let usual calls of methods be native: those that submit, and those of futures.
 
     Rule     CALL-QUICK-5
@@ -222,9 +266,10 @@ def adopt(workers: type, tasks: type) -> None:
     before = [getattr(one, name) for one, name in zip(classes, names, strict=True)]
     objects = (
         *before,
-        *(opened, here, "in_task", "_life", "stream", "native", tasks, False, None),
+        *(opened, here, "in_task", "_life", "stream", streams, tasks, False, None),
     )
-    places = _words([_place_of("_stream"), _place_of("_slot")])
+    parts = (Future, "_stream"), (Future, "_slot"), (streams, "native")
+    places = _words([_place_of(*one) for one in parts])
     _made("methods", places, objects, tuple(zip(classes, map(_text_of, before), strict=True)))
 
 
@@ -328,10 +373,8 @@ def _require_numpy(look: Callable[[Any], bytes]) -> None:
 def make(
     session: Session,
     turns: Turns,
-    futures: dict[int, Any],
-    dropped: deque[int],
     fetching: set[int],
     tasks: dict[Any, Task],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, turns, futures, dropped, fetching, tasks) if _is_possible() else Slow()
+    return Quick(session, turns, fetching, tasks) if _is_possible() else Slow(session.engine)

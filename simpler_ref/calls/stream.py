@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FunctionType
@@ -58,6 +57,8 @@ class Stream:
     Rule     CALL-STREAM-1 to -5
     """
 
+    __slots__ = ("__dict__", "__weakref__", "native")  # the last one is read by methods.c
+
     def __init__(self, life: Life, session: Session, register: Any) -> None:
         self._life = life
         self._session = session
@@ -66,17 +67,13 @@ class Stream:
         self._mem, self._kernels = session.engine.mem, session.engine.kernels
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
-        self._dropped: deque[int] = deque()
-        self._futures: dict[int, weakref.ref[Future]] = {}
         self._fetching: set[int] = set()
         self._turns = Turns(session.engine)
         self._tasks: dict[Any, Task] = {}
-        self._quick = quick.make(
-            session, self._turns, self._futures, self._dropped, self._fetching, self._tasks
-        )
+        self._quick = quick.make(session, self._turns, self._fetching, self._tasks)
         self.native = self._quick.native
         self._call_quickly = self._quick.call
-        self.take = self._quick.take
+        self.take, self.drop_later = self._quick.take, self._quick.drop_later
         self._arrays = SentArrays(
             session.engine.layouts, session.why_array_is_invisible, self._quick
         )
@@ -141,8 +138,8 @@ class Stream:
                 slot = self._submit(word, counts, wire, data)
                 if slot != L.WOULD_BLOCK:
                     future = _new_future(Future)
-                    future._stream, future._slot = self, slot
-                    self._futures[slot] = weakref.ref(future)
+                    future._stream, future._slot = self, 0
+                    self._quick.enter(slot, future)
                     if self._places is not None:
                         self._places[slot] = caller()
                     return future
@@ -224,15 +221,13 @@ class Stream:
             block.data[:] = data
             wire += _integer(block.offset, L.PAYLOAD)
             counts += 1 << L.HALF
-        dropped = self._dropped.popleft() if self._dropped else L.NONE
-        slot = self._call(self._mem, dropped, word, counts, wire)
+        self._quick.drop_all()
+        slot = self._call(self._mem, word, counts, wire)
         if slot < 0:
             if block is not None:
                 self._kernels.hold_block(self._mem, block.offset, -1)
             self._check_room(slot, len(wire))
             return L.WOULD_BLOCK
-        if len(self._dropped) > 1:
-            self._drop_all()
         self._full_since = 0.0
         return slot
 
@@ -287,7 +282,7 @@ class Stream:
 
     def _clear(self) -> None:
         """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
-        self._drop_all()
+        self._quick.drop_all()
         self._keep_values()
         self._look_at_failures()
 
@@ -435,17 +430,16 @@ class Stream:
                 self._turns.tell()
             self._settle()
             self._keep_values()
-            self._drop_all()
+            self._quick.drop_all()
             self._look_at_failures()
             self._kernels.end_stream(self._mem)
             while view.live and self._help(slot=L.STAY, live=0) != L.TIMED_OUT:
-                self._drop_all()
+                self._quick.drop_all()
             if view.live:
                 self._kernels.drop_forgotten(self._mem)
             unnoted = view.not_noted
             with signals_blocked():
                 self._kernels.reset_stream(self._mem)
-                self._futures.clear()
                 self._arrays.forget()
                 self._open = False
                 self._quick.stop()
@@ -457,9 +451,8 @@ class Stream:
 
         One that has failed counts as ended; a worker that had it already, for later, may have to answer.
         """
-        for reference in list(self._futures.values()):
-            future = reference()
-            while future is not None and future._slot and not self.has_settled(future._slot):
+        for future in self._quick.futures():
+            while future._slot and not self.has_settled(future._slot):
                 self._help(slot=future._slot)
 
     @property
@@ -494,7 +487,7 @@ class Stream:
 
     def _keep_values(self) -> None:
         """Fetch the values of all calls that have ended and still have a future."""
-        for future in self._quick.keep(list(self._futures.values())):
+        for future in self._quick.keep():
             if future._slot and self.has_settled(future._slot):
                 self._fetch(future)
 
@@ -665,7 +658,7 @@ class Stream:
             fetching.add(slot)
             if slot and future._slot == slot:  # no handler was quicker
                 self._copy_outcome(future, slot)
-                self._futures.pop(slot, None)
+                self._quick.leave(slot)
                 future._slot, future._stream = 0, None
                 self._kernels.drop_call(self._mem, slot)
         finally:
@@ -790,10 +783,6 @@ class Stream:
         manager = self._session.manager
         return f"worker {worker}" if manager is None else manager.name(worker)
 
-    def drop_later(self, slot: int) -> None:
-        """Drop a call whose future has died, at the next occasion; any thread, at any moment."""
-        self._dropped.append(slot)
-
     def _look_at_failures(self) -> None:
         """Note the errors of failed calls whose futures are gone.
 
@@ -804,16 +793,9 @@ class Stream:
             slots.insert(0, slot)
         for slot in slots:
             self._failures.taken += 1
-            future = self._futures.get(slot, _no_future)()
+            future = self._quick.find(slot)
             if future is None:
                 self._failures.note(self._error_of(slot))
-            self._kernels.drop_call(self._mem, slot)
-
-    def _drop_all(self) -> None:
-        self._quick.drop_all()
-        while self._dropped:
-            slot = self._dropped.popleft()
-            self._futures.pop(slot, None)
             self._kernels.drop_call(self._mem, slot)
 
     # ------------------------------------------------------------ those that are told
@@ -842,10 +824,6 @@ class Stream:
                     self._turns.forget(bell)
                     return
             self._wait_a_while(bell, PARK_NS, ended=ended)
-
-
-def _no_future() -> None:
-    """Stand for the reference to a future that was dropped."""
 
 
 def _are_there(futures: list[tuple[Future, int]]) -> bool:

@@ -165,11 +165,9 @@ def reset_stream(mem):
     return L.OK
 
 
-@entry(WORDS, INT, INT, INT, BYTES, nogil=False)
-def call_and_pass(mem, dropped, callable_word, counts, wire):
-    """Drop a future, unless NONE; submit a call, then run a scheduler pass; see `calls.submit_call`."""
-    if dropped != L.NONE:
-        calls.drop(mem, dropped)
+@entry(WORDS, INT, INT, BYTES, nogil=False)
+def call_and_pass(mem, callable_word, counts, wire):
+    """Submit a call, then run a scheduler pass; see `calls.submit_call`."""
     slot = calls.submit_call(mem, callable_word, counts, wire_words(wire))
     if slot >= 0:
         schedule.pass_after_submit(mem)

@@ -186,7 +186,8 @@ class CallPlay(Play):
     def make_call(self, call):
         mem, number = self.mem, call.number
         word = number | L.SUB << L.WORD_KIND | call.owner + 1 << L.WORD_WORKER
-        dropped = self.dropped.popleft() if self.dropped else L.NONE
+        if self.dropped:
+            entries.drop_call(mem, self.dropped.popleft())
         while True:
             self.replace_dead()
             futures = [NAMES.index(name) for name in call.futures]
@@ -202,8 +203,7 @@ class CallPlay(Play):
             counts = len(wire) // L.TENSOR_WORDS | len(scalars) << L.HALF
             self.note_submit(call, futures)
             wire += [word for scalar in scalars for word in scalar]
-            slot = entries.call_and_pass(mem, dropped, word, counts, wire)
-            dropped = L.NONE
+            slot = entries.call_and_pass(mem, word, counts, wire)
             if slot >= 0:
                 break
             assert slot == L.WOULD_BLOCK, slot

@@ -205,7 +205,7 @@ def in_child(w, futures):
     gc.collect()
 
 
-@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.spec("CALL-STREAM-9", "CALL-FUTURE-6")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])

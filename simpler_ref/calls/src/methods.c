@@ -13,7 +13,7 @@ enum {
     IN_TASK,
     LIFE, /* of a Worker: its STREAM */
     STREAM,
-    NATIVE, /* of a stream: its `struct quick` in a capsule, if it has one */
+    STREAM_TYPE,
     TASK_TYPE,
     FALSE,
     NONE,
@@ -22,6 +22,9 @@ enum {
 
 static PyObject *o[OBJECTS]; /* of a tuple that lives as long as the process */
 static int64_t at_stream, at_slot; /* bytes of a future before its parts */
+static int64_t at_native;          /* of a stream: its `struct quick` in a capsule, if it has one */
+
+static PyObject *part(PyObject *object, int64_t at) { return *(PyObject **)((char *)object + at); }
 
 /* ---------------------------------------------------------------- what is not usual */
 static PyObject *named(PyObject *const *values, PyObject *names) {
@@ -59,14 +62,9 @@ static bool is_in_task(void) {
 }
 
 static struct quick *quick_of(PyObject *stream) {
-    PyObject *native = stream == NULL ? NULL : PyObject_GetAttr(stream, o[NATIVE]);
-    if (native == NULL || native == o[NONE]) {
-        Py_DecRef(native);
-        return NULL;
-    }
-    struct quick *q = PyCapsule_GetPointer(native, NULL);
-    Py_DecRef(native); /* the stream keeps it */
-    return q;
+    bool may_have = stream != NULL && (PyObject *)stream->type == o[STREAM_TYPE];
+    PyObject *native = may_have ? part(stream, at_native) : NULL;
+    return native == NULL || native == o[NONE] ? NULL : PyCapsule_GetPointer(native, NULL);
 }
 
 /* Submit a call of a task, or of a plain function that has one; NULL as `call_quickly` does. */
@@ -111,16 +109,16 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count, Py
 }
 
 /* ---------------------------------------------------------------- futures */
-static PyObject *part(PyObject *future, int64_t at) { return *(PyObject **)((char *)future + at); }
-
 /* Future.__del__() */
 static PyObject *drop(PyObject *self, PyObject *const *given, intptr_t count, PyObject *names) {
     PyObject *slot = part(self, at_slot);
     if (slot == NULL || PyLong_AsLongLong(slot) == 0)
         return new_reference(o[NONE]);
     struct quick *q = quick_of(part(self, at_stream));
-    PyErr_Clear();
-    return q == NULL ? leave_to(o[DROP], self, given, count, names) : drop_later(q, slot);
+    if (q == NULL)
+        return leave_to(o[DROP], self, given, count, names);
+    drop_later(q, self);
+    return new_reference(o[NONE]);
 }
 
 /* Future.__setattr__(name, value): from now on the garbage collector looks at the future, since the value may lead
@@ -147,6 +145,7 @@ EXPORT PyObject *simpler_ref_methods(PyObject *numbers, PyObject *objects, PyObj
     const int64_t *packed = (const void *)PyBytes_AsString(numbers);
     at_stream = packed[0];
     at_slot = packed[1];
+    at_native = packed[2];
     Py_IncRef(objects); /* forever */
     for (int i = 0; i < OBJECTS; i++)
         o[i] = PyTuple_GetItem(objects, i);
@@ -161,4 +160,4 @@ EXPORT PyObject *simpler_ref_methods(PyObject *numbers, PyObject *objects, PyObj
     return new_reference(o[NONE]);
 }
 
-EXPORT const int64_t simpler_ref_methods_sizes[] = {2 * sizeof(int64_t), OBJECTS, 0, 0, 0};
+EXPORT const int64_t simpler_ref_methods_sizes[] = {3 * sizeof(int64_t), OBJECTS, 0, 0, 0};

@@ -57,6 +57,7 @@ struct numbers {
     int64_t (*call)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
     int64_t (*read_outcome)(int64_t, int64_t, int64_t, int64_t);
     int64_t (*drop)(int64_t, int64_t, int64_t);
+    int64_t first_slot, slot_words, slots;
     uintptr_t seen[2][2]; /* memory that all workers see */
     int64_t half;         /* bits of a half word: of the count of tensors */
     int64_t key_bits, code_bits;
@@ -72,11 +73,7 @@ enum {
     RELEASE,
     DO_NOT_WAIT, /* its arguments */
     PLANS,
-    FUTURES,
-    DROPPED,
-    POP_DROPPED,
     FETCHING, /* slots whose values Python is just fetching, maybe around a signal handler */
-    DROP,     /* appends to DROPPED */
     TASKS,    /* of plain functions */
     FUTURE_TYPE,
     ARRAY_TYPE,
@@ -93,12 +90,21 @@ enum {
     OBJECTS
 };
 
+/* What is known of a slot. */
+struct entry {
+    PyObject *number;   /* itself, once it was used */
+    PyObject *future;   /* of its call, until that dies: no reference */
+    struct entry *next; /* of those whose calls are to be dropped */
+};
+
 struct quick {
     struct numbers n;
     PyObject *o[OBJECTS]; /* of a tuple, which the functions keep */
     PyObject *(*new)(PyObject *type, PyObject *args, PyObject *names);
     PyObject *dead; /* a dict: workers that have died; none while no calls are possible */
     int64_t word;
+    struct entry *entries, *dropped;
+    int64_t used; /* entries */
     struct layout layouts[TABLE];
 };
 
@@ -157,18 +163,49 @@ static void leave_turn(struct quick *q) {
         Py_DecRef(nothing);
 }
 
+/* ---------------------------------------------------------------- calls and their futures */
+static struct entry *entry_of(const struct quick *q, int64_t slot) {
+    return &q->entries[(slot - q->n.first_slot) / q->n.slot_words];
+}
+
+/* Let a call have a future; return whether there was memory for that. */
+static bool enter(struct quick *q, int64_t slot, PyObject *future) {
+    struct entry *entry = entry_of(q, slot);
+    if (entry->number == NULL)
+        entry->number = PyLong_FromLongLong(slot);
+    if (entry->number == NULL)
+        return false;
+    if (q->used <= entry - q->entries)
+        q->used = entry - q->entries + 1;
+    entry->future = future;
+    set_part(future, q->n.at_slot, entry->number);
+    return true;
+}
+
+/* Return a call's future: a reference; or NULL if it has none. One whose end the interpreter has put off, as it
+ * does if many objects die within each other, has no references, and gets none. */
+static PyObject *future_of(const struct entry *entry) {
+    bool lives = entry->future != NULL && (uint32_t)entry->future->references != 0;
+    return lives ? new_reference(entry->future) : NULL;
+}
+
+void drop_later(struct quick *q, PyObject *future) {
+    int64_t slot = slot_of(q, future);
+    if (slot == 0)
+        return;
+    struct entry *entry = entry_of(q, slot);
+    entry->future = NULL;
+    entry->next = q->dropped;
+    q->dropped = entry;
+    set_part(future, q->n.at_slot, q->o[ZERO]); /* a finalizer may take the future back */
+}
+
 /* Drop some calls whose futures have died, so that these do not become more and more. */
 static void drop(struct quick *q, intptr_t most) {
-    for (; most > 0 && PyObject_Size(q->o[DROPPED]) > 0; most--) {
-        PyObject *slot = PyObject_CallObject(q->o[POP_DROPPED], NULL);
-        if (slot == NULL) {
-            PyErr_Clear();
-            return;
-        }
-        if (PyDict_DelItem(q->o[FUTURES], slot) < 0)
-            PyErr_Clear();
-        q->n.drop(q->n.memory, q->n.size, PyLong_AsLongLong(slot));
-        Py_DecRef(slot);
+    for (; most > 0 && q->dropped != NULL; most--) {
+        int64_t slot = q->n.first_slot + (q->dropped - q->entries) * q->n.slot_words;
+        q->dropped = q->dropped->next;
+        q->n.drop(q->n.memory, q->n.size, slot);
     }
 }
 
@@ -291,20 +328,12 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
 }
 
 /* ---------------------------------------------------------------- a call */
-/* Return a weak reference that the garbage collector need not look at: it keeps nothing, so it is in no cycle. */
-static PyObject *weak_reference(PyObject *future) {
-    PyObject *made = PyWeakref_NewRef(future, NULL);
-    if (made != NULL)
-        PyObject_GC_UnTrack(made);
-    return made;
-}
-
 /* Submit a call with the turn, for a future.
  *
- * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for what leads to its value
+ * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for its slot
  */
 static int submit(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
-                  intptr_t given, PyObject *future, PyObject *weak) {
+                  intptr_t given, PyObject *future) {
     int64_t words[MOST_WORDS];
     int64_t counts = pack(q, stream, plan, args, given, words);
     if (counts < 0 || q->dead == NULL || PyDict_Size(q->dead) != 0)
@@ -315,12 +344,7 @@ static int submit(struct quick *q, const PyObject *stream, const struct plan *pl
     int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
     if (slot < 0)
         return 0;
-    PyObject *number = PyLong_FromLongLong(slot);
-    bool is_kept = number != NULL && PyDict_SetItem(q->o[FUTURES], number, weak) == 0;
-    if (is_kept)
-        set_part(future, q->n.at_slot, number);
-    Py_DecRef(number);
-    if (is_kept)
+    if (enter(q, slot, future))
         return 1;
     PyErr_Clear();
     q->n.drop(q->n.memory, q->n.size, slot);
@@ -335,14 +359,12 @@ PyObject *call_quickly(struct quick *q, PyObject *stream, PyObject *task, PyObje
         return NULL;
     }
     PyObject *future = new_future(q, stream);
-    PyObject *weak = future == NULL ? NULL : weak_reference(future);
     int submitted = 0;
-    if (weak != NULL && take_turn(q)) {
-        submitted = submit(q, stream, plan, args, given, future, weak);
+    if (future != NULL && take_turn(q)) {
+        submitted = submit(q, stream, plan, args, given, future);
         leave_turn(q);
     }
     PyErr_Clear();
-    Py_DecRef(weak);
     if (submitted > 0)
         return future;
     Py_DecRef(future);
@@ -351,10 +373,6 @@ PyObject *call_quickly(struct quick *q, PyObject *stream, PyObject *task, PyObje
 
 PyObject *quick_task_of(const struct quick *q, PyObject *function) {
     return PyDict_GetItemWithError(q->o[TASKS], function);
-}
-
-PyObject *drop_later(const struct quick *q, PyObject *slot) {
-    return PyObject_CallFunctionObjArgs(q->o[DROP], slot, NULL);
 }
 
 /* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
@@ -404,18 +422,14 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
 
 /* Give a future its value, with the turn, unless it has one by now. */
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
-    PyObject *number = PyLong_FromLongLong(slot);
-    bool is_given = number != NULL && q->dead != NULL && slot_of(q, future) == slot &&
-                    PyObject_Size(q->o[FETCHING]) == 0;
+    bool is_given = q->dead != NULL && slot_of(q, future) == slot && PyObject_Size(q->o[FETCHING]) == 0;
     if (is_given) {
+        entry_of(q, slot)->future = NULL;
         set_part(future, q->n.at_value, value);
         set_part(future, q->n.at_slot, q->o[ZERO]);
         set_part(future, q->n.at_stream, q->o[NONE]);
-        PyDict_DelItem(q->o[FUTURES], number);
         q->n.drop(q->n.memory, q->n.size, slot);
     }
-    PyErr_Clear();
-    Py_DecRef(number);
     return is_given;
 }
 
@@ -445,23 +459,59 @@ static PyObject *take(PyObject *self, PyObject *const *given, intptr_t count) {
     return new_reference(q->o[count == 1 && take_value(q, given[0]) == 1 ? TRUE : FALSE]);
 }
 
-/* keep(references): do so for all futures that weak references still find; return those whose values, which may be
- * there, are not usual. */
-static PyObject *keep(PyObject *self, PyObject *const *given, intptr_t count) {
-    struct quick *q = of(self);
-    PyObject *others = PyList_New(0);
-    intptr_t length = others == NULL || count != 1 ? 0 : PyList_Size(given[0]);
-    for (intptr_t i = 0; i < length; i++) {
-        PyObject *future = PyObject_CallObject(PyList_GetItem(given[0], i), NULL);
-        bool is_other = is_future(q, future) && take_value(q, future) == 2;
-        bool is_kept = !is_other || PyList_Append(others, future) == 0;
+/* Return futures in a list, all of them, or those that are given no value, although it may be there. */
+static PyObject *listed(struct quick *q, bool all) {
+    PyObject *made = PyList_New(0);
+    for (int64_t i = 0; made != NULL && i < q->used; i++) {
+        PyObject *future = future_of(&q->entries[i]);
+        bool is_wanted = future != NULL && (all || take_value(q, future) == 2);
+        bool is_kept = !is_wanted || PyList_Append(made, future) == 0;
         Py_DecRef(future);
         if (!is_kept) {
-            Py_DecRef(others);
+            Py_DecRef(made);
             return NULL;
         }
     }
-    return others;
+    return made;
+}
+
+/* keep(): give all futures their values; return those whose values, which may be there, are not usual. */
+static PyObject *keep(PyObject *self, PyObject *const *given, intptr_t count) {
+    (void)given, (void)count;
+    return listed(of(self), false);
+}
+
+/* ---------------------------------------------------------------- the same for stream.py */
+/* enter(slot, future): let a call have a future, which gets the slot. */
+static PyObject *enter_slot(PyObject *self, PyObject *const *given, intptr_t count) {
+    bool is_entered = count == 2 && enter(of(self), PyLong_AsLongLong(given[0]), given[1]);
+    return is_entered ? new_reference(of(self)->o[NONE]) : NULL;
+}
+
+/* leave(slot): let a call have no future. */
+static PyObject *leave(PyObject *self, PyObject *const *given, intptr_t count) {
+    if (count == 1)
+        entry_of(of(self), PyLong_AsLongLong(given[0]))->future = NULL;
+    return new_reference(of(self)->o[NONE]);
+}
+
+/* find(slot): return a call's future, or None. */
+static PyObject *find_future(PyObject *self, PyObject *const *given, intptr_t count) {
+    PyObject *future = count == 1 ? future_of(entry_of(of(self), PyLong_AsLongLong(given[0]))) : NULL;
+    return future != NULL ? future : new_reference(of(self)->o[NONE]);
+}
+
+/* futures(): return all. */
+static PyObject *futures(PyObject *self, PyObject *const *given, intptr_t count) {
+    (void)given, (void)count;
+    return listed(of(self), true);
+}
+
+/* drop_later(future): its call will be dropped at the next occasion. */
+static PyObject *drop_future_later(PyObject *self, PyObject *const *given, intptr_t count) {
+    if (count == 1)
+        drop_later(of(self), given[0]);
+    return new_reference(of(self)->o[NONE]);
 }
 
 /* drop_all(): drop all calls whose futures have died; with the turn. */
@@ -528,14 +578,26 @@ static void release(PyObject *capsule) {
     struct quick *q = of(capsule);
     if (q->dead != NULL)
         Py_DecRef(q->dead);
+    for (int64_t i = 0; i < q->used; i++)
+        Py_DecRef(q->entries[i].number);
+    free(q->entries);
     free(q);
 }
 
 static PyMethodDef methods[] = {
-    {"call", call, METH_FASTCALL, NULL},     {"take", take, METH_FASTCALL, NULL},
-    {"keep", keep, METH_FASTCALL, NULL},     {"drop_all", drop_all, METH_FASTCALL, NULL},
-    {"learn", learn, METH_FASTCALL, NULL},   {"forget", forget, METH_FASTCALL, NULL},
-    {"start", start, METH_FASTCALL, NULL},   {"look", look, METH_FASTCALL, NULL},
+    {"call", call, METH_FASTCALL, NULL},
+    {"take", take, METH_FASTCALL, NULL},
+    {"keep", keep, METH_FASTCALL, NULL},
+    {"enter", enter_slot, METH_FASTCALL, NULL},
+    {"leave", leave, METH_FASTCALL, NULL},
+    {"find", find_future, METH_FASTCALL, NULL},
+    {"futures", futures, METH_FASTCALL, NULL},
+    {"drop_later", drop_future_later, METH_FASTCALL, NULL},
+    {"drop_all", drop_all, METH_FASTCALL, NULL},
+    {"learn", learn, METH_FASTCALL, NULL},
+    {"forget", forget, METH_FASTCALL, NULL},
+    {"start", start, METH_FASTCALL, NULL},
+    {"look", look, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -549,6 +611,11 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     if (q == NULL)
         return NULL;
     memcpy(&q->n, packed, sizeof q->n);
+    q->entries = calloc((size_t)q->n.slots, sizeof *q->entries); /* of which the system gives what is used */
+    if (q->entries == NULL) {
+        free(q);
+        return PyErr_NoMemory();
+    }
     for (int i = 0; i < OBJECTS; i++)
         q->o[i] = PyTuple_GetItem(objects, i);
     q->new = PyType_GetSlot(q->o[FUTURE_TYPE], PY_TP_NEW);

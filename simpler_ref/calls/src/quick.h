@@ -12,7 +12,7 @@ PyObject *call_quickly(struct quick *q, PyObject *stream, PyObject *task, PyObje
 /* Return the task of a plain function: a borrowed reference; NULL if there is none yet, perhaps with an exception. */
 PyObject *quick_task_of(const struct quick *q, PyObject *function);
 
-/* Leave a call, whose future dies, to be dropped at the next occasion. */
-PyObject *drop_later(const struct quick *q, PyObject *slot);
+/* Leave the call of a future that dies to be dropped at the next occasion; from now on nothing finds the future. */
+void drop_later(struct quick *q, PyObject *future);
 
 #endif

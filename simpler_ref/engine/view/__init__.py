@@ -138,6 +138,12 @@ class View:
         return self._word(L.WINDOW)
 
     @property
+    def slots(self) -> range:
+        """All slots that tasks can have."""
+        first = self._word(L.A_SLOTS)
+        return range(first, first + self.window * L.SLOT_WORDS, L.SLOT_WORDS)
+
+    @property
     def id_window(self) -> int:
         """How far an id may be above the oldest live task's, 0: any distance."""
         return self._word(L.ID_WINDOW)

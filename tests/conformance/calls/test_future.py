@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import pickle
+import signal
 import threading
 import time
 
@@ -12,8 +14,14 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from tests.support import wait_until
 
 from .tasks import add, wait_at
+
+
+@sr.task
+def same(value):
+    return value
 
 
 @sr.task
@@ -130,3 +138,161 @@ def test_a_future_cannot_be_pickled(w):
     assert "add" in repr(future)
     future.result()
     assert "int" in repr(future)
+
+
+# ---------------------------------------------------------------- their ends
+class AtEnd:
+    """Calls a function when it dies."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __del__(self):
+        self.function()
+
+
+def all_futures(w):
+    """Return all futures that the stream finds, as it does to give them their values."""
+    return w._life.stream._quick.futures()
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.parametrize("value", [1, "text"])
+def test_a_future_that_dies_in_a_cycle_is_found_until_then_and_its_call_dropped(w, value):
+    same(value).result()
+    found = []
+    for _ in range(20):
+        cycle = [same(value), AtEnd(lambda: found.append(len(all_futures(w))))]
+        cycle[0].mine = cycle
+        del cycle
+        gc.collect()
+        assert all_futures(w) == []
+    assert set(found) <= {0, 1} and len(found) == 20
+    assert same(value).result() == value
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.parametrize("value", [1, "text"])
+def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(w, value):
+    kept = []
+
+    def use():
+        kept.append(same(value))
+        all_futures(w)
+        w._life.stream._keep_values()
+
+    same(value).result()
+    for lists in range(4):  # the interpreter puts off the end of each 50th object, of whatever kind
+        chain = None
+        for n in range(400):
+            one = same(value)
+            one.before = AtEnd(use) if n % 10 == 0 else None, chain  # which dies first
+            chain = one
+        for _ in range(lists):
+            chain = [chain]
+        del one, chain
+    assert [one.result() for one in kept] == 160 * [value]
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+def test_futures_die_in_other_threads_than_those_that_made_them(w):
+    made, stop, errors = [], threading.Event(), []
+
+    def forget():
+        try:
+            while made or not stop.is_set():
+                if made:
+                    made.pop(0)
+                else:
+                    time.sleep(0.001)
+        except IndexError:  # another thread was quicker
+            forget()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=forget) for _ in range(2)]
+    for one in threads:
+        one.start()
+    try:
+        for n in range(1500):
+            made.append(same(n if n % 7 else str(n)))
+    finally:
+        stop.set()
+        for one in threads:
+            one.join()
+    assert not errors
+    assert all_futures(w) == []
+    assert same(3).result() == 3
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+def test_futures_die_and_are_made_in_a_signal_handler(w):
+    same(0).result()
+    made, handled = [], []
+
+    def handle(*_):
+        made.clear()
+        made.append(same(len(handled)))
+        handled.append(made[0].result())
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        for n in range(1500):
+            made.append(same(n if n % 7 else str(n)))
+        deadline = time.monotonic() + 30
+        while not handled:
+            assert time.monotonic() < deadline
+            same(1).result()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    made.clear()
+    assert handled == list(range(len(handled)))
+    assert same(3).result() == 3
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+def test_futures_die_after_the_end_of_their_worker(w):
+    with sr.Worker(num_sub_workers=1) as other:
+        ended = [other.submit(same, n) for n in (1, "text")]
+    assert [one.result() for one in ended] == [1, "text"]
+    with pytest.raises(KeyError), sr.Worker(num_sub_workers=1) as other:
+        lost = [other.submit(time.sleep, 0.1), *(other.submit(same, n) for n in (1, "text"))]
+        raise KeyError
+    del ended, lost
+    gc.collect()
+    assert same(3).result() == 3
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.parametrize("value", [1, "text"])
+def test_a_future_that_a_finalizer_takes_back_is_refused_and_harms_no_other(w, value):
+    saved = []
+    same(value).result()
+    cycle = [same(value)]
+    cycle[0].mine = cycle
+    cycle.append(AtEnd(lambda one=cycle: saved.append(one[0])))
+    del cycle
+    gc.collect()
+    others = [same(n) for n in range(20)]
+    assert saved[0].done()
+    with pytest.raises(RuntimeError, match="a finalizer has taken it back"):
+        saved[0].result()
+    with pytest.raises(RuntimeError, match="a finalizer has taken it back"):
+        same(saved[0])
+    saved.clear()
+    assert [one.result() for one in others] == list(range(20))
+
+
+@pytest.mark.spec("CALL-FUTURE-6")
+def test_calls_whose_futures_died_take_no_slots(w):
+    same(0).result()
+    view = w._life.stream._engine.view
+    for n in range(200):
+        one = same(n if n % 7 else str(n))
+        wait_until(one.done)
+        del one
+        assert view.live < 10
+    assert same(1).result() == 1

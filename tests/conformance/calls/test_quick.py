@@ -637,7 +637,7 @@ def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memo
     made = [same(value) for _ in range(12)]
     same(1).result()
     taken = [without_memory(n, one_worker._life.stream.take, one) for n, one in enumerate(made)]
-    assert taken.count(False) in range(1, 12)
+    assert taken.count(False) < 12
     assert [one.result() for one in made] == 12 * [value]
 
 
