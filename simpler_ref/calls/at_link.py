@@ -236,21 +236,24 @@ class AtLink:
         """
         link = self._link
         while not link.has_answer(sent.sequence):
-            distance = self._send_ahead(kind)
-            if distance == link.mailbox.depth:
+            place = self._send_ahead(kind)
+            if place is None:
                 return
-            link.wait_also_for(self._lookout, self._bell, distance)
+            link.wait_also_for(self._lookout, self._bell, *place)
             if self._lookout.has_rung():
                 os.read(self._bell, 1)
 
-    def _send_ahead(self, kind: type[ReceivedArgs]) -> int:
-        """Send the calls behind the current one; return how far behind it the first is that is not there.
+    def _send_ahead(self, kind: type[ReceivedArgs]) -> tuple[int, int] | None:
+        """Send the calls behind the current one; return the place of the next one, if there is room.
 
         One that cannot be sent has to wait for its turn, when it may fail.
         """
         mailbox = self._link.mailbox
-        distance = 1 + len(self._sent) + len(self._refused)
-        while distance < mailbox.depth and (ticket := mailbox.ticket(distance)) is not None:
+        for distance in range(1 + len(self._sent) + len(self._refused), mailbox.depth):
+            place = mailbox.place(distance)  # before the look whether it is there
+            ticket = mailbox.ticket(distance)
+            if ticket is None:
+                return place
             args = kind.__new__(kind)
             args._box = mailbox.box(mailbox.frame_of(ticket))
             try:
@@ -261,8 +264,7 @@ class AtLink:
                 self._refused.add(ticket)
             except Exception:
                 self._refused.add(ticket)
-            distance += 1
-        return distance
+        return None
 
     def _send(self, args: ReceivedArgs, ticket: int | None) -> _Sent:
         """Send a call, and before it what the session does not have."""

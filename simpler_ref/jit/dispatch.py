@@ -592,7 +592,7 @@ def send(mem, w, slot, waits):
     """
     frame = int(mem[w + L.W_TAIL])
     mem[w + frame + L.W_SLOT] = slot
-    mem[w + frame + L.W_FILLED] += 1
+    store(mem, w + frame + L.W_FILLED, mem[w + frame + L.W_FILLED] + 1)
     if mem[w + frame + L.W_WAITS] != waits:
         mem[w + frame + L.W_WAITS] = waits
     if mem[w + frame + L.W_SKIP] != 0:

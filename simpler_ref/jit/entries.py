@@ -434,10 +434,10 @@ def park_and_receive(mem, worker):
     return serve.park_and_receive(mem, worker)
 
 
-@entry(WORDS, INT, INT, nogil=True)
-def look_out(mem, worker, frame):
-    """Sleep until a frame has a task."""
-    serve.look_out(mem, worker, frame)
+@entry(WORDS, INT, INT, INT, nogil=True)
+def look_out(mem, worker, frame, filled):
+    """Sleep until a frame is filled again."""
+    serve.look_out(mem, worker, frame, filled)
     return L.OK
 
 

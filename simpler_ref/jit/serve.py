@@ -289,20 +289,19 @@ def task_ahead(mem, worker, distance):
 
 
 @kernel
-def look_out(mem, worker, frame):
-    """Sleep until a frame has a task, or `end_look_out` (worker side, a second thread).
+def look_out(mem, worker, frame, filled):
+    """Sleep until a frame is filled again, or `end_look_out` (worker side, a second thread).
 
     It may return before that.
 
-    Ordering like `park_and_receive`, with W_LOOKOUT in the place of W_PARKED
+    Ordering like `park_and_receive`, with W_LOOKOUT and W_FILLED for W_PARKED and the state
     Rule     SPEED-DEPTH-13
     """
     w = worker_at(mem, worker)
     store(mem, w + L.W_LOOKOUT, 1)
     fence()
-    at = w + frame * L.WORKER_WORDS
-    state = load(mem, at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
-    if state != L.TASK_READY and load(mem, w + L.W_SHUTDOWN) == 0:
+    now = load(mem, w + frame * L.WORKER_WORDS + L.W_FILLED)
+    if now == filled and load(mem, w + L.W_SHUTDOWN) == 0:
         futex_wait(mem, w + L.W_LOOKOUT, 1, -1)
     store(mem, w + L.W_LOOKOUT, 0)
 

@@ -238,7 +238,10 @@ W_MEMBER = WORKER.word(
     "W_MEMBER", "each frame; which member of a group it is, plus 1; 0 for a single task"
 )
 W_FILLED = WORKER.word(
-    "W_FILLED", "each frame; how often it was filled: `W_ENDED` counts up to this"
+    "W_FILLED",
+    "each frame; how often it was filled: `W_ENDED` counts up to this",
+    read_by="Scheduler; worker when it looks out",
+    ordering="`W_LOOKOUT`",
 )
 W_RAN = WORKER.word(
     "W_RAN",

@@ -229,7 +229,7 @@ def looks_out(play):
         entries.help_scheduler(play.mem, -1, -1, -1, 0)
 
     play.world.add("orch", orch)
-    play.world.add("lookout", lambda: entries.look_out(play.mem, 0, 0))
+    play.world.add("lookout", lambda: entries.look_out(play.mem, 0, 0, 0))
 
 
 def works_until_stopped(play):
@@ -452,7 +452,7 @@ ROWS = [
         wrongs=each(W("wake_sleepers", FENCE), W("park_and_receive", FENCE)),
     ),
     Row(
-        "store MAIL_STATE, fence, load W_LOOKOUT",
+        "store W_FILLED, fence, load W_LOOKOUT",
         "send, wake_sleepers",
         (LOOKOUT,),
         wrongs=each(W("wake_sleepers", FENCE), W("look_out", FENCE)),

@@ -364,13 +364,18 @@ class MailboxView(NamedTuple):
         at = self.start + self.frame_of(ticket) * L.WORKER_WORDS
         self.engine.mem[at + L.W_SENT] = ticket >> L.HALF
 
-    def look_out(self, distance: int) -> None:
-        """Sleep until the worker has a task so far behind its current one; or return early.
+    def place(self, distance: int) -> tuple[int, int]:
+        """Return the number of the frame so far behind the current one, and how often it was filled."""
+        frame = (self.served + distance) % self.depth
+        filled = self.engine.mem[self.start + frame * L.WORKER_WORDS + L.W_FILLED]
+        return frame, int(filled)
+
+    def look_out(self, frame: int, filled: int) -> None:
+        """Sleep until a frame was filled again, see `place`; or return early.
 
         It is for a second thread, and `end_look_out` wakes that.
         """
-        frame = (self.served + distance) % self.depth
-        self.engine.kernels.look_out(self.engine.mem, self.worker, frame)
+        self.engine.kernels.look_out(self.engine.mem, self.worker, frame, filled)
 
     def end_look_out(self) -> None:
         """Wake the thread that looks out for tasks."""

@@ -725,14 +725,14 @@ def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task():
     try:
         for distance in range(3):
             with ThreadPoolExecutor(1) as pool:
-                lookout = pool.submit(driver.x.look_out, driver.mem, 0, distance)
+                lookout = pool.submit(driver.x.look_out, driver.mem, 0, distance, 0)
                 wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
                 assert not lookout.done()
                 driver.submit()
                 driver.settle()
                 lookout.result(DEADLINE_S)
             assert driver.word(0, L.W_LOOKOUT) == 0
-        driver.x.look_out(driver.mem, 0, 1)  # which has one already
+        driver.x.look_out(driver.mem, 0, 1, 0)  # which was filled meanwhile
     finally:
         driver.close()
 
@@ -745,7 +745,7 @@ def test_who_looks_out_is_not_left_asleep(how):
         if how == "the worker is told to stop":
             driver.k.request_stop(driver.mem, 0)
         with ThreadPoolExecutor(1) as pool:
-            lookout = pool.submit(driver.x.look_out, driver.mem, 0, 0)
+            lookout = pool.submit(driver.x.look_out, driver.mem, 0, 0, 0)
             if how == "it is told to end":
                 wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
                 driver.k.end_look_out(driver.mem, 0)
