@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..system.types import Array
-from .fields import POSITIVE, U64, Blob, Many, Message, Text
+from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
 from .limits import (
     MAX_STRING_BYTES,
     MAX_TENSORS,
@@ -104,14 +104,13 @@ _COPIED = Message(
     layout=Text(MAX_STRING_BYTES),
 )
 _COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
-TASK_COPIES = Message(
-    "TASK_COPIES",
-    TaskCopies,
-    run=U64,
-    more=Blob(),
-    tensors=Many(_COPIED, MAX_TENSORS),
-    dropped=Many(POSITIVE, MOST_DROPPED),
-)
+COPIES_FIELDS: dict[str, Kind] = {
+    "run": U64,
+    "more": Blob(),
+    "tensors": Many(_COPIED, MAX_TENSORS),
+    "dropped": Many(POSITIVE, MOST_DROPPED),
+}
+TASK_COPIES = Message("TASK_COPIES", TaskCopies, **COPIES_FIELDS)
 OPEN_COPIES = Message("OPEN_COPIES", ComingCopies, run=U64, copies=Many(_COMING, MAX_TENSORS))
 WANTED_COPIES = Message(
     "OPEN_COPIES answer",

@@ -61,6 +61,7 @@ from .frames import (
     FEATURE_TASK_MORE,
     FEATURE_TRACE,
     FEATURES,
+    TASK_FRAMES,
     ControlName,
     Frame,
     FrameType,
@@ -99,9 +100,7 @@ LATE_BYTES = 1 << 16
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for calls that it is given meanwhile."""
 _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
-    FrameType.TASK: FrameType.COMPLETION,
-    OwnFrameType.TASK_MORE: FrameType.COMPLETION,
-    OwnFrameType.TASK_COPIES: FrameType.COMPLETION,
+    **dict.fromkeys(TASK_FRAMES, FrameType.COMPLETION),
     FrameType.CONTROL: FrameType.CONTROL_REPLY,
 }
 """What answers a frame; others are answered by frames of their own type."""

@@ -1,26 +1,31 @@
 """The tasks of a link: it has the session run them, and sends those behind the current one ahead of time.
 
-A link with several mailbox frames sees the tasks that follow. Those that can start already go to the
-session before the current one has ended; it runs them in the order in which they come. So the session
-finds its next task waiting, and its way there costs nothing while another one runs.
+A link with several mailbox frames sees the tasks that follow. Those that wait for no other worker go to
+the session before the current one has ended; it runs them in the order in which they come, and skips
+those that wait for one that has failed. So the session finds its next task waiting, and its way there
+costs nothing while another one runs.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import RemoteError, TaskError
 from ..jit import layout as L
 from ..model.wire import TENSOR, bytes_of
+from .after import TASK_AFTER, TaskAfter
 from .copies import TASK_COPIES, CopiedTensor, TaskCopies
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import (
+    FEATURE_AFTER,
     FEATURE_AHEAD,
     FEATURE_COPIES,
+    FEATURE_TASK_MORE,
     CompletionPayload,
     FrameType,
     OwnFrameType,
@@ -31,6 +36,10 @@ from .task_payloads import TaskPayloads, layouts_in
 
 if TYPE_CHECKING:
     from .link import Link
+
+
+FOLLOWS = FEATURE_AFTER | FEATURE_TASK_MORE | FEATURE_COPIES
+"""What a session needs for tasks that wait for others: TASK_AFTER has parts of other frames."""
 
 
 class _Task(NamedTuple):
@@ -60,7 +69,6 @@ class _Sent(NamedTuple):
     ticket: int | None
     sequence: int
     copied: list[CopiedTensor]
-    unmoved: bool
 
 
 class LinkTasks:
@@ -73,12 +81,13 @@ class LinkTasks:
 
     Notes
     -----
-    Rule     REMOTE-AHEAD-1 to -4, -6
+    Rule     REMOTE-AHEAD-1 to -4, -6, -7
     """
 
     def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
         self._link, self._home, self._payloads = link, home, payloads
         self._features = features
+        self._may_follow = features & FOLLOWS == FOLLOWS
         self._sent: deque[_Sent] = deque()
         self.digests: set[bytes] = set()
 
@@ -100,7 +109,7 @@ class LinkTasks:
             self._store(task)
             self._post(ticket, task)
         self._send_ahead(type(args))
-        unmoved = self._sent[0].unmoved
+        unmoved = self._home.has_all(self._sent[0].copied)
         done = self._settle(self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
@@ -135,22 +144,37 @@ class LinkTasks:
 
     # ------------------------------------------------------------ ahead of time
     def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
-        """Send the tasks that come next and can start, up to one that needs tensors of the parent first.
+        """Send the tasks that come next, up to one that has to wait for its turn.
 
-        Rule     REMOTE-AHEAD-1 to -3
+        Rule     REMOTE-AHEAD-1 to -3, -7
         """
         mailbox = self._link.mailbox
         if not self._features & FEATURE_AHEAD:
             return
         for distance in range(max(1, len(self._sent)), mailbox.depth):
-            ticket = mailbox.ticket(distance)
+            ticket = mailbox.ticket_behind(distance)
             if ticket is None:
+                return
+            after = self._frames_of(mailbox.awaits(ticket))
+            if after is None:
                 return
             task = self._look(kind, mailbox.box(mailbox.frame_of(ticket)))
             if task is None:
                 return
-            self._post(ticket, task)
+            self._post(ticket, task, after)
             fail_point("ahead")
+
+    def _frames_of(self, tickets: list[int]) -> list[int] | None:
+        """Return the numbers of the frames of tasks; None if the session cannot be told to wait for one.
+
+        One that brings a tensor home is none of the session's.
+        """
+        if not tickets:
+            return []
+        sent = {one.ticket: one.sequence for one in self._sent}
+        if not self._may_follow or not sent.keys() >= set(tickets):
+            return None
+        return [sent[one] for one in tickets]
 
     def _look(self, kind: type[ReceivedArgs], box: Any) -> _Task | None:
         """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
@@ -200,19 +224,21 @@ class LinkTasks:
 
         self._home.store(task.plan, task.addresses, task.sizes, ask)
 
-    def _post(self, ticket: int | None, task: _Task) -> None:
-        """Send a task to the session."""
+    def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
+        """Send a task to the session; `after` are the numbers of the frames that it waits for."""
         kind: FrameType | OwnFrameType = FrameType.TASK
         payload, plan = task.payload, task.plan
         if self._payloads.has_more:
             kind = OwnFrameType.TASK_MORE
-        unmoved = self._home.has_all(task.copied)
-        if plan is not None:
+        run, dropped = (0, ()) if plan is None else (plan.run, tuple(plan.dropped))
+        if after:
+            kind = OwnFrameType.TASK_AFTER
+            payload = TASK_AFTER.encode(TaskAfter(run, payload, task.copied, dropped, after))
+        elif plan is not None:
             kind = OwnFrameType.TASK_COPIES
-            copies = TaskCopies(plan.run, payload, tuple(task.copied), tuple(plan.dropped))
-            payload = TASK_COPIES.encode(copies)
+            payload = TASK_COPIES.encode(TaskCopies(run, payload, task.copied, dropped))
         sequence = self._link.post(kind, payload)
-        self._sent.append(_Sent(ticket, sequence, task.copied, unmoved))
+        self._sent.append(_Sent(ticket, sequence, task.copied))
 
     def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""

@@ -36,6 +36,7 @@ from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from .after import TASK_AFTER, FailedTasks
 from .buffers import (
     ALLOC,
     COPY,
@@ -72,6 +73,7 @@ from .fail_points import fail_point
 from .fleets import THIS_MACHINE
 from .frames import (
     FEATURES,
+    TASK_FRAMES,
     ControlName,
     Frame,
     FrameType,
@@ -236,6 +238,7 @@ class Session:
         self._over = ""
         self._waiting: deque[Frame] = deque()
         """Frames that have come while another one was served."""
+        self._failed = FailedTasks()
         self._closing = False
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
@@ -472,7 +475,7 @@ class Session:
                 self._over = "closed by its parent"
                 return
             fail_point("received")
-            if kind in (FrameType.TASK, OwnFrameType.TASK_MORE, OwnFrameType.TASK_COPIES):
+            if kind in TASK_FRAMES:
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
                 self._serve_control(frame)
@@ -593,17 +596,19 @@ class Session:
 
     # ------------------------------------------------------------ tasks
     def _serve_task(self, frame: Frame) -> None:
-        """Run a task, and send its outcome.
+        """Run a task, unless one that it waits for has failed, and send its outcome.
 
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7
         """
         outcome, text = L.SUCCESS, ""
         try:
-            self._run(frame)
+            outcome = self._run(frame)
         except BaseException as error:
             if self._over:
                 raise
             outcome, text = L.TASK_FAILURE, report_of(error)
+        if outcome != L.SUCCESS:
+            self._failed.note(frame.header.sequence)
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
         fail_point("completed")
 
@@ -644,11 +649,17 @@ class Session:
             poll.register(one, select.POLLIN)
         poll.poll()
 
-    def _run(self, frame: Frame) -> None:
+    def _run(self, frame: Frame) -> int:
+        """Run a task, and return SUCCESS, or SKIPPED."""
         kind, payload = frame.header.frame_type, frame.payload
         copies = TaskCopies(0, payload, ())
         if kind == OwnFrameType.TASK_COPIES:
             copies = TASK_COPIES.decode(payload)
+        elif kind == OwnFrameType.TASK_AFTER:
+            copies = told = TASK_AFTER.decode(payload)
+            if self._failed.has_any(told.after):
+                return L.SKIPPED
+        if copies.run:
             self._copies.begin(copies.run)
             self._copies.drop(copies.dropped)
         raw = copies.more
@@ -677,6 +688,7 @@ class Session:
         finally:
             self._copies.settle(tensors, succeeded)
         fail_point("settled")
+        return L.SUCCESS
 
     def _arguments(
         self,

@@ -299,8 +299,8 @@ def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
         while once.exists():
             buffers = [two.buffer(i, [1.0]) for i in (0, 1) for _ in range(20)]
             try:
-                two.run(*[(far_side.add_one, two.args((one, INOUT))) for one in buffers])
-                assert [two.values(one)[0] for one in buffers] == [2.0] * 40
+                two.run(*[(far_side.add_one, two.args((one, INOUT))) for one in buffers] * 2)
+                assert [two.values(one)[0] for one in buffers] == [3.0] * 40
             except WorkerLostError as error:
                 seen.append(error)
         assert len(seen) == 1 and "endpoint" in str(seen[0])
