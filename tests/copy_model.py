@@ -239,8 +239,9 @@ class LinkHome(Home):
     def move_to(self, key, offset, address, nbytes):
         self.play.actors.point()
         self.session.require_alive()
-        window = self.session.windows[key]
-        assert window.access == REMOTE_BUFFER_ACCESS_WRITE
+        window = self.session.windows.get(key)
+        if window is None or window.access != REMOTE_BUFFER_ACCESS_WRITE:
+            raise TransferError("there is no such window", refused=True)
         ctypes.memmove(window.address, address, SIZE)
         self.play.moved += 1
 

@@ -33,7 +33,7 @@ from simpler_ref.remote.tasks import (
 
 from . import copy_model
 from .copy_model import INOUT, SIZE, Lost, result
-from .raw_session import manifest
+from .raw_session import SESSION, manifest
 
 DIGEST = bytes(32)
 
@@ -109,6 +109,49 @@ class Served(Session):
 
 
 # ---------------------------------------------------------------- a link
+class Stored:
+    """What is stored on a link's other thread: a future."""
+
+    def __init__(self, link, act):
+        self.link, self.act = link, act
+        self.is_done, self.error = False, None
+
+    def done(self):
+        return self.is_done
+
+    def exception(self):
+        while not self.is_done:
+            self.link.waits_for = self
+            self.link.play.actors.point()
+        self.link.waits_for = None
+        return self.error
+
+
+class Storer:
+    """The other thread of a link."""
+
+    def __init__(self, link):
+        self.link, self.todo = link, deque()
+        self.is_busy = False
+
+    def submit(self, function, *args):
+        self.todo.append(Stored(self.link, lambda: function(*args)))
+        self.link.play.early += 1
+        return self.todo[-1]
+
+    def live(self):
+        while self.todo or self.link.where not in self.link.play.left:
+            if self.todo:
+                self.is_busy = True
+                one = self.todo.popleft()
+                try:
+                    one.act()
+                except Exception as error:
+                    one.error = error
+                one.is_done, self.is_busy = True, False
+            self.link.play.actors.point()
+
+
 class Args:
     """The arguments of a job: its number."""
 
@@ -184,6 +227,12 @@ class FakeLink:
         self._order = Order(1, where)
         self.mover_of = play._mover_of
         self.most_ahead = 0
+        self.session_id = SESSION
+        self.storer = self.tasks._storer = Storer(self)
+        self.waits_for = None
+
+    def note_all_moved(self):
+        pass
 
     @property
     def session(self):
@@ -221,17 +270,29 @@ def payload_of(task, index):
     )
 
 
+class EarlyHome(copy_model.LinkHome):
+    """A home that also asks the mover of its session."""
+
+    def ask(self, session, question):
+        self.play.actors.point()
+        self.session.require_alive()
+        return self.play.served[self.number]._open_early(session, question)
+
+
 # ---------------------------------------------------------------- a play
 class AheadPlay(copy_model.Play):
     """One time that a program is run, with so many frames at each link; tasks of `faults` raise."""
 
     def __init__(self, program, choose, *, depth, faults=(), **how):
         self.jobs = {}
+        self.early = 0
+        """How often something was stored before a task's turn."""
         self.given = set()
         self.has_run = []
         """Indices of the tasks that have run at endpoints."""
         self.faults = faults
         super().__init__(program, choose, **how)
+        self.homes = [EarlyHome(self, where) for where in range(len(self.of_link))]
         self.served = [Served(self, one) for one in self.of_link]
         self.links = [FakeLink(self, where, depth) for where in range(len(self.of_link))]
         self.left = set()
@@ -246,6 +307,8 @@ class AheadPlay(copy_model.Play):
         super()._add_actors()
         for served in self.served:
             self.actors.add(f"session {served.of.number}", served.live)
+        for link in self.links:
+            self.actors.add(f"storer {link.where}", link.storer.live)
 
     def _can_go(self, name):
         self._give()
@@ -253,10 +316,15 @@ class AheadPlay(copy_model.Play):
             where = int(name.split()[1])
             served = self.served[where]
             return served.is_busy or bool(served.inbox) or where in self.left or served.of.is_lost
+        if name.startswith("storer"):
+            storer = self.links[int(name.split()[1])].storer
+            return storer.is_busy or bool(storer.todo) or storer.link.where in self.left
         where = int(name)
         if where == HOME:
             return super()._can_go(name)
         link = self.links[where]
+        if link.waits_for is not None:
+            return link.waits_for.is_done
         if link.is_waiting:
             return bool(link.session.outbox) or link.session.of.is_lost
         given = link.mailbox.given

@@ -85,6 +85,8 @@ FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
 FEATURE_CALLS, FEATURE_TRACE, FEATURE_AFTER, FEATURE_CALLS_AT_ONCE = 16, 32, 64, 128
 """The last one: so may calls, which run at the same time and are answered as they end."""
+FEATURE_EARLY_COPIES = 256
+"""The mover of the session answers OPEN_COPIES, also while a task runs."""
 FEATURES = (
     FEATURE_TASK_MORE
     | FEATURE_COUNTERS
@@ -94,6 +96,7 @@ FEATURES = (
     | FEATURE_TRACE
     | FEATURE_AFTER
     | FEATURE_CALLS_AT_ONCE
+    | FEATURE_EARLY_COPIES
 )
 """What this package takes beyond version 1 of the protocol."""
 

@@ -96,6 +96,7 @@ from .noted import frame_word, moved_word
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .stores import Stores
 from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
+from .windows import Refusal
 
 if TYPE_CHECKING:
     from ..worker import Worker
@@ -277,6 +278,7 @@ class Session:
         self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
         pair = self._pair = new_pair() if manifest.is_secure else None
         self._mover.on_moved = self._note_moved
+        self._mover.on_ask = self._open_early
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
         self._frames_descriptor = self._frames.getsockopt(module.FD)
@@ -583,16 +585,28 @@ class Session:
 
         Rule     REMOTE-COPY-2
         """
+        return self._wanted(frame.header.sequence, frame.payload)
+
+    def _open_early(self, key: int, question: bytes) -> bytes:
+        """Do the same on the mover's thread, while the main thread runs a task.
+
+        Rule     REMOTE-AHEAD-8
+        """
+        if key != self._manifest.session_id:
+            raise Refusal("it is not from the parent of this session")
+        return self._wanted(0, question)
+
+    def _wanted(self, sequence: int, question: bytes) -> bytes:
         wanted: list[int] = []
         text = ""
         fail_point("coming")
         try:
-            wanted = self._copies.open(OPEN_COPIES.decode(frame.payload))
+            wanted = self._copies.open(OPEN_COPIES.decode(question))
         except BaseException as error:
             if self._over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
-        return WANTED_COPIES.encode(WantedCopies(frame.header.sequence, tuple(wanted), text))
+        return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     # ------------------------------------------------------------ tasks
     def _serve_task(self, frame: Frame) -> None:

@@ -14,6 +14,7 @@ PROGRAMS = ALL | {
     "a chain": [Task(0, "x!")] * 5,
     "two chains": [Task(0, "x!"), Task(0, "y!")] * 3,
     "a diamond": [Task(0, "x!", "y!"), Task(0, "x!"), Task(0, "y!"), Task(0, "x", "y!")],
+    "fed from here": [Task(HOME, "y!"), Task(0, "x!"), Task(0, "x!"), Task(0, "x!", "y!")] * 2,
     "home within": [Task(0, "x!"), Task(0, "x", "y!"), Task(HOME, "x!"), Task(0, "x!", "y!")],
 }
 
@@ -50,6 +51,15 @@ def test_a_chain_is_at_the_endpoint_before_its_first_task_has_ended(depth):
     play = AheadPlay(PROGRAMS["a chain"], lambda able: able[0], depth=depth)
     assert play.run() is None
     assert play.links[0].most_ahead == depth
+
+
+def test_what_a_task_needs_is_stored_before_its_turn_and_while_others_run():
+    for seed in range(20):
+        play = AheadPlay(PROGRAMS["fed from here"], chosen_by(seed), depth=4)
+        assert play.run() is None
+        if play.early > 1:
+            return
+    raise AssertionError("never")
 
 
 @pytest.mark.parametrize("depth", (1, *DEPTHS))

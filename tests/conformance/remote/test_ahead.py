@@ -17,7 +17,18 @@ from simpler_ref.jit import layout as L
 from simpler_ref.remote import frames, link
 from simpler_ref.remote.after import TASK_AFTER, TaskAfter
 from simpler_ref.remote.connection import Order
+from simpler_ref.remote.copies import (
+    OPEN_COPIES,
+    WANTED_COPIES,
+    ComingCopies,
+    ComingCopy,
+    CopiedTensor,
+    Copies,
+    window_key,
+)
 from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
+from simpler_ref.remote.home import Home
+from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.session import Session
 from simpler_ref.remote.tasks import (
@@ -27,6 +38,7 @@ from simpler_ref.remote.tasks import (
     TaskPayloadWire,
     encode_task_payload,
 )
+from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
 from tests.raw_session import ENDPOINT, SESSION, manifest, session
@@ -291,6 +303,7 @@ def held_copies(it):
 
 @pytest.mark.spec("REMOTE-AHEAD-2")
 def test_a_task_that_needs_tensors_of_the_parent_is_sent_in_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
     with held(tmp_path, monkeypatch) as it:
         assert held_copies(it)[2:] == [0, 1]
 
@@ -487,3 +500,129 @@ def test_runs_with_a_failure_end_the_same_at_every_depth(seed, depth):
             if index not in bad:
                 assert one.tolist() == [values[index]] * COUNT, (index, bad)
         two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 4)
+
+
+# ---------------------------------------------------------------- 8: tensors that move meanwhile
+@contextmanager
+def watched(folder, monkeypatch, depth=DEPTH):
+    """Give an endpoint that is busy, and a function that says how often its link has stored tensors."""
+    store_all, log = Home.store_all, folder / "stores"
+    log.touch()
+
+    def noted(self, run, coming, ask):
+        store_all(self, run, coming, ask)
+        with log.open("a") as file:
+            file.write("." * bool(coming))
+
+    monkeypatch.setattr(Home, "store_all", noted)
+    with held(folder, monkeypatch, depth) as it:
+        for function in (far_side.copy, far_side.add_one, far_side.nothing):
+            it.made.handle(function)
+        yield it, lambda: len(log.read_text())
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
+    with watched(tmp_path, monkeypatch) as (it, stores):
+        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")  # its link looks when this begins, and may be too early
+            it.hold(orch, "second")
+            it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
+            it.submit(orch, far_side.add_one, (y, INOUT))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go("first")
+            wait_until(stores)
+            it.let_go("second")
+
+        for number in range(1, 4):
+            x[:] = number
+            it.worker.run(orch_fn)
+            assert y.tolist() == [number + 1] * COUNT
+            assert stores() == number, "once in each run"
+            for name in ("first", "second"):
+                (tmp_path / name).unlink()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
+    offered = {}
+    mover = SimpleNamespace(
+        address="here",
+        offer=lambda window: offered.update({window.key: window}),
+        withdraw=offered.pop,
+    )
+    copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+
+    def come(version):
+        assert copies.open(ComingCopies(1, (ComingCopy(7, version, 4),))) == [7]
+        window = offered[window_key(7, version)]
+        assert window.access == REMOTE_BUFFER_ACCESS_WRITE
+        bytes_at(window.address, 4)[:] = bytes([version] * 4)
+
+    def taken(version):
+        (address,) = copies.take([CopiedTensor(7, version)], [4])
+        return bytes(bytes_at(address, 4)), address
+
+    come(1)
+    first, address = taken(1)
+    come(3)
+    assert first == bytes(bytes_at(address, 4)) == b"\1\1\1\1"
+    assert offered.keys() == {window_key(7, 1), window_key(7, 3)}
+    assert copies.counts()["copy_bytes"] == 8
+    assert taken(3)[0] == b"\3\3\3\3"
+    assert offered[window_key(7, 3)].access == REMOTE_BUFFER_ACCESS_READ
+    assert (offered.keys(), copies.counts()["copy_bytes"]) == ({window_key(7, 3)}, 4)
+    come(4)
+    copies.settle([CopiedTensor(7, 3, 9)], False)
+    assert taken(4)[0] == b"\4\4\4\4", "a failure is not about what comes for later tasks"
+    come(5)
+    copies.begin(2)
+    assert not offered and copies.counts()["copy_bytes"] == 0
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_only_its_parent_has_a_session_make_room():
+    session = Session(manifest(), -1, "", None)
+    mover = SimpleNamespace(address="here", offer=lambda _: None, withdraw=lambda _: None)
+    session._copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
+    with pytest.raises(Refusal, match="not from the parent"):
+        session._open_early(SESSION + 1, question)
+    assert session._copies.counts()["copy_bytes"] == 0
+    assert WANTED_COPIES.decode(session._open_early(SESSION, question)).keys == (7,)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-4", "REMOTE-AHEAD-8")
+def test_what_was_stored_for_a_cancelled_run_is_not_seen_by_the_next_one(tmp_path, monkeypatch):
+    with watched(tmp_path, monkeypatch) as (it, stores):
+        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")
+            it.hold(orch, "second")
+            it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
+            wait_until(lambda: tasks_given(it.worker) == 3)
+            it.let_go("first")
+            wait_until(stores)
+            it.let_go("second")
+            raise Stop
+
+        x[:] = 1
+        with pytest.raises(Stop):
+            it.worker.run(orch_fn)
+        x[:] = 2
+        it.made.run((far_side.copy, given((x, INPUT), (y, EXISTING)), {"worker": 0}))
+        assert y.tolist() == [2] * COUNT
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_an_endpoint_without_the_feature_gets_tensors_when_the_task_before_has_ended(
+    tmp_path, monkeypatch
+):
+    assert frames.FEATURES & 256
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
+    monkeypatch.setattr(Home, "ask", None)
+    with held(tmp_path, monkeypatch) as it:
+        held_copies(it)
