@@ -239,8 +239,9 @@ class LinkHome(Home):
     def move_to(self, key, offset, address, nbytes):
         self.play.actors.point()
         self.session.require_alive()
-        window = self.session.windows[key]
-        assert window.access == REMOTE_BUFFER_ACCESS_WRITE
+        window = self.session.windows.get(key)
+        if window is None or window.access != REMOTE_BUFFER_ACCESS_WRITE:
+            raise TransferError("there is no such window", refused=True)
         ctypes.memmove(window.address, address, SIZE)
         self.play.moved += 1
 
@@ -329,14 +330,17 @@ class Play:
     # ------------------------------------------------------------ the run
     def run(self):
         """Run it, and return its failure, if it has failed."""
-        for where in self.queue:
-            self.actors.add(str(where), lambda where=where: self._serve(where))
+        self._add_actors()
         self.actors.run(self._can_go)
         self.running = False
         for error in self.actors.errors:
             raise error
         failure = None if all(self.state) else RemoteError("a task has failed")
         return self.parent.end_run(failure)
+
+    def _add_actors(self):
+        for where in self.queue:
+            self.actors.add(str(where), lambda where=where: self._serve(where))
 
     def _can_go(self, name):
         where = int(name)

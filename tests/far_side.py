@@ -54,6 +54,12 @@ def add_scalar(orch, args, config):
     args.tensor(0).numpy()[...] += np.float32(args.scalar(0))
 
 
+def add_first(orch, args, config):
+    """Add tensor 0 to tensor 1; numbers stay small."""
+    second = args.tensor(1).numpy()
+    second[...] = (second + args.tensor(0).numpy()) % 1024
+
+
 def copy(orch, args, config):
     args.tensor(1).numpy()[...] = args.tensor(0).numpy()
 

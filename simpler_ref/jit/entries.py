@@ -454,6 +454,12 @@ def task_ahead(mem, worker, distance):
     return serve.task_ahead(mem, worker, distance)
 
 
+@entry(WORDS, INT, INT, nogil=False)
+def task_behind(mem, worker, distance):
+    """Look for a task behind the current one that waits for no other worker."""
+    return serve.task_behind(mem, worker, distance)
+
+
 @entry(WORDS, INT, INT, INT, nogil=False)
 def remember(mem, worker, local_slot, leaf):
     """Cache the local slot of the digest in the mailbox, and resolve it."""

@@ -37,7 +37,7 @@ from .fail_points import (
     fail_point,
 )
 from .journal import journal_of_worker, note_ran, note_request, note_span
-from .kernel import kernel
+from .kernel import inlined, kernel
 from .leaves import address_of, call_leaf
 from .mailbox import (
     STATE_MASK,
@@ -254,16 +254,42 @@ def may_start(mem, frame):
     answer = L.OK
     at = frame + L.W_WAIT_FOR
     for _ in range(mem[frame + L.W_WAITS]):
-        ended = load(mem, int(mem[at]))
-        if ended >> 2 < mem[at + 1]:
-            answer = L.WOULD_BLOCK
-            break
-        if ended >> 2 == mem[at + 1] and ended & 3 != L.ENDED_WELL:
-            answer = L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
+        answer = how_it_ended(mem, at)
+        if answer != L.OK:
             break
         at += 2
     skip = load(mem, frame + L.W_SKIP)
     return answer if skip == 0 else skip
+
+
+@inlined
+def how_it_ended(mem, at):
+    """Return what an awaited end means for the task that waits for it: as `may_start`, without W_SKIP."""
+    ended = load(mem, int(mem[at]))
+    if ended >> 2 < mem[at + 1]:
+        return L.WOULD_BLOCK
+    if ended >> 2 > mem[at + 1] or ended & 3 == L.ENDED_WELL:
+        return L.OK
+    return L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
+
+
+@kernel
+def may_follow(mem, w, frame):
+    """Say whether a task in a frame waits only for tasks in front of it (worker side).
+
+    Those of other workers that it was to wait for have ended well. Nothing returns it then, and it is
+    skipped only if one in front of it fails, or the run is cancelled.
+
+    Rule     REMOTE-AHEAD-2, -7
+    """
+    at = frame + L.W_WAIT_FOR
+    for _ in range(mem[frame + L.W_WAITS]):
+        answer = how_it_ended(mem, at)
+        is_here = w <= mem[at] and mem[at] < w + mem[L.WORKER_STRIDE]
+        if answer != L.OK and not (is_here and answer == L.WOULD_BLOCK):
+            return False
+        at += 2
+    return load(mem, frame + L.W_SKIP) == 0
 
 
 @kernel
@@ -278,13 +304,48 @@ def task_ahead(mem, worker, distance):
     Rule     REMOTE-AHEAD-1, -2
     """
     w = worker_at(mem, worker)
+    at = frame_behind(mem, w, distance)
+    if distance > 0 and not (has_task(mem, w + at) and may_start(mem, w + at) == L.OK):
+        return L.NONE
+    return ticket_of(mem, w, at)
+
+
+@kernel
+def task_behind(mem, worker, distance):
+    """Say whether the task that is `distance` behind the current one may follow it at once (worker side).
+
+    It waits only for tasks in front of it, so it will start in its turn if they succeed, unless the run
+    is cancelled.
+
+    Returns  as `task_ahead`
+    Ordering as `task_ahead`
+    Rule     REMOTE-AHEAD-2, -7
+    """
+    w = worker_at(mem, worker)
+    at = frame_behind(mem, w, distance)
+    if not has_task(mem, w + at) or not may_follow(mem, w, w + at):
+        return L.NONE
+    return ticket_of(mem, w, at)
+
+
+@kernel
+def frame_behind(mem, w, distance):
+    """Return the offset of the frame that is `distance` behind the current one."""
     at = int(mem[w + L.W_AT])
     for _ in range(distance):
         at = frame_after(mem, at)
-    if distance > 0:
-        state = load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK
-        if state != L.TASK_READY or may_start(mem, w + at) != L.OK:
-            return L.NONE
+    return at
+
+
+@kernel
+def has_task(mem, frame):
+    """Say whether a frame has a task that is not answered."""
+    return load(mem, frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
+
+
+@kernel
+def ticket_of(mem, w, at):
+    """Return the ticket of the task in a frame."""
     return ((int(mem[w + at + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
 
 

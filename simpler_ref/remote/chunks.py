@@ -26,13 +26,16 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(enum.IntEnum):
-    """What a message is: the first two are requests, the others answers."""
+    """What a message is: READ, WRITE and ASK are requests, the others answers."""
 
     READ = 1
     WRITE = 2
     DATA = 3
     WRITTEN = 4
     REFUSED = 5
+    ASK = 6
+    """A question about what is to be moved; its text, and that of the answer, is the second part."""
+    ANSWER = 7
 
 
 class Header(NamedTuple):
@@ -46,7 +49,7 @@ class Header(NamedTuple):
         Who asks, and the number of the transfer among the sender's, counted on. A sender stores one after
         the other into a window: those with smaller numbers are over, whatever of them is still under way.
     key : int
-        Of the window.
+        Of the window; of a question, who may ask it.
     offset, nbytes : int
         The whole range.
     at : int

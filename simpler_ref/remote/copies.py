@@ -8,6 +8,7 @@ from the tensor's and the version.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..system.types import Array
-from .fields import POSITIVE, U64, Blob, Many, Message, Text
+from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
 from .limits import (
     MAX_STRING_BYTES,
     MAX_TENSORS,
@@ -104,14 +105,13 @@ _COPIED = Message(
     layout=Text(MAX_STRING_BYTES),
 )
 _COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
-TASK_COPIES = Message(
-    "TASK_COPIES",
-    TaskCopies,
-    run=U64,
-    more=Blob(),
-    tensors=Many(_COPIED, MAX_TENSORS),
-    dropped=Many(POSITIVE, MOST_DROPPED),
-)
+COPIES_FIELDS: dict[str, Kind] = {
+    "run": U64,
+    "more": Blob(),
+    "tensors": Many(_COPIED, MAX_TENSORS),
+    "dropped": Many(POSITIVE, MOST_DROPPED),
+}
+TASK_COPIES = Message("TASK_COPIES", TaskCopies, **COPIES_FIELDS)
 OPEN_COPIES = Message("OPEN_COPIES", ComingCopies, run=U64, copies=Many(_COMING, MAX_TENSORS))
 WANTED_COPIES = Message(
     "OPEN_COPIES answer",
@@ -130,33 +130,45 @@ def window_key(key: int, version: int) -> int:
 
 # ---------------------------------------------------------------- what a session has
 class _Copy:
-    """A copy: its memory, the version in it (0: none), the one that is coming, and its window."""
+    """A copy: its memory, the version in it (0: none), and its window."""
 
-    __slots__ = ("coming", "memory", "version", "window")
+    __slots__ = ("memory", "version", "window")
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
-        self.version = self.coming = self.window = 0
+        self.version = self.window = 0
 
 
 class Copies:
     """The copies of one session.
 
+    What the parent stores comes into memory of its own, and is no copy before a task takes it: so it may
+    come while other tasks run. `open` may therefore be called on another thread than all else.
+
     `empty` returns memory that the inner Worker's tasks see.
 
-    Rule     REMOTE-COPY-1 to -4
+    Rule     REMOTE-COPY-1 to -4; REMOTE-AHEAD-8
     """
 
     def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
         self._mover, self._empty = mover, empty
         self._copies: dict[int, _Copy] = {}
+        self._coming: dict[tuple[int, int], _Copy] = {}
+        """By key and version: what the parent stores, or has stored, and no task has taken."""
+        self._lock = threading.Lock()
+        """Held while a run begins, and while versions are opened."""
         self._run = 0
         self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
 
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
+        with self._lock:
+            self._begin(run)
+
+    def _begin(self, run: int) -> None:
         if run != self._run:
             self.drop(list(self._copies))
+            self._drop_coming(list(self._coming))
             self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
@@ -165,33 +177,51 @@ class Copies:
         Rule     REMOTE-COPY-10
         """
         for key in keys:
-            copy = self._copies.pop(key, None)
-            if copy is not None:
+            self._drop_copy(key)
+            self._drop_coming([one for one in list(self._coming) if one[0] == key])
+
+    def _drop_copy(self, key: int) -> None:
+        copy = self._copies.pop(key, None)
+        if copy is not None:
+            self._close(copy)
+            self._counts["dropped"] += 1
+
+    def _drop_coming(self, several: Iterable[tuple[int, int]]) -> None:
+        for one in several:
+            if (copy := self._coming.pop(one, None)) is not None:
                 self._close(copy)
-                self._counts["dropped"] += 1
 
     def open(self, coming: ComingCopies) -> list[int]:
         """Let the parent store versions; return the keys of those that are not here already."""
-        self.begin(coming.run)
-        wanted = []
-        for one in coming.copies:
-            copy = self._of(one.key, one.nbytes)
-            self._require_not_later(copy, one.version)
-            if copy.version != one.version:
-                self._begin_to_change(copy)
-                copy.coming = one.version
-                self._offer(one.key, copy, one.version, REMOTE_BUFFER_ACCESS_WRITE)
-                wanted.append(one.key)
-        return wanted
+        with self._lock:
+            self._begin(coming.run)
+            return [one.key for one in coming.copies if self._opens(one)]
+
+    def _opens(self, one: ComingCopy) -> bool:
+        """Let the parent store a version, unless it is here."""
+        if self._is_here(one):
+            return False
+        coming = self._coming.get((one.key, one.version)) or _Copy(self._empty(one.nbytes))
+        self._require_size(coming, one.nbytes)
+        self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
+        self._coming[one.key, one.version] = coming
+        return True
+
+    def _is_here(self, one: ComingCopy) -> bool:
+        """Say whether a version is here already; refuse one that was replaced."""
+        copy = self._copies.get(one.key)
+        if copy is None:
+            return False
+        self._require_size(copy, one.nbytes)
+        self._require_not_later(copy, one.version)
+        return copy.version == one.version
 
     def put(self, one: ComingCopy, data: bytes) -> None:
         """Store a version that has come with the call that reads it."""
-        copy = self._of(one.key, one.nbytes)
-        self._require_not_later(copy, one.version)
-        if copy.version != one.version:
-            self._begin_to_change(copy)
-            copy.memory[:] = np.frombuffer(data, np.uint8)
-            copy.coming = one.version
+        if not self._is_here(one):
+            coming = _Copy(self._empty(one.nbytes))
+            coming.memory[:] = np.frombuffer(data, np.uint8)
+            self._coming[one.key, one.version] = coming
 
     def data(self, key: int) -> bytes:
         """Return the bytes of a copy."""
@@ -225,13 +255,14 @@ class Copies:
             if not one.makes:
                 continue
             if not succeeded:
-                self.drop([one.key])
+                self._drop_copy(one.key)
             elif self._copies[one.key].version != one.makes:
                 self._have(one.key, self._copies[one.key], one.makes)
 
     def counts(self) -> dict[str, int]:
         """Return how many copies there are, and where they came from."""
-        held = sum(one.memory.nbytes for one in self._copies.values())
+        both = [*self._copies.values(), *list(self._coming.values())]
+        held = sum(one.memory.nbytes for one in both)
         told = {f"copies_{name}": count for name, count in self._counts.items()}
         return {"copies": len(self._copies), "copy_bytes": held, **told}
 
@@ -240,23 +271,35 @@ class Copies:
 
         Rule     REMOTE-COPY-2, -4
         """
+        came = self._has_come(one)
         copy = self._of(one.key, nbytes)
         self._require_not_later(copy, one.reads)
         if copy.version == one.reads:
-            self._counts["hits"] += 1
+            self._counts["stored" if came else "hits"] += 1
             return
-        if copy.coming == one.reads:
-            self._counts["stored"] += 1
-        elif not one.source or one.source == self._mover.address:
+        if not one.source or one.source == self._mover.address:
             raise RemoteError(
                 f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
             )
-        else:
-            self._begin_to_change(copy)
-            if nbytes:
-                self._fetch(one, copy, nbytes)
-            self._counts["fetched"] += 1
+        self._begin_to_change(copy)
+        if nbytes:
+            self._fetch(one, copy, nbytes)
+        self._counts["fetched"] += 1
         self._have(one.key, copy, one.reads)
+
+    def _has_come(self, one: CopiedTensor) -> bool:
+        """Make what the parent has stored the copy, if it is the version that a task reads."""
+        copy = self._copies.get(one.key)
+        if copy is not None and copy.version >= one.reads:
+            return False
+        came = self._coming.pop((one.key, one.reads), None)
+        if came is None:
+            return False
+        if copy is not None:
+            self._close(copy)
+        self._copies[one.key] = came
+        self._have(one.key, came, one.reads)
+        return True
 
     def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
         key = window_key(one.key, one.reads)
@@ -273,11 +316,15 @@ class Copies:
         copy = self._copies.get(key)
         if copy is None:
             copy = self._copies[key] = _Copy(self._empty(max(1, nbytes)))
+        self._require_size(copy, nbytes)
+        return copy
+
+    @staticmethod
+    def _require_size(copy: _Copy, nbytes: int) -> None:
         if copy.memory.nbytes != max(1, nbytes):
             raise ValueError(
                 f"a tensor of {nbytes} bytes is said to be one of {copy.memory.nbytes} bytes"
             )
-        return copy
 
     @staticmethod
     def _require_not_later(copy: _Copy, version: int) -> None:
@@ -289,12 +336,12 @@ class Copies:
     def _begin_to_change(self, copy: _Copy) -> None:
         """Take its memory out of the reach of others."""
         self._close(copy)
-        copy.version = copy.coming = 0
+        copy.version = 0
 
     def _have(self, key: int, copy: _Copy, version: int) -> None:
         """Note that a version is there, and let others read it."""
         self._close(copy)
-        copy.version, copy.coming = version, 0
+        copy.version = version
         self._offer(key, copy, version, REMOTE_BUFFER_ACCESS_READ)
 
     def _offer(self, key: int, copy: _Copy, version: int, access: int) -> None:

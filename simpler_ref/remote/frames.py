@@ -70,12 +70,23 @@ class OwnFrameType(enum.IntEnum):
     """A trace of the session's Worker begins or ends; answered: FEATURE_TRACE."""
     RECORDS = 71
     """Asks for records of that, over a connection of their own; answered with some: FEATURE_TRACE."""
+    TASK_AFTER = 72
+    """A task that waits for others which the session was sent: FEATURE_AFTER."""
 
 
+TASK_FRAMES = (
+    FrameType.TASK,
+    OwnFrameType.TASK_MORE,
+    OwnFrameType.TASK_COPIES,
+    OwnFrameType.TASK_AFTER,
+)
+"""Those of tasks, which a COMPLETION answers."""
 FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURE_CALLS, FEATURE_TRACE, FEATURE_CALLS_AT_ONCE = 16, 32, 128
+FEATURE_CALLS, FEATURE_TRACE, FEATURE_AFTER, FEATURE_CALLS_AT_ONCE = 16, 32, 64, 128
 """The last one: so may calls, which run at the same time and are answered as they end."""
+FEATURE_EARLY_COPIES = 256
+"""The mover of the session answers OPEN_COPIES, also while a task runs."""
 FEATURES = (
     FEATURE_TASK_MORE
     | FEATURE_COUNTERS
@@ -83,7 +94,9 @@ FEATURES = (
     | FEATURE_AHEAD
     | FEATURE_CALLS
     | FEATURE_TRACE
+    | FEATURE_AFTER
     | FEATURE_CALLS_AT_ONCE
+    | FEATURE_EARLY_COPIES
 )
 """What this package takes beyond version 1 of the protocol."""
 

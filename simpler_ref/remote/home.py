@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 
 from ..errors import RemoteError, TransferError
@@ -109,6 +110,10 @@ def unpack_homings(raw: bytes) -> list[Homing]:
 
 
 # ---------------------------------------------------------------- the link's part
+Coming = dict[int, tuple[ComingCopy, int]]
+"""By key: a version that is to be stored, and from which address."""
+
+
 class Home:
     """The parent's memory, as the link of one endpoint serves it.
 
@@ -138,20 +143,23 @@ class Home:
         self._on_moved = on_moved
         self._address, self._group, self._silence_s = address, group, silence_s
         self._open_mover: ZmqMover | None = None
+        self._lock = threading.Lock()
+        """Held while that is made: tensors are stored on another thread, too."""
         self._held: dict[int, int] = {}
         """The version of each tensor that the session has."""
         self._made: dict[int, int] = {}
         """The last one that it has made."""
         self._brought: dict[int, int] = {}
         """The last one that has come home."""
-        self._run = 0
+        self.run = 0
         self.brought = 0
 
     def _mover(self) -> ZmqMover:
-        if self._open_mover is None:
-            self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
-            self._open_mover.on_moved = self._on_moved
-        return self._open_mover
+        with self._lock:
+            if self._open_mover is None:
+                self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
+                self._open_mover.on_moved = self._on_moved
+            return self._open_mover
 
     def move_to(self, key: int, offset: int, address: int, nbytes: int) -> None:
         """Copy memory of this machine into a window of the session."""
@@ -163,8 +171,8 @@ class Home:
 
     def begin(self, run: int) -> None:
         """Forget what was of an earlier run."""
-        if run != self._run:
-            self._run = run
+        if run != self.run:
+            self.run = run
             self._held.clear()
             self._made.clear()
             self._brought.clear()
@@ -182,9 +190,19 @@ class Home:
         """
         self.store_all(plan.run, self.missing(plan, addresses, sizes), ask)
 
-    def store_all(
-        self, run: int, coming: dict[int, tuple[ComingCopy, int]], ask: Callable[[bytes], bytes]
-    ) -> None:
+    def ask(self, session: int, question: bytes) -> bytes:
+        """Return what the session's mover answers to OPEN_COPIES.
+
+        Rule     REMOTE-AHEAD-8
+        """
+        return self._mover().ask(self._address, session, question)
+
+    def note_stored(self, coming: Iterable[ComingCopy]) -> None:
+        """Note versions that the session has before a task reads them."""
+        for one in coming:
+            self._held[one.key] = one.version
+
+    def store_all(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> None:
         """Store versions, each from its address, of which the session says that it wants them."""
         if not coming:
             return
@@ -200,9 +218,7 @@ class Home:
             self.move_to(window_key(key, one.version), 0, address, one.nbytes)
         fail_point("stored")
 
-    def missing(
-        self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]
-    ) -> dict[int, tuple[ComingCopy, int]]:
+    def missing(self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]) -> Coming:
         """Return, by key, what `store` has to store for a task, and from which address."""
         return {
             one.key: (ComingCopy(one.key, one.reads, nbytes), address)

@@ -15,6 +15,7 @@ import secrets
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -61,6 +62,7 @@ from .frames import (
     FEATURE_TASK_MORE,
     FEATURE_TRACE,
     FEATURES,
+    TASK_FRAMES,
     ControlName,
     Frame,
     FrameType,
@@ -99,9 +101,7 @@ LATE_BYTES = 1 << 16
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for calls that it is given meanwhile."""
 _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
-    FrameType.TASK: FrameType.COMPLETION,
-    OwnFrameType.TASK_MORE: FrameType.COMPLETION,
-    OwnFrameType.TASK_COPIES: FrameType.COMPLETION,
+    **dict.fromkeys(TASK_FRAMES, FrameType.COMPLETION),
     FrameType.CONTROL: FrameType.CONTROL_REPLY,
 }
 """What answers a frame; others are answered by frames of their own type."""
@@ -154,6 +154,8 @@ class Link(WorkerKind):
         self.mailbox: MailboxView
         self._place: Any = None
         self._home: Any = None
+        self._tasks: Any = None
+        self._moved: deque[tuple[int, int, int, int]] = deque()
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
@@ -298,6 +300,8 @@ class Link(WorkerKind):
             self.calls.close()
         if self._home is not None:
             self._home.close()
+        if self._tasks is not None:
+            self._tasks.close()
         if self._place is not None:
             self._place.stop(STOP_S)
         for socket in self._sockets:
@@ -492,7 +496,14 @@ class Link(WorkerKind):
         """
         if self.mailbox.is_traced:
             word = moved_word(address, stored=stored)
-            self.mailbox.note(word, nbytes, began, time.monotonic_ns())
+            self._moved.append((word, nbytes, began, time.monotonic_ns()))
+        if threading.current_thread() is threading.main_thread():
+            self.note_all_moved()
+
+    def note_all_moved(self) -> None:
+        """Note also what another thread has moved; the journal is the main thread's."""
+        while self._moved:
+            self.mailbox.note(*self._moved.popleft())
 
     def _send(self, raw: bytes) -> None:
         try:
@@ -666,6 +677,11 @@ class Link(WorkerKind):
         """The parent's memory, as it serves it to its session."""
         found: Home = self._home
         return found
+
+    @property
+    def session_id(self) -> int:
+        """The session's number, which only its parent knows."""
+        return self._order.session_id
 
     @property
     def takes_calls(self) -> bool:

@@ -1,36 +1,48 @@
 """The tasks of a link: it has the session run them, and sends those behind the current one ahead of time.
 
-A link with several mailbox frames sees the tasks that follow. Those that can start already go to the
-session before the current one has ended; it runs them in the order in which they come. So the session
-finds its next task waiting, and its way there costs nothing while another one runs.
+A link with several mailbox frames sees the tasks that follow. Those that wait for no other worker go to
+the session before the current one has ended; it runs them in the order in which they come, and skips
+those that wait for one that has failed. So the session finds its next task waiting, and its way there
+costs nothing while another one runs.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import RemoteError, TaskError
 from ..jit import layout as L
 from ..model.wire import TENSOR, bytes_of
-from .copies import TASK_COPIES, CopiedTensor, TaskCopies
+from .after import TASK_AFTER, TaskAfter
+from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import (
+    FEATURE_AFTER,
     FEATURE_AHEAD,
     FEATURE_COPIES,
+    FEATURE_EARLY_COPIES,
+    FEATURE_TASK_MORE,
     CompletionPayload,
     FrameType,
     OwnFrameType,
     decode_completion,
 )
-from .home import Home, Plan
+from .home import Coming, Home, Plan
 from .task_payloads import TaskPayloads, layouts_in
 
 if TYPE_CHECKING:
     from .link import Link
+
+
+FOLLOWS = FEATURE_AFTER | FEATURE_TASK_MORE | FEATURE_COPIES
+"""What a session needs for tasks that wait for others: TASK_AFTER has parts of other frames."""
 
 
 class _Task(NamedTuple):
@@ -60,7 +72,13 @@ class _Sent(NamedTuple):
     ticket: int | None
     sequence: int
     copied: list[CopiedTensor]
-    unmoved: bool
+
+
+class _Early(NamedTuple):
+    """What is stored for a task before its turn, on another thread."""
+
+    coming: list[ComingCopy]
+    stored: Future[None]
 
 
 class LinkTasks:
@@ -73,13 +91,16 @@ class LinkTasks:
 
     Notes
     -----
-    Rule     REMOTE-AHEAD-1 to -4, -6
+    Rule     REMOTE-AHEAD-1 to -4, -6 to -8
     """
 
     def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
         self._link, self._home, self._payloads = link, home, payloads
         self._features = features
+        self._may_follow = features & FOLLOWS == FOLLOWS
         self._sent: deque[_Sent] = deque()
+        self._early: _Early | None = None
+        self._storer: ThreadPoolExecutor | None = None
         self.digests: set[bytes] = set()
 
     def run(self, args: ReceivedArgs) -> None:
@@ -91,16 +112,17 @@ class LinkTasks:
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
             self._settle()  # the run was cancelled before its turn
+        stored = False
         if not self._sent:
             task = self._read(args)
             if task.goes_home:
                 self._send_ahead(type(args))
                 self._bring(task)
                 return
-            self._store(task)
+            stored = self._store(task)
             self._post(ticket, task)
         self._send_ahead(type(args))
-        unmoved = self._sent[0].unmoved
+        unmoved = not stored and self._home.has_all(self._sent[0].copied)
         done = self._settle(self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
@@ -114,12 +136,18 @@ class LinkTasks:
             raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)
 
     def settle_all(self) -> None:
-        """Wait for tasks that were sent ahead in vain: of a cancelled run.
+        """Wait for what was sent or stored ahead in vain: of a cancelled run.
 
         Rule     REMOTE-AHEAD-4
         """
         while self._sent:
             self._settle()
+        self._end_early()
+
+    def close(self) -> None:
+        """End the thread that stores, once the mover is closed."""
+        if self._storer is not None:
+            self._storer.shutdown()
 
     def _settle(self, number: int = 0) -> CompletionPayload:
         """Wait for the end of the oldest task that the session has, and note what it has made.
@@ -135,25 +163,43 @@ class LinkTasks:
 
     # ------------------------------------------------------------ ahead of time
     def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
-        """Send the tasks that come next and can start, up to one that needs tensors of the parent first.
+        """Send the tasks that come next, up to one that has to wait for its turn.
 
-        Rule     REMOTE-AHEAD-1 to -3
+        Rule     REMOTE-AHEAD-1 to -3, -7
         """
         mailbox = self._link.mailbox
         if not self._features & FEATURE_AHEAD:
             return
         for distance in range(max(1, len(self._sent)), mailbox.depth):
-            ticket = mailbox.ticket(distance)
+            ticket = mailbox.ticket_behind(distance)
             if ticket is None:
+                return
+            after = self._frames_of(mailbox.awaits(ticket))
+            if after is None:
                 return
             task = self._look(kind, mailbox.box(mailbox.frame_of(ticket)))
             if task is None:
                 return
-            self._post(ticket, task)
+            self._post(ticket, task, after)
             fail_point("ahead")
 
+    def _frames_of(self, tickets: list[int]) -> list[int] | None:
+        """Return the numbers of the frames of tasks; None if the session cannot be told to wait for one.
+
+        One that brings a tensor home is none of the session's.
+        """
+        if not tickets:
+            return []
+        sent = {one.ticket: one.sequence for one in self._sent}
+        if not self._may_follow or not sent.keys() >= set(tickets):
+            return None
+        return [sent[one] for one in tickets]
+
     def _look(self, kind: type[ReceivedArgs], box: Any) -> _Task | None:
-        """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
+        """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail.
+
+        What the session needs for the first one is stored meanwhile.
+        """
         if digest_in(box) not in self.digests:
             return None
         args = kind.__new__(kind)
@@ -162,11 +208,45 @@ class LinkTasks:
             task = self._read(args)
         except (ValueError, RemoteError):
             return None
-        if task.goes_home or (
-            task.plan is not None and self._home.missing(task.plan, task.addresses, task.sizes)
-        ):
+        if task.goes_home:
             return None
-        return task
+        if self._early is not None and self._early.stored.done():
+            self._end_early()
+        missing = self._missing(task)
+        if missing and self._early is None and self._features & FEATURE_EARLY_COPIES:
+            self._store_early(task, missing)
+        return None if missing else task
+
+    def _missing(self, task: _Task) -> Coming:
+        if task.plan is None:
+            return {}
+        return self._home.missing(task.plan, task.addresses, task.sizes)
+
+    def _store_early(self, task: _Task, missing: Coming) -> None:
+        """Begin to store what a task needs, while others run.
+
+        Rule     REMOTE-AHEAD-8
+        """
+        assert task.plan is not None
+        if self._storer is None:
+            self._storer = ThreadPoolExecutor(1, "simpler-store")
+        ask = partial(self._home.ask, self._link.session_id)
+        stored = self._storer.submit(self._home.store_all, task.plan.run, missing, ask)
+        self._early = _Early([one for one, _address in missing.values()], stored)
+        fail_point("early")
+
+    def _end_early(self) -> bool:
+        """Wait for what is stored early; if that fails, the task's turn will show why.
+
+        Returns  whether there was something
+        """
+        if self._early is None:
+            return False
+        early, self._early = self._early, None
+        if early.stored.exception() is None:
+            self._home.note_stored(early.coming)
+        self._link.note_all_moved()
+        return True
 
     # ------------------------------------------------------------ one task
     def _read(self, args: ReceivedArgs) -> _Task:
@@ -178,6 +258,8 @@ class LinkTasks:
         if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
             plan = Plan.from_words(words[-1 - words[-1] : -1])
             del words[-1 - words[-1] :]
+            if plan.run != self._home.run:
+                self._end_early()
             self._home.begin(plan.run)
             if plan.goes_home:
                 return _Task(wires, b"", plan, [])
@@ -190,29 +272,34 @@ class LinkTasks:
         (one,) = task.plan.tensors
         self._home.bring(one.key, one.reads, task.addresses[0], task.sizes[0])
 
-    def _store(self, task: _Task) -> None:
-        """Store what the session needs of the parent's memory."""
-        if task.plan is None:
-            return
+    def _store(self, task: _Task) -> bool:
+        """Store what the session needs of the parent's memory; return whether it lacked something."""
+        was_early = self._end_early()
+        missing = self._missing(task)
+        if missing:
+            assert task.plan is not None
+            self._home.store_all(task.plan.run, missing, self._ask)
+            self._home.note_stored(one for one, _address in missing.values())
+        return was_early or bool(missing)
 
-        def ask(raw: bytes) -> bytes:
-            return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
+    def _ask(self, raw: bytes) -> bytes:
+        return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
 
-        self._home.store(task.plan, task.addresses, task.sizes, ask)
-
-    def _post(self, ticket: int | None, task: _Task) -> None:
-        """Send a task to the session."""
+    def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
+        """Send a task to the session; `after` are the numbers of the frames that it waits for."""
         kind: FrameType | OwnFrameType = FrameType.TASK
         payload, plan = task.payload, task.plan
         if self._payloads.has_more:
             kind = OwnFrameType.TASK_MORE
-        unmoved = self._home.has_all(task.copied)
-        if plan is not None:
+        run, dropped = (0, ()) if plan is None else (plan.run, tuple(plan.dropped))
+        if after:
+            kind = OwnFrameType.TASK_AFTER
+            payload = TASK_AFTER.encode(TaskAfter(run, payload, task.copied, dropped, after))
+        elif plan is not None:
             kind = OwnFrameType.TASK_COPIES
-            copies = TaskCopies(plan.run, payload, tuple(task.copied), tuple(plan.dropped))
-            payload = TASK_COPIES.encode(copies)
+            payload = TASK_COPIES.encode(TaskCopies(run, payload, task.copied, dropped))
         sequence = self._link.post(kind, payload)
-        self._sent.append(_Sent(ticket, sequence, task.copied, unmoved))
+        self._sent.append(_Sent(ticket, sequence, task.copied))
 
     def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""

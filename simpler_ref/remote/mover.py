@@ -95,6 +95,16 @@ class Mover(ABC):
         """
 
     @abstractmethod
+    def ask(self, address: str, key: int, question: bytes) -> bytes:
+        """Return another session's answer to a question, which `key` allows to ask.
+
+        Raises
+        ------
+        TransferError
+            It was refused, or the other side is gone or silent.
+        """
+
+    @abstractmethod
     def counters(self) -> dict[str, int]:
         """Return what has been moved."""
 
@@ -140,6 +150,8 @@ class ZmqMover(Mover):
         self._closed = False
         names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
         self._counts = dict.fromkeys(names, 0)
+        self.on_ask: Callable[[int, bytes], bytes] | None = None
+        """Answers the questions of others: a key and the question; on the thread that serves."""
         self._served = dict.fromkeys(
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
@@ -192,6 +204,13 @@ class ZmqMover(Mover):
         self._count(transfers=1, bytes_out=nbytes)
         if self.on_moved is not None:
             self.on_moved(address, True, nbytes, began)
+
+    def ask(self, address: str, key: int, question: bytes) -> bytes:
+        """Return another session's answer to a question, which `key` allows to ask."""
+        with self._transfer("ask what to move", address) as (line, number):
+            return line.ask(
+                Header(Kind.ASK, self._sender, number, key, 0, len(question), 0), question
+            )
 
     def counters(self) -> dict[str, int]:
         """Return what has been moved, and what was in the way.
@@ -330,6 +349,10 @@ class ZmqMover(Mover):
                 if self._windows.write(header, parts[1].buffer):
                     self._reply(peer, header.answer(Kind.WRITTEN))
                     self._served["served_in"] += header.size
+            elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
+                answer = self.on_ask(header.key, parts[1].bytes)
+                self._reply(peer, header.answer(Kind.ANSWER), answer)
+                return
             else:
                 raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._served["served_chunks"] += 1
@@ -414,6 +437,14 @@ class _Line:
 
         self._run(first, ask, Kind.WRITTEN, lambda header: None)
 
+    def ask(self, first: Header, question: bytes) -> bytes:
+        """Ask a question, and return the answer."""
+        self._send(first.encode(), question)
+        got = self._answer(first)
+        if got.kind != Kind.ANSWER:
+            raise _Lost(f"its answer of kind {got.kind} is to no question")
+        return self._second_part()
+
     def _send(self, *parts: Any) -> None:
         try:
             self._socket.send_multipart(parts)
@@ -459,7 +490,7 @@ class _Line:
             except ValueError as error:
                 raise _Lost(f"its answer cannot be read: {error}") from None
             if got.kind == Kind.REFUSED and got.transfer in (first.transfer, 0):
-                raise Refusal(self._text())
+                raise Refusal(self._second_part().decode(errors="replace"))
             if got.transfer == first.transfer:
                 return got
             self._drop()  # of a transfer before, which was refused
@@ -478,10 +509,11 @@ class _Line:
         self._drop()
         return size
 
-    def _text(self) -> str:
-        text: bytes = self._socket.recv() if self._socket.rcvmore else b""
+    def _second_part(self) -> bytes:
+        """Return the second part of a message."""
+        part: bytes = self._socket.recv() if self._socket.rcvmore else b""
         self._drop()
-        return text.decode(errors="replace")
+        return part
 
     def _drop(self) -> None:
         while self._socket.rcvmore:

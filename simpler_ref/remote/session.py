@@ -36,6 +36,7 @@ from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from .after import TASK_AFTER, FailedTasks
 from .buffers import (
     ALLOC,
     COPY,
@@ -72,6 +73,7 @@ from .fail_points import fail_point
 from .fleets import THIS_MACHINE
 from .frames import (
     FEATURES,
+    TASK_FRAMES,
     ControlName,
     Frame,
     FrameType,
@@ -94,6 +96,7 @@ from .noted import frame_word, moved_word
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .stores import Stores
 from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
+from .windows import Refusal
 
 if TYPE_CHECKING:
     from ..worker import Worker
@@ -236,6 +239,7 @@ class Session:
         self._over = ""
         self._waiting: deque[Frame] = deque()
         """Frames that have come while another one was served."""
+        self._failed = FailedTasks()
         self._closing = False
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
@@ -274,6 +278,7 @@ class Session:
         self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
         pair = self._pair = new_pair() if manifest.is_secure else None
         self._mover.on_moved = self._note_moved
+        self._mover.on_ask = self._open_early
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
         self._frames_descriptor = self._frames.getsockopt(module.FD)
@@ -472,7 +477,7 @@ class Session:
                 self._over = "closed by its parent"
                 return
             fail_point("received")
-            if kind in (FrameType.TASK, OwnFrameType.TASK_MORE, OwnFrameType.TASK_COPIES):
+            if kind in TASK_FRAMES:
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
                 self._serve_control(frame)
@@ -580,30 +585,44 @@ class Session:
 
         Rule     REMOTE-COPY-2
         """
+        return self._wanted(frame.header.sequence, frame.payload)
+
+    def _open_early(self, key: int, question: bytes) -> bytes:
+        """Do the same on the mover's thread, while the main thread runs a task.
+
+        Rule     REMOTE-AHEAD-8
+        """
+        if key != self._manifest.session_id:
+            raise Refusal("it is not from the parent of this session")
+        return self._wanted(0, question)
+
+    def _wanted(self, sequence: int, question: bytes) -> bytes:
         wanted: list[int] = []
         text = ""
         fail_point("coming")
         try:
-            wanted = self._copies.open(OPEN_COPIES.decode(frame.payload))
+            wanted = self._copies.open(OPEN_COPIES.decode(question))
         except BaseException as error:
             if self._over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
-        return WANTED_COPIES.encode(WantedCopies(frame.header.sequence, tuple(wanted), text))
+        return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     # ------------------------------------------------------------ tasks
     def _serve_task(self, frame: Frame) -> None:
-        """Run a task, and send its outcome.
+        """Run a task, unless one that it waits for has failed, and send its outcome.
 
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7
         """
         outcome, text = L.SUCCESS, ""
         try:
-            self._run(frame)
+            outcome = self._run(frame)
         except BaseException as error:
             if self._over:
                 raise
             outcome, text = L.TASK_FAILURE, report_of(error)
+        if outcome != L.SUCCESS:
+            self._failed.note(frame.header.sequence)
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
         fail_point("completed")
 
@@ -644,11 +663,17 @@ class Session:
             poll.register(one, select.POLLIN)
         poll.poll()
 
-    def _run(self, frame: Frame) -> None:
+    def _run(self, frame: Frame) -> int:
+        """Run a task, and return SUCCESS, or SKIPPED."""
         kind, payload = frame.header.frame_type, frame.payload
         copies = TaskCopies(0, payload, ())
         if kind == OwnFrameType.TASK_COPIES:
             copies = TASK_COPIES.decode(payload)
+        elif kind == OwnFrameType.TASK_AFTER:
+            copies = told = TASK_AFTER.decode(payload)
+            if self._failed.has_any(told.after):
+                return L.SKIPPED
+        if copies.run:
             self._copies.begin(copies.run)
             self._copies.drop(copies.dropped)
         raw = copies.more
@@ -677,6 +702,7 @@ class Session:
         finally:
             self._copies.settle(tensors, succeeded)
         fail_point("settled")
+        return L.SUCCESS
 
     def _arguments(
         self,

@@ -24,6 +24,7 @@ FRAMES = {
     68: "CALL",
     69: "VALUE_TAKEN",
     70: "TRACE",
+    72: "TASK",
 }
 """Names of frames, by their types."""
 

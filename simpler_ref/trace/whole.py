@@ -24,8 +24,8 @@ from .lanes import LANES, ORCH
 if TYPE_CHECKING:
     from .reader import Trace
 
-TASK_FRAMES = (2, 64, 66)
-"""TASK, TASK_MORE and TASK_COPIES."""
+TASK_FRAMES = (2, 64, 66, 72)
+"""TASK, TASK_MORE, TASK_COPIES and TASK_AFTER."""
 COMPLETION = 5
 _EXCHANGE_BITS = 47
 

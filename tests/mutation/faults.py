@@ -1078,12 +1078,42 @@ FAULTS = (
         (
             Patch(
                 "remote/copies.py",
-                "            if not succeeded:\n                self.drop([one.key])\n",
+                "            if not succeeded:\n                self._drop_copy(one.key)\n",
                 "            if not succeeded:\n"
                 "                self._have(one.key, self._copies[one.key], one.makes - 1)\n",
             ),
         ),
         (f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",),
+    ),
+    Fault(
+        "session-runs-what-waits-for-a-failure",
+        "A session runs a task that was sent ahead although one that it waits for has failed.",
+        (
+            Patch(
+                "remote/after.py",
+                "        return any(one in self._numbers for one in numbers)\n",
+                "        return False\n",
+            ),
+        ),
+        (
+            f"{REMOTE}/test_ahead.py::"
+            "test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that",
+        ),
+    ),
+    Fault(
+        "next-version-comes-into-memory-in-use",
+        "What the parent stores for a later task comes into the copy that the current one uses.",
+        (
+            Patch(
+                "remote/copies.py",
+                "        coming = self._coming.get((one.key, one.version)) or ",
+                "        coming = self._copies.get(one.key) or ",
+            ),
+        ),
+        (
+            f"{REMOTE}/test_ahead.py::"
+            "test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes",
+        ),
     ),
     Fault(
         "race-is-given-out",

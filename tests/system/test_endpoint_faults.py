@@ -299,12 +299,37 @@ def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
         while once.exists():
             buffers = [two.buffer(i, [1.0]) for i in (0, 1) for _ in range(20)]
             try:
-                two.run(*[(far_side.add_one, two.args((one, INOUT))) for one in buffers])
-                assert [two.values(one)[0] for one in buffers] == [2.0] * 40
+                two.run(*[(far_side.add_one, two.args((one, INOUT))) for one in buffers] * 2)
+                assert [two.values(one)[0] for one in buffers] == [3.0] * 40
             except WorkerLostError as error:
                 seen.append(error)
         assert len(seen) == 1 and "endpoint" in str(seen[0])
         two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 20)
+
+
+@pytest.mark.parametrize("point", fail_points.EARLY + fail_points.COPIES)
+def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp_path, monkeypatch):
+    once = arm(point, tmp_path, monkeypatch)
+    with program(1, depth=8) as one:
+        x = [one.worker.zeros(COUNT, np.float32) for _ in range(8)]
+        task, seen = far_side.wait, []
+        for function in (task, far_side.add_one):
+            one.handle(function)
+        while once.exists():
+            for array in x:
+                one.worker.renew(array)
+                array[:] = 0
+            args = [TaskArgs() for _ in x]
+            for given, array in zip(args, x, strict=True):
+                given.add_tensor(array, INOUT)
+                given.add_scalar(2)
+            try:
+                one.run(*[(task, given) for given in args], (far_side.add_one, args[0]))
+                assert [array[0] for array in x] == [1] + [0] * 7
+            except (WorkerLostError, ControlError, TaskError, RemoteError) as error:
+                seen.append(error)
+        assert len(seen) == 1 and "endpoint" in str(seen[0])
+        one.run((far_side.nothing, None))
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.long)])

@@ -69,6 +69,28 @@ def start_peer():
         yield start_peer
 
 
+def test_a_mover_answers_questions_while_its_session_does_other_things(pair):
+    asked, other = pair
+    with pytest.raises(TransferError, match="no request") as refused:
+        other.ask(asked.address, 5, b"what?")
+    assert refused.value.refused
+
+    def answer(key, question):
+        if key != 5:
+            raise Refusal("no")
+        return question * 2
+
+    asked.on_ask = answer
+    assert other.ask(asked.address, 5, b"what?") == b"what?what?"
+    assert other.ask(asked.address, 5, b"") == b""
+    with pytest.raises(TransferError, match="no"):
+        other.ask(asked.address, 6, b"what?")
+    assert other.ask(asked.address, 5, b"and?") == b"and?and?", "the connection is kept"
+    asked.close()
+    with pytest.raises(TransferError, match="ask"):
+        other.ask(asked.address, 5, b"what?")
+
+
 def numbers(nbytes, seed=1):
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
 

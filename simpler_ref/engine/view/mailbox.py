@@ -381,6 +381,27 @@ class MailboxView(NamedTuple):
         """Wake the thread that looks out for tasks."""
         self.engine.kernels.end_look_out(self.engine.mem, self.worker)
 
+    def ticket_behind(self, distance: int) -> int | None:
+        """Return the same of one that may wait for tasks in front of it, but for no other worker.
+
+        See `awaits` for what it waits for.
+        """
+        engine = self.engine
+        found = int(engine.kernels.task_behind(engine.mem, self.worker, distance))
+        return None if found == L.NONE else found
+
+    def awaits(self, ticket: int) -> list[int]:
+        """Return the tickets of the tasks in front of one that it waits for, and that have not ended."""
+        mem, start = self.engine.mem, self.start
+        frame = start + self.frame_of(ticket) * L.WORKER_WORDS
+        first, found = frame + L.W_WAIT_FOR, []
+        for at in range(first, first + 2 * mem.item(frame + L.W_WAITS), 2):
+            place, count = mem.item(at), mem.item(at + 1)
+            is_here = start <= place < start + mem.item(L.WORKER_STRIDE)
+            if is_here and mem.item(place) >> 2 < count:
+                found.append(count << L.HALF | (place - start) // L.WORKER_WORDS)
+        return found
+
     @staticmethod
     def frame_of(ticket: int) -> int:
         """Return the number of the frame of a task."""

@@ -1,23 +1,47 @@
 """REMOTE-AHEAD: tasks that are sent to endpoints before those in front of them have ended."""
 
 import errno
+import hashlib
 import os
+import random
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zmq
 
 from simpler_ref import CallConfig, TaskArgs, TaskError, WorkerLostError
+from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import frames, link
+from simpler_ref.remote.after import TASK_AFTER, TaskAfter
 from simpler_ref.remote.connection import Order
-from simpler_ref.remote.frames import FrameType
+from simpler_ref.remote.copies import (
+    OPEN_COPIES,
+    WANTED_COPIES,
+    ComingCopies,
+    ComingCopy,
+    CopiedTensor,
+    Copies,
+    window_key,
+)
+from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
+from simpler_ref.remote.home import Home
+from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.session import Session
+from simpler_ref.remote.tasks import (
+    TASK_MORE,
+    MoreOfTask,
+    RemoteTaskArgsWire,
+    TaskPayloadWire,
+    encode_task_payload,
+)
+from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
-from tests.raw_session import ENDPOINT, SESSION, manifest
+from tests.raw_session import ENDPOINT, SESSION, manifest, session
 from tests.support import Driver, reads, tasks_given, wait_until, writes
 from tests.system.programs import Concurrently
 
@@ -75,10 +99,10 @@ def held(folder, monkeypatch, depth=DEPTH):
     """Give one; links are forked, so what is noted about them goes into a file."""
     post = LinkTasks._post
 
-    def noted(self, ticket, task):
+    def noted(self, ticket, task, after=()):
         with (folder / "log").open("a") as file:
             print(len(self._sent), file=file)
-        post(self, ticket, task)
+        post(self, ticket, task, after)
 
     monkeypatch.setattr(LinkTasks, "_post", noted)
     with program(1, depth) as made:
@@ -96,7 +120,20 @@ def driver():
 
 
 def ticket(driver, distance):
-    return int(driver.k.task_ahead(driver.mem, 0, distance))
+    """Return the ticket of a task that waits only for those in front of it."""
+    if distance == 0:
+        return int(driver.k.task_ahead(driver.mem, 0, 0))
+    found, startable = (
+        int(look(driver.mem, 0, distance)) for look in (driver.k.task_behind, driver.k.task_ahead)
+    )
+    waits = found != L.NONE and awaited(driver, found)
+    assert startable == (L.NONE if waits else found), "only what waits for nothing can start"
+    return found
+
+
+def awaited(driver, ticket):
+    """Return the tickets of what a task waits for."""
+    return MailboxView(SimpleNamespace(mem=driver.mem), 0).awaits(ticket)
 
 
 @pytest.mark.spec("REMOTE-AHEAD-1")
@@ -126,18 +163,46 @@ def test_a_frame_without_a_task_has_no_ticket(driver):
     assert ticket(driver, 1) != L.NONE == ticket(driver, 2)
 
 
-@pytest.mark.spec("REMOTE-AHEAD-2")
-def test_a_task_that_waits_for_another_has_no_ticket_until_that_has_ended(driver):
-    driver.submit()
+@pytest.mark.spec("REMOTE-AHEAD-7")
+def test_a_task_that_waits_for_those_in_front_of_it_names_their_tickets(driver):
     driver.submit(writes(KEY))
+    driver.submit()
+    driver.submit(writes(KEY + 8))
+    driver.submit(reads(KEY), reads(KEY + 8))
+    driver.settle()
+    tickets = [ticket(driver, distance) for distance in range(4)]
+    assert L.NONE not in tickets
+    assert sorted(awaited(driver, tickets[3])) == [tickets[0], tickets[2]]
+    assert awaited(driver, tickets[2]) == awaited(driver, tickets[1]) == []
+    driver.post_done(0)
+    assert ticket(driver, 2) == tickets[3]
+    assert awaited(driver, tickets[3]) == [tickets[2]], "the other has ended"
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7")
+@pytest.mark.parametrize("outcome", [L.TASK_FAILURE, L.SKIPPED, L.RETURNED])
+def test_a_task_that_waits_for_one_that_did_not_end_well_has_no_ticket(driver, outcome):
+    driver.submit(writes(KEY))
+    driver.submit()
     driver.submit(reads(KEY))
     driver.settle()
-    assert len(driver.all_given(0)) == 3
-    assert ticket(driver, 1) != L.NONE == ticket(driver, 2)
-    driver.post_done(0)
-    assert ticket(driver, 1) == L.NONE
-    driver.post_done(0)
-    assert ticket(driver, 0) != L.NONE
+    driver.post_done(0, outcome=outcome)
+    assert ticket(driver, 0) != L.NONE == ticket(driver, 1)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-2")
+@pytest.mark.parametrize("outcome", [None, L.SUCCESS, L.TASK_FAILURE])
+def test_a_task_that_waits_for_one_of_another_worker_has_a_ticket_once_that_has_ended_well(outcome):
+    driver = Driver(depth=DEPTH, sub=0, next_level=2)
+    try:
+        for where, args in (1, [writes(KEY)]), (0, []), (0, [reads(KEY)]):
+            driver.submit(*args, kind=L.NEXT_LEVEL, owner=where)
+        driver.settle()
+        if outcome is not None:
+            driver.post_done(1, outcome=outcome)
+        assert (ticket(driver, 1) != L.NONE) == (outcome == L.SUCCESS)
+    finally:
+        driver.close()
 
 
 @pytest.mark.spec("REMOTE-AHEAD-2")
@@ -238,6 +303,7 @@ def held_copies(it):
 
 @pytest.mark.spec("REMOTE-AHEAD-2")
 def test_a_task_that_needs_tensors_of_the_parent_is_sent_in_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
     with held(tmp_path, monkeypatch) as it:
         assert held_copies(it)[2:] == [0, 1]
 
@@ -329,3 +395,234 @@ def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path
         tasks = [(far_side.add_one, given((one, INOUT)), {"worker": 0}) for one in x]
         it.made.run(*tasks)
         assert [one.tolist() for one in x] == [[1] * COUNT] * 2
+
+
+# ---------------------------------------------------------------- 7: tasks that wait for those in front
+def chained(it):
+    """Run a chain of tasks at an endpoint that is busy when they come; return what was sent when."""
+    x = it.worker.zeros(COUNT, np.float32)
+    buffer = it.made.buffer(0, [1])
+    for function in (far_side.add_one, far_side.nothing):
+        it.made.handle(function)
+
+    def orch_fn(orch, *_):
+        it.hold(orch, "first")
+        it.submit(orch, far_side.add_one, (x, INOUT))
+        it.hold(orch, "second")
+        for one in (x, buffer, buffer, x):
+            it.submit(orch, far_side.add_one, (one, INOUT))
+        wait_until(lambda: tasks_given(it.worker) == 7)
+        it.let_go("first")
+        it.let_go("second")
+
+    it.worker.run(orch_fn)
+    assert x.tolist() == [3] * COUNT and it.made.values(buffer).tolist() == [3]
+    return it.sent()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7")
+def test_a_chain_is_sent_before_its_first_task_has_ended(tmp_path, monkeypatch):
+    with held(tmp_path, monkeypatch, depth=8) as it:
+        assert chained(it)[2:] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7")
+def test_an_endpoint_without_the_feature_gets_a_chain_task_by_task(tmp_path, monkeypatch):
+    assert frames.FEATURES & 64
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~64)
+    with held(tmp_path, monkeypatch, depth=8) as it:
+        assert max(chained(it)) == 2, "the second task for the buffer waits for the first"
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-11")
+def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that():
+    def after(raw, *numbers):
+        return OwnFrameType.TASK_AFTER, TASK_AFTER.encode(TaskAfter(0, raw, (), (), numbers))
+
+    digest = hashlib.sha256(b"none").digest()
+    wire = encode_task_payload(
+        TaskPayloadWire(digest, CallConfig(), RemoteTaskArgsWire((), (), (), b""))
+    )
+    unknown = TASK_MORE.encode(MoreOfTask(wire, b"", b"", b""))
+    with session() as (_, connect):
+        client = connect()
+        client.greet(feature_flags=frames.FEATURES)
+        client.send(OwnFrameType.TASK_MORE, unknown)
+        first = client.order.sent
+        client.send(*after(unknown, first))
+        client.send(*after(unknown, first + 1))
+        client.send(*after(unknown, first - 1))
+        ends = [decode_completion(client.hear().payload) for _ in range(4)]
+    assert [one.sequence for one in ends] == list(range(first, first + 4))
+    assert [one.error_code for one in ends] == [
+        L.TASK_FAILURE,
+        L.SKIPPED,
+        L.SKIPPED,
+        L.TASK_FAILURE,
+    ]
+    assert L.SKIPPED == 3
+
+
+DEPTHS = 1, 4, 16
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7", "SPEED-DEPTH-11")
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_with_a_failure_end_the_same_at_every_depth(seed, depth):
+    """Only what the failed task makes, and what waits for that, is not made."""
+    rng = random.Random(seed)
+    places = [rng.randrange(2) for _ in range(40)]
+    pairs = [rng.sample(range(8), 2) for _ in places]
+    fault = rng.randrange(20, 40)
+    with program(2, depth) as two:
+        x = [two.worker.zeros(COUNT, np.float32) for _ in range(8)]
+        for function in (far_side.add_first, far_side.fail):
+            two.handle(function)
+
+        def orch_fn(orch, *_):
+            for index, (where, (i, j)) in enumerate(zip(places, pairs, strict=True)):
+                function = far_side.fail if index == fault else far_side.add_first
+                args = given((x[i], INOUT), (x[j], INOUT))
+                orch.submit_next_level(two.handle(function), args, worker=where)
+
+        for one in x:
+            one[:] = 1
+        values, bad = [1] * 8, set()
+        for index, (i, j) in enumerate(pairs):
+            if index == fault or bad & {i, j}:
+                bad |= {i, j}
+            else:
+                values[j] = (values[j] + values[i]) % 1024
+        with pytest.raises(TaskError, match=f"endpoint {places[fault]}.*no, says"):
+            two.worker.run(orch_fn)
+        for index, one in enumerate(x):
+            if index not in bad:
+                assert one.tolist() == [values[index]] * COUNT, (index, bad)
+        two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 4)
+
+
+# ---------------------------------------------------------------- 8: tensors that move meanwhile
+@contextmanager
+def watched(folder, monkeypatch, depth=DEPTH):
+    """Give an endpoint that is busy, and a function that says how often its link has stored tensors."""
+    store_all, log = Home.store_all, folder / "stores"
+    log.touch()
+
+    def noted(self, run, coming, ask):
+        store_all(self, run, coming, ask)
+        with log.open("a") as file:
+            file.write("." * bool(coming))
+
+    monkeypatch.setattr(Home, "store_all", noted)
+    with held(folder, monkeypatch, depth) as it:
+        for function in (far_side.copy, far_side.add_one, far_side.nothing):
+            it.made.handle(function)
+        yield it, lambda: len(log.read_text())
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
+    with watched(tmp_path, monkeypatch) as (it, stores):
+        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")  # its link looks when this begins, and may be too early
+            it.hold(orch, "second")
+            it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
+            it.submit(orch, far_side.add_one, (y, INOUT))
+            wait_until(lambda: tasks_given(it.worker) == DEPTH)
+            it.let_go("first")
+            wait_until(stores)
+            it.let_go("second")
+
+        for number in range(1, 4):
+            x[:] = number
+            it.worker.run(orch_fn)
+            assert y.tolist() == [number + 1] * COUNT
+            assert stores() == number, "once in each run"
+            for name in ("first", "second"):
+                (tmp_path / name).unlink()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
+    offered = {}
+    mover = SimpleNamespace(
+        address="here",
+        offer=lambda window: offered.update({window.key: window}),
+        withdraw=offered.pop,
+    )
+    copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+
+    def come(version):
+        assert copies.open(ComingCopies(1, (ComingCopy(7, version, 4),))) == [7]
+        window = offered[window_key(7, version)]
+        assert window.access == REMOTE_BUFFER_ACCESS_WRITE
+        bytes_at(window.address, 4)[:] = bytes([version] * 4)
+
+    def taken(version):
+        (address,) = copies.take([CopiedTensor(7, version)], [4])
+        return bytes(bytes_at(address, 4)), address
+
+    come(1)
+    first, address = taken(1)
+    come(3)
+    assert first == bytes(bytes_at(address, 4)) == b"\1\1\1\1"
+    assert offered.keys() == {window_key(7, 1), window_key(7, 3)}
+    assert copies.counts()["copy_bytes"] == 8
+    assert taken(3)[0] == b"\3\3\3\3"
+    assert offered[window_key(7, 3)].access == REMOTE_BUFFER_ACCESS_READ
+    assert (offered.keys(), copies.counts()["copy_bytes"]) == ({window_key(7, 3)}, 4)
+    come(4)
+    copies.settle([CopiedTensor(7, 3, 9)], False)
+    assert taken(4)[0] == b"\4\4\4\4", "a failure is not about what comes for later tasks"
+    come(5)
+    copies.begin(2)
+    assert not offered and copies.counts()["copy_bytes"] == 0
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_only_its_parent_has_a_session_make_room():
+    session = Session(manifest(), -1, "", None)
+    mover = SimpleNamespace(address="here", offer=lambda _: None, withdraw=lambda _: None)
+    session._copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
+    with pytest.raises(Refusal, match="not from the parent"):
+        session._open_early(SESSION + 1, question)
+    assert session._copies.counts()["copy_bytes"] == 0
+    assert WANTED_COPIES.decode(session._open_early(SESSION, question)).keys == (7,)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-4", "REMOTE-AHEAD-8")
+def test_what_was_stored_for_a_cancelled_run_is_not_seen_by_the_next_one(tmp_path, monkeypatch):
+    with watched(tmp_path, monkeypatch) as (it, stores):
+        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
+
+        def orch_fn(orch, *_):
+            it.hold(orch, "first")
+            it.hold(orch, "second")
+            it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
+            wait_until(lambda: tasks_given(it.worker) == 3)
+            it.let_go("first")
+            wait_until(stores)
+            it.let_go("second")
+            raise Stop
+
+        x[:] = 1
+        with pytest.raises(Stop):
+            it.worker.run(orch_fn)
+        x[:] = 2
+        it.made.run((far_side.copy, given((x, INPUT), (y, EXISTING)), {"worker": 0}))
+        assert y.tolist() == [2] * COUNT
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_an_endpoint_without_the_feature_gets_tensors_when_the_task_before_has_ended(
+    tmp_path, monkeypatch
+):
+    assert frames.FEATURES & 256
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
+    monkeypatch.setattr(Home, "ask", None)
+    with held(tmp_path, monkeypatch) as it:
+        held_copies(it)

@@ -644,7 +644,7 @@ def test_random_programs_end_as_if_run_in_order(seed, checked):
     assert accepted > 15
 
 
-@pytest.fixture(scope="module", params=DEPTHS, ids="depth {}".format)
+@pytest.fixture(scope="module", params=[1, 4, 16], ids="depth {}".format)
 def checked(request):
     with opened(check=True, mailbox_depth=request.param) as made:
         yield made

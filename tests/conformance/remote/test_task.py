@@ -275,6 +275,22 @@ def test_frames_about_copies_have_these_bytes():
                 message.decode(wrong)
 
 
+@pytest.mark.spec("REMOTE-TASK-11")
+def test_a_task_after_others_names_their_frames_behind_what_a_task_copies_has():
+    from simpler_ref.remote import after, copies
+    from simpler_ref.remote.frames import FEATURES, OwnFrameType
+
+    assert (OwnFrameType.TASK_AFTER, FEATURES & 64) == (72, 64)
+    fields = 5, b"more", (copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]"),), (9,)
+    told = after.TaskAfter(*fields, (4, 6))
+    raw = copies.TASK_COPIES.encode(copies.TaskCopies(*fields)) + struct.pack("<I2Q", 2, 4, 6)
+    assert after.TASK_AFTER.encode(told) == raw
+    assert after.TASK_AFTER.decode(raw) == told
+    for wrong in (raw[:-1], raw + b"x", raw[:-8] + bytes(8)):
+        with pytest.raises(ValueError, match="remote_wire"):
+            after.TASK_AFTER.decode(wrong)
+
+
 LAYOUTS = [
     ("f8", (3, 4), (32, 8)),
     ("f8", (3, 4), (8, 24)),
