@@ -415,7 +415,7 @@ class Play:
             wanted = session.copies.open(OPEN_COPIES.decode(frame.payload))
             return WANTED_COPIES.encode(WantedCopies(frame.header.sequence, tuple(wanted)))
 
-        home.store(plan, addresses, [SIZE] * len(addresses), ask)
+        home.store_all(plan.run, home.missing(plan, addresses, [SIZE] * len(addresses)), ask)
         told = TaskCopies(plan.run, b"", tuple(copied), tuple(plan.dropped))
         self.actors.point()
         session = self.of_link[where]

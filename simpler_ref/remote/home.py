@@ -177,19 +177,6 @@ class Home:
             self._made.clear()
             self._brought.clear()
 
-    def store(
-        self,
-        plan: Plan,
-        addresses: Sequence[int],
-        sizes: Sequence[int],
-        ask: Callable[[bytes], bytes],
-    ) -> None:
-        """Store the versions that a task reads, the parent has and the session has not.
-
-        Rule     REMOTE-COPY-2
-        """
-        self.store_all(plan.run, self.missing(plan, addresses, sizes), ask)
-
     def ask(self, session: int, question: bytes) -> bytes:
         """Return what the session's mover answers to OPEN_COPIES.
 
@@ -203,7 +190,10 @@ class Home:
             self._held[one.key] = one.version
 
     def store_all(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> None:
-        """Store versions, each from its address, of which the session says that it wants them."""
+        """Store versions, each from its address, of which the session says that it wants them.
+
+        Rule     REMOTE-COPY-2
+        """
         if not coming:
             return
         fail_point("opening")
@@ -219,7 +209,7 @@ class Home:
         fail_point("stored")
 
     def missing(self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]) -> Coming:
-        """Return, by key, what `store` has to store for a task, and from which address."""
+        """Return, by key, the versions that a task reads, the parent has and the session has not."""
         return {
             one.key: (ComingCopy(one.key, one.reads, nbytes), address)
             for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True)
