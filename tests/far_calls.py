@@ -143,8 +143,9 @@ def plus(a, b):
 
 def wait_for_gate(x: sr.In, gate):
     """Wait until a file is there; say in another one which session waits."""
-    Path(f"{gate}.new").write_text(str(session()))
-    os.replace(f"{gate}.new", f"{gate}.pid")
+    mine = Path(f"{gate}.{os.getpid()}")
+    mine.write_text(str(session()))
+    os.replace(mine, f"{gate}.pid")
     while not os.path.exists(gate):
         time.sleep(0.001)
     return float(x.sum())

@@ -101,4 +101,4 @@ def test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the
             assert not isinstance(caught.value, WorkerLostError)
             assert called.sum() == 1, "the other member was skipped"
             assert str(caught.value).endswith(f"ValueError: member {called.argmax()}")
-            assert w.worker_pids()[1] == stopped
+            assert w.worker_pids()[1] == second
