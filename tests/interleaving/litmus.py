@@ -437,7 +437,7 @@ ROWS = [
         "store W_ENDED",
         "post_done",
         (FRAMES,),
-        races=each(W("post_done", "store"), W("may_start", "load", "W_ENDED")),
+        races=each(W("post_done", "store"), W("how_it_ended", "load", "W_ENDED")),
     ),
     Row(
         "STUCK_SINCE, fence, load of WATCHING and PARK_SCHED",
