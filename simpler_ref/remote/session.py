@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import secrets
-import select
 import socket as sockets
 import sys
 import threading
@@ -36,6 +35,7 @@ from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from . import served_calls
 from .after import TASK_AFTER, FailedTasks
 from .buffers import (
     ALLOC,
@@ -89,11 +89,11 @@ from .frames import (
 from .keys import KeyPair, new_pair, secure_server
 from .layouts import read_layout
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
-from .lookout import Lookout
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .noted import frame_word, moved_word
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
+from .served_calls import ServedCalls
 from .stores import Stores
 from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
 from .windows import Refusal
@@ -275,14 +275,11 @@ class Session:
 
         self._stores = Stores(manifest.endpoint_id, self._mover, empty)
         self._copies = Copies(self._mover, empty)
-        self._calls = inner._calls_from(self.dispatcher, self._copies, self._mover)
         pair = self._pair = new_pair() if manifest.is_secure else None
         self._mover.on_moved = self._note_moved
         self._mover.on_ask = self._open_early
         self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
-        self._frames_descriptor = self._frames.getsockopt(module.FD)
-        self._lookout = Lookout(self._look_out, lambda: self._calls.stop_waiting())
         self._again = module.Again
         self._health = self._socket(pair)
         monitors = [
@@ -290,6 +287,13 @@ class Session:
             for one in (self._frames, self._health)
         ]
         self._wake, self._woken = os.pipe()
+        self._calls = ServedCalls(
+            inner._calls_from(self.dispatcher, self._copies, self._mover),
+            self._send,
+            lambda: bool(self._waiting) or has_message(self._frames),
+            lambda: self._over,
+            (self._frames.getsockopt(module.FD), self._wake),
+        )
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-session", daemon=True
         )
@@ -324,7 +328,7 @@ class Session:
         self._closing = True
         if self._watcher is not None:
             os.close(self._woken)
-            self._lookout.end(lambda: None)  # it has seen that, too
+            self._calls.end()
             self._watcher.join(GRACE_S)
         self._drop_records()
         if self._inner is not None:
@@ -467,7 +471,7 @@ class Session:
         Rule     REMOTE-LINK-3; REMOTE-FAIL-5
         """
         while not self._over:
-            if self._calls.running and not self._answer_calls():
+            if not self._calls.answer_all():
                 continue
             frame = self._next()
             if frame is None:
@@ -483,10 +487,8 @@ class Session:
                 self._serve_control(frame)
             elif kind == OwnFrameType.OPEN_COPIES:
                 self._send(kind, self._open_copies(frame))
-            elif kind == OwnFrameType.TASK_CALL:
-                self._begin_call(frame)
-            elif kind == OwnFrameType.VALUE_TAKEN:
-                self._calls.forget_value(frame.payload)
+            elif kind in served_calls.FRAMES:
+                self._calls.serve(frame)
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             elif kind == OwnFrameType.TRACE:
@@ -625,43 +627,6 @@ class Session:
             self._failed.note(frame.header.sequence)
         self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
         fail_point("completed")
-
-    def _begin_call(self, frame: Frame) -> None:
-        """Begin a call; if that cannot be done, answer why.
-
-        Rule     CALL-FAR-1
-        """
-        try:
-            self._calls.begin(frame.payload, frame.header.sequence)
-        except BaseException as error:
-            if self._over:
-                raise
-            self._answer_call(self._calls.failure(error, frame.header.sequence))
-
-    def _answer_calls(self) -> bool:
-        """Send what became of the calls that have ended; if no frame is there, wait for others to end.
-
-        Returns whether there is a frame, or nothing to wait for.
-
-        Rule     CALL-FAR-12
-        """
-        for answer in self._calls.answers():
-            self._answer_call(answer)
-        if not self._calls.running or self._waiting or has_message(self._frames):
-            return True
-        self._calls.wait(self._lookout)
-        return False
-
-    def _answer_call(self, answer: bytes) -> None:
-        self._send(OwnFrameType.TASK_CALL, answer)
-        fail_point("completed")
-
-    def _look_out(self) -> None:
-        """Wait until something comes from the parent; for a thread of its own (see `Lookout`)."""
-        poll = select.poll()
-        for one in (self._frames_descriptor, self._wake):
-            poll.register(one, select.POLLIN)
-        poll.poll()
 
     def _run(self, frame: Frame) -> int:
         """Run a task, and return SUCCESS, or SKIPPED."""
