@@ -7,7 +7,7 @@ error. Only the session's main thread comes here.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,13 +124,16 @@ class FarCalls:
         written = {one.key: one.nbytes <= MOST_INLINE for one in call.arrays if one.makes}
         return _Running(future, tensors, [one.key for one in beside], written)
 
-    def wait(self, lookout: Lookout) -> None:
-        """Wait until a call may have ended, or, if none does soon, until a lookout rings."""
+    def wait(self, lookout: Lookout | None, unless: Callable[[], bool]) -> None:
+        """Wait until a call may have ended, unless something else is so: see `Stream.wait_for_end`.
+
+        If none ends soon, until a lookout rings, too.
+        """
         stream = self._stream_of()
-        stream.wait_for_end(self._seen, SOON_NS, lambda: False)
-        if stream.ended == self._seen:
+        stream.wait_for_end(self._seen, SOON_NS if lookout else PARK_NS, unless)
+        if lookout and stream.ended == self._seen and not unless():
             lookout.arm()
-            stream.wait_for_end(self._seen, PARK_NS, lookout.has_rung)
+            stream.wait_for_end(self._seen, PARK_NS, lambda: lookout.has_rung() or unless())
 
     def stop_waiting(self) -> None:
         """Have the thread that waits look again."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..jit import layout as L
 from .copies import COPIES_FIELDS, TaskCopies
 from .fields import POSITIVE, Many, Message
 
@@ -41,9 +42,10 @@ class FailedTasks:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque(maxlen=MOST_AFTER)
 
-    def note(self, number: int) -> None:
-        """Note that a task has not succeeded."""
-        self._numbers.append(number)
+    def note(self, number: int, outcome: int) -> None:
+        """Note how a task has ended."""
+        if outcome != L.SUCCESS:
+            self._numbers.append(number)
 
     def has_any(self, numbers: Iterable[int]) -> bool:
         """Say whether one of some tasks has not succeeded."""

@@ -227,6 +227,16 @@ class Copies:
         """Return the bytes of a copy."""
         return self._copies[key].memory.tobytes()
 
+    def lacks_any(self, tensors: Sequence[CopiedTensor]) -> bool:
+        """Say whether a task reads a version that has to be fetched."""
+        return any(one.reads and not self._has(one.key, one.reads) for one in tensors)
+
+    def _has(self, key: int, version: int) -> bool:
+        copy = self._copies.get(key)
+        if copy is not None and copy.version >= version:
+            return True
+        return (key, version) in self._coming
+
     def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 

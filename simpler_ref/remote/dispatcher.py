@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, parse_python_import_descriptor
+from ..callables.leaves import Leaf
 from ..callables.payloads import load_payload
 from ..errors import CallableError
+from ..model.arguments import TaskArgs
 from .callables import (
     ChipCallableBlobLocation,
     DigestCallableCommand,
@@ -24,6 +26,27 @@ from .callables import (
 
 PAYLOAD_VERSION = 1
 ANY_MODULE = "*"
+
+
+class InnerCallable(NamedTuple):
+    """A callable of the inner Worker; as the function of a run it submits itself there.
+
+    Rule     REMOTE-COPY-9
+    """
+
+    handle: CallableHandle
+    target: Any
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether sub workers run it by Python."""
+        from ..native_chip.callables import ChipCallable
+
+        return not isinstance(self.target, Leaf | ChipCallable)
+
+    def __call__(self, orch: Any, args: TaskArgs, config: Any) -> None:
+        """Submit it."""
+        orch.submit_sub(self.handle, args)
 
 
 class Dispatcher:
@@ -57,17 +80,18 @@ class Dispatcher:
 
     # ------------------------------------------------------------ looking things up
     def find(self, digest: bytes) -> Any:
-        """Return the callable of a task: for one of the inner Worker, a function that submits it there.
+        """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker.
 
         Rule     REMOTE-REG-1; REMOTE-COPY-9
         """
-        found = self._live.get((RemoteRegistryTarget.REMOTE_TASK_DISPATCHER, digest))
-        inner = self._live.get((RemoteRegistryTarget.INNER_L3_WORKER, digest))
-        if found is None and inner is not None:
-            return lambda orch, args, config: orch.submit_sub(inner, args)
-        if found is None:
-            raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
-        return found
+        for registry in (
+            RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
+            RemoteRegistryTarget.INNER_L3_WORKER,
+        ):
+            found = self._live.get((registry, digest))
+            if found is not None:
+                return found
+        raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
 
     def inner_handle(self, digest: bytes) -> CallableHandle:
         """Return the handle of a callable of the inner Worker."""
@@ -77,7 +101,7 @@ class Dispatcher:
                 f"digest {digest.hex()} is not registered for the inner Worker of this endpoint: "
                 "register it with register(…, workers=[…], inner=True)"
             )
-        handle: CallableHandle = found
+        handle: CallableHandle = found.handle
         return handle
 
     # ------------------------------------------------------------ registration
@@ -96,7 +120,7 @@ class Dispatcher:
             return
         target = self._resolve(command)
         if command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER:
-            target = self._register(target)
+            target = InnerCallable(self._register(target), target)
         self._prepared[key] = target
 
     def commit(self, command: DigestCallableCommand) -> None:
@@ -125,7 +149,7 @@ class Dispatcher:
                 target is not None
                 and command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER
             ):
-                self._unregister(target)
+                self._unregister(target.handle)
 
     # ------------------------------------------------------------ kinds
     def _resolve(self, command: RegisterCallableCommand) -> Any:

@@ -521,7 +521,7 @@ class Link(WorkerKind):
         ControlError
             It has refused; with the traceback there.
         """
-        from .session import split_report
+        from .reports import split_report
 
         raw = encode_control(name, 1, payload)
         frame = self.exchange(FrameType.CONTROL, raw)

@@ -130,7 +130,7 @@ class LinkTasks:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
         if done.error_code:
-            from .session import split_report
+            from .reports import split_report
 
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)

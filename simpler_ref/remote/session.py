@@ -18,8 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,15 +27,14 @@ from ..callables.identity import hashid_to_digest
 from ..errors import RemoteError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
-from ..model.config import CallConfig
 from ..model.runtime_env import RuntimeEnv
-from ..model.tensor import ContinuousTensor, DescribedTensor
+from ..model.tensor import ContinuousTensor
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
-from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
-from . import served_calls
-from .after import TASK_AFTER, FailedTasks
+from ..workers.reports import cut_utf8, describe_exception
+from . import served
+from .after import FailedTasks
 from .buffers import (
     ALLOC,
     COPY,
@@ -61,11 +59,9 @@ from .connection import (
 )
 from .copies import (
     OPEN_COPIES,
-    TASK_COPIES,
     WANTED_COPIES,
     CopiedTensor,
     Copies,
-    TaskCopies,
     WantedCopies,
 )
 from .dispatcher import Dispatcher
@@ -82,20 +78,20 @@ from .frames import (
     ReadyState,
     decode_control,
     decode_hello,
-    encode_completion,
     encode_control_reply,
     encode_hello,
 )
 from .keys import KeyPair, new_pair, secure_server
-from .layouts import read_layout
+from .leaf_tasks import LeafTasks, TaskEnd
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .noted import frame_word, moved_word
+from .received_tasks import ReadTask, ReceivedTask, add_scalars, copy_at, receive_task
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
-from .served_calls import ServedCalls
+from .reports import report_of
+from .served import Served
 from .stores import Stores
-from .tasks import TASK_MORE, MoreOfTask, TaskPayloadWire, decode_task_payload
 from .windows import Refusal
 
 if TYPE_CHECKING:
@@ -110,9 +106,6 @@ GRACE_S = 1.0
 """How long the main thread may take to end once the parent is gone."""
 STOPPED_S = 30.0
 """When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
-_HEADROOM = 16
-MOST_KEPT_BYTES = 4096
-"""Of a task that is read once if it is repeated."""
 
 _current: Session | None = None
 
@@ -287,8 +280,12 @@ class Session:
             for one in (self._frames, self._health)
         ]
         self._wake, self._woken = os.pipe()
-        self._calls = ServedCalls(
+        self._leaves = LeafTasks(
+            inner._stream, self._copies, self._failed, manifest.worker.get("num_sub_workers", 1)
+        )
+        self._served = Served(
             inner._calls_from(self.dispatcher, self._copies, self._mover),
+            self._leaves,
             self._send,
             lambda: bool(self._waiting) or has_message(self._frames),
             lambda: self._over,
@@ -328,7 +325,7 @@ class Session:
         self._closing = True
         if self._watcher is not None:
             os.close(self._woken)
-            self._calls.end()
+            self._served.end()
             self._watcher.join(GRACE_S)
         self._drop_records()
         if self._inner is not None:
@@ -471,7 +468,7 @@ class Session:
         Rule     REMOTE-LINK-3; REMOTE-FAIL-5
         """
         while not self._over:
-            if not self._calls.answer_all():
+            if not self._served.answer_all():
                 continue
             frame = self._next()
             if frame is None:
@@ -487,8 +484,8 @@ class Session:
                 self._serve_control(frame)
             elif kind == OwnFrameType.OPEN_COPIES:
                 self._send(kind, self._open_copies(frame))
-            elif kind in served_calls.FRAMES:
-                self._calls.serve(frame)
+            elif kind in served.FRAMES:
+                self._served.serve_call(frame)
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             elif kind == OwnFrameType.TRACE:
@@ -614,49 +611,49 @@ class Session:
     def _serve_task(self, frame: Frame) -> None:
         """Run a task, unless one that it waits for has failed, and send its outcome.
 
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7
+        Those for sub workers run while the session serves other frames; others run alone.
+
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-1, -7
         """
-        outcome, text = L.SUCCESS, ""
+        sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
         try:
-            outcome = self._run(frame)
+            task = receive_task(frame)
+            if self._failed.has_any(task.after):
+                outcome = L.SKIPPED
+            else:
+                read = task.read()
+                fail_point("decoded")
+                target = self.dispatcher.find(read.task.callable_digest)
+                if self._leaves.takes(task, read, target):
+                    self._leaves.begin(task, read, target)
+                    return
+                self._served.settle()
+                outcome = self._run(task, read, target)
         except BaseException as error:
             if self._over:
                 raise
             outcome, text = L.TASK_FAILURE, report_of(error)
-        if outcome != L.SUCCESS:
-            self._failed.note(frame.header.sequence)
-        self._send(FrameType.COMPLETION, encode_completion(frame.header.sequence, outcome, text))
-        fail_point("completed")
+        self._failed.note(sequence, outcome)
+        self._served.complete(TaskEnd(sequence, outcome, text))
 
-    def _run(self, frame: Frame) -> int:
-        """Run a task, and return SUCCESS, or SKIPPED."""
-        kind, payload = frame.header.frame_type, frame.payload
-        copies = TaskCopies(0, payload, ())
-        if kind == OwnFrameType.TASK_COPIES:
-            copies = TASK_COPIES.decode(payload)
-        elif kind == OwnFrameType.TASK_AFTER:
-            copies = told = TASK_AFTER.decode(payload)
-            if self._failed.has_any(told.after):
-                return L.SKIPPED
-        if copies.run:
-            self._copies.begin(copies.run)
-            self._copies.drop(copies.dropped)
-        raw = copies.more
-        read = read_task if len(raw) > MOST_KEPT_BYTES else read_small_task
-        more, task, sizes, is_configured = read(kind == FrameType.TASK, raw)
-        fail_point("decoded")
-        target = self.dispatcher.find(task.callable_digest)
-        tensors = copies.tensors or (CopiedTensor(),) * len(sizes)
-        addresses = self._copies.take(tensors, sizes)
+    def _run(self, task: ReceivedTask, read: ReadTask, target: Any) -> int:
+        """Run a task that no other one runs beside, and return SUCCESS, or SKIPPED."""
+        if self._failed.has_any(task.after):
+            return L.SKIPPED
+        if task.copies.run:
+            self._copies.begin(task.copies.run)
+            self._copies.drop(task.copies.dropped)
+        tensors = task.tensors(len(read.sizes))
+        addresses = self._copies.take(tensors, read.sizes)
         fail_point("taken")
         succeeded = False
         try:
-            args, after, kept = self._arguments(task, more, tensors, addresses)
+            args, after, kept = self._arguments(read, tensors, addresses)
             config = None
-            if is_configured:
-                config = copy(task.config)
-                if more.env:
-                    config.runtime_env = RuntimeEnv.from_bytes(more.env)
+            if read.is_configured:
+                config = copy(read.task.config)
+                if read.more.env:
+                    config.runtime_env = RuntimeEnv.from_bytes(read.more.env)
             assert self._inner is not None
             self._inner.run(target, args, config)
             fail_point("ran")
@@ -670,11 +667,7 @@ class Session:
         return L.SUCCESS
 
     def _arguments(
-        self,
-        task: TaskPayloadWire,
-        more: MoreOfTask,
-        copied: Sequence[CopiedTensor],
-        addresses: Sequence[int],
+        self, read: ReadTask, copied: Sequence[CopiedTensor], addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
 
@@ -682,13 +675,12 @@ class Session:
 
         Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4
         """
-        wire = task.args
-        rights = more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
-        kinds = more.kinds or bytes((L.RAW,)) * len(wire.scalars)
+        wire = read.task.args
+        rights = read.more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
         args, after, kept = TaskArgs(), [], []
         for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
             if addresses[i]:
-                args.add_tensor(_copy_at(addresses[i], tensor, copied[i].layout))
+                args.add_tensor(copy_at(addresses[i], tensor, copied[i].layout))
                 continue
             desc = beside.desc
             if desc is None:
@@ -711,11 +703,7 @@ class Session:
                 address, put_back = self._stores.fetch(desc, rights[i])
                 after.append(put_back)
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype))
-        if wire.scalars:
-            args._scalars = [
-                word.to_bytes(8, "little") + kind.to_bytes(8, "little")
-                for word, kind in zip(wire.scalars, kinds, strict=True)
-            ]
+        add_scalars(args, read)
         return args, after, kept
 
     # ------------------------------------------------------------ requests
@@ -769,53 +757,3 @@ class Session:
                 "whose functions allocate them with orch.allocate_domain"
             )
         return b""
-
-
-def _copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousTensor:
-    """Return a tensor whose copy is at an address.
-
-    Rule     REMOTE-TASK-8
-    """
-    if layout:
-        return DescribedTensor(address, read_layout(layout, tensor.nbytes()))
-    return ContinuousTensor(address, tensor.shapes, tensor.dtype)
-
-
-class ReadTask(NamedTuple):
-    """What the frame of a task says."""
-
-    more: MoreOfTask
-    task: TaskPayloadWire
-    sizes: list[int]
-    """The bytes of each tensor."""
-    is_configured: bool
-    """Whether its configuration is another one than that of a run without."""
-
-
-def read_task(is_plain: bool, raw: bytes) -> ReadTask:
-    """Return what the frame of a task says: a TASK is plain, others have more."""
-    more = MoreOfTask(raw, b"", b"") if is_plain else TASK_MORE.decode(raw)
-    task = decode_task_payload(more.task)
-    sizes = [one.nbytes() for one in task.args.tensors]
-    return ReadTask(more, task, sizes, bool(more.env) or task.config != CallConfig())
-
-
-read_small_task = lru_cache(maxsize=256)(read_task)
-"""The same for those that are often repeated."""
-
-
-def report_of(error: BaseException) -> str:
-    """Return an exception's type, text and traceback, as much as an answer takes.
-
-    Rule     REMOTE-FAIL-2
-    """
-    text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
-    room = MAX_ERROR_BYTES - len(text.encode()) - 1
-    lines = cut_traceback(format_traceback(error, error.__traceback__), room - _HEADROOM)
-    return f"{text}\n{lines.decode(errors='replace')}"
-
-
-def split_report(text: str) -> tuple[str, str]:
-    """Return an exception's type and text, and its traceback."""
-    at = text.find("\nTraceback (most recent call last)")
-    return (text, "") if at < 0 else (text[:at], text[at + 1 :])

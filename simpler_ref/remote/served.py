@@ -1,0 +1,138 @@
+"""What a session serves while it looks for other frames: calls, and tasks that sub workers run.
+
+It begins each when its frame comes, and answers when that has ended.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .fail_points import fail_point
+from .frames import Frame, FrameType, OwnFrameType, encode_completion
+from .leaf_tasks import LeafTasks, TaskEnd
+from .lookout import Lookout
+
+if TYPE_CHECKING:
+    from ..calls.far_side import FarCalls
+
+FRAMES = OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN
+
+
+class Served:
+    """The calls and the tasks of a session that run side by side, between its frames and who runs them.
+
+    Parameters
+    ----------
+    calls, leaves
+        Have them run.
+    send
+        Sends a frame to the parent.
+    has_frame
+        Says whether a frame waits to be served.
+    is_over
+        Says whether the session ends.
+    descriptors
+        Where something comes if there is a frame, and if the session ends.
+
+    Notes
+    -----
+    Rule     CALL-FAR-1, -12; REMOTE-AHEAD-1
+    """
+
+    def __init__(
+        self,
+        calls: FarCalls,
+        leaves: LeafTasks,
+        send: Callable[[FrameType | OwnFrameType, bytes], None],
+        has_frame: Callable[[], bool],
+        is_over: Callable[[], object],
+        descriptors: Sequence[int],
+    ) -> None:
+        self._calls, self._leaves, self._send = calls, leaves, send
+        self._has_frame, self._is_over = has_frame, is_over
+        self._descriptors = *descriptors, leaves.bell
+        self._lookout = Lookout(partial(wait_for, descriptors), calls.stop_waiting)
+
+    def end(self) -> None:
+        """End the threads; the one that looks out has seen that the session ends, too."""
+        self._lookout.end(lambda: None)
+        self._leaves.end()
+
+    def serve_call(self, frame: Frame) -> None:
+        """Serve one of `FRAMES`."""
+        if frame.header.frame_type == OwnFrameType.TASK_CALL:
+            self._begin(frame)
+        else:
+            self._calls.forget_value(frame.payload)
+
+    def _begin(self, frame: Frame) -> None:
+        """Begin a call; if that cannot be done, answer why.
+
+        Rule     CALL-FAR-1
+        """
+        try:
+            self._calls.begin(frame.payload, frame.header.sequence)
+        except BaseException as error:
+            if self._is_over():
+                raise
+            self._answer(self._calls.failure(error, frame.header.sequence))
+
+    def answer_all(self) -> bool:
+        """Send what became of those that have ended; if no frame is there, wait for others to end.
+
+        Returns whether there is a frame, or nothing to wait for.
+
+        Rule     CALL-FAR-12
+        """
+        if not self._is_busy:
+            return True
+        self._answer_ended()
+        if not self._is_busy or self._has_frame():
+            return True
+        self._wait(for_frames=True)
+        return False
+
+    def settle(self) -> None:
+        """Answer all, and serve no frame before: what comes next runs alone."""
+        while self._is_busy and not self._is_over():
+            self._answer_ended()
+            if self._is_busy:
+                self._wait(for_frames=False)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._calls.running) or self._leaves.is_busy
+
+    def _wait(self, for_frames: bool) -> None:
+        """Wait until one may have ended, or go on, or a frame is there."""
+        if self._calls.running or self._leaves.has_calls:
+            self._calls.wait(self._lookout if for_frames else None, self._leaves.has_news)
+        else:
+            wait_for(self._descriptors if for_frames else self._descriptors[1:])
+
+    def _answer_ended(self) -> None:
+        if self._calls.running or self._leaves.has_calls:
+            for answer in self._calls.answers():
+                self._answer(answer)
+        for end in self._leaves.ends():
+            self.complete(end)
+
+    def complete(self, end: TaskEnd) -> None:
+        """Send how a task has ended."""
+        self._send(FrameType.COMPLETION, encode_completion(*end))
+        fail_point("completed")
+
+    def _answer(self, answer: bytes) -> None:
+        self._send(OwnFrameType.TASK_CALL, answer)
+        fail_point("completed")
+
+
+def wait_for(descriptors: Sequence[int]) -> None:
+    """Wait until something can be read."""
+    poll = select.poll()
+    for one in descriptors:
+        poll.register(one, select.POLLIN)
+    poll.poll()
