@@ -19,7 +19,7 @@ from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME
-from simpler_ref.remote.frames import FEATURES, FrameType, decode_completion
+from simpler_ref.remote.frames import FEATURES, FrameType, decode_completion, encode_completion
 from simpler_ref.remote.link_tasks import LinkTasks, _Task
 from simpler_ref.remote.session import Session
 from simpler_ref.remote.tasks import (
@@ -54,7 +54,10 @@ class Served(Session):
         self._copies = of.copies
         self.dispatcher = SimpleNamespace(find=lambda _digest: "target")
         self._inner = self
-        self._calls = SimpleNamespace(answer_all=lambda: True)
+        self._leaves = SimpleNamespace(takes=lambda *_: False)
+        self._served = SimpleNamespace(
+            answer_all=lambda: True, settle=lambda: None, complete=self._complete
+        )
 
     def live(self):
         """Serve frames until the link has no more."""
@@ -80,6 +83,9 @@ class Served(Session):
             assert (
                 self.play.lost or done.error_code != L.TASK_FAILURE or "Fault" in done.error_message
             )
+
+    def _complete(self, end):
+        self._send(FrameType.COMPLETION, encode_completion(*end))
 
     def _require_alive(self):
         if self.of.is_lost:
@@ -221,6 +227,7 @@ class FakeLink:
         self.place_name = f"session {where}"
         self.mailbox = Mailbox(play, depth)
         self.words = dict.fromkeys(range(len(COUNTERS)), 0)
+        self.answers = {}
         self.is_waiting = False
         self.tasks = Tasks(self, play.homes[where], SimpleNamespace(has_more=True), FEATURES)
         self.tasks.digests = {b""}
@@ -246,14 +253,15 @@ class FakeLink:
 
     def receive(self, asked, _number=0):
         self.most_ahead = max(self.most_ahead, len(self.tasks._sent))
-        while not self.session.outbox:
-            self.is_waiting = True
-            self.play.actors.point()
-            self.is_waiting = False
-            self.session.of.require_alive()
-        kind, payload = self.session.outbox.popleft()
-        assert int.from_bytes(payload[:8], "little") == asked, kind
-        return SimpleNamespace(payload=payload)
+        while asked not in self.answers:
+            while not self.session.outbox:
+                self.is_waiting = True
+                self.play.actors.point()
+                self.is_waiting = False
+                self.session.of.require_alive()
+            _kind, payload = self.session.outbox.popleft()
+            self.answers[int.from_bytes(payload[:8], "little")] = payload
+        return SimpleNamespace(payload=self.answers.pop(asked))
 
     def exchange(self, kind, payload):
         self.tasks.settle_all()
@@ -283,6 +291,8 @@ class EarlyHome(copy_model.LinkHome):
 class AheadPlay(copy_model.Play):
     """One time that a program is run, with so many frames at each link; tasks of `faults` raise."""
 
+    serve = Served
+
     def __init__(self, program, choose, *, depth, faults=(), **how):
         self.jobs = {}
         self.early = 0
@@ -293,7 +303,7 @@ class AheadPlay(copy_model.Play):
         self.faults = faults
         super().__init__(program, choose, **how)
         self.homes = [EarlyHome(self, where) for where in range(len(self.of_link))]
-        self.served = [Served(self, one) for one in self.of_link]
+        self.served = [self.serve(self, one) for one in self.of_link]
         self.links = [FakeLink(self, where, depth) for where in range(len(self.of_link))]
         self.left = set()
         """Links that have ended."""

@@ -8,11 +8,9 @@ in that order, too: a task waits only for earlier ones, here and elsewhere.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..callables.runnable import refuse_unrun
@@ -101,13 +99,10 @@ class LeafTasks:
         The session's copies of tensors.
     failed
         Notes which tasks have failed.
-    threads
-        How many threads fetch tensors.
-
-    Attributes
-    ----------
-    bell : int
-        A descriptor where something comes when tensors have been fetched.
+    fetchers
+        The threads that fetch tensors.
+    ring
+        Wakes the main thread if it waits for something else than a call.
 
     Notes
     -----
@@ -115,11 +110,15 @@ class LeafTasks:
     """
 
     def __init__(
-        self, stream_of: Callable[[], Any], copies: Copies, failed: FailedTasks, threads: int
+        self,
+        stream_of: Callable[[], Any],
+        copies: Copies,
+        failed: FailedTasks,
+        fetchers: Executor,
+        ring: Callable[[], None],
     ) -> None:
         self._stream_of, self._copies, self._failed = stream_of, copies, failed
-        self._fetchers = ThreadPoolExecutor(max(1, threads), "simpler-fetch")
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._fetchers, self._ring_bell = fetchers, ring
         self._callees: dict[InnerCallable, Task] = {}
         self._uses: dict[int, _Use] = {}
         self._ends: list[TaskEnd] = []
@@ -156,8 +155,6 @@ class LeafTasks:
 
     def ends(self) -> Iterator[TaskEnd]:
         """Return how tasks have ended that are no longer under way."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.bell)
         for one in list(self._under_way.values()):
             self._look_at(one)
         while self._ends:
@@ -231,7 +228,7 @@ class LeafTasks:
 
     def _ring(self, _promise: Any) -> None:
         """Wake the main thread, wherever it waits."""
-        os.eventfd_write(self.bell, 1)
+        self._ring_bell()
         if self.has_calls:
             self._stream_of().stop_waiting()
 

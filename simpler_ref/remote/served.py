@@ -5,8 +5,10 @@ It begins each when its frame comes, and answers when that has ended.
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,8 @@ class Served:
         Says whether the session ends.
     descriptors
         Where something comes if there is a frame, and if the session ends.
+    bell
+        One that wakes who waits for the tasks.
 
     Notes
     -----
@@ -50,10 +54,12 @@ class Served:
         has_frame: Callable[[], bool],
         is_over: Callable[[], object],
         descriptors: Sequence[int],
+        bell: int,
     ) -> None:
         self._calls, self._leaves, self._send = calls, leaves, send
         self._has_frame, self._is_over = has_frame, is_over
-        self._descriptors = *descriptors, leaves.bell
+        self._descriptors = *descriptors, bell
+        self._bell = bell
         self._lookout = Lookout(partial(wait_for, descriptors), calls.stop_waiting)
 
     def end(self) -> None:
@@ -117,6 +123,8 @@ class Served:
         if self._calls.running or self._leaves.has_calls:
             for answer in self._calls.answers():
                 self._answer(answer)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
         for end in self._leaves.ends():
             self.complete(end)
 

@@ -17,7 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +104,8 @@ log = logging.getLogger("simpler_ref")
 LINGER_MS = 200
 LOOK_S = 0.25
 """How often the main thread looks whether the parent is gone, while there is no frame."""
+FETCHERS = 4
+"""Threads that fetch what tasks read from other endpoints."""
 GRACE_S = 1.0
 """How long the main thread may take to end once the parent is gone."""
 STOPPED_S = 30.0
@@ -280,8 +284,13 @@ class Session:
             for one in (self._frames, self._health)
         ]
         self._wake, self._woken = os.pipe()
+        bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._leaves = LeafTasks(
-            inner._stream, self._copies, self._failed, manifest.worker.get("num_sub_workers", 1)
+            inner._stream,
+            self._copies,
+            self._failed,
+            ThreadPoolExecutor(FETCHERS, "simpler-fetch"),
+            partial(os.eventfd_write, bell, 1),
         )
         self._served = Served(
             inner._calls_from(self.dispatcher, self._copies, self._mover),
@@ -290,6 +299,7 @@ class Session:
             lambda: bool(self._waiting) or has_message(self._frames),
             lambda: self._over,
             (self._frames.getsockopt(module.FD), self._wake),
+            bell,
         )
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-session", daemon=True
