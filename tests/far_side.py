@@ -150,3 +150,35 @@ def in_a_domain(handle):
             orch.drain()
 
     return orchestrate
+
+
+def meet(args):
+    """Say with a file that this task runs, and wait until another one has said so: paths of 64 bytes."""
+    mine, others = (bytes(args.tensor(i).numpy()).rstrip(b"\0").decode() for i in (0, 1))
+    with open(mine, "w"):
+        pass
+    end = time.monotonic() + 60
+    while not os.path.exists(others):
+        if time.monotonic() > end:
+            raise TimeoutError(others)
+        time.sleep(0.001)
+
+
+def twice(args):
+    numbers = args.tensor(0).numpy()
+    numbers *= 2
+
+
+def add_to(args):
+    """Add tensor 0 to tensor 1, after a while."""
+    time.sleep(0.02)
+    second = args.tensor(1).numpy()
+    second += args.tensor(0).numpy()
+
+
+def fail_as_leaf(args):
+    raise ValueError(f"no {args.scalar(0)}")
+
+
+def end_process(args):
+    os._exit(3)

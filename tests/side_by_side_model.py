@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from types import SimpleNamespace
 
+from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.calls.tasks import Task
 from simpler_ref.remote.after import FailedTasks
 from simpler_ref.remote.dispatcher import InnerCallable
-from simpler_ref.remote.leaf_tasks import LeafTasks
 from simpler_ref.remote.served import Served as ServedAtOnce
 
 from . import far_ahead_model

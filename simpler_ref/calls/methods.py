@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
 from . import mapping, quick
 from .current import here
 from .dry import DryStream, NoValues
+from .far_leaves import LeafTasks
 from .far_side import FarCalls
 from .futures import Future
 from .mapping import Results
@@ -18,6 +20,7 @@ from .tasks import Task
 from .tiles import Tiles
 
 if TYPE_CHECKING:
+    from ..remote.after import FailedTasks
     from ..remote.copies import Copies
     from ..remote.dispatcher import Dispatcher
     from ..remote.mover import Mover
@@ -174,6 +177,12 @@ class CallMethods:
     def _calls_from(self, dispatcher: Dispatcher, copies: Copies, mover: Mover) -> FarCalls:
         """Return what serves the calls of another Worker, of which this one is an endpoint."""
         return FarCalls(self._stream, dispatcher, copies, mover)
+
+    def _leaf_tasks_from(
+        self, copies: Copies, failed: FailedTasks, fetchers: Executor, ring: Callable[[], None]
+    ) -> LeafTasks:
+        """Return what runs tasks of another Worker, of which this one is an endpoint, as calls."""
+        return LeafTasks(self._stream, copies, failed, fetchers, ring)
 
     def _stream_for_calls(self) -> Stream | None:
         """Return the stream of a Worker that was entered, opening it, if it can have one.

@@ -55,6 +55,14 @@ class ReceivedTask:
         return self.copies.tensors or (CopiedTensor(),) * count
 
 
+class TaskEnd(NamedTuple):
+    """How a task has ended: what the COMPLETION says."""
+
+    sequence: int
+    outcome: int
+    text: str = ""
+
+
 def receive_task(frame: Frame) -> ReceivedTask:
     """Return the task of a frame."""
     kind, payload, sequence = frame.header.frame_type, frame.payload, frame.header.sequence

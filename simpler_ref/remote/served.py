@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from .fail_points import fail_point
 from .frames import Frame, FrameType, OwnFrameType, encode_completion
-from .leaf_tasks import LeafTasks, TaskEnd
 from .lookout import Lookout
+from .received_tasks import TaskEnd
 
 if TYPE_CHECKING:
+    from ..calls.far_leaves import LeafTasks
     from ..calls.far_side import FarCalls
 
 FRAMES = OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN
@@ -43,7 +44,7 @@ class Served:
 
     Notes
     -----
-    Rule     CALL-FAR-1, -12; REMOTE-AHEAD-1
+    Rule     CALL-FAR-1, -12; REMOTE-AHEAD-9
     """
 
     def __init__(

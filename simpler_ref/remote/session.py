@@ -84,12 +84,11 @@ from .frames import (
     encode_hello,
 )
 from .keys import KeyPair, new_pair, secure_server
-from .leaf_tasks import LeafTasks, TaskEnd
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .noted import frame_word, moved_word
-from .received_tasks import ReadTask, ReceivedTask, add_scalars, copy_at, receive_task
+from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, receive_task
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .reports import report_of
 from .served import Served
@@ -285,8 +284,7 @@ class Session:
         ]
         self._wake, self._woken = os.pipe()
         bell = os.eventfd(0, os.EFD_NONBLOCK)
-        self._leaves = LeafTasks(
-            inner._stream,
+        self._leaves = inner._leaf_tasks_from(
             self._copies,
             self._failed,
             ThreadPoolExecutor(FETCHERS, "simpler-fetch"),
@@ -623,7 +621,7 @@ class Session:
 
         Those for sub workers run while the session serves other frames; others run alone.
 
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-1, -7
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7, -9
         """
         sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
         try:

@@ -16,7 +16,7 @@ DEPTH = 4
 SOME_PLAYS = 40
 
 
-@pytest.mark.spec("REMOTE-AHEAD-1")
+@pytest.mark.spec("REMOTE-AHEAD-9")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_tensors_are_right_in_every_order_and_move_no_more_than_needed(name):
     program, orders = PROGRAMS[name], Orders()

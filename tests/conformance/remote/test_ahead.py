@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import random
+import signal
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 import zmq
 
-from simpler_ref import CallConfig, TaskArgs, TaskError, WorkerLostError
+from simpler_ref import (
+    CallConfig,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskArgs,
+    TaskError,
+    Worker,
+    WorkerLostError,
+)
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import frames, link
@@ -626,3 +635,144 @@ def test_an_endpoint_without_the_feature_gets_tensors_when_the_task_before_has_e
     monkeypatch.setattr(Home, "ask", None)
     with held(tmp_path, monkeypatch) as it:
         held_copies(it)
+
+
+# ---------------------------------------------------------------- side by side
+def at_once(**options):
+    spec = RemoteWorkerSpec(num_sub_workers=2, modules=["tests.far_side"])
+    return Worker(fleet=spec, endpoints=1, **options)
+
+
+def give(orch, handle, *tensors, scalars=()):
+    args = TaskArgs()
+    for one, tag in tensors:
+        args.add_tensor(one, tag)
+    for one in scalars:
+        args.add_scalar(one)
+    orch.submit_sub(handle, args)
+
+
+def path_in(worker, folder, name):
+    """Return a path as an array that tasks read."""
+    return worker.share(
+        np.frombuffer(os.fsencode(folder / name).ljust(256, b"\0"), np.uint8).copy()
+    )
+
+
+@pytest.mark.spec("REMOTE-AHEAD-9")
+def test_tasks_that_share_no_tensor_run_at_the_same_time(tmp_path):
+    with at_once() as worker:
+        meet = worker.register(far_side.meet)
+        first, second = (path_in(worker, tmp_path, name) for name in "ab")
+
+        def orch_fn(orch, args, config):
+            give(orch, meet, (first, INPUT), (second, INPUT))
+            give(orch, meet, (second, INPUT), (first, INPUT))
+
+        worker.run(orch_fn)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-9")
+def test_tasks_that_share_a_tensor_run_in_the_order_in_which_they_were_submitted():
+    with at_once() as worker:
+        twice, add_to = worker.register(far_side.twice), worker.register(far_side.add_to)
+        x, *sums = (worker.share(np.full(8, k, np.int64)) for k in (1, 0, 0, 0))
+
+        def orch_fn(orch, args, config):
+            for one in sums:
+                give(orch, twice, (x, INOUT))
+                give(orch, add_to, (x, INPUT), (one, INOUT))
+
+        for _ in range(3):
+            worker.run(orch_fn)
+        total = np.zeros(3, np.int64)
+        value = 1
+        for _ in range(3):
+            for k in range(3):
+                value *= 2
+                total[k] += value
+        assert x[0] == value
+        assert [one[0] for one in sums] == total.tolist()
+
+
+@pytest.mark.spec("REMOTE-AHEAD-9")
+def test_a_function_that_submits_runs_when_all_tasks_before_it_have_ended():
+    with Worker(level=4, mailbox_depth=8) as worker:
+        worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=2))
+        add_to = worker.register(RemoteCallable(far_side.name(far_side.add_to)), inner=True)
+        add_one = worker.register(RemoteCallable(far_side.name(far_side.add_one)))
+        ones, sums = (worker.share(np.full(8, k, np.int64)) for k in (1, 0))
+
+        def orch_fn(orch, args, config):
+            for _ in range(3):
+                give(orch, add_to, (ones, INPUT), (sums, INOUT))
+                args = TaskArgs()
+                args.add_tensor(sums, INOUT)
+                orch.submit_next_level(add_one, args)
+
+        worker.run(orch_fn)
+        assert sums.tolist() == [6] * 8
+
+
+@pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2", "REMOTE-AHEAD-7")
+def test_a_task_that_fails_says_why_and_others_at_the_same_time_are_not_harmed():
+    with at_once() as worker:
+        fail, twice = worker.register(far_side.fail_as_leaf), worker.register(far_side.twice)
+        x, y = (worker.share(np.ones(8, np.int64)) for _ in range(2))
+
+        def orch_fn(orch, args, config):
+            give(orch, fail, (x, INOUT), scalars=[7])
+            give(orch, twice, (x, INOUT))
+            give(orch, twice, (y, INOUT))
+
+        with pytest.raises(TaskError, match="ValueError: no 7") as caught:
+            worker.run(orch_fn)
+        assert "fail_as_leaf" in caught.value.remote_traceback
+        assert "endpoint 0" in str(caught.value)
+        assert x[0] == 1
+        assert y[0] in (1, 2)  # it may not have been given to the endpoint
+
+        def again(orch, args, config):
+            give(orch, twice, (x, INOUT))
+
+        worker.run(again)
+        assert x.tolist() == [2] * 8
+
+
+@pytest.mark.spec("REMOTE-FAIL-1")
+def test_a_sub_worker_that_dies_fails_its_task_and_another_takes_its_place():
+    with at_once() as worker:
+        end, twice = worker.register(far_side.end_process), worker.register(far_side.twice)
+        x = worker.share(np.ones(8, np.int64))
+
+        def orch_fn(orch, args, config):
+            give(orch, end)
+
+        with pytest.raises(TaskError, match="status 3"):
+            worker.run(orch_fn)
+
+        def again(orch, args, config):
+            for _ in range(4):
+                give(orch, twice, (x, INOUT))
+
+        worker.run(again)
+        assert x.tolist() == [16] * 8
+
+
+@pytest.mark.spec("REMOTE-FAIL-1")
+def test_an_endpoint_that_is_killed_while_its_sub_workers_run_tasks_fails_these(tmp_path):
+    with at_once() as worker:
+        meet = worker.register(far_side.meet)
+        first, never = (path_in(worker, tmp_path, name) for name in ("a", "never"))
+        worker.start()
+        (one,) = worker.endpoints()
+
+        def orch_fn(orch, args, config):
+            for _ in range(2):
+                give(orch, meet, (first, INPUT), (never, INPUT))
+            wait_until((tmp_path / "a").exists)
+            os.kill(one["pid"], signal.SIGKILL)
+
+        assert one["pid"]
+        with pytest.raises(TaskError, match="endpoint"):
+            worker.run(orch_fn)

@@ -11,30 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..callables.runnable import refuse_unrun
-from ..calls.futures import Future
-from ..calls.signatures import Signature
-from ..calls.tasks import Task
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
+from ..remote.after import FailedTasks
+from ..remote.copies import Copies
+from ..remote.dispatcher import InnerCallable
+from ..remote.fail_points import fail_point
+from ..remote.received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, read_task
+from ..remote.reports import report_of
 from ..workers.kinds import as_leaf
-from .after import FailedTasks
-from .copies import Copies
-from .dispatcher import InnerCallable
-from .fail_points import fail_point
-from .received_tasks import ReadTask, ReceivedTask, add_scalars, copy_at, read_task
-from .reports import report_of
-
-
-class TaskEnd(NamedTuple):
-    """How a task has ended."""
-
-    sequence: int
-    outcome: int
-    text: str = ""
+from .futures import Future
+from .signatures import Signature
+from .tasks import Task
 
 
 class LeafArgs(TaskArgs):
@@ -106,7 +98,7 @@ class LeafTasks:
 
     Notes
     -----
-    Rule     REMOTE-AHEAD-1, -7; REMOTE-COPY-9
+    Rule     REMOTE-AHEAD-7, -9; REMOTE-COPY-9
     """
 
     def __init__(
