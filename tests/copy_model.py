@@ -155,6 +155,11 @@ class Actors:
         self._waiting[name] = own
         threading.Thread(target=run, daemon=True).start()
 
+    @property
+    def now(self):
+        """Name of the one that runs."""
+        return self._now[0]
+
     def point(self):
         """Let others go on, until this one is chosen."""
         name, own = self._now

@@ -17,7 +17,7 @@ from simpler_ref.remote.served import Served as ServedAtOnce
 from . import far_ahead_model
 from .copy_model import Lost
 
-SUB_WORKERS = 2
+SUB_WORKERS = FETCHERS = 2
 
 
 class Promise:
@@ -48,6 +48,26 @@ class Promise:
         """Tell nobody: the session sees it when it is its turn."""
 
 
+class Turn:
+    """What fetching threads wait for: a condition, where one actor runs at a time."""
+
+    def __init__(self, play):
+        self.play, self.waiting = play, set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        return None
+
+    def wait(self):
+        self.waiting.add(self.play.actors.now)
+        self.play.actors.point()
+
+    def notify_all(self):
+        self.waiting.clear()
+
+
 class Queue:
     """What actors of a session have to do: the calls of its sub workers, or what is to be fetched."""
 
@@ -65,6 +85,8 @@ class Queue:
         return made
 
     def can_go(self, name):
+        if name in self.session.turn.waiting:
+            return False
         return bool(self.todo) or name in self.busy or self.session.has_ended
 
     def live(self, name):
@@ -117,6 +139,7 @@ class Served(far_ahead_model.Served):
         target = InnerCallable("handle", self._run_one)
         self.dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._failed = FailedTasks()
+        self.turn = of.copies._bringing = Turn(play)
         self._leaves = LeafTasks(
             lambda: self.sub_workers, of.copies, self._failed, self.fetchers, lambda: None
         )
@@ -149,7 +172,7 @@ class SideBySidePlay(far_ahead_model.AheadPlay):
         for served in self.served:
             for kind, queue, count in (
                 ("sub", served.sub_workers, SUB_WORKERS),
-                ("fetcher", served.fetchers, 1),
+                ("fetcher", served.fetchers, FETCHERS),
             ):
                 for i in range(count):
                     name = f"{kind} {served.of.number} {i}"

@@ -143,7 +143,8 @@ class Copies:
     """The copies of one session.
 
     What the parent stores comes into memory of its own, and is no copy before a task takes it: so it may
-    come while other tasks run. `open` may therefore be called on another thread than all else.
+    come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
+    `take` for tasks of which none uses a copy that another one writes.
 
     `empty` returns memory that the inner Worker's tasks see.
 
@@ -157,6 +158,9 @@ class Copies:
         """By key and version: what the parent stores, or has stored, and no task has taken."""
         self._lock = threading.Lock()
         """Held while a run begins, and while versions are opened."""
+        self._bringing = threading.Condition()
+        self._being_brought: set[int] = set()
+        """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
         self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
 
@@ -277,10 +281,22 @@ class Copies:
         return {"copies": len(self._copies), "copy_bytes": held, **told}
 
     def _bring(self, one: CopiedTensor, nbytes: int) -> None:
-        """Have the version that a task reads.
+        """Have the version that a task reads; of several tasks that lack it one fetches it.
 
         Rule     REMOTE-COPY-2, -4
         """
+        with self._bringing:
+            while one.key in self._being_brought:
+                self._bringing.wait()
+            self._being_brought.add(one.key)
+        try:
+            self._bring_alone(one, nbytes)
+        finally:
+            with self._bringing:
+                self._being_brought.discard(one.key)
+                self._bringing.notify_all()
+
+    def _bring_alone(self, one: CopiedTensor, nbytes: int) -> None:
         came = self._has_come(one)
         copy = self._of(one.key, nbytes)
         self._require_not_later(copy, one.reads)

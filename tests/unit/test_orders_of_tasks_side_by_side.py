@@ -110,3 +110,13 @@ def test_a_task_overwrites_nothing_that_one_before_it_at_the_endpoint_still_read
         play = SideBySidePlay(program, chosen_by(seed), depth=DEPTH)
         assert play.run() is None
         assert play.memory.tolist() == expected, seed
+
+
+@pytest.mark.spec("REMOTE-COPY-2")
+def test_of_tasks_that_read_the_same_version_from_elsewhere_one_fetches_it():
+    program = [Task(1, "x!"), Task(0, "x"), Task(0, "x"), Task(0, "x", "y!")]
+    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    for seed in range(40):
+        play = SideBySidePlay(program, chosen_by(seed), depth=DEPTH)
+        assert play.run() is None, seed
+        assert (play.memory.tolist(), play.moved) == expected, seed
