@@ -153,8 +153,14 @@ class LeafTasks:
             yield self._ends.pop(0)
 
     def end(self) -> None:
-        """Fetch nothing for tasks that have not begun to."""
+        """Begin nothing any more.
+
+        Rule     REMOTE-AHEAD-5
+        """
         self._fetchers.shutdown(wait=False, cancel_futures=True)
+        for one in self._under_way.values():
+            if one.future is not None:
+                one.future.cancel()
 
     # ------------------------------------------------------------ order
     def _note_uses(self, made: _LeafTask) -> set[int]:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -21,10 +22,11 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
 )
+from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import frames, link
-from simpler_ref.remote.after import TASK_AFTER, TaskAfter
+from simpler_ref.remote.after import TASK_AFTER, FailedTasks, TaskAfter
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import (
     OPEN_COPIES,
@@ -33,12 +35,15 @@ from simpler_ref.remote.copies import (
     ComingCopy,
     CopiedTensor,
     Copies,
+    TaskCopies,
     window_key,
 )
+from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
 from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
+from simpler_ref.remote.received_tasks import ReceivedTask
 from simpler_ref.remote.session import Session
 from simpler_ref.remote.tasks import (
     TASK_MORE,
@@ -379,6 +384,30 @@ def test_shutdown_goes_before_tasks_that_have_not_begun():
         assert session._next().header.frame_type == FrameType.SHUTDOWN
         for one in (session._frames, parent):
             one.close(linger=0)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-5")
+def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_begun():
+    cancelled = []
+
+    def submit(_task, _args, _named):
+        number = len(submitted)
+        submitted.append(number)
+        return SimpleNamespace(cancel=lambda: cancelled.append(number), done=lambda: False)
+
+    submitted = []
+    stream = SimpleNamespace(submit=submit)
+    leaves = LeafTasks(
+        lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
+    )
+    read = SimpleNamespace(sizes=[])
+    for sequence in (1, 2):
+        task = ReceivedTask(sequence, False, TaskCopies(0, b"", ()))
+        leaves.begin(task, read, InnerCallable("handle", far_side.bump))
+    waiting = ReceivedTask(3, False, TaskCopies(0, b"", ()), after=(1,))
+    leaves.begin(waiting, read, InnerCallable("handle", far_side.bump))
+    leaves.end()
+    assert (submitted, cancelled) == ([0, 1], [0, 1])
 
 
 # ---------------------------------------------------------------- 6: lost endpoints
