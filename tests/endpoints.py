@@ -19,7 +19,7 @@ from simpler_ref.remote import ProcessFleet
 from . import far_side
 
 INOUT, INPUT = TensorArgType.INOUT, TensorArgType.INPUT
-EXISTING = TensorArgType.OUTPUT_EXISTING
+EXISTING, OUTPUT = TensorArgType.OUTPUT_EXISTING, TensorArgType.OUTPUT
 COUNT = 16
 BYTES = 4 * COUNT
 

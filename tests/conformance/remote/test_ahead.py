@@ -15,6 +15,8 @@ import zmq
 
 from simpler_ref import (
     CallConfig,
+    ContinuousTensor,
+    DataType,
     RemoteCallable,
     RemoteWorkerSpec,
     TaskArgs,
@@ -54,7 +56,7 @@ from simpler_ref.remote.tasks import (
 )
 from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, OUTPUT, program, reference
 from tests.raw_session import ENDPOINT, SESSION, manifest, session
 from tests.support import Driver, reads, tasks_given, wait_until, writes
 from tests.system.programs import Concurrently
@@ -805,3 +807,42 @@ def test_an_endpoint_that_is_killed_while_its_sub_workers_run_tasks_fails_these(
         assert one["pid"]
         with pytest.raises(TaskError, match="endpoint"):
             worker.run(orch_fn)
+
+
+@pytest.mark.spec("REMOTE-AHEAD-9", "REMOTE-COPY-2")
+@pytest.mark.parametrize("depth", (2, 16))
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_for_sub_workers_of_endpoints_end_as_if_run_in_order(seed, depth):
+    """Tasks read values that are made once, make one more, and add to sums."""
+    rng = random.Random(seed)
+    program = [
+        (rng.sample(range(max(0, k - 6), k + 4), rng.randint(1, 3)), rng.choice([None, 0, 1, 2]))
+        for k in range(60)
+    ]
+    values, expected = [1, 2, 3, 4], [0, 0, 0]
+    for parts, total in program:
+        values.append(sum(values[one] for one in parts) % 1009)
+        if total is not None:
+            expected[total] += values[-1]
+    spec = RemoteWorkerSpec(num_sub_workers=2, modules=["tests.far_side"])
+    with Worker(fleet=spec, endpoints=2, mailbox_depth=depth) as worker:
+        mix = worker.register(far_side.mix)
+        first = [worker.share(np.full(8, k, np.int64)) for k in (1, 2, 3, 4)]
+        sums = [worker.share(np.zeros(8, np.int64)) for _ in expected]
+
+        def orch_fn(orch, args, config):
+            made = list(first)
+            for parts, total in program:
+                task = TaskArgs()
+                for one in parts:
+                    task.add_tensor(made[one], INPUT)
+                task.add_tensor(ContinuousTensor.make(0, (8,), DataType.INT64), OUTPUT)
+                if total is not None:
+                    task.add_tensor(sums[total], INOUT)
+                task.add_scalar(len(parts))
+                orch.submit_sub(mix, task)
+                made.append(task.tensor(len(parts)))
+
+        for _ in range(2):
+            worker.run(orch_fn)
+        assert [one.tolist() for one in sums] == [[2 * one] * 8 for one in expected]
