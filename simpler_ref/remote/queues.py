@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,8 @@ from .link import Link
 
 TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""
+MEMORY = 32
+"""For how many tasks the mean of those before counts, against tasks since queues were empty last."""
 BYTES_PER_S = 1e8
 """How fast tensors are taken to move: the cores at both ends have work meanwhile."""
 
@@ -22,6 +25,29 @@ class Outlook(Protocol):
         """Return both."""
 
 
+class _Pace:
+    """How long the tasks of an endpoint last, of late: its first ones may be slow."""
+
+    def __init__(self) -> None:
+        self._mean_s = TASK_S
+        self._weight = self._count = self._ns = 0
+
+    def mean_s(self, words: Any) -> float:
+        """Return the mean in seconds, by the counters of the endpoint's link."""
+        count, ns = int(words[UNMOVED]) - self._count, int(words[UNMOVED_NS]) - self._ns
+        if count <= 0:
+            return self._mean_s
+        return (self._weight * self._mean_s + ns / 1e9) / (self._weight + count)
+
+    def begin(self, words: Any) -> None:
+        """Let the tasks so far count as those before."""
+        count, ns = int(words[UNMOVED]), int(words[UNMOVED_NS])
+        if count > self._count:
+            self._mean_s = self.mean_s(words)
+            self._weight = min(MEMORY, self._weight + count - self._count)
+        self._count, self._ns = count, ns  # which begin anew with the link
+
+
 class Queues:
     """The tasks that wait for each endpoint, as the thread that submits them counts.
 
@@ -31,9 +57,13 @@ class Queues:
     def __init__(self, link: Callable[[int], Link], directory: Outlook) -> None:
         self._link, self._directory = link, directory
         self._given: dict[int, int] = {}
+        self._paces: defaultdict[int, _Pace] = defaultdict(_Pace)
 
     def begin_run(self, links: Iterable[Link]) -> None:
         """Begin with empty queues."""
+        links = list(links)
+        for link in links:
+            self._paces[link.number].begin(link.words)
         self._given = {link.number: int(link.words[TASKS]) for link in links}
 
     def start_s(self, number: int, uses: Any) -> float:
@@ -50,9 +80,7 @@ class Queues:
     def _wait_s(self, number: int, turn: int) -> float:
         """Estimate how long an endpoint takes to end so many tasks, counted from its first."""
         words = self._link(number).words
-        counted = int(words[UNMOVED])
-        mean_s = int(words[UNMOVED_NS]) / counted / 1e9 if counted else TASK_S
-        return max(0, turn - int(words[TASKS])) * mean_s
+        return max(0, turn - int(words[TASKS])) * self._paces[number].mean_s(words)
 
     def note_given(self, placed: Placed) -> None:
         """Note that an endpoint was given a task."""
