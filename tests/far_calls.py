@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
+
 import simpler_ref as sr
 
 
@@ -36,6 +38,12 @@ def total_of_both(x: sr.In, y: sr.In):
 @sr.task
 def scale(x: sr.InOut, a):
     x *= a
+
+
+@sr.task
+def add_to_all(a, x: sr.InOut, *more: sr.InOut):
+    for one in (x, *more):
+        one += a
 
 
 @sr.task
@@ -190,3 +198,55 @@ def ancestors():
 
 def add_one(args):
     args.tensor(0).numpy()[...] += 1
+
+
+# ---------------------------------------------------------------- long values
+def array_of(size, value):
+    return np.full(size, float(value))
+
+
+made_of = sr.task(name="made_of")(array_of)
+
+
+def sum_of(value):
+    return float(value.sum())
+
+
+def sum_of_all(*values):
+    return float(sum(one.sum() for one in values))
+
+
+@sr.task
+def parts_of(value):
+    return len(value)
+
+
+@sr.task
+def mean_of(one, other):
+    size = min(len(one), len(other))
+    return (one[:size] + other[:size]) / 2
+
+
+def overwrite(value):
+    value[...] = -1
+    return float(value.sum())
+
+
+def grown(value):
+    return value + 1
+
+
+grow = sr.task(name="grow")(grown)
+
+
+@sr.task
+def kill_sub_worker():
+    os.kill(os.getpid(), 9)
+
+
+def sum_or_die_once(value, mark):
+    """Kill the session above, the first time."""
+    if not os.path.exists(mark):
+        Path(mark).touch()
+        kill_session()
+    return float(value.sum())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import memmove
 from dataclasses import replace
 from hashlib import sha256
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
 from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
-from ..engine.view.blocks import Blocks, data_of
+from ..engine.view.blocks import Blocks, data_of, set_value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
 from ..errors import ControlError, RemoteError, TaskError, TransferError
@@ -28,19 +28,20 @@ from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
 from ..remote.callable_target import RemoteCallable, by_name
 from ..remote.callables import RemoteRegistryTarget, encode_register_callable_command
-from ..remote.copies import ComingCopy, CopiedTensor, window_key
+from ..remote.copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from ..remote.counters import TASKS, UNMOVED, UNMOVED_NS
 from ..remote.dispatcher import PAYLOAD_VERSION
+from ..remote.fail_points import fail_point
 from ..remote.far_calls import (
     ANY_SUB_WORKER,
     FAR_CALL,
     FAR_OUTCOME,
-    MOST_INLINE,
     VALUE_TAKEN,
     FarArray,
     FarCall,
     FarOutcome,
     Piece,
+    Room,
     TakenValue,
 )
 from ..remote.frames import ControlName, OwnFrameType
@@ -52,6 +53,7 @@ from ..system.types import Array, address_of
 from . import outcomes
 from .far_arrays import copied_layout, is_whole, layout_of
 from .forms import VALUE, Form, Forms
+from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -150,19 +152,47 @@ class _Array(NamedTuple):
     far: FarArray
 
 
+class _Beside:
+    """What travels beside a call, because it is too long for the frame, or not at all: it is there.
+
+    `coming` are copies, and from which address; `values` those that the session keeps from now on: their
+    blocks and sizes; `passing` those that are for the call alone; `packed` has the owners of memory.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.coming: dict[int, tuple[ComingCopy, int]] = {}
+        self.values: dict[int, tuple[int, int]] = {}
+        self.passing: list[int] = []
+        self.packed: list[Any] = []
+
+    def add(self, key: int, version: int, memory: Array) -> None:
+        """Have memory stored as a version of a copy before the call."""
+        self.packed.append(memory)
+        self.coming[key] = ComingCopy(key, version, memory.nbytes), address_of(memory)
+
+    def piece(self, data: memoryview, key: int = 0) -> Piece:
+        """Return bytes as they travel; with a key, the session keeps them under it."""
+        if self.room.takes(data.nbytes):
+            return Piece(bytes(data), key, data.nbytes if key else 0)
+        key = key or new_key()
+        self.add(key, 1, np.frombuffer(data, np.uint8))
+        return Piece(b"", key, data.nbytes)
+
+
 class _Sent(NamedTuple):
     """A call that the session has: the number of its frame, and what of it has to come home."""
 
     sequence: int
     arrays: Sequence[_Array]
-    unmoved: bool
-    """The session had all that it reads."""
+    is_typical: bool
+    """The session had all that it reads, so how long it takes says how long others will."""
 
 
 class AtLink:
     """What a link keeps for calls.
 
-    Rule     CALL-FAR-1 to -3, -12
+    Rule     CALL-FAR-1 to -3, -12; CALL-KEEP-1, -5
     """
 
     def __init__(self, link: Link) -> None:
@@ -171,6 +201,8 @@ class AtLink:
         self._mem = mailbox.engine.mem
         self._call = CallWords(mailbox)
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
+        size = link.spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
+        self._values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
         self._layouts = Layouts(mailbox.engine)
         self._forms = Forms()
         self._digests: dict[int, bytes] = {}
@@ -208,6 +240,8 @@ class AtLink:
             if sent is None:
                 link.settle_tasks()
                 sent = self._send(args, ticket)
+                if link.runs_calls_at_once:  # one that was sent ahead has no way there to wait for
+                    sent = sent._replace(is_typical=False)
             if link.runs_calls_at_once:
                 self._send_others_until(sent, type(args))
             self._end(sent, begun)
@@ -277,17 +311,21 @@ class AtLink:
         form = self._forms.form_of(words)
         digest = self._digests.get(form.key) or self._teach(form.key)
         arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
-        call, coming, packed = self._far_call(plan, digest, form, words, kinds, arrays)
-        home.store_all(plan.run, coming, self._ask)
-        del packed
-        raw = FAR_CALL.encode(call)
+        beside = _Beside(Room(link.keeps_values))
+        call = self._far_call(plan, digest, form, words, kinds, arrays, beside)
+        home.store_all(plan.run, beside.coming, self._ask)
+        forgotten = self._values.take_dropped(MOST_DROPPED - len(plan.dropped))
+        raw = FAR_CALL.encode(replace(call, dropped=[*plan.dropped, *forgotten]))
         if ticket is not None:
             link.mailbox.note_sent(ticket)
         sequence = link.post(OwnFrameType.TASK_CALL, raw)
         home.forget(plan.dropped)
+        for key, value in beside.values.items():
+            self._values.add(key, *value)
+        self._tell_to_forget(beside.passing)
         read = [CopiedTensor(one.far.key, one.far.reads) for one in arrays if one.far.reads]
         home.note(read, True)
-        return _Sent(sequence, arrays, not coming)
+        return _Sent(sequence, arrays, not (beside.coming or beside.values))
 
     def _end(self, sent: _Sent, begun: int) -> None:
         """Wait for the answer to a call, and leave its value."""
@@ -298,7 +336,7 @@ class AtLink:
                 self._bring(sent.arrays, answer.written)
         finally:
             self._note_end(sent, succeeded)
-        self._count(begun, sent.unmoved)
+        self._count(begun, sent.is_typical)
         self._leave(answer)
 
     def _note_end(self, sent: _Sent, succeeded: bool) -> None:
@@ -316,10 +354,10 @@ class AtLink:
                 f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home}, which is lost"
             )
 
-    def _count(self, begun: int, unmoved: bool) -> None:
+    def _count(self, begun: int, is_typical: bool) -> None:
         words = self._link.words
         words[TASKS] += 1
-        if unmoved:
+        if is_typical:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
 
@@ -375,38 +413,27 @@ class AtLink:
         words: list[int],
         kinds: list[int],
         arrays: Sequence[_Array],
-    ) -> tuple[FarCall, dict[int, tuple[ComingCopy, int]], list[Any]]:
-        """Return a call as it travels, what moves beside it, and what that is read from."""
-        coming: dict[int, tuple[ComingCopy, int]] = {}
-        packed: list[Any] = []
+        beside: _Beside,
+    ) -> FarCall:
+        """Return a call as it travels; note what moves beside it."""
         told = {one.far.key: one.far for one in arrays}
         for view, far in arrays:
             if far.reads and not self._home.has(far.key, far.reads):
                 source = (
                     view if is_whole((view.dtype, view.shape, view.strides)) else view.copy("C")
                 )
-                if far.nbytes <= MOST_INLINE:
+                if beside.room.takes(far.nbytes):
                     told[far.key] = replace(far, data=_bytes_of(source))
-                    continue
-                packed.append(source)
-                coming[far.key] = ComingCopy(far.key, far.reads, far.nbytes), address_of(source)
-
-        def piece(data: memoryview) -> Piece:
-            if data.nbytes <= MOST_INLINE:
-                return Piece(bytes(data))
-            key = new_key()
-            memory = np.frombuffer(data, np.uint8)
-            coming[key] = ComingCopy(key, 1, data.nbytes), address_of(memory)
-            return Piece(b"", key, data.nbytes)
-
+                else:
+                    beside.add(far.key, far.reads, source)
         count = form.codes.count(VALUE)
-        values = []
-        for at in range(form.end, form.end + count):
-            if kinds[at] == L.FETCHED | L.VALUE_BLOCK:
-                block = data_of(self._mem, words[at])
-                values.append(piece(block[: outcomes.size_of(block)]))
+        values = [
+            self._value(words[at], beside)
+            for at in range(form.end, form.end + count)
+            if kinds[at] == L.FETCHED | L.VALUE_BLOCK
+        ]
         sent = slice(form.end, form.end + count)
-        call = FarCall(
+        return FarCall(
             plan.run,
             digest,
             plan.sub_worker,
@@ -415,11 +442,26 @@ class AtLink:
             bytes(kinds[sent]),
             np.array(words[sent], np.int64).tobytes(),
             [told[one.far.key] for one in arrays],
-            piece(self._items(words, kinds)) if form.has_items else Piece(),
+            beside.piece(self._items(words, kinds)) if form.has_items else Piece(),
             values,
-            plan.dropped,
         )
-        return call, coming, packed
+
+    def _value(self, offset: int, beside: _Beside) -> Piece:
+        """Return the value in a block as it travels: if the session keeps it, by its key alone.
+
+        Rule     CALL-KEEP-1
+        """
+        block = data_of(self._mem, offset)
+        data = block[: outcomes.size_of(block)]
+        key = self._values.key_for(offset, data.nbytes) if self._link.keeps_values else 0
+        if key:
+            if key in beside.values or self._values.has(key, offset, data.nbytes):
+                return Piece(b"", key, data.nbytes)
+            beside.values[key] = offset, data.nbytes
+        piece = beside.piece(data, key)
+        if piece.key and not key and self._link.keeps_values:
+            beside.passing.append(piece.key)
+        return piece
 
     def _items(self, words: list[int], kinds: list[int]) -> memoryview:
         """Return the pickle of names and values."""
@@ -468,21 +510,43 @@ class AtLink:
             return
         if not agreed:
             raise TypeError("the endpoint has not agreed to serialised values, and has sent one")
-        if not answer.value.key:
-            self._answer(L.VALUE_BLOCK, memoryview(answer.value.data))
-            return
         value = answer.value
+        if not value.key:
+            self._answer(L.VALUE_BLOCK, memoryview(value.data))
+            return
+        stays = False
         try:
             block = self._blocks.take(value.nbytes, self._call.slot)
-            address = address_of(np.frombuffer(block.data, np.uint8))
-            self._home.move_from(value.key, 0, address, value.nbytes)
+            if value.data:
+                block.data[:] = value.data
+            else:
+                address = address_of(np.frombuffer(block.data, np.uint8))
+                self._home.move_from(value.key, 0, address, value.nbytes)
+            set_value_key(self._mem, block.offset, value.key)
+            fail_point("came")
+            if self._link.keeps_values and self._values.key_for(block.offset, value.nbytes):
+                self._values.add(value.key, block.offset, value.nbytes)
+                stays = True
             self._call.answer(L.VALUE_BLOCK, block.offset)
         finally:
-            self._link.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(value.key)))
+            if not stays:
+                self._tell_to_forget([value.key])
+
+    def _tell_to_forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self._link.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(key)))
+
+    def forget_unneeded(self) -> None:
+        """Have the session forget the values that nobody needs any more.
+
+        Rule     CALL-KEEP-3
+        """
+        self._tell_to_forget(self._values.take_all_dropped())
 
     def _answer(self, kind: int, data: memoryview) -> None:
         block = self._blocks.take(data.nbytes, self._call.slot)
         block.data[:] = data
+        set_value_key(self._mem, block.offset, 0)
         self._call.answer(kind, block.offset)
 
     def answer_failure(self, error: BaseException) -> None:

@@ -31,6 +31,7 @@ from ..model.wire import (
 from ..remote.directory import HOME, MOST_DROPPED
 from ..remote.layouts import layout_text
 from ..system.types import Array
+from .far_values import Value, ValueUse
 
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
@@ -81,6 +82,11 @@ class Kept:
         self.users: list[tuple[int, int]] = []
         self.most = _FEW
         """How many users there may be before those are left out whose calls have ended."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return int(self.view.nbytes)
 
     def shares(self, other: Kept) -> bool:
         """Say whether two arrays may share a byte."""
@@ -207,17 +213,19 @@ class FarArrays:
             users.pop()
         return bool(users)
 
-    def outlook(self, uses: Iterable[Use], where: int) -> tuple[list[Kept], int]:
-        """Return the arrays that a call reads and others make, and how many bytes would have to move.
+    @staticmethod
+    def outlook(uses: Iterable[Use | ValueUse], where: int) -> tuple[list[Kept | Value], int]:
+        """Return what a call reads and others make, and how many bytes would have to move.
 
         Those that it also writes count twice: they may be needed there next.
         """
-        needed, total = [], 0
+        needed: list[Kept | Value] = []
+        total = 0
         for use in uses:
             if use.reads:
                 needed.append(use.kept)
                 if where not in use.kept.holders:
-                    total += use.kept.view.nbytes * (2 if use.writes else 1)
+                    total += use.kept.nbytes * (2 if use.writes else 1)
         return needed, total
 
     def dropped(self, where: int) -> Sequence[int]:

@@ -7,7 +7,7 @@ error. Only the session's main thread comes here.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,16 +30,17 @@ from ..remote.far_calls import (
     FarCall,
     FarOutcome,
     Piece,
+    Room,
 )
 from ..remote.layouts import read_layout
-from ..remote.limits import REMOTE_BUFFER_ACCESS_READ
 from ..remote.lookout import Lookout
-from ..remote.mover import Mover, new_key
-from ..remote.windows import Window
+from ..remote.mover import Mover
 from ..system.types import Array
 from . import outcomes
 from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, float_of
 from .futures import Future
+from .kept_values import KeptValues, new_value_key
+from .leases import Lease
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -53,19 +54,27 @@ _U64 = (1 << 64) - 1
 class _Running(NamedTuple):
     """A call that was begun: its future, its arrays, and the keys of what has come beside it.
 
-    `written` has the arrays that it writes, and whether they go back with the answer.
+    `written` are the arrays that it writes, with their sizes; `held` are values that are its arguments.
     """
 
     future: Future
     tensors: Sequence[CopiedTensor]
     beside: Sequence[int]
-    written: dict[int, bool]
+    written: dict[int, int]
+    held: Sequence[Any]
 
 
 class FarCalls:
     """The calls that a session serves, several at a time.
 
-    Rule     CALL-FAR-1, -5 to -8, -12
+    Attributes
+    ----------
+    keeps_values : bool
+        The parent has agreed to FEATURE_KEPT_VALUES.
+
+    Notes
+    -----
+    Rule     CALL-FAR-1, -5 to -8, -12; CALL-KEEP-1, -2
     """
 
     def __init__(
@@ -73,12 +82,12 @@ class FarCalls:
     ) -> None:
         self._stream_of = stream_of
         self._dispatcher, self._copies, self._mover = dispatcher, copies, mover
+        self.keeps_values = False
+        self._values = KeptValues(stream_of, mover)
         self._tasks: dict[tuple[Any, int], Task] = {}
         self.running: dict[int, _Running] = {}
         """The calls that were begun and not answered, by the numbers of their frames."""
         self._seen = 0
-        self._held: dict[int, Any] = {}
-        """The owners of values in windows, by the keys of these."""
 
     # ------------------------------------------------------------ one call
     def begin(self, payload: bytes, sequence: int) -> None:
@@ -93,22 +102,51 @@ class FarCalls:
         copies = self._copies
         copies.begin(call.run)
         copies.drop(call.dropped)
+        self._values.forget(call.dropped)
         self._require_agreed(call)
+        held = self._held_values(call.values) if self.keeps_values else {}
         task = self._task_of(call)
-        beside = [one for one in (call.items, *call.values) if one.key]
+        beside = [one for one in (call.items, *call.values) if one.key and one.key not in held]
         try:
-            self.running[sequence] = self._submit(call, task, beside)
+            self.running[sequence] = self._submit(call, task, beside, held)
         except BaseException:
             copies.drop([one.key for one in beside])
             raise
 
-    def _submit(self, call: FarCall, task: Task, beside: Sequence[Piece]) -> _Running:
+    def _held_values(self, values: Iterable[Piece]) -> dict[int, Lease | bytes]:
+        """Return the values of a call that the session keeps, by key; those that have just come, too.
+
+        Nothing of the call may fail before: the link knows that they are here once it has sent the call.
+
+        Rule     CALL-KEEP-1; REMOTE-TASK-12
+        """
+        held: dict[int, Lease | bytes] = {}
+        for one in values:
+            if not one.key or one.key in held:
+                continue
+            found = None if one.data else self._values.find(one.key)
+            held[one.key] = self._store(one) if found is None else found
+        return held
+
+    def _store(self, piece: Piece) -> Lease | bytes:
+        """Keep a value that has come with the call, or before it."""
+        if piece.data:
+            return self._values.store(piece.key, piece.data)
+        try:
+            return self._values.store(piece.key, self._come(piece).data)
+        finally:
+            self._copies.drop([piece.key])
+
+    def _come(self, piece: Piece) -> Array:
+        """Return the bytes that have come before a call."""
+        [address] = self._copies.take([CopiedTensor(piece.key, 1)], [piece.nbytes])
+        return view_memory(address, (piece.nbytes,), np.dtype(np.uint8))
+
+    def _submit(
+        self, call: FarCall, task: Task, beside: Sequence[Piece], held: dict[int, Lease | bytes]
+    ) -> _Running:
         copies = self._copies
-        read = [copies.take([CopiedTensor(one.key, 1)], [one.nbytes])[0] for one in beside]
-        found = {
-            one.key: view_memory(address, (one.nbytes,), np.dtype(np.uint8))
-            for one, address in zip(beside, read, strict=True)
-        }
+        found: dict[int, Any] = {**held, **{one.key: self._come(one) for one in beside}}
         for one in call.arrays:
             if one.data:
                 copies.put(ComingCopy(one.key, one.reads, one.nbytes), one.data)
@@ -121,8 +159,9 @@ class FarCalls:
         except BaseException:
             copies.settle(tensors, False)
             raise
-        written = {one.key: one.nbytes <= MOST_INLINE for one in call.arrays if one.makes}
-        return _Running(future, tensors, [one.key for one in beside], written)
+        written = {one.key: one.nbytes for one in call.arrays if one.makes}
+        keys = [one.key for one in beside]
+        return _Running(future, tensors, keys, written, list(held.values()))
 
     def wait(self, lookout: Lookout | None, unless: Callable[[], bool]) -> None:
         """Wait until a call may have ended, unless something else is so: see `Stream.wait_for_end`.
@@ -146,16 +185,19 @@ class FarCalls:
         ended = [one for one, running in self.running.items() if running.future.done()]
         for sequence in ended:
             running = self.running.pop(sequence)
+            room = Room(self.keeps_values)
             try:
-                outcome = self._outcome(stream, running.future, sequence)
+                outcome = self._outcome(stream, running.future, sequence, room)
             except Exception as error:
                 outcome = _failure(memoryview(outcomes.error_block(error)), sequence)
             copies, succeeded = self._copies, outcome.kind != L.VALUE_ERROR
             copies.settle(running.tensors, succeeded)
             copies.drop(running.beside)
             if succeeded and running.written:
-                short = running.written.items()
-                written = [copies.data(key) if is_short else b"" for key, is_short in short]
+                written = [
+                    copies.data(key) if room.takes(nbytes) else b""
+                    for key, nbytes in running.written.items()
+                ]
                 outcome = replace(outcome, written=written)
             yield FAR_OUTCOME.encode(outcome)
 
@@ -182,13 +224,13 @@ class FarCalls:
 
     # ------------------------------------------------------------ arguments
     def _arguments(
-        self, call: FarCall, arrays: Sequence[Array], beside: dict[int, Array]
+        self, call: FarCall, arrays: Sequence[Array], beside: dict[int, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments of a call; see `Inside`, too."""
         names: Sequence[str] = ()
         items: Iterator[Any] = iter(())
         if ITEM in call.codes or call.named:
-            names, found = pickle.loads(_data(call.items, beside))
+            names, found = pickle.loads(_data(call.items, beside.get(call.items.key)))
             items = iter(found)
         words = iter(np.frombuffer(call.words, np.int64).tolist())
         kinds, values, given = iter(call.kinds), iter(call.values), iter(arrays)
@@ -206,14 +248,14 @@ class FarCalls:
         return tuple(made[:count]), dict(zip(names, made[count:], strict=True))
 
     # ------------------------------------------------------------ outcomes
-    def _outcome(self, stream: Stream, future: Future, sequence: int) -> FarOutcome:
+    def _outcome(self, stream: Stream, future: Future, sequence: int, room: Room) -> FarOutcome:
         """Return what a call has returned or raised, without unpickling it if it is where it was left."""
         raw = stream.raw_outcome(future)
         if raw is None:
             error = future.exception()
             if error is not None:
                 return _failure(memoryview(outcomes.error_block(error)), sequence)
-            return self._value_outcome(future, sequence)
+            return self._value_outcome(stream, future, sequence, room)
         kind, word = raw
         if kind == L.VALUE_ERROR:
             failed = _failure(data_of(stream._mem, word), sequence)
@@ -221,36 +263,45 @@ class FarCalls:
             return failed
         if kind != L.VALUE_BLOCK:
             return FarOutcome(sequence, kind, word & _U64)
-        block = data_of(stream._mem, word)
-        return self._block_outcome(block[: outcomes.size_of(block)], future, sequence)
+        return self._block_outcome(stream, stream.hold(word), sequence, room)
 
-    def _value_outcome(self, future: Future, sequence: int) -> FarOutcome:
+    def _value_outcome(
+        self, stream: Stream, future: Future, sequence: int, room: Room
+    ) -> FarOutcome:
         """Return a value that the future has by now, since something else needed the room."""
         outcome = outcomes.encode(future.result())
         if outcome.kind != L.VALUE_BLOCK:
             return FarOutcome(sequence, outcome.kind, outcome.word & _U64)
-        block = memoryview(bytearray(outcome.nbytes))
-        outcomes.write(outcome.parts, block)
-        return self._block_outcome(block, block, sequence)
+        block = bytearray(outcome.nbytes)
+        outcomes.write(outcome.parts, memoryview(block))
+        return self._block_outcome(stream, stream.put(block), sequence, room)
 
-    def _block_outcome(self, block: memoryview, owner: Any, sequence: int) -> FarOutcome:
-        """Return a value that is a block: a long one stays in a window until the parent has it."""
+    def _block_outcome(self, stream: Stream, lease: Lease, sequence: int, room: Room) -> FarOutcome:
+        """Return a value that is a block: a long one is kept until the parent says so."""
         kind = L.VALUE_BLOCK
         if not self._dispatcher.takes_pickles:
             raise _refusal("values that are pickled: return numbers, or write into arrays")
-        if block.nbytes <= MOST_INLINE:
-            return FarOutcome(sequence, kind, 0, Piece(bytes(block)))
-        key = new_key()
-        self._held[key] = owner
-        address = np.frombuffer(block, np.uint8).ctypes.data
-        self._mover.offer(Window(key, address, block.nbytes, REMOTE_BUFFER_ACCESS_READ))
-        return FarOutcome(sequence, kind, 0, Piece(b"", key, block.nbytes))
+        block = data_of(stream._mem, lease.offset)
+        block = block[: outcomes.size_of(block)]
+        travels = room.takes(block.nbytes)
+        data = bytes(block) if travels else b""
+        if travels and not (self.keeps_values and block.nbytes > MOST_INLINE):
+            return FarOutcome(sequence, kind, 0, Piece(data))
+        key = new_value_key()
+        self._values.keep(key, block, lease, not travels)
+        return FarOutcome(sequence, kind, 0, Piece(data, key, block.nbytes))
 
     def forget_value(self, payload: bytes) -> None:
-        """Forget a value that was too long for a frame: the parent has it."""
-        key = VALUE_TAKEN.decode(payload).key
-        if self._held.pop(key, None) is not None:
-            self._mover.withdraw(key)
+        """Forget a value that the parent has, or no longer needs."""
+        self._values.forget([VALUE_TAKEN.decode(payload).key])
+
+    def close(self) -> None:
+        """Forget all values, while there is still the memory that they are in."""
+        self._values.clear()
+
+    def counts(self) -> dict[str, int]:
+        """Return how many values are kept, and where they came from."""
+        return self._values.counts()
 
     def failure(self, error: BaseException, sequence: int) -> bytes:
         """Return the answer about a call that could not be made."""
@@ -276,15 +327,18 @@ def _array(far: FarArray, address: int) -> Array:
     return view_memory(address, shape, dtype, strides=strides)
 
 
-def _data(piece: Piece, beside: dict[int, Array]) -> memoryview:
-    return beside[piece.key].data if piece.key else memoryview(piece.data)
+def _data(piece: Piece, found: Any) -> memoryview:
+    """Return the bytes of a piece; `found` has them if they are not in it."""
+    return memoryview(piece.data if found is None else found)
 
 
-def _value(kind: int, word: int, blocks: Iterator[Piece], beside: dict[int, Array]) -> Any:
+def _value(kind: int, word: int, blocks: Iterator[Piece], beside: dict[int, Any]) -> Any:
     """Return the value of a word, or that of a call."""
     if not kind & L.FETCHED:
         return float_of(word) if kind == L.FLOAT64 else word
     kind ^= L.FETCHED
     if kind == L.VALUE_BLOCK:
-        return outcomes.decode_block(_data(next(blocks), beside))[0]
+        piece = next(blocks)
+        found = beside.get(piece.key)
+        return found if type(found) is Lease else outcomes.decode_block(_data(piece, found))[0]
     return outcomes.decode_word(kind, word)

@@ -27,6 +27,7 @@ from .forms import (
     head_words,
 )
 from .futures import Future
+from .leases import Lease
 from .signatures import Mode, Parameter
 from .tasks import Task
 
@@ -163,6 +164,9 @@ class Packer:
                 form.append(_CONSTANTS[value])
             elif kind is Future:
                 form.append(self._add_future(value, scalars, items, futures))
+            elif kind is Lease:
+                form.append(VALUE)
+                scalars.append(_integer(value.offset, L.FETCHED | L.VALUE_BLOCK))
             elif parameter.mode is not Mode.VALUE:
                 form.append(self._add_array(code, tag, parameter, value, parts, items))
             else:

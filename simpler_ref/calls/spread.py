@@ -7,6 +7,7 @@ else, hazards and futures above all, is as with workers of this machine.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..remote.queues import Queues
 from . import outcomes
 from .at_link import Function, OfCalls, Plan
 from .far_arrays import FarArrays, Use
+from .far_values import FarValues, ValueUse
 from .stream import Stream
 from .tasks import Task
 
@@ -38,6 +40,7 @@ class SpreadStream(Stream):
         super().__init__(life, session, register)
         self._add_callable, self._endpoints = add, life.endpoints
         self._far_arrays = FarArrays(session.engine)
+        self._far_values = FarValues(session.engine)
         self._queues = Queues(self._endpoints._link, self._far_arrays)
         handle = CallableHandle(
             f"sha256:{_DIGEST}",
@@ -101,7 +104,9 @@ class SpreadStream(Stream):
             wire[at : at + TENSOR_BYTES] for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES)
         ]
         uses = self._far_arrays.uses_of(wires)
-        where, sub_worker = self._place((word >> L.WORD_WORKER & L.WORKER_MASK) - 1, uses)
+        values = self._far_values.uses_in(wire, counts)
+        named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+        where, sub_worker = self._place(named, [*uses, *values])
         plan = Plan(
             self._endpoints.tensors.run_number,
             where,
@@ -110,6 +115,7 @@ class SpreadStream(Stream):
             [use.words for use in uses],
         )
         words = plan.words()
+        told = wire
         wire += b"".join([_integer(one, L.SIGNED) for one in words])
         slot = super()._submit(
             self._word | (where + 1) << L.WORD_WORKER, counts + (len(words) << L.HALF), wire, data
@@ -117,9 +123,10 @@ class SpreadStream(Stream):
         if slot != L.WOULD_BLOCK:
             turn = self._queues.take_turn(where)
             self._far_arrays.note(uses, where, (slot, view.next_task_id - 1), turn)
+            self._far_values.note(told, counts, values, slot, where, turn)
         return slot
 
-    def _place(self, named: int, uses: list[Use]) -> tuple[int, int]:
+    def _place(self, named: int, uses: Sequence[Use | ValueUse]) -> tuple[int, int]:
         """Return the endpoint for a call, and the only sub worker there that may run it."""
         if named >= 0:
             seat: tuple[int, int] = self._endpoints.seats()[named]

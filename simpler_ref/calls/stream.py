@@ -14,8 +14,8 @@ from typing import Any
 
 from ..callables.of_main import as_bytes
 from ..callables.runnable import require_runnable
-from ..engine.memory import PARK_NS, Engine
-from ..engine.view.blocks import Blocks, data_of, mark_kept, set_retries
+from ..engine.memory import PARK_NS
+from ..engine.view.blocks import Blocks, data_of, set_retries
 from ..errors import (
     HazardError,
     RingFullError,
@@ -38,6 +38,7 @@ from .arrays import SentArrays
 from .forms import key_of
 from .futures import Future
 from .inside import Caller
+from .leases import Lease
 from .packing import Packer, Plan
 from .signatures import Signature
 from .tasks import Task
@@ -695,9 +696,30 @@ class Stream:
         is_there = kind == L.VALUE_ERROR and word > 0 if has_failed else True
         return (kind, word) if is_there else None
 
+    def hold(self, block: int) -> Lease:
+        """Hold the block of a value that a call has returned, or that is held already."""
+        lease = Lease(self._engine, block)
+        lease.begin()
+        return lease
+
+    def put(self, data: memoryview | bytes | bytearray) -> Lease:
+        """Put a value that was a block elsewhere into a block.
+
+        Raises
+        ------
+        MemoryError
+            There is no room.
+        """
+        with self._turns.entrance, self._turns.turn:
+            block = self._blocks.take(len(data))
+        block.data[:] = data
+        lease = self.hold(block.offset)
+        self._kernels.hold_block(self._mem, block.offset, -1)
+        return lease
+
     def _value_in(self, block: int) -> Any:
         """Return the value in a block, which is held for as long as arrays of the value refer to it."""
-        lease = _Lease(self._engine, block)
+        lease = Lease(self._engine, block)
         value, kept = outcomes.decode_block(data_of(self._mem, block), lease)
         if kept:
             lease.begin()
@@ -840,26 +862,6 @@ def _signature_of(function: Any) -> Signature:
         with suppress(TypeError):
             return Signature.of(function)
     return Signature.any()
-
-
-class _Lease:
-    """A hold on the block of a value, in which arrays are, until the last of them dies."""
-
-    def __init__(self, engine: Engine, offset: int) -> None:
-        self._engine = engine
-        self._offset = offset
-        self._holder = 0
-        """The process that holds the block: one that is forked from it does not."""
-
-    def begin(self) -> None:
-        """Hold the block."""
-        mark_kept(self._engine.mem, self._offset)
-        self._engine.kernels.hold_block(self._engine.mem, self._offset, 1)
-        self._holder = os.getpid()
-
-    def __del__(self) -> None:
-        if self._holder == os.getpid():
-            self._engine.kernels.hold_block(self._engine.mem, self._offset, -1)
 
 
 __all__ = ["Stream", "current"]

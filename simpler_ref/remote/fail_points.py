@@ -28,6 +28,8 @@ COPIES = ("opening", "storing", "stored", "bringing", "brought", "coming", "take
 """Of both: where copies of the parent's tensors move."""
 AHEAD = ("ahead", "queued")
 """Of the one and of the other: a task was sent before the one in front of it has ended."""
+VALUES = ("kept", "forgot", "came")
+"""Of a session that keeps a value, or has forgotten some; of a link that has a value."""
 EARLY = ("early",)
 """Of a link: something is stored for a task before its turn."""
 

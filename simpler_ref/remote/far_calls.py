@@ -1,7 +1,8 @@
 """Calls in frames: the call of a function at an endpoint, and what it has returned or raised.
 
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
-else. Bytes of more than `MOST_INLINE` travel beside the frame, as copies of tensors do.
+else. Bytes of more than `MOST_INLINE`, or `MOST_INLINE_KEPT` where values are kept, travel beside the
+frame, as copies of tensors do.
 """
 
 from __future__ import annotations
@@ -14,12 +15,39 @@ from .fields import I32, POSITIVE, U32, U64, Blob, Exactly, Many, Message, Text
 from .limits import MAX_STRING_BYTES, MAX_TENSORS
 
 MOST_INLINE = 1 << 16
+MOST_INLINE_KEPT = 1 << 18
+"""The same between sessions and links that have agreed to FEATURE_KEPT_VALUES."""
+MOST_IN_FRAME = 4 << 20
+"""Of all such bytes in one frame together."""
 ANY_SUB_WORKER = -1
+
+
+class Room:
+    """What still fits into a frame, of bytes that may travel beside it.
+
+    `keeps_values`: the other side has agreed to FEATURE_KEPT_VALUES.
+
+    Rule     CALL-FAR-5
+    """
+
+    def __init__(self, keeps_values: bool) -> None:
+        self._most = MOST_INLINE_KEPT if keeps_values else MOST_INLINE
+        self._left = MOST_IN_FRAME
+
+    def takes(self, nbytes: int) -> bool:
+        """Say whether some bytes travel in the frame; then they do."""
+        fits = nbytes <= min(self._most, self._left)
+        if fits:
+            self._left -= nbytes
+        return fits
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes: in the frame, or so many in a window, or in a copy, that has a key."""
+    """Bytes: in the frame, or so many in a window, or in a copy, that has a key.
+
+    A value with a key is kept by the session, which may have it already; then it need not come again.
+    """
 
     data: bytes = b""
     key: int = 0
@@ -127,7 +155,7 @@ class TakenValue:
     key: int
 
 
-_PIECE = Message("TASK_CALL.piece", Piece, data=Blob(MOST_INLINE), key=U64, nbytes=U64)
+_PIECE = Message("TASK_CALL.piece", Piece, data=Blob(MOST_INLINE_KEPT), key=U64, nbytes=U64)
 _ARRAY = Message(
     "TASK_CALL.arrays",
     FarArray,
@@ -136,7 +164,7 @@ _ARRAY = Message(
     makes=U64,
     nbytes=U64,
     layout=Text(MAX_STRING_BYTES),
-    data=Blob(MOST_INLINE),
+    data=Blob(MOST_INLINE_KEPT),
 )
 FAR_CALL = Message(
     "TASK_CALL",
@@ -163,6 +191,6 @@ FAR_OUTCOME = Message(
     text=Blob(),
     trace=Blob(),
     exception=Blob(),
-    written=Many(Blob(MOST_INLINE), MAX_TENSORS),
+    written=Many(Blob(MOST_INLINE_KEPT), MAX_TENSORS),
 )
 VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue, key=POSITIVE)

@@ -87,6 +87,8 @@ FEATURE_CALLS, FEATURE_TRACE, FEATURE_AFTER, FEATURE_CALLS_AT_ONCE = 16, 32, 64,
 """The last one: so may calls, which run at the same time and are answered as they end."""
 FEATURE_EARLY_COPIES = 256
 """The mover of the session answers OPEN_COPIES, also while a task runs."""
+FEATURE_KEPT_VALUES = 512
+"""The session keeps long values of calls until it is told to forget them."""
 FEATURES = (
     FEATURE_TASK_MORE
     | FEATURE_COUNTERS
@@ -97,6 +99,7 @@ FEATURES = (
     | FEATURE_AFTER
     | FEATURE_CALLS_AT_ONCE
     | FEATURE_EARLY_COPIES
+    | FEATURE_KEPT_VALUES
 )
 """What this package takes beyond version 1 of the protocol."""
 

@@ -59,6 +59,7 @@ from .frames import (
     FEATURE_CALLS,
     FEATURE_CALLS_AT_ONCE,
     FEATURE_COUNTERS,
+    FEATURE_KEPT_VALUES,
     FEATURE_TASK_MORE,
     FEATURE_TRACE,
     FEATURES,
@@ -693,6 +694,11 @@ class Link(WorkerKind):
         """Whether the session takes calls while it runs others."""
         return bool(self._features & FEATURE_CALLS_AT_ONCE)
 
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the session keeps values of calls."""
+        return bool(self._features & FEATURE_KEPT_VALUES)
+
     # ------------------------------------------------------------ tasks
     def mover_of(self, source: int) -> str:
         """Return where an endpoint's mover is; `source` is its number plus one, or 0."""
@@ -739,6 +745,8 @@ class Link(WorkerKind):
         if command == L.LINK_COUNTERS:
             if not self._features & FEATURE_COUNTERS:
                 return b"{}"
+            if self.calls is not None:
+                self.calls.forget_unneeded()
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
         if command == L.LINK_BRING_HOME:

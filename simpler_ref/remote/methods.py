@@ -239,7 +239,9 @@ class RemoteMethods:
             endpoint's mover. Of tensors of this machine: ``copies`` and ``copy_bytes`` that it holds, and
             how many versions were ``copies_stored`` from here, ``copies_fetched`` from another endpoint,
             were there already (``copies_hits``), were given up (``copies_dropped``) or came home
-            (``copies_brought``).
+            (``copies_brought``). Of long values of calls: ``values`` and ``value_bytes`` that it keeps,
+            how often a call found one there (``values_hits``), how many were ``values_stored`` from here
+            and how many were given up (``values_dropped``).
 
         Notes
         -----

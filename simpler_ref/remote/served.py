@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .fail_points import fail_point
-from .frames import Frame, FrameType, OwnFrameType, encode_completion
+from .frames import FEATURE_KEPT_VALUES, Frame, FrameType, OwnFrameType, encode_completion
 from .lookout import Lookout
 from .received_tasks import TaskEnd
 
@@ -64,9 +64,18 @@ class Served:
         self._lookout = Lookout(partial(wait_for, descriptors), calls.stop_waiting)
 
     def end(self) -> None:
-        """End the threads; the one that looks out has seen that the session ends, too."""
+        """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
         self._lookout.end(lambda: None)
         self._leaves.end()
+        self._calls.close()
+
+    def agree(self, features: int) -> None:
+        """Note to what the parent has agreed."""
+        self._calls.keeps_values = bool(features & FEATURE_KEPT_VALUES)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many values are kept, and where they came from."""
+        return self._calls.counts()
 
     def serve_call(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""

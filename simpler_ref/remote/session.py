@@ -461,6 +461,7 @@ class Session:
                 continue
             hello = decode_hello(frame.payload)
             self._features = hello.feature_flags & FEATURES
+            self._served.agree(self._features)
             same = hello.comm_profile == profile()
             ready = ReadyState.READY if same else ReadyState.NOT_READY
             ids = self._manifest.session_id, self._manifest.endpoint_id
@@ -584,7 +585,10 @@ class Session:
         Rule     REMOTE-HEALTH-3
         """
         assert self._mover is not None
-        counts = self._mover.counters(), self._stores.counts(), self._copies.counts()
+        counts = (
+            *(self._mover.counters(), self._stores.counts(), self._copies.counts()),
+            self._served.counts(),
+        )
         return json.dumps({name: count for one in counts for name, count in one.items()}).encode()
 
     def _open_copies(self, frame: Frame) -> bytes:

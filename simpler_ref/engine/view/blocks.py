@@ -18,6 +18,7 @@ from ...jit import layout as L
 from ...system.types import Array
 
 _HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data; of a task also BLOCK_AGAIN
+_KEY = 4
 _KEPT = -1
 """In the place of the slot: the program has arrays in the block."""
 _HEAD = L.LINE
@@ -179,6 +180,16 @@ def data_of(mem: Array, offset: int) -> memoryview:
 def set_retries(mem: Array, offset: int, retries: int) -> None:
     """Note, in the block of a task, how often its calls are run again."""
     mem[offset + L.BLOCK_AGAIN] = retries
+
+
+def set_value_key(mem: Array, offset: int, key: int) -> None:
+    """Note under which key endpoints know the value in a block; 0: under none."""
+    mem[offset + _KEY] = key
+
+
+def value_key(mem: Array, offset: int) -> int:
+    """Return the key that was noted in a block; 0 if nobody holds the block any more."""
+    return int(mem[offset + _KEY]) if mem[offset] else 0
 
 
 def mark_kept(mem: Array, offset: int) -> None:

@@ -338,6 +338,15 @@ def test_values_of_any_kind_and_size_travel_both_ways(w):
     assert keep(bytearray(20 << 20)).result() == bytearray(20 << 20)
 
 
+@pytest.mark.spec("CALL-FAR-5")
+def test_a_call_may_have_more_than_a_frame_takes(w):
+    arrays = [w.full(20_000, k, np.float64) for k in range(40)]
+    far_calls.add_to_all(1.0, arrays[0], *arrays[1:]).result()
+    assert [one[-1] for one in arrays] == [k + 1 for k in range(40)]
+    assert moved(w, "served_in") > 0
+    assert moved(w, "served_out") > 0
+
+
 @pytest.mark.spec("CALL-FAR-6")
 def test_an_error_keeps_its_type_and_has_the_traceback(w):
     with pytest.raises(KeyError, match="no such") as caught:
@@ -389,6 +398,16 @@ def test_independent_calls_go_to_all_endpoints_and_follow_their_arrays(w):
     places = [far_calls.add_one_and_say_where(x) for _ in range(6)]
     assert len({one.result() for one in places}) == 1
     assert x[0] == 6
+
+
+@pytest.mark.spec("CALL-FAR-8")
+def test_calls_follow_their_long_values(w):
+    value = far_calls.made_of(50_000, 0)
+    assert value.result()[0] == 0  # so its length is known
+    for _ in range(10):
+        value = far_calls.grow(value)
+    assert value.result()[0] == 10
+    assert moved(w, "values_stored") == 0
 
 
 @pytest.mark.spec("CALL-FAR-9")

@@ -405,3 +405,18 @@ def test_the_answer_to_a_call_has_these_bytes():
     expected += (2).to_bytes(4, "little") + blob(b"w") + blob(b"")
     assert far_calls.FAR_OUTCOME.encode(made) == expected
     assert far_calls.FAR_OUTCOME.decode(expected) == made
+
+
+@pytest.mark.spec("REMOTE-TASK-12")
+def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
+    from dataclasses import replace
+
+    from simpler_ref.remote.frames import FEATURES
+
+    assert FEATURES & 512
+    kept = far_calls.Piece(b"v" * far_calls.MOST_INLINE_KEPT, 9, far_calls.MOST_INLINE_KEPT)
+    call = replace(CALL, values=(kept, far_calls.Piece(b"", 9, 70000)), dropped=(1, 2))
+    assert far_calls.FAR_CALL.decode(far_calls.FAR_CALL.encode(call)) == call
+    longer = far_calls.Piece(b"v" * (far_calls.MOST_INLINE_KEPT + 1), 9, 1)
+    with pytest.raises(ValueError, match="too long"):
+        far_calls.FAR_CALL.encode(replace(call, values=(longer,)))

@@ -1,0 +1,305 @@
+"""CALL-KEEP: long values of calls that endpoints keep."""
+
+import os
+import random
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref import RemoteWorkerSpec, TaskError
+from simpler_ref.calls import at_link
+from simpler_ref.remote import fail_points, frames, link
+from tests.support import wait_until
+
+from ... import far_calls
+from ...far_calls import add, grow, keep, kill_sub_worker, made_of, mean_of, parts_of
+
+IN_FRAME, BESIDE = 20_000, 50_000
+"""Float64 elements of values longer than 64 KiB: one that travels in frames, one that does not."""
+HERE, THERE = (sr.task(workers=k)(far_calls.sum_of) for k in range(2))
+MADE_HERE = sr.task(workers=0)(far_calls.array_of)
+sizes = pytest.mark.parametrize("size", [IN_FRAME, BESIDE])
+
+
+@contextmanager
+def opened(endpoints=2, subs=1, options=None, **more):
+    """Give a Worker with endpoints."""
+    spec = RemoteWorkerSpec(num_sub_workers=subs, serialized=True, options=options)
+    with sr.Worker(fleet=spec, endpoints=endpoints, **more) as w:
+        yield w
+
+
+def count(w, name, where=None):
+    """Return one of the numbers of an endpoint, or of all together."""
+    told = w.transfers()
+    return sum(one[name] for one in told) if where is None else told[where][name]
+
+
+def nothing_is_kept(w):
+    """Say whether no endpoint keeps a value, once they know what nobody needs."""
+    add(1, 1).result()  # the last futures are dropped before the next call
+    return count(w, "value_bytes") == 0
+
+
+# ---------------------------------------------------------------- what moves, and how often
+@pytest.mark.spec("CALL-KEEP-1")
+@sizes
+def test_a_value_does_not_move_to_calls_where_it_is(size):
+    with opened(1) as w:
+        value = made_of(size, 2.0)
+        assert [add(keep(value), 0).exception() for _ in range(3)] == [None] * 3
+        assert [HERE(value).result() for _ in range(5)] == [2.0 * size] * 5
+        assert count(w, "values_stored") == 0
+        assert count(w, "values_hits") == 3 + 3 + 5
+        assert count(w, "served_in") == 0
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+@sizes
+def test_a_value_moves_to_another_endpoint_once(size):
+    with opened() as w:
+        value = MADE_HERE(size, 3.0)
+        assert [THERE(value).result() for _ in range(5)] == [3.0 * size] * 5
+        assert HERE(value).result() == 3.0 * size
+        assert (count(w, "values_stored", 0), count(w, "values_stored", 1)) == (0, 1)
+        assert (count(w, "values_hits", 0), count(w, "values_hits", 1)) == (1, 4)
+        nbytes = count(w, "served_in", 1), count(w, "served_out", 0)
+        assert all(one == 0 if size == IN_FRAME else one > 8 * size for one in nbytes)
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+@sizes
+def test_a_value_may_be_several_arguments_of_a_call(size):
+    with opened() as w:
+        value, other = MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)
+        there = sr.task(workers=1)(far_calls.sum_of_all)
+        assert there(value, other, value).result() == 4.0 * size
+        assert count(w, "values_stored", 1) == 2
+
+
+@pytest.mark.spec("CALL-KEEP-2")
+@sizes
+def test_what_a_call_does_to_its_argument_others_do_not_see(size):
+    with opened():
+        value = MADE_HERE(size, 1.0)
+        for k in range(2):
+            assert sr.task(workers=k)(far_calls.overwrite)(value).result() == -size
+            assert (HERE(value).result(), THERE(value).result()) == (size, size)
+        assert value.result().sum() == size
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+def test_values_of_any_kind_are_kept():
+    with opened() as w:
+        for value in (b"x" * 100_000, ["a" * 50_000, {"b": np.arange(30_000)}], "y" * 300_000):
+            first = keep(value)
+            assert len(first.result()) == len(value)
+            second = keep(value)
+            assert add(keep(second), type(value)()).result()[0] == value[0]
+            assert parts_of(second).result() == len(value)
+        del first, second
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+def test_many_long_values_are_arguments_of_one_call():
+    with opened() as w:
+        several = [MADE_HERE(30_000, k) for k in range(40)]  # more than a frame takes
+        for task in (sr.task(workers=k)(far_calls.sum_of_all) for k in range(2)):
+            assert task(*several).result() == 30_000 * sum(range(40))
+        assert count(w, "values_stored", 1) == 40
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+def test_values_stay_between_runs_of_tasks_of_the_endpoint():
+    with opened() as w:
+        value = MADE_HERE(IN_FRAME, 1.0)
+        assert THERE(value).result() == IN_FRAME
+        for _ in range(2):
+            w.run(lambda *_: None)
+            assert (HERE(value).result(), THERE(value).result()) == (IN_FRAME, IN_FRAME)
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+def test_a_sub_worker_that_dies_takes_no_value_with_it():
+    with opened(1) as w:
+        value = MADE_HERE(IN_FRAME, 1.0)
+        with pytest.raises(TaskError):
+            kill_sub_worker().result()
+        several = [made_of(IN_FRAME, float(k)) for k in range(8)]
+        assert HERE(value).result() == IN_FRAME
+        assert [HERE(one).result() for one in several] == [k * IN_FRAME for k in range(8)]
+        del several, value
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-1")
+def test_an_endpoint_without_the_feature_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~512)
+    with opened(2) as w:
+        for size in (IN_FRAME, BESIDE):
+            value = MADE_HERE(size, 2.0)
+            assert (THERE(value).result(), HERE(value).result()) == (2.0 * size, 2.0 * size)
+            assert grow(value).result().sum() == 3.0 * size
+        assert (count(w, "values_stored"), count(w, "values_hits")) == (0, 0)
+        assert count(w, "served_out") > 8 * 2 * IN_FRAME
+        assert nothing_is_kept(w)
+
+
+# ---------------------------------------------------------------- how long
+@pytest.mark.spec("CALL-KEEP-3")
+@sizes
+def test_endpoints_forget_what_nobody_needs(size):
+    with opened() as w:
+        value = MADE_HERE(size, 1.0)
+        assert THERE(value).result() == size
+        assert count(w, "values") == 2
+        array = value.result()
+        del value
+        assert add(1, 1).result() == 2
+        assert count(w, "values") == 2  # the array is in the block
+        del array
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-3")
+def test_calls_tell_endpoints_what_nobody_needs():
+    with opened(1) as w:
+        for k in range(60):
+            assert HERE(made_of(IN_FRAME, k)).result() == k * IN_FRAME
+        assert count(w, "values_dropped") >= 55
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-4")
+@sizes
+@pytest.mark.parametrize("by_size", [False, True])
+def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size, by_size):
+    most = 5 * 8 * BESIDE
+    if not by_size:
+        monkeypatch.setattr(at_link, "MOST_KEPT", most)
+    options = {"values_size": 4 * most} if by_size else None
+    with opened(1, options=options) as w:
+        several = [made_of(size, float(k)) for k in range(16)]
+        for _ in range(2):
+            assert [HERE(one).result() for one in several] == [k * size for k in range(16)]
+            assert 0 < count(w, "value_bytes") <= most
+        assert count(w, "values_stored") > 0
+        del several
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-4")
+def test_what_is_too_long_to_be_kept_travels_each_time(monkeypatch):
+    monkeypatch.setattr(at_link, "MOST_KEPT", 8 * IN_FRAME)
+    with opened() as w:
+        value = MADE_HERE(BESIDE, 1.0)
+        for task in (HERE, THERE, HERE):
+            assert task(value).result() == BESIDE
+        assert (count(w, "values"), count(w, "values_stored")) == (0, 3)
+
+
+# ---------------------------------------------------------------- lost endpoints
+@pytest.mark.spec("CALL-KEEP-5")
+@sizes
+def test_values_of_calls_that_have_ended_outlive_their_endpoint(size):
+    with opened() as w:
+        value, other = MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)
+        assert THERE(other).result() == 2 * size
+        wait_until(value.done)
+        pid = w.endpoints()[0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not w.endpoints()[0]["alive"])
+        assert THERE(value).result() == size
+        assert value.result().sum() == size
+        assert (HERE(other).result(), THERE(other).result()) == (2 * size, 2 * size)
+
+
+@pytest.mark.spec("CALL-KEEP-5")
+@pytest.mark.parametrize("point", fail_points.VALUES)
+def test_whoever_dies_while_values_move_is_replaced_and_nothing_wrong_is_read(
+    point, tmp_path, monkeypatch
+):
+    once = tmp_path / "once"
+    once.touch()
+    armed = f"{point}:{once}"
+    monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
+    monkeypatch.setattr(fail_points, "armed", armed)  # for links
+    monkeypatch.setattr(at_link, "MOST_KEPT", 5 * 8 * BESIDE)
+    with opened() as w:
+        seen = []
+        deadline = time.monotonic() + 60
+        while once.exists() and time.monotonic() < deadline:
+            draw = random.Random(len(seen))
+            tasks = [sr.task(workers=k)(far_calls.grown) for k in range(2)]
+            values = [(keep(np.zeros(size)), 0) for size in (IN_FRAME, BESIDE)]
+            for _ in range(20):
+                value, expected = draw.choice(values)
+                values.append((draw.choice(tasks)(value), expected + 1))
+            for value, expected in values:
+                error = value.exception()
+                if error is None:
+                    assert set(value.result()) == {expected}
+                else:
+                    seen.append(error)
+        assert not once.exists(), "nobody has died"
+        assert seen
+        for error in seen:
+            assert "endpoint" in str(error)
+        again = [sr.task(workers=k)(far_calls.grown)(np.ones(IN_FRAME)) for k in range(2)]
+        assert [one.result()[0] for one in again] == [2, 2]
+        del values, value, again
+        assert nothing_is_kept(w)
+
+
+@pytest.mark.spec("CALL-KEEP-5")
+def test_a_call_that_runs_again_gets_its_long_values(tmp_path):
+    with opened(1):
+        value = made_of(IN_FRAME, 2.0)
+        again = sr.task(retries=1)(far_calls.sum_or_die_once)
+        assert again(value, str(tmp_path / "died")).result() == 2.0 * IN_FRAME
+        assert HERE(value).result() == 2.0 * IN_FRAME
+
+
+# ---------------------------------------------------------------- random programs
+@pytest.mark.spec("CALL-KEEP-1")
+@pytest.mark.spec("CALL-KEEP-3")
+@pytest.mark.parametrize("depth", [1, 3, None])
+@pytest.mark.parametrize("most", [450_000, 1 << 20, 1 << 28])
+def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, depth, most):
+    monkeypatch.setattr(at_link, "MOST_KEPT", most)
+    with opened(subs=2, mailbox_depth=depth) as w:
+        for seed in range(3):
+            run_at_random(w, random.Random(seed))
+        assert nothing_is_kept(w)
+
+
+def run_at_random(w, chance):
+    """Make random calls with values, and the same in sequence."""
+    pool = [(made_of(IN_FRAME, 1.0), 1.0), (made_of(BESIDE, 2.0), 2.0)]
+    asked = []
+    for _ in range(60):
+        what = chance.randrange(10)
+        value, model = chance.choice(pool)
+        if what < 4:
+            pool.append((grow(value), model + 1))
+        elif what < 6:
+            other, its = chance.choice(pool)
+            pool.append((mean_of(value, other), (model + its) / 2))
+        elif what == 6:
+            asked.append((parts_of(value), value, model))
+        elif what == 7 and len(pool) > 3:
+            pool.pop(chance.randrange(len(pool)))
+        elif what == 8:
+            assert float(value.result()[0]) == model
+        elif what == 9 and chance.random() < 0.3:
+            w.run(lambda *_: None)
+    for count_of, value, model in asked:
+        assert count_of.result() == len(value.result())
+        assert float(value.result()[-1]) == model
+    for value, model in pool:
+        assert np.all(value.result() == model)

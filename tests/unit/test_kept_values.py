@@ -1,0 +1,113 @@
+"""What a link knows of the values that its session keeps."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from simpler_ref.calls.kept_values import KeptValues, KnownValues
+from simpler_ref.engine.view.blocks import set_value_key, value_key
+from simpler_ref.jit.constants import LINE
+
+SIZE = 100_000
+MOST = 3 * SIZE
+
+
+class Parent:
+    """Memory with blocks of values, each under a key that is its place."""
+
+    def __init__(self):
+        self.mem = np.zeros(1 << 10, np.int64)
+        self.known = KnownValues(self.mem, MOST)
+
+    def make(self, key):
+        self.mem[self.block(key)] = 1
+        set_value_key(self.mem, self.block(key), key)
+        return self.block(key)
+
+    def free(self, key):
+        self.mem[self.block(key)] = 0
+
+    @staticmethod
+    def block(key):
+        return key * LINE
+
+    def add(self, *keys):
+        for key in keys:
+            self.known.add(key, self.make(key), SIZE)
+
+    def has(self, key):
+        return self.known.has(key, self.block(key), SIZE)
+
+
+@pytest.fixture
+def parent():
+    return Parent()
+
+
+def test_values_of_some_lengths_have_a_key(parent):
+    block = parent.make(5)
+    found = [parent.known.key_for(block, nbytes) for nbytes in (1 << 16, SIZE, MOST, MOST + 1)]
+    assert found == [0, 5, 5, 0]
+    parent.free(5)
+    assert value_key(parent.mem, block) == 0
+
+
+def test_those_used_longest_ago_are_dropped(parent):
+    parent.add(1, 2, 3)
+    assert parent.has(1)
+    parent.add(4)
+    assert parent.known.take_dropped(10) == [2]
+    assert [parent.has(key) for key in range(1, 6)] == [True, False, True, True, False]
+
+
+def test_what_nobody_holds_is_dropped_whichever_it_is(parent):
+    parent.add(1, 2, 3)
+    parent.free(2)
+    parent.make(3)
+    set_value_key(parent.mem, parent.block(3), 9)  # another value is in the block
+    assert parent.known.take_all_dropped() == [2, 3]
+    assert parent.known.take_all_dropped() == []
+    assert parent.has(1)
+
+
+def test_few_are_looked_at_each_time_and_all_in_turn(parent):
+    parent.add(1, 2, 3)
+    for key in (1, 2, 3):
+        parent.free(key)
+    assert [parent.known.take_dropped(10, looks=1) for _ in range(4)] == [[1], [2], [3], []]
+
+
+def test_no_more_are_dropped_at_a_time_than_a_frame_takes(parent):
+    parent.add(*range(1, 9))
+    assert parent.known.take_dropped(2) == [1, 2]
+    assert parent.known.take_dropped(2) == [3, 4]
+
+
+def test_what_the_session_has_not_been_told_to_forget_is_still_there(parent):
+    parent.add(1, 2, 3, 4)
+    assert parent.has(2)
+    assert parent.has(1)  # which drops no other one that the same call may use
+    assert parent.known.take_dropped(10) == []
+    parent.add(5)
+    assert parent.known.take_dropped(10) == [3, 4]
+    assert [parent.has(key) for key in (1, 2, 3, 5)] == [True, True, False, True]
+
+
+def test_a_session_without_room_for_a_block_keeps_the_bytes():
+    def put(data):
+        raise MemoryError
+
+    kept = KeptValues(lambda: SimpleNamespace(put=put), None)
+    assert kept.store(7, memoryview(b"abc")) == b"abc"
+    assert kept.find(7) == b"abc"
+    assert kept.counts()["value_bytes"] == 3
+    kept.forget([7, 8])
+    assert kept.find(7) is None
+    assert kept.counts() == {
+        "values": 0,
+        "value_bytes": 0,
+        "values_hits": 1,
+        "values_stored": 1,
+        "values_dropped": 1,
+    }
