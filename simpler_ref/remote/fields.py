@@ -87,8 +87,13 @@ class Number:
 
     def read(self, reader: Reader, where: str) -> int:
         """Return the value of the next bytes."""
-        at = reader.at
-        (number,) = self._struct.unpack(reader.take(self._struct.size, where))
+        at, raw, size = reader.at, reader.raw, self._struct.size
+        if at + size > len(raw):
+            reader.take(size, where)  # which refuses
+        number: int = self._struct.unpack_from(raw, at)[0]
+        reader.at = at + size
+        if self._least <= number <= self._most:
+            return number
         return self._require(number, f"{where} at byte {at}")
 
     def _require(self, number: int, where: str) -> int:
@@ -169,7 +174,8 @@ class Blob:
         """Return the value of the next bytes."""
         at = reader.at
         size = U32.read(reader, where)
-        self._require(size, f"{where} at byte {at}")
+        if size > self._most:
+            self._require(size, f"{where} at byte {at}")
         return reader.take(size, where)
 
     def _require(self, size: int, where: str) -> None:
@@ -223,8 +229,10 @@ class Many:
         """Return the sequence of the next bytes."""
         at = reader.at
         count = U32.read(reader, where)
-        self._require(count, f"{where} at byte {at}")
-        return tuple(self._kind.read(reader, f"{where}[{i}]") for i in range(count))
+        if count > self._most:
+            self._require(count, f"{where} at byte {at}")
+        read = self._kind.read
+        return tuple([read(reader, f"{where}[{i}]") for i in range(count)])
 
     def _require(self, count: int, where: str) -> None:
         if count > self._most:
@@ -277,7 +285,8 @@ class Message(Generic[T]):
     def read(self, reader: Reader, where: str) -> T:
         """Return the message of the next bytes."""
         values = {field: kind.read(reader, path) for field, kind, path in self._fields}
-        value = self._made(**{field: values[field] for field in values if field != "reserved"})
+        values.pop("reserved", None)
+        value = self._made(**values)
         if self._check is not None:
             self._check(value, where)
         return value
