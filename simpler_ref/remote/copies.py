@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RemoteError, TransferError
+from ..system.spilled import spilled
 from ..system.types import Array
 from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
 from .limits import (
@@ -130,13 +132,17 @@ def window_key(key: int, version: int) -> int:
 
 # ---------------------------------------------------------------- what a session has
 class _Copy:
-    """A copy: its memory, the version in it (0: none), and its window."""
+    """A copy: its memory, the version in it (0: none), and its window.
 
-    __slots__ = ("memory", "version", "window")
+    `is_spilled`: its memory is a file, which tasks do not see.
+    """
+
+    __slots__ = ("is_spilled", "memory", "version", "window")
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
         self.version = self.window = 0
+        self.is_spilled = False
 
 
 class Copies:
@@ -146,23 +152,36 @@ class Copies:
     come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
     `take` for tasks of which none uses a copy that another one writes.
 
-    `empty` returns memory that the inner Worker's tasks see.
+    If there is no room for one more, the copy that was not used for longest moves to a file, and back
+    before a task uses it again. To all others it stays where it was: the parent and other endpoints count
+    on that, and the parent's own memory may be in use by tasks of later versions.
 
-    Rule     REMOTE-COPY-1 to -4; REMOTE-AHEAD-8
+    `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`. `wait` waits until
+    one of several tasks that run at once has ended; it returns False if there is none.
+
+    Rule     REMOTE-COPY-1 to -4, -12, -13; REMOTE-AHEAD-8
     """
 
-    def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
-        self._mover, self._empty = mover, empty
-        self._copies: dict[int, _Copy] = {}
+    def __init__(
+        self,
+        mover: Any,
+        empty: Callable[[int], Array],
+        wait: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._mover, self._allocate, self._wait = mover, empty, wait
+        self._copies: OrderedDict[int, _Copy] = OrderedDict()
+        """By key; what was used last is last."""
+        self._pins: dict[int, int] = {}
+        """How many tasks that have begun use each."""
         self._coming: dict[tuple[int, int], _Copy] = {}
         """By key and version: what the parent stores, or has stored, and no task has taken."""
         self._lock = threading.Lock()
-        """Held while a run begins, and while versions are opened."""
+        """Held while a run begins, and while versions are opened early."""
         self._bringing = threading.Condition()
         self._being_brought: set[int] = set()
         """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
-        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
+        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped", "spilled"), 0)
 
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
@@ -185,6 +204,7 @@ class Copies:
             self._drop_coming([one for one in list(self._coming) if one[0] == key])
 
     def _drop_copy(self, key: int) -> None:
+        self._pins.pop(key, None)
         copy = self._copies.pop(key, None)
         if copy is not None:
             self._close(copy)
@@ -197,15 +217,26 @@ class Copies:
 
     def open(self, coming: ComingCopies) -> list[int]:
         """Let the parent store versions; return the keys of those that are not here already."""
+        self.begin(coming.run)
+        return [one.key for one in coming.copies if self._opens(one, self.empty)]
+
+    def open_early(self, coming: ComingCopies) -> list[int]:
+        """Do the same on another thread: others stay where they are, if there is no room.
+
+        Raises
+        ------
+        MemoryError
+            There is none.
+        """
         with self._lock:
             self._begin(coming.run)
-            return [one.key for one in coming.copies if self._opens(one)]
+            return [one.key for one in coming.copies if self._opens(one, self._allocate)]
 
-    def _opens(self, one: ComingCopy) -> bool:
+    def _opens(self, one: ComingCopy, empty: Callable[[int], Array]) -> bool:
         """Let the parent store a version, unless it is here."""
         if self._is_here(one):
             return False
-        coming = self._coming.get((one.key, one.version)) or _Copy(self._empty(one.nbytes))
+        coming = self._coming.get((one.key, one.version)) or _Copy(empty(one.nbytes))
         self._require_size(coming, one.nbytes)
         self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
         self._coming[one.key, one.version] = coming
@@ -223,7 +254,7 @@ class Copies:
     def put(self, one: ComingCopy, data: bytes) -> None:
         """Store a version that has come with the call that reads it."""
         if not self._is_here(one):
-            coming = _Copy(self._empty(one.nbytes))
+            coming = _Copy(self.empty(one.nbytes))
             coming.memory[:] = np.frombuffer(data, np.uint8)
             self._coming[one.key, one.version] = coming
 
@@ -244,8 +275,52 @@ class Copies:
     def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
-        Those that it writes are no longer in the reach of others; `settle` says how it has ended.
+        Those that it writes are no longer in the reach of others; `settle` says how it has ended. They all
+        stay where they are until then.
+
+        Raises
+        ------
+        MemoryError
+            There is no room for them.
         """
+        keys = {one.key for one in tensors if one.key}
+        self._pin(keys)
+        try:
+            return self._take_twice(keys, tensors, sizes)
+        except MemoryError as error:
+            self._unpin(keys)
+            total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
+            raise MemoryError(
+                f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
+                f"use: {error}, that of an endpoint by RemoteWorkerSpec(options={{'arena_size': …}})"
+            ) from None
+        except BaseException:
+            self._unpin(keys)
+            raise
+
+    def _take_twice(
+        self, keys: set[int], tensors: Sequence[CopiedTensor], sizes: Sequence[int]
+    ) -> list[int]:
+        """Take copies; if there is no room among others, take them once more with all out of the way."""
+        try:
+            return self._take(tensors, sizes)
+        except MemoryError:
+            self._unpin(keys)
+            while self._spill_one():
+                pass
+            self._pin(keys)
+            return self._take(tensors, sizes)
+
+    def _pin(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self._pins[key] = self._pins.get(key, 0) + 1
+
+    def _unpin(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            if (left := self._pins.pop(key, 1) - 1) > 0:
+                self._pins[key] = left
+
+    def _take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         for one, nbytes in zip(tensors, sizes, strict=True):
             if one.key and one.reads:
                 self._bring(one, nbytes)
@@ -265,6 +340,7 @@ class Copies:
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
+        self._unpin({one.key for one in tensors if one.key})
         for one in tensors:
             if not one.makes:
                 continue
@@ -273,12 +349,53 @@ class Copies:
             elif self._copies[one.key].version != one.makes:
                 self._have(one.key, self._copies[one.key], one.makes)
 
+    # ------------------------------------------------------------ room
+    def empty(self, nbytes: int) -> Array:
+        """Return memory that tasks see; if there is no room, copies make some.
+
+        Rule     REMOTE-COPY-12, -13
+        """
+        while True:
+            try:
+                return self._allocate(nbytes)
+            except MemoryError:
+                if not self._spill_one() and not self._wait():
+                    raise
+
+    def _spill_one(self) -> bool:
+        """Move a copy to a file that no task uses; return False if there is none."""
+        copies, coming = list(self._copies.items()), list(self._coming.items())
+        for key, copy in [*copies, *((one[0], copy) for one, copy in coming)]:
+            if not copy.is_spilled and key not in self._pins:
+                break
+        else:
+            return False
+        try:
+            self._move(copy, spilled(copy.memory.nbytes))
+        except OSError as error:
+            raise MemoryError(
+                f"no room for {copy.memory.nbytes} bytes in a temporary file, which would make room for "
+                f"another tensor: {error}"
+            ) from error
+        copy.is_spilled = True
+        self._counts["spilled"] += 1
+        return True
+
+    def _move(self, copy: _Copy, memory: Array) -> None:
+        """Have a copy in other memory; transfers of it go on meanwhile."""
+        if copy.window:
+            self._mover.move(copy.window, memory.ctypes.data)
+        else:
+            memory[:] = copy.memory
+        copy.memory = memory
+
     def counts(self) -> dict[str, int]:
         """Return how many copies there are, and where they came from."""
         both = [*self._copies.values(), *list(self._coming.values())]
-        held = sum(one.memory.nbytes for one in both)
+        held = [sum(one.memory.nbytes for one in both if one.is_spilled == on) for on in (0, 1)]
         told = {f"copies_{name}": count for name, count in self._counts.items()}
-        return {"copies": len(self._copies), "copy_bytes": held, **told}
+        about = {"copy_bytes": held[0], "copy_bytes_spilled": held[1]}
+        return {"copies": len(self._copies), **about, **told}
 
     def _bring(self, one: CopiedTensor, nbytes: int) -> None:
         """Have the version that a task reads; of several tasks that lack it one fetches it.
@@ -341,8 +458,12 @@ class Copies:
     def _of(self, key: int, nbytes: int) -> _Copy:
         copy = self._copies.get(key)
         if copy is None:
-            copy = self._copies[key] = _Copy(self._empty(max(1, nbytes)))
+            copy = self._copies[key] = _Copy(self.empty(max(1, nbytes)))
         self._require_size(copy, nbytes)
+        if copy.is_spilled:
+            self._move(copy, self.empty(copy.memory.nbytes))
+            copy.is_spilled = False
+        self._copies.move_to_end(key)
         return copy
 
     @staticmethod
