@@ -39,6 +39,12 @@ def scale(x: sr.InOut, a):
 
 
 @sr.task
+def scale_slowly(x: sr.InOut, a):
+    time.sleep(0.01)
+    x *= a
+
+
+@sr.task
 def fill(x: sr.Out, a):
     x[...] = a
 

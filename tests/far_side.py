@@ -60,9 +60,9 @@ def add_first(orch, args, config):
     second[...] = (second + args.tensor(0).numpy()) % 1024
 
 
-def add_first_number(orch, args, config):
-    """Add the first number of tensor 0 to each of tensor 1."""
-    args.tensor(1).numpy()[...] += args.tensor(0).numpy()[0]
+def spread(orch, args, config):
+    """Set all of tensor 1 to the first number of tensor 0."""
+    args.tensor(1).numpy()[...] = args.tensor(0).numpy()[0]
 
 
 def copy(orch, args, config):

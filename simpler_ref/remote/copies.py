@@ -275,8 +275,8 @@ class Copies:
     def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
-        Those that it writes are no longer in the reach of others; `settle` says how it has ended. They all
-        stay where they are until then.
+        Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
+        them stay where they are until then.
 
         Raises
         ------

@@ -20,7 +20,7 @@ from simpler_ref import (
 )
 from simpler_ref.remote import ProcessFleet
 
-from ... import far_side
+from ... import far_calls, far_side
 from ...endpoints import EXISTING, INOUT, INPUT, Program
 
 OUTPUT = TensorArgType.OUTPUT
@@ -684,19 +684,33 @@ def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(n
 
 
 @pytest.mark.spec("REMOTE-COPY-13")
+@pytest.mark.parametrize("pages", [3, 64])
+def test_calls_whose_arrays_do_not_all_fit_at_once_wait_for_each_other(pages):
+    spec = RemoteWorkerSpec(num_sub_workers=3, options={"arena_size": (pages + 1) * PAGE})
+    with Worker(fleet=spec, endpoints=1) as worker:
+        arrays = [worker.share(np.full(pages * PAGE // 4, k, np.float32)) for k in range(8)]
+        for _ in range(2):
+            futures = [worker.submit(far_calls.scale_slowly, one, 2) for one in arrays]
+            for one in futures:
+                one.result(timeout=60)
+        assert [int(one[-1]) for one in arrays] == [4 * k for k in range(8)]
+        (told,) = worker.transfers()
+        assert told["copies_spilled"]
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
 def test_a_task_gets_all_of_the_room_if_it_needs_that(narrow):
     small = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(4)]
-    large = narrow.shared(np.zeros(3 * PAGE // 4, np.float32))
+    large = [narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in small]
 
     def orch_fn(orch, args, config):
         for one in small:
             narrow.add(orch, 0, one)
-        for one in small:  # in the middle of the arena, each in its turn
-            narrow.add(orch, 0, one)
-            narrow.submit(orch, far_side.add_first_number, 0, (one, INPUT), (large, INOUT))
+        for one, target in zip(small[1:], large[1:], strict=True):  # the first is in the middle
+            narrow.submit(orch, far_side.spread, 0, (one, INPUT), (target, EXISTING))
 
     narrow.worker.run(orch_fn)
-    assert large.tolist() == [14] * (3 * PAGE // 4)
+    assert [one[-1] for one in large] == [0, 2, 3, 4]
 
 
 # ---------------------------------------------------------------- random programs
