@@ -66,6 +66,7 @@ from .copies import (
     CopiedTensor,
     Copies,
     WantedCopies,
+    outcome_of,
 )
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
@@ -643,7 +644,7 @@ class Session:
         except BaseException as error:
             if self._over:
                 raise
-            outcome, text = L.TASK_FAILURE, report_of(error)
+            outcome, text = outcome_of(error), report_of(error)
         self._failed.note(sequence, outcome)
         self._served.complete(TaskEnd(sequence, outcome, text))
 

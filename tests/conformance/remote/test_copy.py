@@ -699,6 +699,26 @@ def test_calls_whose_arrays_do_not_all_fit_at_once_wait_for_each_other(pages):
 
 
 @pytest.mark.spec("REMOTE-COPY-13")
+@pytest.mark.parametrize("endpoints", [1, 2])
+def test_tasks_side_by_side_whose_tensors_do_not_all_fit_wait_for_each_other(endpoints):
+    spec = RemoteWorkerSpec(num_sub_workers=3, serialized=True, options={"arena_size": 4 * PAGE})
+    with Worker(fleet=spec, endpoints=endpoints) as worker:
+        scale = worker.register(far_side.scale)
+        arrays = [worker.share(np.full(3 * PAGE // 4, k, np.float32)) for k in range(8)]
+
+        def orch_fn(orch, args, config):
+            for _ in range(3):
+                for one in arrays:
+                    task = TaskArgs()
+                    task.add_tensor(one, INOUT)
+                    task.add_scalar(2.0)
+                    orch.submit_sub(scale, task)
+
+        worker.run(orch_fn)
+        assert [int(one[-1]) for one in arrays] == [8 * k for k in range(8)]
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
 def test_a_task_gets_all_of_the_room_if_it_needs_that(narrow):
     small = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(4)]
     large = [narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in small]
