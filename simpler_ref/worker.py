@@ -152,6 +152,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         `num_sub_workers` is that of each endpoint.
     endpoints : int | None
         How many, with `fleet`; None: one for each of its hosts.
+    retries : int
+        How often a task of a run may run again that was lost with an endpoint, or whose result was; the
+        run then goes on. For calls see ``retries`` of `task`.
 
     Raises
     ------
@@ -196,6 +199,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         hang_report_s: float | None = None,
         fleet: Fleet | RemoteWorkerSpec | None = None,
         endpoints: int | None = None,
+        retries: int = 0,
     ) -> None:
         spread = None
         if fleet is not None:
@@ -222,6 +226,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             trace=trace,  # type: ignore[arg-type]  # converted there
             trace_detail=trace_detail,
             hang_report_s=hang_report_s,
+            retries=retries,
             child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
             start_method=start_method,
             platform=str(platform),

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,12 +89,12 @@ def is_ordered(program):
     return True
 
 
-def drawn(random, length, endpoints=2, tensors=2):
-    """Return a random program that is ordered."""
+def drawn(random, length, endpoints=2, tensors=2, most=2):
+    """Return a random program that is ordered; a task uses `most` tensors at most."""
     while True:
         program = []
         for _ in range(length):
-            chosen = random.sample(range(tensors), random.randint(1, tensors))
+            chosen = random.sample(range(tensors), random.randint(1, most))
             where = random.choice([*range(endpoints)] * 2 + [HOME])
             uses = ["xyz"[one] + random.choice(["", "!", "!", "="]) for one in chosen]
             program.append(Task(where, *uses))
@@ -180,6 +182,12 @@ class Actors:
 
 
 # ---------------------------------------------------------------- sessions and links
+class Weak(np.ndarray):
+    """An array of which a set knows how many there are."""
+
+    __hash__ = object.__hash__
+
+
 class Session:
     """What a session has, and its end of the connection to its link."""
 
@@ -188,10 +196,23 @@ class Session:
         self.address = f"session {number}.{next(play.births)}"
         self.windows, self.is_lost = {}, False
         self.order = Order(1, number)
-        self.copies = Copies(self, lambda nbytes: np.zeros(nbytes, np.uint8))
+        self.copies = Copies(self, self._empty)
+        self._arrays = weakref.WeakSet()
         play.sessions[self.address] = self
 
+    def _empty(self, nbytes):
+        if len(self._arrays) == self.play.room:
+            raise MemoryError("the session has no room")
+        array = np.zeros(nbytes, np.uint8).view(Weak)
+        self._arrays.add(array)
+        return array
+
     # as a mover
+    def move(self, key, address):
+        before = self.windows[key]
+        ctypes.memmove(address, before.address, before.nbytes)
+        self.windows[key] = replace(before, address=address)
+
     def offer(self, window):
         self.windows[window.key] = window
 
@@ -261,11 +282,14 @@ class LinkHome(Home):
 class Play:
     """One time that a program is run.
 
-    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies.
+    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies. `room` is
+    for how many tensors a session has memory.
     """
 
-    def __init__(self, program, choose, *, endpoints=2, tensors=2, lost=None, twice=False):
-        self.program, self.lost, self.twice = program, lost, twice
+    def __init__(
+        self, program, choose, *, endpoints=2, tensors=2, lost=None, twice=False, room=None
+    ):
+        self.program, self.lost, self.twice, self.room = program, lost, twice, room
         self.births = itertools.count()
         self.sessions = {}
         self.of_link = [Session(self, number) for number in range(endpoints)]

@@ -229,6 +229,7 @@ class FakeLink:
         self.words = dict.fromkeys(range(len(COUNTERS)), 0)
         self.answers = {}
         self.is_waiting = False
+        self.losses = [0]
         self.tasks = Tasks(self, play.homes[where], SimpleNamespace(has_more=True), FEATURES)
         self.tasks.digests = {b""}
         self._order = Order(1, where)

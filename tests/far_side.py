@@ -60,6 +60,11 @@ def add_first(orch, args, config):
     second[...] = (second + args.tensor(0).numpy()) % 1024
 
 
+def spread(orch, args, config):
+    """Set all of tensor 1 to the first number of tensor 0."""
+    args.tensor(1).numpy()[...] = args.tensor(0).numpy()[0]
+
+
 def copy(orch, args, config):
     args.tensor(1).numpy()[...] = args.tensor(0).numpy()
 

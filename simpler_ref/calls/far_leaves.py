@@ -18,7 +18,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..remote.after import FailedTasks
-from ..remote.copies import Copies
+from ..remote.copies import Copies, outcome_of
 from ..remote.dispatcher import InnerCallable
 from ..remote.fail_points import fail_point
 from ..remote.received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, read_task
@@ -116,6 +116,8 @@ class LeafTasks:
         self._ends: list[TaskEnd] = []
         self._under_way: dict[int, _LeafTask] = {}
         """The tasks that have not ended, by the numbers of their frames."""
+        self._roomless: list[_LeafTask] = []
+        """Those of them that wait until others make room."""
 
     @staticmethod
     def takes(task: ReceivedTask, read: ReadTask, target: Any) -> bool:
@@ -210,14 +212,28 @@ class LeafTasks:
                 copies.begin(told.run)
                 copies.drop(told.dropped)
             if copies.lacks_any(one.tensors):
-                one.coming = self._fetchers.submit(copies.take, one.tensors, one.sizes)
+                one.coming = self._fetchers.submit(copies.take, one.tensors, one.sizes, False)
                 one.coming.add_done_callback(self._ring)
                 return
-            addresses = copies.take(one.tensors, one.sizes)
+            addresses = copies.take(one.tensors, one.sizes, False)
+        except MemoryError as error:
+            self._wait_for_room(one, error)
+            return
         except Exception as error:
-            self._end(one, L.TASK_FAILURE, error)
+            self._end(one, outcome_of(error), error)
             return
         self._start(one, addresses)
+
+    def _wait_for_room(self, one: _LeafTask, error: BaseException) -> None:
+        """Prepare a task once another one has ended; if none runs, it never fits.
+
+        Rule     REMOTE-COPY-13
+        """
+        under_way = self._under_way.values()
+        if any(other.future is not None or other.coming is not None for other in under_way):
+            self._roomless.append(one)
+        else:
+            self._end(one, L.TASK_FAILURE, error)
 
     def has_news(self) -> bool:
         """Say whether tensors have been fetched for a task that has not started."""
@@ -250,8 +266,10 @@ class LeafTasks:
             error = coming.exception()
             if error is None:
                 self._start(one, coming.result())
+            elif isinstance(error, MemoryError):
+                self._wait_for_room(one, error)
             else:
-                self._end(one, L.TASK_FAILURE, error)
+                self._end(one, outcome_of(error), error)
 
     def _settle(self, one: _LeafTask, error: BaseException | None) -> None:
         fail_point("ran")
@@ -270,6 +288,9 @@ class LeafTasks:
                 other.waits_for.discard(sequence)
                 if not other.waits_for:
                     self._prepare(other)
+        roomless, self._roomless = self._roomless, []
+        for other in roomless:
+            self._prepare(other)
 
 
 def _error_of(future: Future) -> BaseException | None:

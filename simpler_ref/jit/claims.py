@@ -14,6 +14,7 @@ from .kernel import kernel
 from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
 from .queues import has_ready, pop_affinity, pop_wiring, push_affinity
+from .slots import FORGIVE, step
 from .submit import request_cancel
 
 
@@ -69,6 +70,36 @@ def settle_deaths(mem):
     """
     become_scheduler(mem)
     handle_deaths(mem)
+    hand_over(mem)
+
+
+@kernel
+def forgive(mem, slot):
+    """Have a task that has failed count as done.
+
+    Returns  OK, or ILLEGAL with nothing changed if it is not FAILED
+    Rule     REMOTE-RETRY-1
+    """
+    return step(mem, slot, FORGIVE)
+
+
+@kernel
+def forgive_all(mem, slots):
+    """Forget the failure of a run all of whose tasks have ended; `slots` were in use (Orch thread).
+
+    Effects  FAILED → COMPLETED, so that tasks which are submitted now do not wait for those, or share
+             their failure; the run's error and counts
+    Rule     REMOTE-RETRY-1
+    """
+    become_scheduler(mem)
+    slot = int(mem[L.A_SLOTS])
+    for _ in range(slots):
+        forgive(mem, slot)
+        mem[slot + L.S_VALUE] = 0
+        slot += L.SLOT_WORDS
+    mem[L.COMPLETED_COUNT] += mem[L.FAILED_COUNT]
+    mem[L.FAILED_COUNT] = 0
+    store(mem, L.RUN_ERROR, 0)
     hand_over(mem)
 
 

@@ -69,6 +69,7 @@ KEY_BITS = 40
 CALL_KEY = (1 << KEY_BITS) - 1
 """Bits of the first scalar of a call: its key, the block of its task; see `calls/forms.py`."""
 BLOCK_AGAIN = 3
+NEVER_BEGAN, MAY_HAVE_BEGUN = 1, 2  # S_VALUE of tasks that have failed
 """Word of that block: how often a call is run again whose worker has died."""
 VALUE_LOST = 16
 """None: the worker has died; its number and exit code are in the word."""
@@ -96,8 +97,10 @@ VALUE_CANCELLED = 20
     CTRL_PY_UNREGISTER,
 ) = range(12)
 LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME = 64, 65, 66, 67
-"""Of endpoints: the second phase of a registration; a request that is sent on; what was moved."""
-LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME)
+LINK_HELD, LINK_RESCUE = 70, 71
+"""Of endpoints: the second phase of a registration; a request that is sent on; what was moved; tensors
+that shall come home; which versions are there; some that shall come home, whoever has made them."""
+LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME, LINK_HELD, LINK_RESCUE)
 PROBE_TASKS = 80
 """Of any worker: what it does around each task while flags ask for it; JSON, empty: nothing any more."""
 TRACE_BELOW = 81

@@ -264,6 +264,13 @@ def settle_deaths(mem):
 
 
 @entry(WORDS, nogil=True)
+def forgive_all(mem):
+    """Forget the failure of a run all of whose tasks have ended."""
+    claims.forgive_all(mem, mem[L.SLOTS_USED])
+    return L.OK
+
+
+@entry(WORDS, nogil=True)
 def take_failed(mem):
     """Take a call that has failed; see `claims.take_failed`."""
     return claims.take_failed(mem)

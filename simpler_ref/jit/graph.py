@@ -85,6 +85,17 @@ def has_ended(mem, producer):
     return mem[L.STREAM] == 0 or mem[producer + L.S_FANIN] == 0
 
 
+@inlined
+def note_how(mem, slot, how):
+    """Note whether a task that has failed may have begun, for who runs it again.
+
+    Effects  S_VALUE, unless it is a call
+    Rule     REMOTE-RETRY-1
+    """
+    if mem[L.STREAM] == 0:
+        mem[slot + L.S_VALUE] = how
+
+
 @kernel
 def poison(mem, slot):
     """A producer failed: this task will never run.
@@ -95,6 +106,7 @@ def poison(mem, slot):
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
+        note_how(mem, slot, L.NEVER_BEGAN)
         if is_in_frame(mem, slot):
             store(mem, int(mem[slot + L.S_FRAME]) + L.W_SKIP, L.SKIPPED)
         else:
@@ -239,6 +251,7 @@ def fail(mem, slot):
     if step(mem, slot, FAIL) != L.OK:
         return L.ILLEGAL
     mem[L.FAILED_COUNT] += 1
+    note_how(mem, slot, L.MAY_HAVE_BEGUN)
     push_retiring(mem, slot)
     retire(mem)
     return L.OK

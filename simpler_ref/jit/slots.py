@@ -32,7 +32,8 @@ from .kernel import inlined, kernel
     RELEASE,
     RECLAIM,
     RUN_AGAIN,
-) = range(10)
+    FORGIVE,
+) = range(11)
 
 
 class Event(NamedTuple):
@@ -141,6 +142,15 @@ EVENTS = (
         owner="Scheduler",
         kernels=("graph.run_again",),
         when="its worker has died: of a call that it had not begun, or that may be run again",
+        otherwise="refused",
+    ),
+    Event(
+        "forgive",
+        before=(L.FAILED,),
+        after=L.COMPLETED,
+        owner="Scheduler",
+        kernels=("claims.forgive",),
+        when="all tasks have ended, and others that are submitted do what it should have done",
         otherwise="refused",
     ),
 )

@@ -144,7 +144,8 @@ S_MEMBERS = SLOT.word(
 S_VALUE = SLOT.word(
     "S_VALUE",
     "of a call: what it has returned, see `VALUE_INT`; or minus the slot of the call whose failure it "
-    "shares, its own if it was cancelled; before it has ended, how often it was run again",
+    "shares, its own if it was cancelled; before it has ended, how often it was run again; of a task "
+    "that has failed: `NEVER_BEGAN` or `MAY_HAVE_BEGUN`",
     written_by="Orch: 0; Scheduler",
     read_by="Orch; any thread that waits for it",
     ordering="by `S_STATE`",

@@ -738,6 +738,9 @@ class Orchestrator:
         self._pushed_before = self._view.pushed
         self._thread = get_ident()
 
+    def _settle_run(self) -> None:
+        """Wait for all tasks if those that are lost may run again, once the function has returned."""
+
     def _for_next_run(self) -> Orchestrator:
         """Return one that is not open yet. References to this one stay closed for ever.
 

@@ -6,11 +6,12 @@ with a task of an endpoint, it sends what the endpoint's link has to know of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
+from ..errors import TaskError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.scalars import ScalarBits, scalar_wire
@@ -24,10 +25,12 @@ from ..model.wire import (
 )
 from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
 from ..remote.home import CopyPlan, Plan
+from ..remote.lineage import Lineage
 from ..system.types import Array
 from .checked import CheckedOrchestrator
 from .columns import Batch
 from .orchestrator import Handles, Orchestrator
+from .recovery import Recovery, Submit
 
 
 class PlacingOrchestrator(Orchestrator):
@@ -38,6 +41,7 @@ class PlacingOrchestrator(Orchestrator):
 
     _in_python = _copies = True
     _handle: CallableHandle
+    _recovery: Recovery | None = None
 
     @property
     def _directory(self) -> Directory:
@@ -90,44 +94,86 @@ class PlacingOrchestrator(Orchestrator):
         add = super()._add
         where = [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1]
         members = [TaskArgs() if args is None else args]
-        self._place_and_submit(members, where, lambda sent: add(word, sent[0]))
+        bare = word & ~(L.WORKER_MASK << L.WORD_WORKER)
+
+        def submit(sent: list[TaskArgs], where: list[int]) -> None:
+            add(bare | (where[0] + 1) << L.WORD_WORKER, sent[0])
+
+        self._place_and_submit(members, where, submit)
 
     def _submit_group(
         self, word: int, members: list[TaskArgs], affinities: list[int] | None
     ) -> None:
         add = super()._submit_group
         where = [one - 1 for one in affinities or [0] * len(members)]
-        self._place_and_submit(members, where, lambda sent: add(word, sent, affinities))
+
+        def submit(sent: list[TaskArgs], where: list[int]) -> None:
+            add(word, sent, affinities and [one + 1 for one in where])
+
+        self._place_and_submit(members, where, submit)
 
     def _place_and_submit(
-        self, members: list[TaskArgs], where: list[int], submit: Callable[[list[TaskArgs]], None]
+        self, members: list[TaskArgs], where: list[int], submit: Submit, again: int = 0
+    ) -> None:
+        """Submit a task; if tasks before it were lost with an endpoint, those run again first.
+
+        Rule     REMOTE-RETRY-1
+        """
+        handle, recovery = self._handle, self._recovery
+        if recovery is None:
+            self._place_once(members, where, submit, again)
+            return
+        while True:
+            try:
+                self._place_once(members, where, submit, again)
+                return
+            except TaskError as failure:
+                if not self._view.has_failed:
+                    raise
+                recovery.make_good(failure)
+                self._handle = handle
+                if self._is_remote:
+                    where = recovery.present(handle, where, members)
+
+    @property
+    def _is_remote(self) -> bool:
+        """Whether the task that is submitted is for endpoints."""
+        return self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
+
+    def _place_once(
+        self, members: list[TaskArgs], where: list[int], submit: Submit, again: int
     ) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
         tensors, directory = self._host.endpoints.tensors, self._directory
-        is_remote = self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
-        if not is_remote and not directory and not tensors.has_lost:
-            submit(members)
+        recovery = self._recovery
+        if recovery is None and not self._is_remote and not directory and not tensors.has_lost:
+            submit(members, where)
             return
         self._require_mine()
         uses = [uses_of(one._tensors) for one in members]
         for found in uses:
             tensors.require_not_lost(found)
-        if is_remote:
-            self._submit_there(members, where, uses, submit)
+        if self._is_remote:
+            self._submit_there(members, where, uses, submit, again)
             return
         for found in uses:
             self._bring_home(*directory.to_bring_home(found, HOME))
-        submit(members)
+        number = self._view.next_task_id
+        submit(members, where)
         for one, found in zip(members, uses, strict=True):
             directory.note_here(found)
             self._note_provided(one, found)
+        if recovery is not None:
+            here = [HOME] * len(members)
+            recovery.note_task(number, members, here, uses, [()] * len(members), submit, again)
 
     def _submit_there(
         self,
         members: list[TaskArgs],
         where: list[int],
         uses: list[list[Use]],
-        submit: Callable[[list[TaskArgs]], None],
+        submit: Submit,
+        again: int,
     ) -> None:
         """Submit a task of endpoints.
 
@@ -137,14 +183,21 @@ class PlacingOrchestrator(Orchestrator):
         placed = [directory.place(*one, self._handle) for one in zip(where, uses, strict=True)]
         for place, found in zip(where, uses, strict=True):
             self._bring_home(*directory.to_bring_home(found, place))
-        sent = [self._with_plan(*one) for one in zip(members, placed, strict=True)]
-        submit(sent)
+        plans = [
+            directory.plans(its, len(one._tensors))
+            for one, its in zip(members, placed, strict=True)
+        ]
+        sent = [self._with_plan(*one) for one in zip(members, placed, plans, strict=True)]
+        number = self._view.next_task_id
+        submit(sent, where)
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
             self._host.endpoints.queues.note_given(its)
             directory.note_task(its, [_address(wire) for wire in one._tensors])
+        if self._recovery is not None:
+            self._recovery.note_task(number, members, where, uses, plans, submit, again)
 
-    def _with_plan(self, args: TaskArgs, placed: Placed) -> TaskArgs:
+    def _with_plan(self, args: TaskArgs, placed: Placed, plans: Sequence[CopyPlan]) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""
         sent = TaskArgs()
         sent._tensors, sent._scalars = args._tensors.copy(), list(args._scalars)
@@ -152,7 +205,6 @@ class PlacingOrchestrator(Orchestrator):
             return sent
         for use in placed.uses:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
-        plans = self._directory.plans(placed, len(args._tensors))
         dropped = self._directory.take_dropped(placed.where)
         _append(sent, Plan(self._host.endpoints.tensors.run_number, plans, dropped))
         return sent
@@ -173,8 +225,11 @@ class PlacingOrchestrator(Orchestrator):
             args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
             _append(args, Plan(self._host.endpoints.tensors.run_number, [plan], goes_home=True))
+            number = self._view.next_task_id
             Orchestrator._add(self, word | self._config_word(None), args)
             held.holders.add(HOME)
+            if self._lineage is not None:
+                self._lineage.note_bringing(number, held.maker, held.key, held.version)
         if must_wait:
             self._until_idle()
             if self._view.has_failed:
@@ -182,6 +237,10 @@ class PlacingOrchestrator(Orchestrator):
 
     def drain(self) -> None:
         """Wait for all tasks; see `Orchestrator.drain`. What endpoints have written is here then."""
+        if self._recovery is not None:
+            self._require_mine()
+            self._recovery.settle()
+            return
         super().drain()
         self._all_home()
 
@@ -190,20 +249,63 @@ class PlacingOrchestrator(Orchestrator):
 
         Rule     REMOTE-COPY-5
         """
-        if self._directory:
+        if not self._directory:
+            return
+        if self._recovery is not None:
+            self._recovery.settle()
+        else:
             self._until_idle()
             self._host.endpoints.tensors.bring_home()
 
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()
         self._all_home()
+        if self._lineage is not None:
+            self._lineage.unclear = "many tasks were submitted at once, or a graph"
         super()._play(program, variables)
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
-        made = super()._claim(tensor)
+        while True:
+            try:
+                made = super()._claim(tensor)
+                break
+            except TaskError as failure:
+                if self._recovery is None:
+                    raise
+                self._recovery.make_good(failure)
         if self._directory:
             self._directory.give_back(made.data, made.nbytes())
+        if self._lineage is not None:
+            self._lineage.note_memory(made.data, made.nbytes(), self._depth())
         return made
+
+    # ------------------------------------------------------------ losses
+    @property
+    def _lineage(self) -> Lineage | None:
+        return self._host.endpoints.tensors.lineage
+
+    def _open(self, next_level: Handles, subs: Handles) -> None:
+        super()._open(next_level, subs)
+        lineage = self._lineage
+        self._recovery = None if lineage is None else Recovery(self, lineage)
+
+    def _close_scope(self) -> None:
+        depth = self._depth()
+        super()._close_scope()
+        if self._lineage is not None:
+            self._lineage.end_scope(depth)
+
+    def _settle_run(self) -> None:
+        if self._recovery is not None:
+            self._recovery.settle()
+
+    def _forgive(self) -> None:
+        """Forget that tasks have failed, all of which have ended.
+
+        Rule     REMOTE-RETRY-1
+        """
+        self._engine.kernels.forgive_all(self._mem)
+        self._error = None
 
     def _note_provided(self, args: TaskArgs, uses: Sequence[Use]) -> None:
         """Note which memory of rings a task was given."""

@@ -210,6 +210,7 @@ def _call(
             session.recorder.note_function(orch_fn)
         orch_fn(orch, args, config)
         session.require_own_process()  # refuses a process that orch_fn forked
+        orch._settle_run()
     finally:
         orch._close()
         visibility.set_current(*outer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import RemoteError, TransferError
+from ..jit import layout as L
+from ..system.spilled import spilled
 from ..system.types import Array
 from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
 from .limits import (
@@ -31,6 +34,22 @@ RACE = (
     "a later task has written the tensor already, and nothing orders the two: have the later one read "
     "what the first one writes"
 )
+
+
+SOURCE_LOST = 4
+"""The error code of a task that could not read what another endpoint had."""
+
+
+class SourceLost(TransferError):
+    """An endpoint that has a version is lost, or cannot be reached."""
+
+
+def outcome_of(error: BaseException) -> int:
+    """Return the error code of a task that has failed with an exception.
+
+    Rule     REMOTE-TASK-13
+    """
+    return SOURCE_LOST if isinstance(error, SourceLost) else L.TASK_FAILURE
 
 
 # ---------------------------------------------------------------- messages
@@ -130,13 +149,17 @@ def window_key(key: int, version: int) -> int:
 
 # ---------------------------------------------------------------- what a session has
 class _Copy:
-    """A copy: its memory, the version in it (0: none), and its window."""
+    """A copy: its memory, the version in it (0: none), and its window.
 
-    __slots__ = ("memory", "version", "window")
+    `is_spilled`: its memory is a file, which tasks do not see.
+    """
+
+    __slots__ = ("is_spilled", "memory", "version", "window")
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
         self.version = self.window = 0
+        self.is_spilled = False
 
 
 class Copies:
@@ -146,23 +169,37 @@ class Copies:
     come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
     `take` for tasks of which none uses a copy that another one writes.
 
-    `empty` returns memory that the inner Worker's tasks see.
+    If there is no room for one more, the copy that was not used for longest moves to a file, and back
+    before a task uses it again. To all others it stays where it was: the parent and other endpoints count
+    on that, and the parent's own memory may be in use by tasks of later versions.
 
-    Rule     REMOTE-COPY-1 to -4; REMOTE-AHEAD-8
+    `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`. `wait` waits until
+    one of several tasks that run at once has ended; it returns False if there is none.
+
+    Rule     REMOTE-COPY-1 to -4, -12, -13; REMOTE-AHEAD-8
     """
 
-    def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
-        self._mover, self._empty = mover, empty
-        self._copies: dict[int, _Copy] = {}
+    def __init__(
+        self,
+        mover: Any,
+        empty: Callable[[int], Array],
+        wait: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._mover, self._allocate, self._wait = mover, empty, wait
+        self._copies: OrderedDict[int, _Copy] = OrderedDict()
+        """By key; what was used last is last."""
+        self._pins: dict[int, int] = {}
+        """How many tasks that have begun use each."""
         self._coming: dict[tuple[int, int], _Copy] = {}
         """By key and version: what the parent stores, or has stored, and no task has taken."""
-        self._lock = threading.Lock()
-        """Held while a run begins, and while versions are opened."""
+        self._lock = threading.RLock()
+        """Held while what there is changes: tensors may come on other threads. Not while one moves, or
+        while there is no room."""
         self._bringing = threading.Condition()
         self._being_brought: set[int] = set()
         """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
-        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
+        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped", "spilled"), 0)
 
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
@@ -180,11 +217,13 @@ class Copies:
 
         Rule     REMOTE-COPY-10
         """
-        for key in keys:
-            self._drop_copy(key)
-            self._drop_coming([one for one in list(self._coming) if one[0] == key])
+        with self._lock:
+            for key in keys:
+                self._drop_copy(key)
+                self._drop_coming([one for one in list(self._coming) if one[0] == key])
 
     def _drop_copy(self, key: int) -> None:
+        self._pins.pop(key, None)
         copy = self._copies.pop(key, None)
         if copy is not None:
             self._close(copy)
@@ -197,18 +236,32 @@ class Copies:
 
     def open(self, coming: ComingCopies) -> list[int]:
         """Let the parent store versions; return the keys of those that are not here already."""
-        with self._lock:
-            self._begin(coming.run)
-            return [one.key for one in coming.copies if self._opens(one)]
+        self.begin(coming.run)
+        return [one.key for one in coming.copies if self._opens(one, self.empty)]
 
-    def _opens(self, one: ComingCopy) -> bool:
+    def open_early(self, coming: ComingCopies) -> list[int]:
+        """Do the same on another thread: others stay where they are, if there is no room.
+
+        Raises
+        ------
+        MemoryError
+            There is none.
+        """
+        self.begin(coming.run)
+        return [one.key for one in coming.copies if self._opens(one, self._allocate)]
+
+    def _opens(self, one: ComingCopy, empty: Callable[[int], Array]) -> bool:
         """Let the parent store a version, unless it is here."""
-        if self._is_here(one):
-            return False
-        coming = self._coming.get((one.key, one.version)) or _Copy(self._empty(one.nbytes))
+        name = one.key, one.version
+        with self._lock:
+            if self._is_here(one):
+                return False
+            coming = self._coming.get(name)
+        coming = coming or _Copy(empty(one.nbytes))
         self._require_size(coming, one.nbytes)
-        self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
-        self._coming[one.key, one.version] = coming
+        with self._lock:
+            self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
+            self._coming[name] = coming
         return True
 
     def _is_here(self, one: ComingCopy) -> bool:
@@ -223,7 +276,7 @@ class Copies:
     def put(self, one: ComingCopy, data: bytes) -> None:
         """Store a version that has come with the call that reads it."""
         if not self._is_here(one):
-            coming = _Copy(self._empty(one.nbytes))
+            coming = _Copy(self.empty(one.nbytes))
             coming.memory[:] = np.frombuffer(data, np.uint8)
             self._coming[one.key, one.version] = coming
 
@@ -241,46 +294,142 @@ class Copies:
             return True
         return (key, version) in self._coming
 
-    def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
+    def take(
+        self, tensors: Sequence[CopiedTensor], sizes: Sequence[int], waits: bool = True
+    ) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
-        Those that it writes are no longer in the reach of others; `settle` says how it has ended.
+        Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
+        them stay where they are until then. `waits`: until others have ended, if there is no room.
+
+        Raises
+        ------
+        MemoryError
+            There is no room for them.
         """
+        keys = {one.key for one in tensors if one.key}
+        self._pin(keys)
+        try:
+            return self._take_twice(keys, tensors, sizes, waits)
+        except MemoryError as error:
+            self._unpin(keys)
+            total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
+            raise MemoryError(
+                f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
+                f"use: {error}, that of an endpoint by RemoteWorkerSpec(options={{'arena_size': …}})"
+            ) from None
+        except BaseException:
+            self._unpin(keys)
+            raise
+
+    def _take_twice(
+        self, keys: set[int], tensors: Sequence[CopiedTensor], sizes: Sequence[int], waits: bool
+    ) -> list[int]:
+        """Take copies; if there is no room among others, take them once more with all out of the way."""
+        try:
+            return self._take(tensors, sizes, waits)
+        except MemoryError:
+            self._unpin(keys)
+            while self._spill_one():
+                pass
+            self._pin(keys)
+            return self._take(tensors, sizes, waits)
+
+    def _pin(self, keys: Iterable[int]) -> None:
+        with self._lock:
+            for key in keys:
+                self._pins[key] = self._pins.get(key, 0) + 1
+
+    def _unpin(self, keys: Iterable[int]) -> None:
+        with self._lock:
+            for key in keys:
+                if (left := self._pins.pop(key, 1) - 1) > 0:
+                    self._pins[key] = left
+
+    def _take(
+        self, tensors: Sequence[CopiedTensor], sizes: Sequence[int], waits: bool
+    ) -> list[int]:
         for one, nbytes in zip(tensors, sizes, strict=True):
             if one.key and one.reads:
-                self._bring(one, nbytes)
+                self._bring(one, nbytes, waits)
         addresses = []
         for one, nbytes in zip(tensors, sizes, strict=True):
             if not one.key:
                 addresses.append(0)
                 continue
-            copy = self._of(one.key, nbytes)
+            copy = self._of(one.key, nbytes, waits)
             if one.makes:
                 self._require_not_later(copy, one.makes - 1)
             addresses.append(int(copy.memory.ctypes.data))
-        for one in tensors:
-            if one.key and one.makes:
-                self._begin_to_change(self._copies[one.key])
+        with self._lock:
+            for one in tensors:
+                if one.key and one.makes:
+                    self._begin_to_change(self._copies[one.key])
         return addresses
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
-        for one in tensors:
-            if not one.makes:
-                continue
-            if not succeeded:
-                self._drop_copy(one.key)
-            elif self._copies[one.key].version != one.makes:
-                self._have(one.key, self._copies[one.key], one.makes)
+        self._unpin({one.key for one in tensors if one.key})
+        with self._lock:
+            for one in tensors:
+                if not one.makes:
+                    continue
+                if not succeeded:
+                    self._drop_copy(one.key)
+                elif self._copies[one.key].version != one.makes:
+                    self._have(one.key, self._copies[one.key], one.makes)
+
+    # ------------------------------------------------------------ room
+    def empty(self, nbytes: int, waits: bool = True) -> Array:
+        """Return memory that tasks see; if there is no room, copies make some.
+
+        Rule     REMOTE-COPY-12, -13
+        """
+        while True:
+            try:
+                return self._allocate(nbytes)
+            except MemoryError:
+                if not self._spill_one() and not (waits and self._wait()):
+                    raise
+
+    def _spill_one(self) -> bool:
+        """Move a copy to a file that no task uses; return False if there is none."""
+        with self._lock:
+            copies, coming = list(self._copies.items()), list(self._coming.items())
+            for key, copy in [*copies, *((one[0], copy) for one, copy in coming)]:
+                if not copy.is_spilled and key not in self._pins:
+                    self._spill(copy)
+                    return True
+        return False
+
+    def _spill(self, copy: _Copy) -> None:
+        try:
+            self._move(copy, spilled(copy.memory.nbytes))
+        except OSError as error:
+            raise MemoryError(
+                f"no room for {copy.memory.nbytes} bytes in a temporary file, which would make room for "
+                f"another tensor: {error}"
+            ) from error
+        copy.is_spilled = True
+        self._counts["spilled"] += 1
+
+    def _move(self, copy: _Copy, memory: Array) -> None:
+        """Have a copy in other memory; transfers of it go on meanwhile."""
+        if copy.window:
+            self._mover.move(copy.window, memory.ctypes.data)
+        else:
+            memory[:] = copy.memory
+        copy.memory = memory
 
     def counts(self) -> dict[str, int]:
         """Return how many copies there are, and where they came from."""
         both = [*self._copies.values(), *list(self._coming.values())]
-        held = sum(one.memory.nbytes for one in both)
+        held = [sum(one.memory.nbytes for one in both if one.is_spilled == on) for on in (0, 1)]
         told = {f"copies_{name}": count for name, count in self._counts.items()}
-        return {"copies": len(self._copies), "copy_bytes": held, **told}
+        about = {"copy_bytes": held[0], "copy_bytes_spilled": held[1]}
+        return {"copies": len(self._copies), **about, **told}
 
-    def _bring(self, one: CopiedTensor, nbytes: int) -> None:
+    def _bring(self, one: CopiedTensor, nbytes: int, waits: bool) -> None:
         """Have the version that a task reads; of several tasks that lack it one fetches it.
 
         Rule     REMOTE-COPY-2, -4
@@ -290,28 +439,31 @@ class Copies:
                 self._bringing.wait()
             self._being_brought.add(one.key)
         try:
-            self._bring_alone(one, nbytes)
+            self._bring_alone(one, nbytes, waits)
         finally:
             with self._bringing:
                 self._being_brought.discard(one.key)
                 self._bringing.notify_all()
 
-    def _bring_alone(self, one: CopiedTensor, nbytes: int) -> None:
-        came = self._has_come(one)
-        copy = self._of(one.key, nbytes)
-        self._require_not_later(copy, one.reads)
-        if copy.version == one.reads:
-            self._counts["stored" if came else "hits"] += 1
-            return
-        if not one.source or one.source == self._mover.address:
-            raise RemoteError(
-                f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
-            )
-        self._begin_to_change(copy)
+    def _bring_alone(self, one: CopiedTensor, nbytes: int, waits: bool) -> None:
+        with self._lock:
+            came = self._has_come(one)
+        copy = self._of(one.key, nbytes, waits)
+        with self._lock:
+            self._require_not_later(copy, one.reads)
+            if copy.version == one.reads:
+                self._counts["stored" if came else "hits"] += 1
+                return
+            if not one.source or one.source == self._mover.address:
+                raise RemoteError(
+                    f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
+                )
+            self._begin_to_change(copy)
         if nbytes:
             self._fetch(one, copy, nbytes)
-        self._counts["fetched"] += 1
-        self._have(one.key, copy, one.reads)
+        with self._lock:
+            self._counts["fetched"] += 1
+            self._have(one.key, copy, one.reads)
 
     def _has_come(self, one: CopiedTensor) -> bool:
         """Make what the parent has stored the copy, if it is the version that a task reads."""
@@ -333,17 +485,29 @@ class Copies:
             self._mover.fetch(one.source, key, 0, copy.memory.ctypes.data, nbytes)
         except TransferError as error:
             if not error.refused:
-                raise
+                raise SourceLost(str(error)) from error
             raise RemoteError(
                 f"version {one.reads} of the tensor is no longer at the endpoint that has made it: {RACE}"
             ) from error
 
-    def _of(self, key: int, nbytes: int) -> _Copy:
+    def _of(self, key: int, nbytes: int, waits: bool) -> _Copy:
+        """Return a copy whose memory tasks see; two that read it may both be about to make room."""
         copy = self._copies.get(key)
-        if copy is None:
-            copy = self._copies[key] = _Copy(self._empty(max(1, nbytes)))
-        self._require_size(copy, nbytes)
-        return copy
+        memory = None
+        if copy is None or copy.is_spilled:
+            memory = self.empty(max(1, nbytes), waits)
+        with self._lock:
+            copy = self._copies.get(key)
+            if copy is None:
+                assert memory is not None
+                copy = self._copies[key] = _Copy(memory)
+            self._require_size(copy, nbytes)
+            if copy.is_spilled:
+                assert memory is not None
+                self._move(copy, memory)
+                copy.is_spilled = False
+            self._copies.move_to_end(key)
+            return copy
 
     @staticmethod
     def _require_size(copy: _Copy, nbytes: int) -> None:

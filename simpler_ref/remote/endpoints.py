@@ -7,6 +7,7 @@ import itertools
 import json
 import operator
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..callables.identity import (
 )
 from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
 from ..callables.registry import is_chip_callable, require_payload
-from ..errors import CallableError
+from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.visibility import require_visible
@@ -38,10 +39,11 @@ from .callables import (
 from .counters import COUNTERS
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
-from .home import ADDRESS_BYTES, Homing, pack_homings
+from .home import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES
+from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange, require_current
 from .noted import peer_of
@@ -100,6 +102,8 @@ class Endpoints:
         """Whether functions are registered for the sub workers of endpoints unless said otherwise."""
         self.tensors = ParentTensors(life, self._bring)
         """The tensors of this machine that endpoints have copies of."""
+        if life.options.retries:
+            self.tensors.lineage = Lineage(life.options.retries)
         self.queues = Queues(self._link, self.tensors.directory)
         self.memory = EndpointMemory(life, self._link)
 
@@ -169,6 +173,7 @@ class Endpoints:
             link.words = zeros((len(COUNTERS),), np.int64)
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
+            link.bringing, link.losses = zeros((1,), np.int64), zeros((1,), np.int64)
             if link.is_vacant:
                 continue
             fleet = link.spec.fleet
@@ -436,12 +441,90 @@ class Endpoints:
         self.tensors.begin_run()
         self.queues.begin_run(self._links())
 
-    def _bring(self, number: int, homings: Sequence[Homing]) -> bytes:
+    def _bring(
+        self, number: int, homings: Sequence[Homing], command: int = L.LINK_BRING_HOME
+    ) -> bytes:
         """Have an endpoint send what it has made; return what became of each."""
         timeout_s = self._life.live().control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pack_homings(homings)
-        return exchange(self._life, self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
+        return exchange(self._life, self._link(number), command, raw, timeout_s)
+
+    # ------------------------------------------------------------ losses
+    def losses(self) -> int:
+        """Return how many tasks could not read what was at another endpoint; it only grows."""
+        return sum(int(link.losses[0]) for link in self._links())
+
+    def lost(self, wait_for_one: bool = False) -> list[int]:
+        """Return the workers that are lost; if there is none, wait until silence would tell of one."""
+        manager = self._life.running_manager(self._life.live())
+        limit_s = max((link.spec.silence_s for link in self._links()), default=0.0)
+        return manager.dead_after(1 + 2 * limit_s if wait_for_one else 0.0)
+
+    def require_endpoints(self, workers: Collection[int]) -> None:
+        """Refuse workers of this machine, or none."""
+        if not workers:
+            raise Gone("no endpoint is")
+        known = {link.number for link in self._links()}
+        for worker in workers:
+            if worker not in known:
+                raise Gone(f"worker {worker} of this machine is lost, too")
+
+    def held(self, dead: Collection[int]) -> dict[int, dict[int, int]]:
+        """Return of each endpoint that lives the version of each key that it has."""
+        found: dict[int, dict[int, int]] = {}
+        for link in self._links():
+            if link.number not in dead:
+                with suppress(WorkerLostError, ControlError):
+                    raw = exchange(self._life, link, L.LINK_HELD, b"")
+                    found[link.number] = unpack_held(raw)
+        return found
+
+    def rescue(self, endpoint: int, one: Homing) -> bool:
+        """Have an endpoint send a version, whoever has made it; return whether it came."""
+        try:
+            return self._bring(endpoint, [one], L.LINK_RESCUE)[0] == Brought.IS_HOME
+        except (WorkerLostError, ControlError):
+            return False
+
+    def half_brought(self, dead: Iterable[int]) -> list[int]:
+        """Return the keys of the tensors that came home last from endpoints that are lost."""
+        return [int(self._link(number).bringing[0]) for number in dead]
+
+    def replace_lost(self) -> None:
+        """Start new sessions of lost endpoints, in a run; those that cannot be started stay lost.
+
+        Rule     REMOTE-RETRY-3
+        """
+        session = self._life.live()
+        for link in self._links():
+            link.bringing[0] = 0
+        self._life.start_workers(session)
+        self.queues.begin_run(self._links())
+
+    def substitute(
+        self, handle: CallableHandle, worker: int, uses: Any, taken: Collection[int]
+    ) -> int:
+        """Return an endpoint that runs a task in place of one; the same if it is there.
+
+        Those that are taken come last.
+
+        Rule     REMOTE-RETRY-3
+        """
+        manager = self._life.running_manager(self._life.live())
+        one: Registration = self._life.registry.target(handle)
+        present = [link.number for link in self._links() if link.number in one.workers]
+        alive = [number for number in present if number not in manager.dead]
+        if worker in alive or not alive:
+            return worker
+        free = [number for number in alive if number not in taken]
+        return self._first_of(free or alive, uses, self.queues)
+
+    def keep(self, nbytes: int) -> int:
+        """Return the address of memory that stays until the next run."""
+        array = self._life.live().arena.empty((nbytes,), np.uint8)
+        self._kept.append(array)
+        return int(array.ctypes.data)
 
     # ------------------------------------------------------------ looking in
     def transfers(self) -> list[dict[str, Any]]:

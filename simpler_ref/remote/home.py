@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 
+import numpy as np
+
 from ..errors import RemoteError, TransferError
+from ..system.types import Array
 from .copies import (
     OPEN_COPIES,
     RACE,
@@ -28,6 +31,7 @@ ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
 _TENSOR = struct.Struct("<QIIq")
 _BROUGHT = struct.Struct("<QQQQQ?")
+_HELD = struct.Struct("<QQ")
 
 
 # ---------------------------------------------------------------- what a task's scalars say
@@ -104,6 +108,11 @@ def pack_homings(several: Sequence[Homing]) -> bytes:
     return b"".join(_BROUGHT.pack(*astuple(one)) for one in several)
 
 
+def unpack_held(raw: bytes) -> dict[int, int]:
+    """Read the answer to LINK_HELD: the version of each key."""
+    return dict(_HELD.iter_unpack(raw))
+
+
 def unpack_homings(raw: bytes) -> list[Homing]:
     """Read what `pack_homings` returns."""
     return [Homing(*one) for one in _BROUGHT.iter_unpack(raw)]
@@ -153,6 +162,8 @@ class Home:
         """The last one that has come home."""
         self.run = 0
         self.brought = 0
+        self.bringing: Array = np.zeros(1, np.int64)
+        """In shared memory: the key of the tensor that came home last, or began to."""
 
     def _mover(self) -> ZmqMover:
         with self._lock:
@@ -250,6 +261,7 @@ class Home:
         """
         if not nbytes:
             return
+        self.bringing[0] = key
         fail_point("bringing")
         where = window_key(key, version)
         try:
@@ -279,6 +291,21 @@ class Home:
             return Brought.IS_LOST
         try:
             self.bring(one.key, made, one.address, one.nbytes)
+        except (RemoteError, TransferError):
+            return Brought.IS_LOST
+        return Brought.IS_HOME
+
+    def held(self) -> bytes:
+        """Return the version of each tensor that the session has; the answer to LINK_HELD."""
+        return b"".join(_HELD.pack(*one) for one in self._held.items())
+
+    def rescue(self, one: Homing) -> Brought:
+        """Bring home one version, `last`, whoever has made it.
+
+        Rule     REMOTE-RETRY-2
+        """
+        try:
+            self.bring(one.key, one.last, one.address, one.nbytes)
         except (RemoteError, TransferError):
             return Brought.IS_LOST
         return Brought.IS_HOME

@@ -108,7 +108,7 @@ _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
 """What answers a frame; others are answered by frames of their own type."""
 _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
-    "start_timeout_s",
+    *("start_timeout_s", "bringing", "losses"),
 )
 
 
@@ -128,6 +128,9 @@ class Link(WorkerKind):
     movers : Array
         Bytes in shared memory, a row for each worker of the pool: where the session of each endpoint
         serves its memory.
+    bringing, losses : Array
+        Numbers in shared memory: the key of the tensor that came home last, or began to; and how many
+        tasks have failed because what they read was at an endpoint that is lost.
 
     Notes
     -----
@@ -140,6 +143,8 @@ class Link(WorkerKind):
     words: Any
     why: Any
     movers: Any
+    bringing: Any
+    losses: Any
     spec: RemoteWorkerSpec
     calls: Any = None
     """What runs calls, once there are any."""
@@ -239,6 +244,7 @@ class Link(WorkerKind):
         self._watcher.start()
         self._starting = True
         self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
+        self._home.bringing = self.bringing
         self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
@@ -751,6 +757,10 @@ class Link(WorkerKind):
             return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
         if command == L.LINK_BRING_HOME:
             return bytes(self._home.bring_newest(one) for one in unpack_homings(request))
+        if command == L.LINK_RESCUE:
+            return bytes(self._home.rescue(one) for one in unpack_homings(request))
+        if command == L.LINK_HELD:
+            return self.home.held()
         if command == L.LINK_COMMIT:
             self._commit(requests.registration_from(request))
             return b""

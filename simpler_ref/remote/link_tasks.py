@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
-from ..errors import RemoteError, TaskError
+from ..errors import RemoteError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.wire import TENSOR, bytes_of
 from .after import TASK_AFTER, TaskAfter
-from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
+from .copies import SOURCE_LOST, TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import (
@@ -108,6 +108,13 @@ class LinkTasks:
 
         Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
         """
+        try:
+            self._run(args)
+        except TransferError as error:
+            self._link.losses[0] += not error.refused  # this process is about to end, too
+            raise
+
+    def _run(self, args: ReceivedArgs) -> None:
         begun = time.monotonic_ns()
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
@@ -132,6 +139,8 @@ class LinkTasks:
         if done.error_code:
             from .reports import split_report
 
+            if done.error_code == SOURCE_LOST:
+                self._link.losses[0] += 1
             text, trace = split_report(done.error_message)
             raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)
 

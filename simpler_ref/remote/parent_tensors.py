@@ -12,6 +12,7 @@ from ..jit import layout as L
 from ..workers.life import Life
 from .directory import HOME, Directory, Held, Use
 from .home import Brought, Homing
+from .lineage import UNKNOWN, Lineage
 
 log = logging.getLogger("simpler_ref")
 
@@ -63,15 +64,22 @@ class ParentTensors:
         self._life, self._bring = life, bring
         self.directory = Directory()
         self.run_number = 1
+        self.lineage: Lineage | None = None
+        """What tasks have read and made, if they may run again."""
+        self.owed: list[tuple[int, int]] = []
+        """Spans whose newest version is lost unless tasks make it again."""
         self._lost: list[LostTensor] = []
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget where tensors are: this machine's memory has them all."""
         self.directory.clear()
         self.run_number += 1
+        if self.lineage is not None:
+            self.lineage.clear()
 
     def bring_home(self) -> None:
         """Have this machine's memory be current, once all tasks have ended, and forget all copies.
@@ -79,7 +87,8 @@ class ParentTensors:
         Rule     REMOTE-COPY-5
         """
         self._bring_current()
-        self._forget()
+        self.forget()
+        self.owed.clear()
 
     def _bring_current(self) -> None:
         wanted: dict[int, list[Held]] = {}
@@ -87,11 +96,23 @@ class ParentTensors:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
         for number, several in wanted.items():
-            homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
-            for one, status in zip(several, self._bring(number, homings), strict=True):
-                if status != Brought.IS_HOME:
-                    raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
-                one.holders.add(HOME)
+            for part in [several] if self.lineage is None else [[one] for one in several]:
+                self._bring_from(number, part)
+
+    def _bring_from(self, number: int, several: Sequence[Held]) -> None:
+        """Have the current versions of some tensors come home from an endpoint."""
+        homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
+        for one, status in zip(several, self._bring(number, homings), strict=True):
+            if status != Brought.IS_HOME:
+                self.note_here(one.key, UNKNOWN)
+                raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
+            self.note_here(one.key, one.version)
+            one.holders.add(HOME)
+
+    def note_here(self, key: int, version: int) -> None:
+        """Note for tasks that may run again what is in this machine's memory."""
+        if self.lineage is not None:
+            self.lineage.note_here(key, version)
 
     def end_run(self, failure: BaseException | None) -> BaseException | None:
         """Bring home what endpoints have written in a run; return the run's failure.
@@ -116,7 +137,10 @@ class ParentTensors:
         finally:  # a signal may have come
             for held in waiting:
                 self._note_lost(held)
-            self._forget()
+            for span in self.owed if failure is not None else ():
+                self._note_lost(Held(*span, b""))
+            self.owed.clear()
+            self.forget()
         return failure
 
     def _note_lost(self, held: Held) -> None:

@@ -118,6 +118,17 @@ class Served:
             if self._is_busy:
                 self._wait(for_frames=False)
 
+    def wait_for_room(self) -> bool:
+        """Wait until one may have ended, whose tensors need not stay; return False if none runs.
+
+        Rule     REMOTE-COPY-13
+        """
+        if not self._is_busy:
+            return False
+        self._wait(for_frames=False)
+        self._answer_ended()
+        return True
+
     @property
     def _is_busy(self) -> bool:
         return bool(self._calls.running) or self._leaves.is_busy

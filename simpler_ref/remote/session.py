@@ -62,9 +62,11 @@ from .connection import (
 from .copies import (
     OPEN_COPIES,
     WANTED_COPIES,
+    ComingCopies,
     CopiedTensor,
     Copies,
     WantedCopies,
+    outcome_of,
 )
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
@@ -269,8 +271,8 @@ class Session:
         def empty(nbytes: int) -> Array:
             return inner.empty((nbytes,), np.uint8)
 
-        self._stores = Stores(manifest.endpoint_id, self._mover, empty)
-        self._copies = Copies(self._mover, empty)
+        self._copies = Copies(self._mover, empty, lambda: self._served.wait_for_room())
+        self._stores = Stores(manifest.endpoint_id, self._mover, self._copies.empty)
         pair = self._pair = new_pair() if manifest.is_secure else None
         self._mover.on_moved = self._note_moved
         self._mover.on_ask = self._open_early
@@ -596,7 +598,7 @@ class Session:
 
         Rule     REMOTE-COPY-2
         """
-        return self._wanted(frame.header.sequence, frame.payload)
+        return self._wanted(frame.header.sequence, frame.payload, self._copies.open)
 
     def _open_early(self, key: int, question: bytes) -> bytes:
         """Do the same on the mover's thread, while the main thread runs a task.
@@ -605,14 +607,16 @@ class Session:
         """
         if key != self._manifest.session_id:
             raise Refusal("it is not from the parent of this session")
-        return self._wanted(0, question)
+        return self._wanted(0, question, self._copies.open_early)
 
-    def _wanted(self, sequence: int, question: bytes) -> bytes:
+    def _wanted(
+        self, sequence: int, question: bytes, opened: Callable[[ComingCopies], list[int]]
+    ) -> bytes:
         wanted: list[int] = []
         text = ""
         fail_point("coming")
         try:
-            wanted = self._copies.open(OPEN_COPIES.decode(question))
+            wanted = opened(OPEN_COPIES.decode(question))
         except BaseException as error:
             if self._over:
                 raise
@@ -644,7 +648,7 @@ class Session:
         except BaseException as error:
             if self._over:
                 raise
-            outcome, text = L.TASK_FAILURE, report_of(error)
+            outcome, text = outcome_of(error), report_of(error)
         self._failed.note(sequence, outcome)
         self._served.complete(TaskEnd(sequence, outcome, text))
 
@@ -702,8 +706,7 @@ class Session:
                     f"tensor {i} has {tensor.nbytes()} bytes, its descriptor {desc.nbytes}"
                 )
             if desc.address_space == RemoteAddressSpace.HOST_INLINE:
-                assert self._inner is not None
-                array = self._inner.empty((max(1, desc.nbytes),), np.uint8)
+                array = self._copies.empty(max(1, desc.nbytes))
                 begin = desc.inline_payload_offset
                 raw = wire.inline_arena[begin : begin + desc.nbytes]
                 array[: desc.nbytes] = np.frombuffer(raw, np.uint8)

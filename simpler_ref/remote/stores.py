@@ -42,6 +42,9 @@ class Mover(Protocol):
     def withdraw(self, key: int) -> None:
         """Let nobody use a window any more."""
 
+    def move(self, key: int, address: int) -> None:
+        """Serve a window from other memory, to which its bytes are copied."""
+
     def fetch(self, address: str, key: int, offset: int, into: int, nbytes: int) -> None:
         """Read from another session's window."""
 

@@ -303,6 +303,16 @@ def _unmap(region: Region) -> None:
         _forget(region)
 
 
+def map_file(fd: int, nbytes: int) -> int:
+    """Map a file anywhere, and return the address; it needs no descriptor from then on."""
+    return _mmap(0, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Unmap a file."""
+    _libc.munmap(address, nbytes)
+
+
 def make_private(address: int, nbytes: int) -> None:
     """Turn reserved addresses into memory of this process alone.
 

@@ -135,6 +135,12 @@ class WorkerManager:
         with self._known:
             return sorted(worker for worker in self.dead if self.kinds[worker].may_be_made())
 
+    def dead_after(self, limit_s: float) -> list[int]:
+        """Return the workers that are dead; if none is, wait so long for one."""
+        self._wait_for_news(lambda: bool(self.dead) or self.lost, limit_s)
+        with self._known:
+            return sorted(self.dead)
+
     def replace_dead(self, dead: Sequence[int] | None = None) -> Sequence[int]:
         """Make a successor for every dead worker, or for some of them; return those that are ready.
 

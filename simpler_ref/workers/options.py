@@ -117,6 +117,7 @@ class Options:
     check: bool = _checked(_flag)
     trace: str | None = _checked(_optional, trace_file)
     trace_detail: str = _checked(trace_detail)
+    retries: int = _checked(whole, 0, 1 << L.HALF)
     hang_report_s: float | None = _checked(_optional, _seconds)
     child_mode: str = _checked(_child_mode)
     start_method: str | None

@@ -114,6 +114,19 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
     assert kept
 
 
+def test_where_few_tensors_have_room_they_are_right_in_every_order_and_move_no_more():
+    spilled = 0
+    for seed in range(24):
+        program = drawn(random.Random(seed), 5 + seed % 3, tensors=3)
+        history, needed = sequentially(program, 3), moves_needed(program)
+        for order in range(MOST_PLAYS // 3):
+            play = Play(program, chosen_by(order), tensors=3, room=2)
+            assert play.run() is None, order
+            assert (play.memory.tolist(), play.moved) == (history[-1], needed), (program, order)
+            spilled += sum(one.copies.counts()["copies_spilled"] for one in play.of_link)
+    assert spilled
+
+
 RACES = {
     "of two endpoints": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x!")],
     "of one endpoint": [Task(0, "x", "y!"), Task(0, "x!")],

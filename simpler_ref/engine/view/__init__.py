@@ -200,6 +200,19 @@ class View:
         """Whether a task of the run has failed."""
         return self._word(L.RUN_ERROR) != 0
 
+    def failed_tasks(self) -> dict[int, bool] | None:
+        """Return which tasks of a run have failed, and whether each may have begun; all have ended.
+
+        Returns None if the slot of one is another task's by now; a slot that is only free still tells.
+        """
+        first, used = self._word(L.A_SLOTS), self._word(L.SLOTS_USED)
+        slots = self._mem[first : slot_at(first, used)].reshape(used, L.SLOT_WORDS)
+        found = slots[slots[:, L.S_VALUE] != 0]
+        if len(found) != self._word(L.FAILED_COUNT):
+            return None
+        began = (found[:, L.S_VALUE] == L.MAY_HAVE_BEGUN).tolist()
+        return dict(zip(found[:, L.S_ID].tolist(), began, strict=True))
+
     @property
     def buffers_known(self) -> int:
         """How many buffers the TensorMap has a producer for."""

@@ -112,10 +112,14 @@ HAPPEN = {
     events.RELEASE: drop_others,
     events.RECLAIM: lambda driver, slot: driver.x.reclaim(driver.mem, slot),
     events.RUN_AGAIN: lambda driver, slot: driver.x.run_again(driver.mem, slot),
+    events.FORGIVE: lambda driver, slot: driver.x.forgive(driver.mem, slot),
 }
 """Each event as the engine makes it happen. Two kernels are given no slot: they find their own."""
 
-ANSWERS = {events.INPUTS_DONE, events.COMPLETE, events.FAIL, events.RECLAIM, events.RUN_AGAIN}
+ANSWERS = {
+    *(events.INPUTS_DONE, events.COMPLETE, events.FAIL, events.RECLAIM, events.RUN_AGAIN),
+    events.FORGIVE,
+}
 """The events whose kernels say whether they happened."""
 
 

@@ -20,7 +20,7 @@ from simpler_ref import (
 )
 from simpler_ref.remote import ProcessFleet
 
-from ... import far_side
+from ... import far_calls, far_side
 from ...endpoints import EXISTING, INOUT, INPUT, Program
 
 OUTPUT = TensorArgType.OUTPUT
@@ -39,9 +39,11 @@ def copy_here(args):
 class Mixed(Program):
     """A program with endpoints and a sub worker, and handles for both."""
 
-    def __init__(self, endpoints=2, **options):
+    def __init__(self, endpoints=2, arena_size=None, **options):
         self.worker = Worker(level=4, num_sub_workers=1, **options)
-        self.ids = [self.worker.add_remote_worker(RemoteWorkerSpec()) for _ in range(endpoints)]
+        there = {} if arena_size is None else {"arena_size": arena_size}
+        spec = RemoteWorkerSpec(options=there)
+        self.ids = [self.worker.add_remote_worker(spec) for _ in range(endpoints)]
         self._handles = {}
         self.here = {
             far_side.add_scalar: self.worker.register(add_here),
@@ -605,17 +607,146 @@ def test_copies_of_ring_memory_go_with_it():
         worker.run(orch_fn)
 
 
+# ---------------------------------------------------------------- little room
+PAGE = 4096
+"""The bytes of each tensor; endpoints have room for four."""
+
+
+@pytest.fixture(scope="module", params=DEPTHS, ids="depth {}".format)
+def narrow(request):
+    with opened(arena_size=4 * PAGE, mailbox_depth=request.param) as made:
+        yield made
+
+
+def told_of(program):
+    """Return what the sessions hold and have moved, of each counter the sum."""
+    told = program.worker.transfers()
+    return {name: sum(one[name] for one in told) for name in told[0] if name != "endpoint"}
+
+
+@pytest.mark.spec("REMOTE-COPY-12")
+def test_copies_that_do_not_all_fit_are_spilled_and_move_to_an_endpoint_once(narrow):
+    arrays = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(12)]
+    seen = []
+
+    def orch_fn(orch, args, config):
+        for where in 0, 1, 0:
+            for one in arrays:
+                narrow.add(orch, where, one)
+        for _ in range(2):
+            for one in arrays:
+                narrow.copy(orch, 1, one, arrays[one is arrays[0]], INOUT)
+        orch._until_idle()
+        seen.append(told_of(narrow))
+
+    before = told_of(narrow)
+    narrow.worker.run(orch_fn)
+    (after,) = seen
+    assert [int(one[0]) for one in arrays[2:]] == [k + 3 for k in range(2, 12)]
+    assert arrays[0].tolist() == [14] * (PAGE // 4)
+    assert after["copies_stored"] - before["copies_stored"] == 12
+    assert after["copies_fetched"] - before["copies_fetched"] == 36
+    assert after["copies_spilled"] - before["copies_spilled"] > 24
+    assert after["copy_bytes"] <= 8 * PAGE
+    assert after["copy_bytes_spilled"] >= 16 * PAGE
+    narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, arrays[0]))
+    assert told_of(narrow)["copy_bytes_spilled"] < PAGE * 12  # of the endpoint without a new run
+
+
+@pytest.mark.spec("REMOTE-COPY-12")
+def test_buffers_and_what_travels_with_tasks_get_the_room_of_copies(narrow):
+    arrays = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(4)]
+    seen = []
+
+    def orch_fn(orch, args, config):
+        for one in arrays:
+            narrow.add(orch, 0, one)
+        orch._until_idle()
+        seen.append(narrow.buffer(0, np.ones(2 * PAGE // 4)))
+        for one in arrays:
+            narrow.add(orch, 0, one)
+
+    narrow.worker.run(orch_fn)
+    assert [int(one[0]) for one in arrays] == [2, 3, 4, 5]
+    assert narrow.values(seen[0]).tolist() == [1] * (2 * PAGE // 4)
+    narrow.worker.remote_free(seen[0])
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
+def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(narrow):
+    x, y = (narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in range(2))
+    with pytest.raises(TaskError) as caught:
+        narrow.worker.run(lambda orch, args, config: narrow.copy(orch, 0, x, y))
+    for part in "have 24576 bytes", "no room for 12288 bytes", "arena of 16384 bytes", "arena_size":
+        assert part in str(caught.value)
+    narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, x))
+    assert x.tolist() == [1] * (3 * PAGE // 4)
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
+@pytest.mark.parametrize("pages", [3, 64])
+def test_calls_whose_arrays_do_not_all_fit_at_once_wait_for_each_other(pages):
+    spec = RemoteWorkerSpec(num_sub_workers=3, options={"arena_size": (pages + 1) * PAGE})
+    with Worker(fleet=spec, endpoints=1) as worker:
+        arrays = [worker.share(np.full(pages * PAGE // 4, k, np.float32)) for k in range(8)]
+        for _ in range(2):
+            futures = [worker.submit(far_calls.scale_slowly, one, 2) for one in arrays]
+            for one in futures:
+                one.result(timeout=60)
+        assert [int(one[-1]) for one in arrays] == [4 * k for k in range(8)]
+        (told,) = worker.transfers()
+        assert told["copies_spilled"]
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
+@pytest.mark.parametrize("endpoints", [1, 2])
+def test_tasks_side_by_side_whose_tensors_do_not_all_fit_wait_for_each_other(endpoints):
+    spec = RemoteWorkerSpec(num_sub_workers=3, serialized=True, options={"arena_size": 4 * PAGE})
+    with Worker(fleet=spec, endpoints=endpoints) as worker:
+        scale = worker.register(far_side.scale)
+        arrays = [worker.share(np.full(3 * PAGE // 4, k, np.float32)) for k in range(8)]
+
+        def orch_fn(orch, args, config):
+            for _ in range(3):
+                for one in arrays:
+                    task = TaskArgs()
+                    task.add_tensor(one, INOUT)
+                    task.add_scalar(2.0)
+                    orch.submit_sub(scale, task)
+
+        worker.run(orch_fn)
+        assert [int(one[-1]) for one in arrays] == [8 * k for k in range(8)]
+
+
+@pytest.mark.spec("REMOTE-COPY-13")
+def test_a_task_gets_all_of_the_room_if_it_needs_that(narrow):
+    small = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(4)]
+    large = [narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in small]
+
+    def orch_fn(orch, args, config):
+        for one in small:
+            narrow.add(orch, 0, one)
+        for one, target in zip(small[1:], large[1:], strict=True):  # the first is in the middle
+            narrow.submit(orch, far_side.spread, 0, (one, INPUT), (target, EXISTING))
+
+    narrow.worker.run(orch_fn)
+    assert [one[-1] for one in large] == [0, 2, 3, 4]
+
+
 # ---------------------------------------------------------------- random programs
 @pytest.mark.spec("REMOTE-COPY-1")
 @pytest.mark.spec("REMOTE-COPY-6")
+@pytest.mark.spec("REMOTE-COPY-12")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs_end_as_if_run_in_order(seed, checked):
     """Operations that would race are refused by the check, and left out."""
     rng = random.Random(seed)
-    arrays = [checked.shared(np.arange(COUNT, dtype=np.float32) * k) for k in range(3)]
+    count = PAGE // 4
+    arrays = [checked.shared(np.arange(count, dtype=np.float32) * k) for k in range(3)]
     model = [one.copy() for one in arrays]
-    half = COUNT // 2
-    parts = [slice(None), slice(None), slice(None), slice(half), slice(half, None), slice(8, 24)]
+    half, quarter = count // 2, count // 4
+    halves = slice(half), slice(half, None), slice(quarter, 3 * quarter)
+    parts = [slice(None), slice(None), slice(None), *halves]
     places = [0, 1, -1, None]
     accepted = 0
 
@@ -644,7 +775,13 @@ def test_random_programs_end_as_if_run_in_order(seed, checked):
     assert accepted > 15
 
 
-@pytest.fixture(scope="module", params=[1, 4, 16], ids="depth {}".format)
+@pytest.fixture(
+    scope="module",
+    params=[(1, None), (4, None), (16, None), (1, 2 * PAGE), (16, 2 * PAGE)],
+    ids="depth and arena {}".format,
+)
 def checked(request):
-    with opened(check=True, mailbox_depth=request.param) as made:
+    depth, arena_size = request.param
+    with opened(check=True, mailbox_depth=depth, arena_size=arena_size) as made:
         yield made
+        assert not arena_size or told_of(made)["copies_spilled"] > 0

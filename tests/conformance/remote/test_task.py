@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.errors import RemoteError, TransferError
 from simpler_ref.remote import far_calls
+from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
@@ -420,3 +422,20 @@ def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
     longer = far_calls.Piece(b"v" * (far_calls.MOST_INLINE_KEPT + 1), 9, 1)
     with pytest.raises(ValueError, match="too long"):
         far_calls.FAR_CALL.encode(replace(call, values=(longer,)))
+
+
+@pytest.mark.spec("REMOTE-TASK-13")
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_a_task_cannot_fetch_from_a_lost_endpoint_has_an_error_code(refused):
+    class Away:
+        """A mover that reaches nobody."""
+
+        address = "here"
+
+        def fetch(self, *_what):
+            raise TransferError("nobody is there", refused=refused)
+
+    copies = Copies(Away(), lambda nbytes: np.zeros(nbytes, np.uint8))
+    with pytest.raises((TransferError, RemoteError)) as caught:
+        copies.take([CopiedTensor(1, 2, 0, "there")], [8])
+    assert outcome_of(caught.value) == (1 if refused else 4)

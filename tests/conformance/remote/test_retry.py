@@ -1,0 +1,336 @@
+"""Rules REMOTE-RETRY-1 to -5."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from simpler_ref import (
+    RemoteCallable,
+    RemoteError,
+    RemoteWorkerSpec,
+    TaskArgs,
+    TaskError,
+    TensorArgType,
+    Worker,
+    WorkerLostError,
+)
+
+from ... import far_side
+from ...endpoints import EXISTING, INOUT, INPUT, Moody, reference
+from .test_copy import COUNT, Mixed, fresh
+
+OUTPUT = TensorArgType.OUTPUT
+
+
+@contextlib.contextmanager
+def opened(**options):
+    """Yield a program whose workers run, and whose tasks may run again."""
+    made = Mixed(**{"retries": 2, **options})
+    with made.worker as worker:
+        worker.init()
+        worker.start()
+        for one in far_side.add_scalar, far_side.copy:
+            made.handle(one)
+        yield made
+
+
+@pytest.fixture(params=[1, 4], ids="depth {}".format)
+def mixed(request):
+    with opened(mailbox_depth=request.param) as made:
+        yield made
+
+
+def kill(program, endpoint):
+    """Kill the session of an endpoint."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(program.worker.endpoints()[endpoint]["pid"], signal.SIGKILL)
+
+
+def update(program, orch, where, source, target):
+    """Copy a tensor; whoever writes the source later waits for that."""
+    return program.submit(orch, far_side.copy, where, (source, INOUT), (target, INOUT))
+
+
+# ---------------------------------------------------------------- what runs again
+@pytest.mark.spec("REMOTE-RETRY-1")
+@pytest.mark.parametrize("endpoint", [0, 1])
+def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoint):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        for _ in range(3):
+            update(mixed, orch, 1, x, y)
+            mixed.add(orch, 0, x)
+        kill(mixed, endpoint)
+        for _ in range(3):
+            mixed.add(orch, 0, x)
+            update(mixed, orch, 1, x, y)
+        mixed.add(orch, None, y)
+
+    mixed.worker.run(orch_fn)
+    assert (x.tolist(), y.tolist()) == ([6] * COUNT, [7] * COUNT)
+    mixed.worker.run(lambda orch, args, config: mixed.add(orch, endpoint, x))
+    assert x.tolist() == [7] * COUNT
+
+
+@pytest.mark.spec("REMOTE-RETRY-1")
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
+    with opened(retries=retries) as made:
+        x = made.shared()
+
+        def orch_fn(orch, args, config):
+            task = TaskArgs()
+            task.add_tensor(x, INOUT)
+            orch.submit_next_level(made.handle(far_side.die), task, worker=0)
+
+        with pytest.raises(WorkerLostError, match="endpoint 0"):
+            made.worker.run(orch_fn)
+        with pytest.raises(RemoteError, match="is lost"):
+            made.worker.run(lambda orch, args, config: made.copy(orch, None, x, made.shared()))
+        again = [one for one in caplog.messages if "tasks run again" in one]
+        assert len(again) == retries
+
+
+@pytest.mark.spec("REMOTE-RETRY-1")
+@pytest.mark.parametrize("where", [0, None])
+def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 1, x)
+        orch._until_idle()
+        if where is None:
+            mixed.submit(orch, far_side.copy, None, (x, INPUT), (np.zeros(3, np.float32), INOUT))
+        else:
+            mixed.submit(orch, far_side.fail, where, (y, INOUT))
+        kill(mixed, 1)
+
+    with pytest.raises((TaskError, ValueError)):
+        mixed.worker.run(orch_fn)
+
+
+@pytest.mark.spec("REMOTE-RETRY-1")
+def test_what_is_lost_before_it_comes_home_is_made_again(mixed):
+    x = mixed.shared()
+
+    def orch_fn(orch, args, config):
+        for k in range(4):
+            mixed.add(orch, k % 2, x)
+        orch._until_idle()
+        kill(mixed, 1)
+        if args:
+            orch.drain()
+            assert x.tolist() == [4] * COUNT
+
+    mixed.worker.run(orch_fn)
+    assert x.tolist() == [4] * COUNT
+    x[:] = 0
+    mixed.worker.run(orch_fn, True)
+    assert x.tolist() == [4] * COUNT
+
+
+# ---------------------------------------------------------------- lineage
+@pytest.mark.spec("REMOTE-RETRY-2")
+def test_versions_that_another_endpoint_has_are_not_made_again(mixed, tmp_path):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, x, 3)
+        mixed.copy(orch, 1, x, y)  # endpoint 1 has that version of x, too
+        orch._until_idle()
+        before = sum(one["tasks"] for one in mixed.worker.endpoints())
+        kill(mixed, 0)
+        mixed.add(orch, 0, x)
+        orch._until_idle()
+        assert before == 2
+        after = mixed.worker.endpoints()
+        seen.append((after[0]["tasks"], after[1]["tasks"]))
+
+    seen = []
+    mixed.worker.run(orch_fn)
+    assert (x.tolist(), y.tolist()) == ([4] * COUNT, [3] * COUNT)
+    assert seen in ([(0, 1)], [(1, 1)])  # the task that failed, perhaps after that
+
+
+@pytest.mark.spec("REMOTE-RETRY-2")
+def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        mixed.copy(orch, 0, x, y)  # y from the first x
+        orch._until_idle()
+        mixed.add(orch, None, x)  # which is overwritten here
+        orch._until_idle()
+        kill(mixed, 0)
+        mixed.add(orch, 0, y)
+
+    with pytest.raises(TaskError, match="endpoint 0"):
+        mixed.worker.run(orch_fn)
+    assert x.tolist() == [1] * COUNT
+    with pytest.raises(RemoteError, match="is lost"):
+        mixed.worker.run(lambda orch, args, config: mixed.copy(orch, None, y, x))
+
+
+@pytest.mark.spec("REMOTE-RETRY-2")
+def test_outputs_buffers_and_scopes_that_have_ended_are_made_again(mixed):
+    x, y = mixed.shared(), mixed.shared()
+
+    def orch_fn(orch, args, config):
+        buffer = orch.alloc(COUNT, np.float32)
+        mixed.add(orch, 0, x)
+        update(mixed, orch, 0, x, buffer)
+        with orch.scope():
+            task = TaskArgs()
+            task.add_tensor(x, INOUT)
+            task.add_tensor(fresh(), OUTPUT)
+            orch.submit_next_level(mixed.handle(far_side.copy), task, worker=0)
+            inner = orch.alloc(COUNT, np.float32)
+            update(mixed, orch, 0, task.tensor(1), inner)
+            update(mixed, orch, 0, inner, y)
+        mixed.add(orch, 0, buffer)
+        if args:
+            orch._until_idle()
+        kill(mixed, 0)
+        mixed.add(orch, 0, y)
+        mixed.add(orch, 0, y)
+        update(mixed, orch, 1, buffer, x)
+
+    for wait in False, True:
+        x[:], y[:] = 0, 0
+        mixed.worker.run(orch_fn, wait)
+        assert (x.tolist(), y.tolist()) == ([2] * COUNT, [3] * COUNT)
+
+
+@pytest.mark.spec("REMOTE-RETRY-2")
+def test_groups_run_again_as_a_whole(mixed):
+    parts = [mixed.shared(np.full(COUNT, k, np.float32)) for k in range(2)]
+    targets = [mixed.shared() for _ in range(2)]
+
+    def orch_fn(orch, args, config):
+        for one in parts:
+            mixed.add(orch, 0, one)
+        orch._until_idle()
+        kill(mixed, 0)
+        members = []
+        for one, target in zip(parts, targets, strict=True):
+            args = TaskArgs()
+            args.add_tensor(one, INPUT)
+            args.add_tensor(target, EXISTING)
+            members.append(args)
+        orch.submit_next_level_group(mixed.handle(far_side.copy), members)
+
+    mixed.worker.run(orch_fn)
+    assert [one[0] for one in targets] == [1, 2]
+
+
+@pytest.mark.spec("REMOTE-RETRY-2")
+def test_what_sub_workers_of_endpoints_have_made_is_made_again():
+    spec = RemoteWorkerSpec(num_sub_workers=2, serialized=True)
+    with Worker(fleet=spec, endpoints=2, retries=1) as worker:
+        scale = worker.register(far_side.scale)
+        arrays = [worker.share(np.full(COUNT, k, np.float32)) for k in range(6)]
+
+        def orch_fn(orch, args, config):
+            for step in range(4):
+                for one in arrays:
+                    task = TaskArgs()
+                    task.add_tensor(one, INOUT)
+                    task.add_scalar(2.0)
+                    orch.submit_sub(scale, task)
+                if step == 1:
+                    os.kill(worker.endpoints()[1]["pid"], signal.SIGKILL)
+
+        worker.run(orch_fn)
+        assert [int(one[0]) for one in arrays] == [16 * k for k in range(6)]
+
+
+# ---------------------------------------------------------------- where
+@pytest.mark.spec("REMOTE-RETRY-3")
+def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_path):
+    file = tmp_path / "no more"
+    worker = Worker(level=4, retries=1)
+    for _ in range(2):
+        worker.add_remote_worker(RemoteWorkerSpec(Moody(file)))
+    add = worker.register(RemoteCallable(far_side.name(far_side.add_scalar)))
+    with worker:
+        worker.init()
+        x = worker.share(np.zeros(COUNT, np.float32))
+
+        def orch_fn(orch, args, config):
+            for k in range(6):
+                task = TaskArgs()
+                task.add_tensor(x, INOUT)
+                task.add_scalar(1)
+                orch.submit_next_level(add, task, worker=0)
+                if k == 3:
+                    orch._until_idle()
+                    file.touch()
+                    os.kill(worker.endpoints()[0]["pid"], signal.SIGKILL)
+
+        worker.run(orch_fn)
+        assert x.tolist() == [6] * COUNT
+        first, second = worker.endpoints()
+        assert (first["alive"], second["alive"], second["tasks"]) == (False, True, 6)
+
+
+# ---------------------------------------------------------------- what cannot run again
+@pytest.mark.spec("REMOTE-RETRY-4")
+def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
+    buffer = mixed.buffer(0, [1] * COUNT)
+    x = mixed.shared()
+
+    def orch_fn(orch, args, config):
+        task = TaskArgs()
+        task.add_tensor(reference(buffer), INPUT)
+        task.add_tensor(x, INOUT)
+        orch.submit_next_level(mixed.handle(far_side.copy), task, worker=0)
+        orch._until_idle()
+        kill(mixed, 0)
+        mixed.add(orch, 0, x)
+
+    with pytest.raises(TaskError, match="endpoint 0"):
+        mixed.worker.run(orch_fn)
+
+
+# ---------------------------------------------------------------- random programs
+@pytest.mark.spec("REMOTE-RETRY-1")
+@pytest.mark.spec("REMOTE-RETRY-2")
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
+def test_random_programs_whose_endpoints_are_killed_end_as_if_run_in_order_or_fail(depth, check):
+    """A run that fails leaves each tensor lost, or as it was at some time; no two kills are alike."""
+    right = 0
+    with opened(mailbox_depth=depth, check=check, retries=5) as made:
+        for seed in range(5):
+            rng = random.Random(seed)
+            arrays = [made.shared(np.full(COUNT, k, np.float32)) for k in range(4)]
+            model = [one.copy() for one in arrays]
+
+            def orch_fn(orch, args, config, rng=rng, arrays=arrays, model=model):
+                for step in range(24):
+                    i, j = rng.sample(range(4), 2)
+                    where = rng.choice([0, 1, -1, 0, 1, None])
+                    if rng.random() < 0.5:
+                        made.add(orch, where, arrays[i], step)
+                        model[i] += step
+                    else:
+                        update(made, orch, where, arrays[i], arrays[j])
+                        model[j][:] = model[i]
+                    if rng.random() < 0.08:
+                        time.sleep(rng.random() * 0.01)
+                        kill(made, rng.randrange(2))
+
+            try:
+                made.worker.run(orch_fn)
+            except TaskError:
+                continue
+            right += 1
+            for one, expected in zip(arrays, model, strict=True):
+                np.testing.assert_array_equal(one, expected)
+    assert right > 2
