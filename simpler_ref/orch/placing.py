@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..callables.handles import CallableHandle
-from ..callables.identity import TargetNamespace
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.scalars import ScalarBits, scalar_wire
@@ -26,8 +25,8 @@ from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
 from ..remote.home import CopyPlan, Plan
 from ..system.types import Array
 from .checked import CheckedOrchestrator
-from .columns import Batch
-from .orchestrator import Handles, Orchestrator
+from .orchestrator import Handles, Orchestrator, is_remote
+from .steps import AllocStep, Step, SubmitStep
 
 
 class PlacingOrchestrator(Orchestrator):
@@ -36,7 +35,7 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, -3, -6
     """
 
-    _in_python = _copies = True
+    _in_python = True
     _handle: CallableHandle
 
     @property
@@ -55,36 +54,8 @@ class PlacingOrchestrator(Orchestrator):
         """Submit a task for a sub worker, here or at an endpoint; see `Orchestrator.submit_sub`.
 
         The callables that were registered with ``inner=True`` are for endpoints.
-
-        Rule     REMOTE-COPY-9
         """
-        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
-            word = self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
-        else:
-            word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
-            chosen = self._host.endpoints.place(handle, -1, args, for_sub=True)
-            word |= (chosen + 1) << L.WORD_WORKER
-        self._add(word | self._config_word(None), args)
-
-    def submit_sub_many(
-        self,
-        handle: CallableHandle,
-        tensors: Sequence[Any] = (),
-        tags: Sequence[Any] = (),
-        scalars: Any = None,
-        *,
-        count: int | None = None,
-    ) -> Array:
-        """Submit many tasks for sub workers; see `Orchestrator.submit_sub_many`.
-
-        Those of endpoints are submitted one by one.
-
-        Rule     REMOTE-LINK-11
-        """
-        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
-            return super().submit_sub_many(handle, tensors, tags, scalars, count=count)
-        batch = Batch(tensors, tags, scalars, count)
-        return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
+        self._add(self._sub_word(handle, args), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         add = super()._add
@@ -104,15 +75,15 @@ class PlacingOrchestrator(Orchestrator):
     ) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
         tensors, directory = self._host.endpoints.tensors, self._directory
-        is_remote = self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
-        if not is_remote and not directory and not tensors.has_lost:
+        remote = is_remote(self._handle)
+        if not remote and not directory and not tensors.has_lost:
             submit(members)
             return
         self._require_mine()
         uses = [uses_of(one._tensors) for one in members]
         for found in uses:
             tensors.require_not_lost(found)
-        if is_remote:
+        if remote:
             self._submit_there(members, where, uses, submit)
             return
         for found in uses:
@@ -199,6 +170,48 @@ class PlacingOrchestrator(Orchestrator):
         self._all_home()
         super()._play(program, variables)
 
+    # ------------------------------------------------------------ recorded graphs
+    def _play_steps(
+        self, steps: Sequence[Step], words: Sequence[int], variables: list[int]
+    ) -> None:
+        """Carry out a recorded graph step by step; `words` are the callable words of its submits.
+
+        What a recording has checked is not checked again.
+
+        Rule     SPEED-REPLAY-12
+        """
+        self._require_mine()
+        following = iter(words)
+        for step in steps:
+            if isinstance(step, SubmitStep):
+                self._submit_step(step, next(following), variables)
+            elif isinstance(step, AllocStep):
+                made = PlacingOrchestrator._claim(self, step.tensor)
+                variables[step.variable] = made.data
+            elif step.begins:
+                Orchestrator._open_scope(self)
+            else:
+                Orchestrator._close_scope(self)
+
+    def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
+        """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
+        self._handle = step.handle
+        remote = is_remote(step.handle)
+        members = step.arguments(variables)
+        if step.members:
+            affinities = [one for _, one in step.members]
+            if remote:
+                workers = [one - 1 for one in affinities]
+                affinities = self._place_members(step.handle, workers, members)
+            PlacingOrchestrator._submit_group(self, word, members, affinities)
+        else:
+            if remote:
+                worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+                chosen = self._place(step.handle, worker, members[0], for_sub=None)
+                word += (chosen - worker) << L.WORD_WORKER
+            PlacingOrchestrator._add(self, word, members[0])
+        step.note_outputs(members, variables)
+
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         made = super()._claim(tensor)
         if self._directory:
@@ -217,8 +230,6 @@ class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
     """A `PlacingOrchestrator` that checks what it is asked for."""
 
     _guards_compiled = False
-    submit_sub = PlacingOrchestrator.submit_sub
-    submit_sub_many = PlacingOrchestrator.submit_sub_many
 
 
 def _address(wire: bytes) -> int:
