@@ -42,6 +42,18 @@ def scalar_at(tensors: int, j: int) -> int:
     return L.OP_ARGS + tensors * L.TENSOR_WORDS + j * L.SCALAR_WORDS + L.SCALAR_BITS
 
 
+def part_at(at: int, tensors: int) -> tuple[int, int]:
+    """Return which argument of a submit a word is of, and the word's first byte in it.
+
+    Arguments are numbered tensors first; there are so many of these.
+    """
+    which, word = divmod(at - L.OP_ARGS, L.TENSOR_WORDS)
+    if which >= tensors:
+        which, word = divmod(at - L.OP_ARGS - tensors * L.TENSOR_WORDS, L.SCALAR_WORDS)
+        which += tensors
+    return which, word * L.WORD
+
+
 def _kind(op: int, size: int) -> int:
     return op | size << _SIZE_BIT
 

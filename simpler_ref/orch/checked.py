@@ -76,7 +76,7 @@ class CheckedOrchestrator(Orchestrator):
         HazardError
             It would race with a task before, or use memory that was given back.
         """
-        self._add(self._require_handle("submit_sub", handle, [args], self._subs, L.SUB), args)
+        self._add(self._sub_word(handle, args), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         self._require_mine()

@@ -38,6 +38,7 @@ from ..trace.history import History
 from ..trace.tasks import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import CheckedOrchestrator, caller
+from .orchestrator import is_remote
 from .recording import _MEMBER, Recorder, listen
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _MOST_SHOWN = 1 << 32
 class DryRun(Recorder):
     """The Orchestrator of a dry run.
 
-    Rule     SEE-GRAPH-1, -2, -6
+    Rule     SEE-GRAPH-1, -2, -6, -11
     """
 
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
@@ -99,7 +100,8 @@ class DryRun(Recorder):
                     provided[i] = int.from_bytes(octets, "little")
         any_worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
         table = [_MEMBER.unpack(one) for one in members] or [(counts, any_worker + 1)]
-        name = self.handles[word & L.CALLABLE_MASK][0].name
+        handle = self.handles[word & L.CALLABLE_MASK][0]
+        name = handle.name.rpartition(":")[2] if is_remote(handle) else handle.name
         self._add_task(name, table, wires, scalars, provided)
         return provided
 

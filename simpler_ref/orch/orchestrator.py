@@ -7,7 +7,7 @@ kernels in `jit/submit.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -61,8 +61,6 @@ class Orchestrator:
 
     _in_python = False
     """Whether compiled orchestration functions run as Python on it: on those that record or check."""
-    _copies = False
-    """Whether it knows of endpoints' copies of this machine's tensors."""
 
     def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
         self._host = host
@@ -163,11 +161,32 @@ class Orchestrator:
         Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
-            affinity = 1 + self._host.endpoints.place(handle, worker, args, copies=self._copies)
+        if is_remote(handle):
+            affinity = 1 + self._place(handle, worker, args)
         else:
             affinity = self._pools.affinity(worker, [args])
         self._add(base | affinity << L.WORD_WORKER | self._config_word(config), args)
+
+    def _place(
+        self,
+        handle: CallableHandle,
+        worker: int,
+        args: TaskArgs | None,
+        taken: Collection[int] = (),
+        for_sub: bool | None = False,
+    ) -> int:
+        """Return the endpoint for a task; see `Endpoints.place`."""
+        return self._host.endpoints.place(handle, worker, args, taken, for_sub=for_sub)
+
+    def _sub_word(self, handle: CallableHandle, args: TaskArgs | None) -> int:
+        """Return the callable word of a task for a sub worker, here or at an endpoint.
+
+        Rule     REMOTE-COPY-9
+        """
+        if not is_remote(handle):
+            return self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
+        word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
+        return word | (1 + self._place(handle, -1, args, for_sub=True)) << L.WORD_WORKER
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         """Submit a task whose arguments are found to be right."""
@@ -206,7 +225,7 @@ class Orchestrator:
         -----
         Rule     WM-GROUP-1; HIER-API-3
         """
-        remote = getattr(handle, "_namespace", 0) == TargetNamespace.REMOTE_TASK_DISPATCHER
+        remote = is_remote(handle)
         endpoints = self._host.endpoints.count if remote else 0
         members = self._pools.members(args_list, L.NEXT_LEVEL, endpoints)
         if workers is None:
@@ -231,8 +250,7 @@ class Orchestrator:
         taken = {one for one in workers if one != -1}
         chosen: list[int] = []
         for one, args in zip(workers, members, strict=True):
-            place = self._host.endpoints.place
-            chosen.append(place(handle, one, args, taken, copies=self._copies))
+            chosen.append(self._place(handle, one, args, taken))
             taken.add(chosen[-1])
         require_distinct(chosen, len(members))
         return [one + 1 for one in chosen]
@@ -283,6 +301,8 @@ class Orchestrator:
     ) -> Array:
         """Submit many tasks for sub workers in one call, as a loop over `submit_sub` would.
 
+        Those of endpoints are submitted one by one.
+
         The tasks get the ids, dependencies, memory and errors that they would get one by one, in the
         order of their rows. What is wrong with the arguments is found before any is submitted.
 
@@ -320,11 +340,16 @@ class Orchestrator:
 
         Notes
         -----
-        Rule     SPEED-MANY-1
+        Rule     SPEED-MANY-1; REMOTE-LINK-11
         """
-        word = self._require_handle("submit_sub_many", handle, (), self._subs, L.SUB)
+        remote = is_remote(handle)
+        live, pool = (self._next_level, 0) if remote else (self._subs, L.SUB)
+        word = self._require_handle("submit_sub_many", handle, (), live, pool)
         self._require_mine()
-        return self._submit_many(word, Batch(tensors, tags, scalars, count))
+        batch = Batch(tensors, tags, scalars, count)
+        if remote:
+            return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
+        return self._submit_many(word, batch)
 
     def submit_next_level_many(
         self,
@@ -352,7 +377,7 @@ class Orchestrator:
         )
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
-        if handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+        if is_remote(handle):
             for one in np.unique(batch.workers):
                 if one != -1:
                     self._host.endpoints.require(int(one))
@@ -433,9 +458,7 @@ class Orchestrator:
         for args in members:
             if args._doubts is not None:
                 args._doubts.settle()
-                if args._doubts.is_remote and (
-                    handle._namespace != TargetNamespace.REMOTE_TASK_DISPATCHER
-                ):
+                if args._doubts.is_remote and not is_remote(handle):
                     raise refuse_remote(handle, args)
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
@@ -768,6 +791,12 @@ class Orchestrator:
         if self._error is None:
             self._error = self._host.read_error()
         return self._error
+
+
+def is_remote(handle: Any) -> bool:
+    """Say whether a callable is for endpoints."""
+    namespace: Any = getattr(handle, "_namespace", None)
+    return bool(namespace == TargetNamespace.REMOTE_TASK_DISPATCHER)
 
 
 def refuse_remote(handle: CallableHandle, args: TaskArgs) -> ValueError:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..callables.handles import CallableHandle
-from ..callables.identity import TargetNamespace
 from ..errors import TaskError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
@@ -28,9 +27,9 @@ from ..remote.home import CopyPlan, Plan
 from ..remote.lineage import Lineage
 from ..system.types import Array
 from .checked import CheckedOrchestrator
-from .columns import Batch
-from .orchestrator import Handles, Orchestrator
+from .orchestrator import Handles, Orchestrator, is_remote
 from .recovery import Recovery, Submit
+from .steps import AllocStep, Step, SubmitStep
 
 
 class PlacingOrchestrator(Orchestrator):
@@ -39,7 +38,7 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, -3, -6
     """
 
-    _in_python = _copies = True
+    _in_python = True
     _handle: CallableHandle
     _recovery: Recovery | None = None
 
@@ -59,36 +58,8 @@ class PlacingOrchestrator(Orchestrator):
         """Submit a task for a sub worker, here or at an endpoint; see `Orchestrator.submit_sub`.
 
         The callables that were registered with ``inner=True`` are for endpoints.
-
-        Rule     REMOTE-COPY-9
         """
-        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
-            word = self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
-        else:
-            word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
-            chosen = self._host.endpoints.place(handle, -1, args, for_sub=True)
-            word |= (chosen + 1) << L.WORD_WORKER
-        self._add(word | self._config_word(None), args)
-
-    def submit_sub_many(
-        self,
-        handle: CallableHandle,
-        tensors: Sequence[Any] = (),
-        tags: Sequence[Any] = (),
-        scalars: Any = None,
-        *,
-        count: int | None = None,
-    ) -> Array:
-        """Submit many tasks for sub workers; see `Orchestrator.submit_sub_many`.
-
-        Those of endpoints are submitted one by one.
-
-        Rule     REMOTE-LINK-11
-        """
-        if getattr(handle, "_namespace", 0) != TargetNamespace.REMOTE_TASK_DISPATCHER:
-            return super().submit_sub_many(handle, tensors, tags, scalars, count=count)
-        batch = Batch(tensors, tags, scalars, count)
-        return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
+        self._add(self._sub_word(handle, args), args)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         add = super()._add
@@ -132,13 +103,8 @@ class PlacingOrchestrator(Orchestrator):
                     raise
                 recovery.make_good(failure)
                 self._handle = handle
-                if self._is_remote:
+                if is_remote(handle):
                     where = recovery.present(handle, where, members)
-
-    @property
-    def _is_remote(self) -> bool:
-        """Whether the task that is submitted is for endpoints."""
-        return self._handle._namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
 
     def _place_once(
         self, members: list[TaskArgs], where: list[int], submit: Submit, again: int
@@ -146,14 +112,15 @@ class PlacingOrchestrator(Orchestrator):
         """Submit a task once what it reads is on its way, and note what it will have done."""
         tensors, directory = self._host.endpoints.tensors, self._directory
         recovery = self._recovery
-        if recovery is None and not self._is_remote and not directory and not tensors.has_lost:
+        remote = is_remote(self._handle)
+        if recovery is None and not remote and not directory and not tensors.has_lost:
             submit(members, where)
             return
         self._require_mine()
         uses = [uses_of(one._tensors) for one in members]
         for found in uses:
             tensors.require_not_lost(found)
-        if self._is_remote:
+        if remote:
             self._submit_there(members, where, uses, submit, again)
             return
         for found in uses:
@@ -264,6 +231,48 @@ class PlacingOrchestrator(Orchestrator):
             self._lineage.unclear = "many tasks were submitted at once, or a graph"
         super()._play(program, variables)
 
+    # ------------------------------------------------------------ recorded graphs
+    def _play_steps(
+        self, steps: Sequence[Step], words: Sequence[int], variables: list[int]
+    ) -> None:
+        """Carry out a recorded graph step by step; `words` are the callable words of its submits.
+
+        What a recording has checked is not checked again.
+
+        Rule     SPEED-REPLAY-12
+        """
+        self._require_mine()
+        following = iter(words)
+        for step in steps:
+            if isinstance(step, SubmitStep):
+                self._submit_step(step, next(following), variables)
+            elif isinstance(step, AllocStep):
+                made = PlacingOrchestrator._claim(self, step.tensor)
+                variables[step.variable] = made.data
+            elif step.begins:
+                Orchestrator._open_scope(self)
+            else:
+                PlacingOrchestrator._close_scope(self)
+
+    def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
+        """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
+        self._handle = step.handle
+        remote = is_remote(step.handle)
+        members = step.arguments(variables)
+        if step.members:
+            affinities = [one for _, one in step.members]
+            if remote:
+                workers = [one - 1 for one in affinities]
+                affinities = self._place_members(step.handle, workers, members)
+            PlacingOrchestrator._submit_group(self, word, members, affinities)
+        else:
+            if remote:
+                worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+                chosen = self._place(step.handle, worker, members[0], for_sub=None)
+                word += (chosen - worker) << L.WORD_WORKER
+            PlacingOrchestrator._add(self, word, members[0])
+        step.note_outputs(members, variables)
+
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         while True:
             try:
@@ -319,8 +328,6 @@ class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
     """A `PlacingOrchestrator` that checks what it is asked for."""
 
     _guards_compiled = False
-    submit_sub = PlacingOrchestrator.submit_sub
-    submit_sub_many = PlacingOrchestrator.submit_sub_many
 
 
 def _address(wire: bytes) -> int:

@@ -14,7 +14,7 @@ import itertools
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ from ..model.wire import (
     TENSOR_BYTES,
     DescribedWire,
     Layout,
+    RemoteWire,
     blob_bytes,
     bytes_of,
     counts_of,
@@ -53,10 +54,12 @@ from . import runs
 from .checked import CheckedOrchestrator
 from .columns import Batch
 from .configs import config_wire
-from .orchestrator import Handles, Orchestrator
+from .orchestrator import Handles, Orchestrator, is_remote
+from .placing import PlacingOrchestrator
 from .pools import Pools
 from .room import never_fits
 from .runs import RunTiming
+from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 if TYPE_CHECKING:
     from ..worker import Worker
@@ -191,6 +194,8 @@ class Recorder(Orchestrator):
         self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
         self._subs = _Numbers(subs, L.SUB, self.handles)
         self.program = ProgramWriter()
+        self.one_by_one: list[Step] = []
+        self._has_endpoints = worker._life.endpoints is not None
         self.tasks = 0
         self.layouts: dict[Layout, int] = {}
         self._scopes = 1
@@ -244,7 +249,18 @@ class Recorder(Orchestrator):
     # ------------------------------------------------------------ submits
     def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
         """Record a task for a sub worker; see `Orchestrator.submit_sub`."""
-        self._add(self._require_handle("submit_sub", handle, [args], self._subs, L.SUB), args)
+        self._add(self._sub_word(handle, args), args)
+
+    def _place(
+        self,
+        handle: CallableHandle,
+        worker: int,
+        args: TaskArgs | None,
+        taken: Collection[int] = (),
+        for_sub: bool | None = False,
+    ) -> int:
+        """Leave the choice to replays, unless the task names an endpoint."""
+        return self._host.endpoints.named(handle, worker, args, for_sub=for_sub)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         tensors, scalars = ([], ()) if args is None else (args._tensors, args._scalars)
@@ -315,8 +331,19 @@ class Recorder(Orchestrator):
         provided = {i: self._provide(nbytes, outputs + i) for i, nbytes in asked}
         counts = counts_of(len(tensors), len(scalars))
         self.program.submit(word, counts, arguments, members, patches, outputs)
+        handle = self.handles[word & L.CALLABLE_MASK][0]
+        table = [_MEMBER.unpack(one) for one in members]
+        self._note_step(SubmitStep(handle, list(tensors), list(scalars), table, patches, outputs))
         self.tasks += 1
         return provided
+
+    def _note_step(self, step: Step) -> None:
+        """Note what a replay does one by one if there are tasks of endpoints.
+
+        Rule     SPEED-REPLAY-12
+        """
+        if self._has_endpoints:
+            self.one_by_one.append(step)
 
     def _layout(self, layout: Layout) -> int:
         """Return the variable that has the number of a layout.
@@ -358,6 +385,7 @@ class Recorder(Orchestrator):
         wire = tensor._tagged(L.OUTPUT)
         self._require_possible(wire, 1, 0, ())
         self.program.alloc(self.variables, wire)
+        self._note_step(AllocStep(tensor, self.variables))
         self.variables += 1
         self.tasks += 1
         return tensor._at_address(self._provide(tensor.nbytes(), self.variables - 1), None)
@@ -369,11 +397,13 @@ class Recorder(Orchestrator):
         if self._scopes > L.MAX_SCOPE_DEPTH:
             return L.TOO_DEEP
         self.program.open_scope()
+        self._note_step(ScopeStep(begins=True))
         self._scopes += 1
         return L.OK
 
     def _close_scope(self) -> None:
         self.program.close_scope()
+        self._note_step(ScopeStep(begins=False))
         self._scopes -= 1
 
     # ------------------------------------------------------------ what has no meaning here
@@ -480,6 +510,8 @@ class Graph:
         self._callables = np.array(recorder.program.callables, np.int64)
         self._recorded: Array = self._program[self._callables]
         self._resolved: list[int] | None = None
+        of_endpoints = any(is_remote(handle) for handle, _ in recorder.handles)
+        self._steps = recorder.one_by_one if of_endpoints else []
 
     def __repr__(self) -> str:
         return f"<Graph of {self.tasks} tasks>"
@@ -504,7 +536,7 @@ class Graph:
 
         Notes
         -----
-        Rule     SPEED-REPLAY-2, -9, -10
+        Rule     SPEED-REPLAY-2, -9, -10, -12
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
@@ -516,6 +548,7 @@ class Graph:
         Rule     SPEED-REPLAY-5; ORCH-CHECK-10
         """
         mine = self._args
+        _require_here(args)
         if not isinstance(args, TaskArgs) or not hasattr(args, "_tensors"):
             raise TypeError(f"args must be TaskArgs of your own, not {type(args).__name__}")
         if mine is None:
@@ -547,6 +580,10 @@ class Graph:
             orch._view.widen_unordered(0, RECORDED_FIRST)
         self._resolve(orch)
         self._number_layouts(orch)
+        if self._steps and isinstance(orch, PlacingOrchestrator):
+            words: list[int] = self._program[self._callables].tolist()
+            orch._play_steps(self._steps, words, self._variables.tolist())
+            return
         rewind(self._program)
         orch._play(self._program, self._variables)
 
@@ -596,6 +633,19 @@ def _describe(wire: bytes) -> str:
     return f"{tensor.shapes} {tensor.dtype.name}{where}{'' if tensor.data else ' without address'}"
 
 
+def _require_here(args: Any) -> None:
+    """Refuse arguments in the memory of endpoints: what a replay re-binds are addresses of this machine.
+
+    Rule     SPEED-REPLAY-12
+    """
+    for i, wire in enumerate(getattr(args, "_tensors", ())):
+        if isinstance(wire, RemoteWire):
+            raise TypeError(
+                f"tensor {i} of args is in an endpoint's memory, which a replay cannot re-bind: let the "
+                "orchestration function name its RemoteTensorRef, which is part of the recording then"
+            )
+
+
 Make = Callable[["Worker", Engine, RecordedArgs | None], Recorder]
 """Makes the Orchestrator of a recording."""
 
@@ -611,6 +661,7 @@ def record(
 
     Rule     SPEED-REPLAY-1, -10
     """
+    _require_here(args)
     make = CheckedRecorder if worker.check else Recorder
     recorder, mine, kept = listen(make, worker, session, orch_fn, args, config)
     return Graph(worker, recorder, mine, kept)

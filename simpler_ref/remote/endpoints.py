@@ -25,6 +25,7 @@ from ..callables.registry import is_chip_callable, require_payload
 from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
@@ -59,16 +60,11 @@ _LEAST_BYTES_PER_S = 1e7
 """How slow a network may be before tensors that come home are given up."""
 
 
-def require_copyable(i: int, wire: bytes, copies: bool) -> None:
-    """Refuse a tensor of which an endpoint can have no copy; in a recording it has none.
+def require_copyable(i: int, wire: bytes) -> None:
+    """Refuse a tensor of which an endpoint can have no copy.
 
     Rule     REMOTE-ARGS-4; REMOTE-COPY-1
     """
-    if not copies:
-        raise ValueError(
-            f"tensor {i} is in the memory of this machine, of which endpoints have no copies in a "
-            "recording: submit the task in a run, or give a RemoteTensorRef"
-        )
     if isinstance(wire, DescribedWire):
         try:
             layout_text(wire.layout)
@@ -82,7 +78,7 @@ def require_copyable(i: int, wire: bytes, copies: bool) -> None:
             "endpoint could not be given a copy: tag it INPUT, INOUT or OUTPUT_EXISTING"
         )
     address = int.from_bytes(wire[:SHAPE_AT], "little")
-    if address:
+    if address and not RECORDED_FIRST <= address < RECORDED_LAST:
         require_visible(address, bytes_of(wire))
 
 
@@ -288,31 +284,19 @@ class Endpoints:
         args: TaskArgs | None,
         taken: Collection[int] = (),
         *,
-        for_sub: bool = False,
-        copies: bool = True,
+        for_sub: bool | None = False,
     ) -> int:
         """Return the endpoint for a task, once its arguments are found to be what that can reach.
 
-        References get the addresses that the endpoint's link knows. `for_sub`: a sub worker of the
-        endpoint runs the task. `copies`: it may name memory of this machine.
-
-        Tensors get the addresses that the endpoint's link knows.
+        Tensors get the addresses that the endpoint's link knows. `taken`: endpoints of other members
+        of the group. `for_sub`: see `named`.
 
         Rule     REMOTE-ARGS-4, -5; REMOTE-LINK-9
         """
-        one: Registration = self._life.registry.target(handle)
-        if one.is_inner != for_sub:
-            raise TypeError(
-                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub, "
-                "or find it there with get_inner_handle"
-                if one.is_inner
-                else f"{handle!r} is an orchestration function of endpoints: give it to submit_next_level"
-            )
+        chosen = self.named(handle, worker, args, for_sub=for_sub)
         wires = args._tensors if args is not None else []
-        for i, wire in enumerate(wires):
-            if not isinstance(wire, RemoteWire):
-                require_copyable(i, wire, copies)
-        chosen = self._choose(handle, one, worker, wires, taken)
+        if chosen == -1:
+            chosen = self._choose(handle, wires, taken)
         link = self._link(chosen)
         inline = 0
         for i, wire in enumerate(wires):
@@ -327,14 +311,35 @@ class Endpoints:
             )
         return chosen
 
-    def _choose(
+    def named(
         self,
         handle: CallableHandle,
-        one: Registration,
         worker: int,
-        wires: Sequence[bytes],
-        taken: Collection[int],
+        args: TaskArgs | None,
+        *,
+        for_sub: bool | None = False,
     ) -> int:
+        """Return the endpoint that a task names, or whose memory it refers to; −1 if any will do.
+
+        `for_sub`: a sub worker of the endpoint runs the task; None: if the callable is for those.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No endpoint could be given the task.
+        """
+        one: Registration = self._life.registry.target(handle)
+        if one.is_inner != for_sub and for_sub is not None:
+            raise TypeError(
+                f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub, "
+                "or find it there with get_inner_handle"
+                if one.is_inner
+                else f"{handle!r} is an orchestration function of endpoints: give it to submit_next_level"
+            )
+        wires = args._tensors if args is not None else []
+        for i, wire in enumerate(wires):
+            if not isinstance(wire, RemoteWire):
+                require_copyable(i, wire)
         if worker != -1 and self._link(worker).number not in one.workers:
             raise ValueError(
                 f"{handle!r} is registered for the endpoints {list(one.workers)}, not for {worker}"
@@ -359,6 +364,13 @@ class Endpoints:
                     f"endpoint {chosen}'s"
                 )
             return chosen
+        return -1
+
+    def _choose(
+        self, handle: CallableHandle, wires: Sequence[bytes], taken: Collection[int]
+    ) -> int:
+        """Return an endpoint for a task that names none."""
+        one: Registration = self._life.registry.target(handle)
         present = [link.number for link in self._links() if link.number in one.workers]
         if not present:
             raise ValueError(

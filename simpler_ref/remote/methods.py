@@ -240,9 +240,9 @@ class RemoteMethods:
             ``copy_bytes`` in memory and ``copy_bytes_spilled`` in files, and how many versions were
             ``copies_stored`` from here, ``copies_fetched`` from another endpoint, were there already
             (``copies_hits``), were given up (``copies_dropped``), moved to a file (``copies_spilled``) or
-            came home (``copies_brought``). Of long values of calls: ``values`` and ``value_bytes`` that it
-            keeps, how often a call found one there (``values_hits``), how many were ``values_stored`` from
-            here and how many were given up (``values_dropped``).
+            came home (``copies_brought``). Of long values of calls: ``values`` and ``value_bytes``
+            that it keeps, how often a call found one there (``values_hits``), how many were
+            ``values_stored`` from here and how many were given up (``values_dropped``).
 
         Notes
         -----

@@ -19,6 +19,8 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.engine.view.slots import find, look_at
 from simpler_ref.jit import layout as L
 from tests.by_hand import ByHand
+from tests.far_programs import COUNT, add_up, fleet, fresh, opened
+from tests.support import make_args
 
 from .conftest import increase, make
 
@@ -669,3 +671,52 @@ def test_a_call_that_overwrites_names_the_tensor_of_each_reader():
     assert {(one.tag, one.producer_tag, one.kind) for one in last.edges} == {
         ("OUTPUT_EXISTING", "INPUT", "order")
     }
+
+
+# ---------------------------------------------------------------- endpoints
+def anywhere(handle, x, fixed):
+    """Return an orchestration function with buffers, outputs, tiles, scopes and many at once."""
+
+    def orch_fn(orch, args, config):
+        buffer = orch.alloc((COUNT,), np.float32)
+        number = args.scalar(0) if args is not None else 5
+        orch.submit_sub(handle, make_args((x, T.INPUT), (buffer, T.INOUT), scalars=[number]))
+        with orch.scope():
+            made = make_args((buffer, T.INPUT), (fresh(), T.OUTPUT), scalars=[number])
+            orch.submit_sub(handle, made)
+            orch.submit_sub(handle, make_args((made.tensor(1), T.INPUT), (x, T.INOUT), scalars=[0]))
+        orch.submit_sub_many(handle, [[fixed[:4], fixed[4:8]]], [T.INOUT], [np.arange(2)])
+        orch.submit_sub(handle, make_args((fixed[:4], T.INPUT), (x[:4], T.INOUT), scalars=[1]))
+
+    return orch_fn
+
+
+@pytest.mark.spec("SEE-GRAPH-11")
+@pytest.mark.parametrize("check", [False, True])
+def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine(check):
+    texts = []
+    for worker in Worker(num_sub_workers=2, check=check), fleet(check=check):
+        with worker as w:
+            handle = w.register(add_up)
+            x, fixed = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
+            graph = w.graph(anywhere(handle, x, fixed))
+            assert len(graph.tasks) == 7
+            texts.append(str(graph))
+            assert not x.any()
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.spec("SEE-GRAPH-11")
+def test_a_dry_run_names_workers_only_where_the_program_does():
+    with opened() as made:
+        worker, handle = made.worker, made.handles["add"]
+        x, y = (worker.share(np.zeros(COUNT, np.float32)) for _ in range(2))
+
+        def orch_fn(orch, args, config):
+            for where in -1, 1:
+                task = make_args((x, T.INPUT), (y, T.INOUT))
+                orch.submit_next_level(handle, task, worker=where)
+
+        graph = worker.graph(orch_fn)
+        assert [one.members[0].worker for one in graph.tasks] == [-1, 1]
+        assert [one.producer for one in graph.tasks[1].edges] == [0]

@@ -1,6 +1,7 @@
 """SPEED-REPLAY: recorded graphs."""
 
 import gc
+import random
 import weakref
 
 import numpy as np
@@ -12,6 +13,8 @@ from simpler_ref import (
     ContinuousTensor,
     DataType,
     Graph,
+    HazardError,
+    RemoteTensorRef,
     RingFullError,
     TaskArgs,
     TaskError,
@@ -23,7 +26,10 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.model.tensor import RECORDED_LAST
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
+from tests import far_side
 from tests.chip_kernels import add_core
+from tests.endpoints import EXISTING, INOUT, INPUT, Program
+from tests.far_programs import COUNT, Sequential, add_up, drawn, fleet, given, halves, opened, play
 from tests.support import Terminated, make_args, terminated_after
 
 KIB = 1024
@@ -659,3 +665,195 @@ def held(w):
     """Return what of the engine would grow if something were left behind."""
     mem = w._session.engine.mem
     return [int(mem[word]) for word in (L.LIVE, L.NEXT_TASK_ID, L.MAP_COUNT, L.SPILL_USED)]
+
+
+# ---------------------------------------------------------------- tasks of endpoints
+@pytest.fixture(scope="module", params=[1, 8], ids="depth {}".format)
+def runtime(request):
+    with opened(mailbox_depth=request.param) as made:
+        yield made
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
+    ops = drawn(random.Random(seed), 50)
+    worker = runtime.worker
+    fixed = worker.share(np.arange(COUNT, dtype=np.float32))
+    before = fixed.copy()
+
+    def orch_fn(orch, args, config):
+        runtime.orch, runtime.number = orch, args.scalar(0)
+        (array,) = make_args((fixed, INOUT))._tensors
+        known = [*halves(args.tensor(0)), args.tensor(1), ContinuousTensor._from_wire(array)]
+        play(ops, runtime, known)
+
+    graph = worker.record(orch_fn, given(worker, seed, 1)[1])
+    for number in range(4):
+        arrays, args = given(worker, 10 * seed + number, number)
+        first, second = (one.copy() for one in arrays)
+        constant = fixed.copy()
+        play(ops, Sequential(number), [first[:COUNT], first[COUNT:], second, constant])
+        timing = worker.run(orch_fn, args) if number == 2 else graph.run(args)
+        expected = first, second, constant
+        for one, right in zip([*arrays, fixed], expected, strict=True):
+            np.testing.assert_array_equal(one, right)
+        assert timing.tasks >= graph.tasks
+        fixed[:] = before
+
+
+def fail_or_add(args):
+    if args.scalar(0) < 0:
+        raise ValueError(f"no {args.scalar(0)}")
+    args.tensor(0).numpy()[...] += args.scalar(0)
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+def test_endpoints_are_chosen_at_each_replay():
+    with fleet() as w:
+        handle = w.register(add_up)
+        parts = [w.share(np.zeros(1 << 14, np.float32)) for _ in range(4)]
+
+        def orch_fn(orch, args, config):
+            for one in parts:
+                orch.submit_sub(handle, make_args((one, INOUT), scalars=[1]))
+
+        graph = w.record(orch_fn)
+        assert not any(one["tasks"] for one in w.endpoints())
+        for _ in range(3):
+            graph.run()
+        assert [one[0] for one in parts] == [3] * 4
+        assert all(one["tasks"] for one in w.endpoints())
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+def test_a_replay_with_arrays_of_any_element_type_rebinds_them():
+    with fleet() as w:
+        handle = w.register(add_up)
+
+        def orch_fn(orch, args, config):
+            task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
+            orch.submit_sub(handle, task)
+
+        def arguments(number):
+            array = w.share(np.full((3, 4), number, np.complex128))
+            return array, make_args((array, INOUT), scalars=[number])
+
+        graph = w.record(orch_fn, arguments(1)[1])
+        for number in 2, 3, 4:
+            array, args = arguments(number)
+            graph.run(args)
+            assert array.tolist() == [[2 * number] * 4] * 3
+
+
+# ---------------------------------------------------------------- failures
+@pytest.mark.spec("SPEED-REPLAY-12")
+@pytest.mark.parametrize("check", [False, True])
+def test_a_task_that_fails_at_an_endpoint_fails_the_replay_and_not_the_next(check):
+    with fleet(check=check) as w:
+        handle = w.register(fail_or_add)
+
+        def orch_fn(orch, args, config):
+            for _ in range(2):
+                task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
+                orch.submit_sub(handle, task)
+
+        x, y = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
+        graph = w.record(orch_fn, make_args((x, INOUT), scalars=[1]))
+        with pytest.raises(TaskError, match="no -1"):
+            graph.run(make_args((x, INOUT), scalars=[-1]))
+        for _ in range(2):
+            graph.run(make_args((y, INOUT), scalars=[1]))
+        assert y.tolist() == [4] * COUNT
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+def test_a_replay_that_loses_an_endpoint_says_so_and_the_next_has_a_new_session():
+    made = Program(2)
+    with made.worker as worker:
+        add, die = made.handle(far_side.add_scalar), made.handle(far_side.die)
+        x, y = (worker.share(np.zeros(COUNT, np.float32)) for _ in range(2))
+
+        def orch_fn(orch, args, config):
+            task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
+            for where in 0, 1:
+                orch.submit_next_level(add, task, worker=where)
+
+        graph = worker.record(orch_fn, make_args((x, INOUT), scalars=[1]))
+
+        def ends(orch, args, config):
+            orch_fn(orch, args, config)
+            orch.submit_next_level(die, make_args((args.tensor(0), INPUT)), worker=1)
+
+        dies = worker.record(ends, make_args((y, INOUT), scalars=[1]))
+        with pytest.raises(TaskError, match="endpoint"):
+            dies.run()
+        graph.run()
+        graph.run(make_args((x, INOUT), scalars=[2]))
+        assert x.tolist() == [6] * COUNT
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.spec("SPEED-REPLAY-7")
+@pytest.mark.spec("SPEED-REPLAY-12")
+@pytest.mark.parametrize("what", ["record", "graph"])
+def test_what_no_endpoint_could_be_given_is_refused_at_once(runtime, what):
+    worker, handles = runtime.worker, runtime.handles
+    x = worker.share(np.zeros(COUNT, np.float32))
+
+    def orch_fn(orch, args, config):
+        task = make_args((x, T.NO_DEP), (x, INOUT))
+        with pytest.raises(ValueError, match="NO_DEP"):
+            orch.submit_next_level(handles["add"], task)
+        with pytest.raises(TypeError, match="give it to submit_sub"):
+            orch.submit_next_level(handles["mix", "far"], make_args((x, INOUT)))
+        with pytest.raises(TypeError, match="give it to submit_next_level"):
+            orch.submit_sub(handles["add"], make_args((x, INOUT)))
+        with pytest.raises(ValueError, match="no endpoint"):
+            orch.submit_next_level(handles["add"], make_args((x, INOUT)), worker=7)
+
+    assert len(getattr(worker, what)(orch_fn).tasks if what == "graph" else []) == 0
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+def test_a_recording_that_would_race_at_endpoints_is_refused_by_the_check():
+    with fleet(check=True) as w:
+        handle = w.register(add_up)
+        x = w.share(np.zeros(COUNT, np.float32))
+        y = w.share(np.zeros(COUNT, np.float32))
+
+        def orch_fn(orch, args, config):
+            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT), scalars=[1]))
+            with pytest.raises(HazardError):
+                orch.submit_sub(handle, make_args((x, EXISTING), scalars=[1]))
+            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT), scalars=[1]))
+
+        graph = w.record(orch_fn)
+        for _ in range(2):
+            graph.run()
+        assert y.tolist() == [4] * COUNT
+
+
+@pytest.mark.spec("SPEED-REPLAY-12")
+def test_memory_of_endpoints_is_part_of_a_recording_and_cannot_be_rebound():
+    made = Program(2)
+    with made.worker as worker:
+        worker.init()
+        handle = made.handle(far_side.add_first)
+        buffer = made.buffer(1, [1] * COUNT)
+        inline = RemoteTensorRef.host_inline(np.full(COUNT, 2, np.float32))
+        there = made.args((buffer, INOUT))
+
+        def orch_fn(orch, args, config):
+            orch.submit_next_level(handle, made.args((inline, INPUT), (buffer, INOUT)))
+
+        graph = worker.record(orch_fn, TaskArgs())
+        for _ in range(3):
+            graph.run()
+        assert made.values(buffer).tolist() == [7] * COUNT
+        for refuses in (lambda: graph.run(there), lambda: worker.record(orch_fn, there)):
+            with pytest.raises(TypeError, match="tensor 0 of args is in an endpoint's memory"):
+                refuses()
+        worker.remote_free(buffer)
+        with pytest.raises(ValueError, match="no longer live"):
+            graph.run()
