@@ -587,11 +587,8 @@ class Session:
         Rule     REMOTE-HEALTH-3
         """
         assert self._mover is not None
-        counts = (
-            *(self._mover.counters(), self._stores.counts(), self._copies.counts()),
-            self._served.counts(),
-        )
-        return json.dumps({name: count for one in counts for name, count in one.items()}).encode()
+        told = self._mover.counters() | self._stores.counts() | self._copies.counts()
+        return json.dumps(told | self._served.counts()).encode()
 
     def _open_copies(self, frame: Frame) -> bytes:
         """Make room for what the parent is about to store.
